@@ -1,0 +1,27 @@
+# Every target sets itself up: Python 3.11 or newer, pip and make are all that a machine needs.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint format setup
+setup: .venv/installed
+
+.venv/installed: pyproject.toml setup.cfg
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --editable . --group dev
+	touch $@
+
+demo: setup  ## 100 rounds of FedTOGA on real handwritten digits, 20 clients
+	$(BIN)/fabric run recipes/digits.py
+
+test: setup
+	$(BIN)/python -m pytest -n auto
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .

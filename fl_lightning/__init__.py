@@ -1,0 +1,37 @@
+"""Federated-learning simulation on PyTorch Lightning Fabric."""
+
+from fl_lightning.algorithm import Algorithm, by_size, uniform
+from fl_lightning.catalogue import algorithms
+from fl_lightning.clients import Bernoulli, FixedSize
+from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
+from fl_lightning.executors import Sequential, Stacked
+from fl_lightning.federation import Decay, Diverged, Federation
+from fl_lightning.term import ModelError, Term, TermError, initial, received, scalar, zeros
+from fl_lightning.vector import Layout, unit
+
+__all__ = [
+    "Algorithm",
+    "Bernoulli",
+    "ClientData",
+    "CropFlip",
+    "Dataset",
+    "Decay",
+    "Diverged",
+    "Federation",
+    "FixedSize",
+    "Layout",
+    "ModelError",
+    "Partition",
+    "Sequential",
+    "Stacked",
+    "Term",
+    "TermError",
+    "algorithms",
+    "by_size",
+    "initial",
+    "received",
+    "scalar",
+    "uniform",
+    "unit",
+    "zeros",
+]

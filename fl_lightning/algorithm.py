@@ -1,0 +1,125 @@
+"""Algorithm: terms folded around the oracle, a local and a server optimizer, aggregation weights."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from fl_lightning.oracle import Oracle
+from fl_lightning.term import Fold, States, Term, View, blame, returned
+
+OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
+"""Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""
+
+Facts = Mapping[str, Any]
+"""What a view tells besides states (see `View`)."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What aggregation weights may depend on.
+
+    Attributes:
+        size: Samples of each client of the cohort over the mean of all clients, (M,).
+        labels: Their class counts, (M, classes).
+    """
+
+    size: Tensor
+    labels: Tensor
+
+
+Weight = Callable[[Cohort], Tensor]
+"""Aggregation weights of a cohort, (M,), up to a common factor."""
+
+
+def uniform(cohort: Cohort) -> Tensor:
+    """Every client of the cohort weighs the same."""
+    return torch.ones_like(cohort.size)
+
+
+def by_size(cohort: Cohort) -> Tensor:
+    """A client weighs as much as it has samples (McMahan et al., 2017)."""
+    return cohort.size
+
+
+class Algorithm:
+    """A federated algorithm.
+
+    Args:
+        *terms: Folded around the gradient oracle from first to last: the last is outermost. The order is the algorithm:
+            `(SAM(), ControlVariate())` corrects the sharp gradient, `(ControlVariate(), SAM())` perturbs along the
+            corrected one.
+        local: Makes each client's optimizer. A client's parameters are one flat vector.
+        server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the global model.
+        weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
+    """
+
+    def __init__(
+        self,
+        *terms: Term,
+        local: OptimizerFactory = partial(SGD, lr=0.1),
+        server: OptimizerFactory = partial(SGD, lr=1.0),
+        weight: Weight = uniform,
+    ):
+        self.terms, self.local, self.server, self.weight = terms, local, server, weight
+
+    def and_then(self, *terms: Term, local: OptimizerFactory | None = None) -> "Algorithm":
+        """This algorithm with further, outermost, terms, and with another local optimizer if one is given."""
+        terms = (*self.terms, *terms)
+        return Algorithm(*terms, local=local or self.local, server=self.server, weight=self.weight)
+
+    def __repr__(self) -> str:
+        return f"Algorithm({', '.join(map(repr, self.terms))})"
+
+    # The hooks of all terms as pure functions: views live only inside, so that vmap sees nothing but tensors.
+    # `states` are one client's (client and local), `shared` the server's, each one dictionary a term.
+
+    def start(
+        self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]
+    ) -> tuple[Tensor, list[States]]:
+        """Where a client starts when it has received `w`, and its states."""
+        views = self._views("start", facts, states, shared)
+        for term, view in zip(self.terms, views, strict=True):
+            with blame(term, "start"):
+                started = term.start(w, view)
+            w = returned(started, w, term, "start")
+        return w, [view._states() for view in views]
+
+    def gradient(
+        self, oracle: Oracle, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]
+    ) -> tuple[Tensor, list[States]]:
+        """The direction of one local step at `w`, and the client's states."""
+        views = self._views("gradient", facts, states, shared)
+        for term, view in zip(self.terms, views, strict=True):
+            oracle = Fold(term, view, oracle)
+        return oracle(w), [view._states() for view in views]
+
+    def report(
+        self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]
+    ) -> tuple[list[Any], list[States]]:
+        """One message a term, after the last local step at `w`, and the client's states."""
+        views = self._views("report", facts, states, shared)
+        messages = []
+        for term, view in zip(self.terms, views, strict=True):
+            with blame(term, "report"):
+                messages.append(term.report(w, view))
+        return messages, [view._states() for view in views]
+
+    def update(
+        self, delta: Tensor, means: Sequence[Any], facts: Facts, shared: Sequence[States]
+    ) -> tuple[Tensor, list[States]]:
+        """The update that the server's optimizer gets, and the server's states."""
+        views = [View(term, "update", mine, facts) for term, mine in zip(self.terms, shared, strict=True)]
+        for term, mean, view in zip(self.terms, means, views, strict=True):
+            with blame(term, "update"):
+                updated = term.update(delta, mean, view)
+            delta = returned(updated, delta, term, "update")
+        return delta, [view._states() for view in views]
+
+    def _views(self, hook: str, facts: Facts, states: Sequence[States], shared: Sequence[States]) -> list[View]:
+        every = zip(self.terms, states, shared, strict=True)
+        return [View(term, hook, mine, {**facts, **theirs}) for term, mine, theirs in every]

@@ -1,0 +1,114 @@
+"""What the partition schemes are made of: even shares, levels, and draws from many class priors at once."""
+
+import torch
+from torch import Tensor
+
+
+def check_labels(y: Tensor, clients: int) -> None:
+    """Raises ValueError unless the labels can be split over that many clients."""
+    if y.ndim != 1 or y.is_floating_point() or (len(y) and y.min() < 0):
+        raise ValueError(f"y is {y.dtype} of shape {tuple(y.shape)}; give one label from 0 on for each sample.")
+    if not 1 <= clients <= len(y):
+        raise ValueError(f"{len(y)} samples cannot be split over {clients} clients; give 1 to {len(y)} clients.")
+
+
+def even_shares(n: int, shares: int) -> Tensor:
+    """(n,) the share of each of n things in turn; sizes differ by one at most and the first shares are the larger."""
+    sizes = torch.full((shares,), n // shares)
+    sizes[: n % shares] += 1
+    return torch.arange(shares).repeat_interleave(sizes)
+
+
+def rank_within(group: Tensor) -> Tensor:
+    """(n,) how many earlier entries have the same group: `[5, 2, 5, 5]` gives `[0, 0, 1, 2]`."""
+    order = group.argsort(stable=True)
+    sizes = group.bincount()
+    rank = torch.empty_like(group)
+    rank[order] = torch.arange(len(group)) - (sizes.cumsum(0) - sizes)[group[order]]
+    return rank
+
+
+def water_level(sizes: Tensor, lower: int, total: int) -> Tensor:
+    """Sizes raised to `lower` and cut at the level at which they sum to `total`; the first of those cut get one more.
+
+    Needs `lower * len(sizes) <= total <= sizes.clamp(min=lower).sum()`.
+    """
+    low, high = lower, max(lower, int(sizes.max()))
+    while low < high:  # the largest level that does not exceed the total
+        level = (low + high + 1) // 2
+        if int(sizes.clamp(min=lower).clamp(max=level).sum()) <= total:
+            low = level
+        else:
+            high = level - 1
+    levelled = sizes.clamp(min=lower).clamp(max=low)
+    cut = (sizes > low).nonzero().flatten()
+    levelled[cut[: total - int(levelled.sum())]] += 1
+    return levelled
+
+
+def resize(owners: Tensor, target: Tensor, g: torch.Generator) -> Tensor:
+    """Owners of samples such that client i holds `target[i]` of them; as few as possible change hands.
+
+    Which samples a client gives is random; those that lack some take them giver by giver.
+    """
+    order = torch.randperm(len(owners), generator=g)
+    given = order[rank_within(owners[order]) >= target[owners[order]]]
+    given = given[owners[given].argsort(stable=True)]
+    missing = (target - owners.bincount(minlength=len(target))).clamp(min=0)
+    resized = owners.clone()
+    resized[given] = torch.arange(len(target)).repeat_interleave(missing)
+    return resized
+
+
+def log_dirichlet(alpha: float, shape: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """Logarithms, up to a constant, of Dirichlet(alpha) draws along the last dimension, float64.
+
+    In logarithms because at alpha = 0.001 the draws themselves underflow to all zeros.
+
+    Raises:
+        ValueError: alpha is not a positive number.
+    """
+    if not 0 < alpha < float("inf"):
+        raise ValueError(f"alpha is {alpha}; give a positive concentration, e.g. 0.1 (skewed) or 100 (nearly iid).")
+    # Gamma(alpha) = Gamma(alpha + 1) * U ** (1 / alpha)
+    gamma = torch._standard_gamma(torch.full(shape, alpha + 1, dtype=torch.float64), generator=g)
+    uniform = torch.rand(shape, generator=g, dtype=torch.float64)
+    return gamma.log() + torch.log1p(-uniform) / alpha
+
+
+def random_classes(num: int, clients: int, counts: Tensor, g: torch.Generator) -> Tensor:
+    """(clients, classes) bool, `num` random classes per client among those of which there are samples.
+
+    Raises:
+        ValueError: there are not so many classes.
+    """
+    present = counts > 0
+    if not 1 <= num <= int(present.sum()):
+        raise ValueError(f"classes is {num}; give 1 to {int(present.sum())} classes per client.")
+    lot = torch.rand(clients, len(counts), generator=g, dtype=torch.float32).masked_fill(~present, 2.0)
+    return lot.argsort(1).argsort(1) < num
+
+
+def draw_classes(log_prior: Tensor, left: Tensor, clients: Tensor, g: torch.Generator) -> Tensor:
+    """One class for each entry of `clients`, from that client's prior over the classes of which something is left.
+
+    A client whose prior is zero on all of them draws in proportion to what is left.
+
+    Args:
+        log_prior: (num_clients, classes), up to a constant per client.
+        left: (classes,) how many samples each class has left, not all zero.
+        clients: (n,) int64.
+        g: where the draws come from.
+
+    Returns:
+        (n,) int64.
+    """
+    logits = log_prior.masked_fill(left == 0, -torch.inf)
+    lost = logits.isinf().all(1, keepdim=True)
+    cumulative = logits.where(~lost, left.double().log()).softmax(1).cumsum(1)
+    cumulative /= cumulative[:, -1:].clone()  # the last is exactly 1, and so are those of empty classes at the end
+    # All priors in one sorted line, client i between i and i + 1. A float32 draw below 1 stays below i + 1 in float64,
+    # and a class without weight is an interval without length: it is never drawn.
+    line = (cumulative + torch.arange(len(log_prior))[:, None]).flatten()
+    uniform = torch.rand(len(clients), generator=g, dtype=torch.float32).double()
+    return torch.searchsorted(line, clients + uniform, right=True) - clients * len(left)

@@ -1,0 +1,127 @@
+"""A data set as tensors on one device: a batch is an index and one multiply-add."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples and labels on one device.
+
+    Args:
+        x: (n, channels, height, width) uint8 images, normalised batch by batch, or a floating tensor (n, ...) of
+            features that are taken as they are.
+        y: (n,) int64 labels, positions in `classes`.
+        classes: the names of the classes.
+        mean: per channel, of pixels scaled to [0, 1]; only for uint8 images. Empty: pixels are only scaled.
+        std: as `mean`.
+        domains: (n,) int64, the domain of each sample, positions in `domain_names`.
+        domain_names: the names of the domains.
+
+    Raises:
+        ValueError: shapes, types or labels that do not fit together.
+
+    Example::
+
+        data = Dataset(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]), ("cat", "dog"))
+        x = data.inputs(torch.tensor([2, 0]))
+    """
+
+    x: Tensor
+    y: Tensor
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    domains: Tensor | None = None
+    domain_names: tuple[str, ...] = ()
+    _scale: Tensor = field(init=False, repr=False)
+    _shift: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_inputs()
+        _check_labels("y", self.y, len(self.x), self.classes)
+        if self.domains is not None:
+            _check_labels("domains", self.domains, len(self.x), self.domain_names)
+        # (pixel / 255 - mean) / std as one multiply-add
+        std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
+        mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
+        object.__setattr__(self, "_scale", (1 / (255 * std)).to(self.x.device))
+        object.__setattr__(self, "_shift", (-mean / std).to(self.x.device))
+
+    def _check_inputs(self) -> None:
+        if self.x.dtype == torch.uint8:
+            if self.x.ndim != 4:
+                raise ValueError(
+                    f"uint8 images have shape {tuple(self.x.shape)}; give (n, channels, height, width), "
+                    "or floating features."
+                )
+            channels = self.x.shape[1]
+            if len(self.mean) != len(self.std) or len(self.mean) not in (0, channels):
+                raise ValueError(
+                    f"images of {channels} channels came with {len(self.mean)} means and {len(self.std)} standard "
+                    "deviations; give one of each per channel, or none."
+                )
+            if any(std <= 0 for std in self.std):
+                raise ValueError(f"std is {self.std}; standard deviations must be positive, drop constant channels.")
+        elif not self.x.is_floating_point():
+            raise ValueError(f"x is {self.x.dtype}; give uint8 images or a floating tensor.")
+        elif self.mean or self.std:
+            raise ValueError("mean and std are for uint8 images; floating features are taken as they are.")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        """The same data set on another device."""
+        domains = None if self.domains is None else self.domains.to(device)
+        return replace(self, x=self.x.to(device), y=self.y.to(device), domains=domains)
+
+    def inputs(self, index: Tensor) -> Tensor:
+        """What a model gets for the samples at `index`, an int64 tensor (b,) on this data set's device.
+
+        Returns:
+            (b, channels, height, width) float32, normalised, for images; `x[index]` for features.
+        """
+        x = self.x.index_select(0, index)
+        return x if x.is_floating_point() else torch.addcmul(self._shift, x.float(), self._scale)
+
+
+def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> None:
+    if labels.shape != (n,) or labels.dtype != torch.int64:
+        raise ValueError(
+            f"{name} is {labels.dtype} of shape {tuple(labels.shape)}; give one int64 label for each of {n} samples."
+        )
+    if n and not (labels.min() >= 0 and labels.max() < len(names)):
+        raise ValueError(
+            f"{name} goes from {int(labels.min())} to {int(labels.max())}, but there are {len(names)} names for it; "
+            f"labels must lie in 0..{len(names) - 1}."
+        )
+
+
+def pixel_moments(x: Tensor) -> Tensor:
+    """Mean and mean square of every channel of (n, channels, height, width) uint8 images, scaled to [0, 1].
+
+    Returns:
+        (2, channels) float64.
+    """
+    total = torch.zeros(2, x.shape[1], dtype=torch.float64)
+    for block in torch.split(x, 512):  # a memory map is never read as a whole
+        pixels = block.float() / 255
+        total[0] += pixels.mean((2, 3)).sum(0)
+        total[1] += pixels.square().mean((2, 3)).sum(0)
+    return total / max(1, len(x))
+
+
+def mean_and_std(moments: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """`Dataset.mean` and `Dataset.std` from what `pixel_moments` returns."""
+    mean, square = moments
+    # a constant channel has no spread; the floor of a tenth of a grey level keeps it finite
+    std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=0.1 / 255)
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -1,0 +1,141 @@
+"""Which client holds which samples: two compact arrays, a digest, and a file."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SHOWN_CLIENTS = 12
+SHOWN_CLASSES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The samples of every client, client after client; a million clients are two arrays.
+
+    A sample may appear more than once (schemes with reuse) or never; a client may be empty.
+
+    Args:
+        indices: (total,) int64, the positions in the data set held by client 0, then by client 1, and so on.
+        offsets: (num_clients + 1,) int64; client i holds `indices[offsets[i]:offsets[i + 1]]`.
+
+    Raises:
+        ValueError: the arrays do not describe a partition.
+    """
+
+    indices: Tensor
+    offsets: Tensor
+
+    def __post_init__(self) -> None:
+        for name, array in (("indices", self.indices), ("offsets", self.offsets)):
+            if array.ndim != 1 or array.dtype != torch.int64 or array.device.type != "cpu":
+                raise ValueError(
+                    f"Partition.{name} is a {array.dtype} tensor of shape {tuple(array.shape)} on {array.device}; "
+                    "give a one-dimensional int64 tensor on the CPU."
+                )
+        steps = self.offsets.diff()
+        if len(steps) < 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self.indices) or bool((steps < 0).any()):
+            raise ValueError(
+                f"Partition.offsets must rise from 0 to the number of indices, {len(self.indices)}, "
+                "with one more entry than there are clients."
+            )
+        if len(self.indices) and self.indices.min() < 0:
+            raise ValueError("Partition.indices holds a negative position; positions in the data set start at 0.")
+
+    @classmethod
+    def from_owners(cls, owners: Tensor, clients: int, samples: Tensor | None = None) -> "Partition":
+        """The partition in which `owners[k]` holds `samples[k]` (sample k when not given), sorted within a client."""
+        if samples is not None:
+            samples, order = samples.sort(stable=True)
+            owners = owners[order]
+        order = owners.argsort(stable=True)
+        sizes = owners.bincount(minlength=clients)
+        return cls(order if samples is None else samples[order], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
+    @classmethod
+    def from_lists(cls, lists: Iterable[Iterable[int]]) -> "Partition":
+        """The partition written out by hand, one list of positions per client, e.g. `[[0, 2], [1]]`."""
+        parts = [torch.tensor(list(part), dtype=torch.int64) for part in lists]
+        sizes = torch.tensor([0, *map(len, parts)])
+        return cls(torch.cat([sizes.new_zeros(0), *parts]), sizes.cumsum(0))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client: int) -> Tensor:
+        if not 0 <= client < len(self):
+            raise IndexError(f"client {client} does not exist; there are {len(self)} clients, the first is 0.")
+        start, stop = self.offsets[client : client + 2].tolist()
+        return self.indices[start:stop]
+
+    @property
+    def sizes(self) -> Tensor:
+        """(num_clients,) int64: how many samples each client holds."""
+        return self.offsets.diff()
+
+    def histogram(self, y: Tensor, num_classes: int) -> Tensor:
+        """How many samples of each class each client holds: (num_clients, num_classes) int64."""
+        owners = torch.arange(len(self)).repeat_interleave(self.sizes)
+        cells = owners * num_classes + y.cpu()[self.indices]
+        return cells.bincount(minlength=len(self) * num_classes).view(len(self), num_classes)
+
+    def describe(self, y: Tensor, classes: tuple[str, ...]) -> str:
+        """A few lines to print: sizes, classes per client, and the class histogram of the first clients."""
+        counts, sizes = self.histogram(y, len(classes)), self.sizes
+        lines = [
+            f"{len(self)} clients, {len(self.indices)} samples; per client min {int(sizes.min())}, median "
+            f"{int(sizes.median())}, max {int(sizes.max())}, mean number of classes "
+            f"{(counts > 0).sum(1).double().mean().item():.1f}; partition {self.digest}"
+        ]
+        names = [name[:7] for name in classes[:SHOWN_CLASSES]] + ["..."] * (len(classes) > SHOWN_CLASSES)
+        lines.append("client " + "".join(f"{name:>8}" for name in names))
+        for client, row in enumerate(counts[:SHOWN_CLIENTS, :SHOWN_CLASSES].tolist()):
+            lines.append(f"{client:<7}" + "".join(f"{count:>8}" for count in row))
+        if len(self) > SHOWN_CLIENTS:
+            lines.append(f"... and {len(self) - SHOWN_CLIENTS} more clients")
+        return "\n".join(lines)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that name this split: the beginning of the SHA-256 of both arrays."""
+        content = sha256(self.offsets.contiguous().numpy().tobytes())
+        content.update(self.indices.contiguous().numpy().tobytes())
+        return content.hexdigest()[:16]
+
+    def save(self, folder: Path | str) -> Path:
+        """Writes `folder/partition-<digest>.npz`, whole or not at all, and returns its path."""
+        path = Path(folder) / f"partition-{self.digest}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f"{uuid4().hex}.part")
+        with open(aside, "wb") as file:
+            np.savez(file, indices=self.indices.numpy(), offsets=self.offsets.numpy(), digest=np.array(self.digest))
+        os.replace(aside, path)
+        return path
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Partition":
+        """Reads what `save` wrote; nothing pickled is executed.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is damaged or is not a partition.
+        """
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
+                partition = cls(torch.from_numpy(stored["indices"]), torch.from_numpy(stored["offsets"]))
+                intact = str(stored["digest"]) == partition.digest
+        except FileNotFoundError:
+            raise FileNotFoundError(f"there is no partition file {path}; write one with Partition.save.") from None
+        except (OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, BadZipFile) as error:
+            raise ValueError(f"{path} is damaged or is not a partition file ({error}); write it anew.") from error
+        if not intact:
+            raise ValueError(f"{path} is damaged, its contents do not match its digest; write it anew.")
+        return partition

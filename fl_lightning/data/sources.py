@@ -1,0 +1,163 @@
+"""Data sets by name: each function returns `(train, test)`; this module itself is the list of what there is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.data.dataset import Dataset, mean_and_std, pixel_moments
+from fl_lightning.randomness import generator
+
+Split = tuple[Tensor, Tensor, tuple[str, ...]]  # images (n, channels, height, width), labels, classes
+
+DIGITS = tuple("0123456789")
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+
+
+def digits() -> tuple[Dataset, Dataset]:
+    """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn; nothing is downloaded.
+
+    The split is fixed: one fifth of every class is for testing (1,437 / 360). Mean and standard deviation are those of
+    the training pixels.
+    """
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    bunch = load_digits()
+    x = torch.from_numpy(bunch.images).mul(255 / 16).round().to(torch.uint8)[:, None]
+    y = torch.from_numpy(bunch.target).long()
+    order = torch.randperm(len(y), generator=generator(0, "digits"))
+    order = order[y[order].argsort(stable=True)]
+    is_test = torch.zeros(len(y), dtype=torch.bool)
+    is_test[order[::5]] = True
+    return _normalised((x[~is_test], y[~is_test], DIGITS), (x[is_test], y[is_test], DIGITS))
+
+
+def mnist(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+    """MNIST (LeCun et al. 1998), 60,000 / 10,000 gray images of 28x28 in 10 classes, in `root/MNIST/raw`.
+
+    Raises:
+        FileNotFoundError: the files are not there and could not be downloaded.
+    """
+    return _load("MNIST", root, "MNIST/raw", download, _gray, (0.1307,), (0.3081,))
+
+
+def fashion_mnist(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+    """Fashion-MNIST (Xiao et al. 2017), 60,000 / 10,000 gray images of 28x28 in 10 classes.
+
+    Raises:
+        FileNotFoundError: the files are not there and could not be downloaded.
+    """
+    return _load("FashionMNIST", root, "FashionMNIST/raw", download, _gray)
+
+
+def emnist_letters(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+    """The Letters of EMNIST (Cohen et al. 2017), 124,800 / 20,800 gray images of 28x28 in 26 classes, upright.
+
+    Raises:
+        FileNotFoundError: the files are not there and could not be downloaded.
+    """
+    return _load("EMNIST", root, "EMNIST/raw", download, _letters, split="letters")
+
+
+def emnist_letters_aj(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+    """EMNIST-L of FedDyn and FedSSG: the letters a to j only, 48,000 / 8,000 images in 10 classes.
+
+    Raises:
+        FileNotFoundError: the files are not there and could not be downloaded.
+    """
+    return _load("EMNIST", root, "EMNIST/raw", download, lambda raw: _first_classes(_letters(raw), 10), split="letters")
+
+
+def cifar10(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+    """CIFAR-10 (Krizhevsky 2009), 50,000 / 10,000 colour images of 32x32, normalised as in FL-Simulator and FedLESAM.
+
+    Raises:
+        FileNotFoundError: the files are not there and could not be downloaded.
+    """
+    mean, std = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
+    return _load("CIFAR10", root, "cifar-10-batches-py", download, _colour, mean, std)
+
+
+def cifar100(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+    """CIFAR-100 with its 100 fine classes, otherwise as `cifar10`.
+
+    Raises:
+        FileNotFoundError: the files are not there and could not be downloaded.
+    """
+    mean, std = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+    return _load("CIFAR100", root, "cifar-100-python", download, _colour, mean, std)
+
+
+def svhn(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+    """SVHN, cropped digits (Netzer et al. 2011), 73,257 / 26,032 colour images of 32x32, normalised as in FedSOL.
+
+    Raises:
+        FileNotFoundError: the files are not there and could not be downloaded.
+    """
+    mean, std = (0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614)
+    root = Path(root) / "SVHN"  # torchvision gives every data set but this one a folder of its own
+    train = _open("SVHN", root, "", download, split="train")
+    test = _open("SVHN", root, "", download, split="test")
+    return _normalised(_street_numbers(train), _street_numbers(test), mean, std)
+
+
+def _gray(raw: Any) -> Split:
+    return raw.data[:, None], raw.targets, tuple(raw.classes)
+
+
+def _letters(raw: Any) -> Split:
+    # stored transposed, and labelled from 1
+    return raw.data.transpose(1, 2)[:, None].contiguous(), raw.targets - 1, LETTERS
+
+
+def _colour(raw: Any) -> Split:
+    x = torch.from_numpy(raw.data).permute(0, 3, 1, 2).contiguous()
+    return x, torch.tensor(raw.targets), tuple(raw.classes)
+
+
+def _street_numbers(raw: Any) -> Split:
+    return torch.from_numpy(raw.data), torch.from_numpy(raw.labels).long(), DIGITS
+
+
+def _first_classes(split: Split, num: int) -> Split:
+    x, y, classes = split
+    return x[y < num], y[y < num], classes[:num]
+
+
+def _load(
+    name: str,
+    root: Path | str,
+    folder: str,
+    download: bool,
+    read: Callable[[Any], Split],
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    **options: str,
+) -> tuple[Dataset, Dataset]:
+    """Both halves of a torchvision data set that has a `train` argument."""
+    train, test = (read(_open(name, root, folder, download, train=train, **options)) for train in (True, False))
+    return _normalised(train, test, mean, std)
+
+
+def _open(name: str, root: Path | str, folder: str, download: bool, **options: Any) -> Any:
+    from torchvision import datasets  # type: ignore[import-untyped]
+
+    try:
+        return getattr(datasets, name)(root, download=download, **options)
+    except (RuntimeError, OSError) as error:
+        reason = f"it could not be downloaded ({error})" if download else "downloading was not asked for"
+        raise FileNotFoundError(
+            f"looked for {name} in {Path(root) / folder}, where it is not complete; {reason}; run once on a machine "
+            "with a network and copy the folder, or pass --data-dir DIR with the folder that holds it."
+        ) from error
+
+
+def _normalised(
+    train: Split, test: Split, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
+) -> tuple[Dataset, Dataset]:
+    """The two data sets, both normalised by the given numbers or else by those of the training pixels."""
+    if not mean:
+        mean, std = mean_and_std(pixel_moments(train[0]))
+    return Dataset(*train, mean, std), Dataset(*test, mean, std)

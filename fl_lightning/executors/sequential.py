@@ -1,0 +1,92 @@
+"""One client after another, through the live module: any `nn.Module`, any local optimizer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.algorithm import Algorithm, Facts
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, TaskLoss, Visit
+from fl_lightning.optim import GradientTransform
+from fl_lightning.oracle import Loss, Oracle, objective
+from fl_lightning.term import States
+from fl_lightning.vector import Layout
+
+
+class Sequential(Executor):
+    """Trains one client after another. See `Executor` for the arguments.
+
+    The module's parameters and gradients become views of two flat vectors, so nothing is copied in and out of a step.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        loss: TaskLoss = nn.functional.cross_entropy,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ):
+        super().__init__(module, layout, loss, autocast)
+        self.w = nn.Parameter(layout.read(module))
+        self.grad = torch.zeros_like(self.w.data)
+        parts = zip(layout.parameters(module), layout.split(self.w.data), layout.split(self.grad), strict=True)
+        for p, weight, gradient in parts:
+            p.data, p.grad = weight, gradient
+        self.buffers = dict(module.named_buffers())
+
+    def __call__(
+        self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
+    ) -> Iterable[Outcome]:
+        """Train the clients, one after another, each when its outcome is asked for."""
+        self.module.train()
+        devices = [self.w.device] if self.w.device.type == "cuda" else []
+        for visit in visits:
+            with torch.random.fork_rng(devices):
+                torch.manual_seed(visit.seed)
+                yield self._visit(algorithm, common, visit, shared, {**buffers, **self.dropout_keys(visit.seed)})
+
+    def _visit(
+        self, algorithm: Algorithm, common: Facts, visit: Visit, shared: Sequence[States], received: Buffers
+    ) -> Outcome:
+        facts = {**common, **visit.facts}
+        origin, states = algorithm.start(common["anchor"], facts, visit.states, shared)
+        facts["origin"] = origin
+        with torch.no_grad():
+            self.w.copy_(origin)
+            for name, value in received.items():
+                self.buffers[name].copy_(value)
+
+        def fold(oracle: Oracle, w: Tensor) -> Tensor:
+            nonlocal states
+            direction, states = algorithm.gradient(oracle, w, facts, states, shared)
+            return direction
+
+        optimizer = GradientTransform(algorithm.local([self.w]), fold, self.buffers.values())
+        total = self.w.new_zeros(())
+        for step, lr in enumerate(visit.lrs):
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            first_loss = self._step(optimizer, *visit.batches[step], received)
+            total += first_loss
+        w = self.w.detach().clone()
+        message, states = algorithm.report(w, facts, states, shared)
+        after = {name: self.buffers[name].clone() for name in received if name not in self.keys}
+        return Outcome(w - origin, message, states, after, total / max(1, len(visit.lrs)))
+
+    def _step(self, optimizer: GradientTransform, x: Tensor, y: Tensor, received: Buffers) -> Tensor:
+        """One local step; returns the task's loss at its first evaluation."""
+        tasks: list[Tensor] = []
+
+        def closure(losses: tuple[Loss, ...] = (), taps: tuple[str, ...] = ()) -> Tensor:
+            self.grad.zero_()
+            self.w.grad = self.grad
+            with self.autocast():
+                value, task = objective(self.look(self.module, received, x, y, taps), (self.task, *losses))
+            value.backward()
+            tasks.append(task.detach())
+            return value.detach()
+
+        optimizer.step(closure)
+        return tasks[0] if tasks else self.w.new_full((), torch.nan)

@@ -1,0 +1,180 @@
+"""Several clients at once: rows of one matrix, one batched program."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value, vmap
+from torch.utils._pytree import tree_map
+
+from fl_lightning.algorithm import Algorithm, Facts
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, TaskLoss, Visit
+from fl_lightning.oracle import Evaluations, Loss, objective
+from fl_lightning.term import ModelError, States, TermError
+from fl_lightning.vector import Layout
+
+
+class Stacked(Executor):
+    """Trains up to `width` clients as one program under `vmap`. See `Executor` for the other arguments.
+
+    Each client is a row of a (clients, d) matrix and an ordinary Parameter of one ordinary local optimizer. Rows
+    without a gradient are skipped by `torch.optim`, so clients of unequal length are exact; at each step, clients with
+    equal batch size and learning rate run together, so losses stay plain means and BatchNorm stays exact.
+
+    Args:
+        width: How many clients train at once.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        loss: TaskLoss = nn.functional.cross_entropy,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
+        width: int = 10,
+    ):
+        super().__init__(module, layout, loss, autocast)
+        if width < 1:
+            raise ValueError(f"at least one client trains at once, but width is {width}")
+        self.width = width
+
+    def __call__(
+        self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
+    ) -> Iterable[Outcome]:
+        """Train the clients together."""
+        self.module.train()
+        own, states = _stack([dict(v.facts) for v in visits]), _stack([v.states for v in visits])
+
+        def start(own: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
+            return algorithm.start(common["anchor"], {**common, **own}, states, shared)
+
+        def report(w: Tensor, own: dict[str, Tensor], states: list[States]) -> tuple[list[Any], list[States]]:
+            return algorithm.report(w, {**common, **own}, states, shared)
+
+        origin, states = vmap(start)(own, states)
+        own["origin"] = origin
+        received = _stack([{**buffers, **self.dropout_keys(v.seed)} for v in visits])
+        w, states, after, losses = self._steps(algorithm, common, visits, own, states, shared, received)
+        message, states = vmap(report)(w, own, states)
+        for i in range(len(visits)):
+            kept = {name: b[i] for name, b in after.items() if name not in self.keys}
+            yield Outcome(w[i] - origin[i], _row(message, i), _row(states, i), kept, losses[i])
+
+    def _steps(
+        self,
+        algorithm: Algorithm,
+        common: Facts,
+        visits: Sequence[Visit],
+        own: dict[str, Tensor],
+        states: list[States],
+        shared: Sequence[States],
+        received: Buffers,
+    ) -> tuple[Tensor, list[States], Buffers, Tensor]:
+        matrix, buffers = own["origin"].clone(), received
+        rows = [nn.Parameter(row) for row in matrix]
+        optimizer = algorithm.local(rows)
+        losses = matrix.new_zeros(len(visits))
+        direction = vmap(self._direction(algorithm, common, shared), randomness="error")
+        for step in range(max(len(v.lrs) for v in visits)):
+            for lr, together in _groups(visits, step):
+                batch = [visits[i].batches[step] for i in together]
+                x, y = torch.stack([x for x, _ in batch]), torch.stack([y for _, y in batch])
+                of = _Rows(together, len(visits), matrix.device)
+                with torch.no_grad():
+                    arguments = (of.take(t) for t in (matrix, own, states, buffers, received))
+                    directions, moved, after, loss = direction(*arguments, x, y)
+                    states, buffers = of.put(states, moved), of.put(buffers, after)
+                    losses = of.put(losses, of.take(losses) + loss)
+                for i, g in zip(together, directions, strict=True):
+                    rows[i].grad = g
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+        return matrix, states, buffers, losses / losses.new_tensor([max(1, len(v.lrs)) for v in visits])
+
+    def _direction(self, algorithm: Algorithm, common: Facts, shared: Sequence[States]) -> Callable[..., Any]:
+        """One client's direction at one step, to be mapped over clients."""
+
+        def one(
+            w: Tensor,
+            own: dict[str, Tensor],
+            states: list[States],
+            buffers: Buffers,
+            received: Buffers,
+            x: Tensor,
+            y: Tensor,
+        ) -> tuple[Tensor, list[States], Buffers, Tensor]:
+            first: list[tuple[Buffers, Tensor]] = []
+
+            def evaluate(w: Tensor, losses: tuple[Loss, ...], taps: tuple[str, ...]) -> Tensor:
+                def value(w: Tensor) -> tuple[Tensor, tuple[Buffers, Tensor]]:
+                    moved = {name: b.clone() for name, b in buffers.items()}  # inside grad, or BatchNorm may not write
+                    forward = self._forward_into(w, moved)
+                    with self.autocast():
+                        total, task = objective(self.look(forward, received, x, y, taps), (self.task, *losses))
+                    return total, (moved, task)
+
+                with _blame_model():
+                    gradient, (_, aside) = grad_and_value(value, has_aux=True)(w)
+                first.append(aside)
+                result: Tensor = gradient
+                return result
+
+            g, states = algorithm.gradient(Evaluations(evaluate), w, {**common, **own}, states, shared)
+            after, task = first[0] if first else (buffers, w.new_full((), torch.nan))
+            return g, states, after, task
+
+        return one
+
+    def _forward_into(self, w: Tensor, moved: Buffers) -> Callable[[Tensor], Any]:
+        return lambda x: torch.func.functional_call(self.module, (self.layout.named(w), dict(moved)), (x,))
+
+
+class _Rows:
+    """Some rows of everything that is stacked along clients; all of them without a copy."""
+
+    def __init__(self, rows: list[int], count: int, device: torch.device):
+        self.index = None if len(rows) == count else torch.tensor(rows, device=device)
+
+    def take(self, tree: Any) -> Any:
+        return tree if self.index is None else tree_map(lambda t: t[self.index], tree)
+
+    def put(self, tree: Any, new: Any) -> Any:
+        return new if self.index is None else tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
+
+
+def _groups(visits: Sequence[Visit], step: int) -> Iterator[tuple[float, list[int]]]:
+    """Clients that can take this step together: equal batch size and learning rate."""
+    groups: dict[tuple[int, float], list[int]] = {}
+    for i, visit in enumerate(visits):
+        if step < len(visit.lrs):
+            groups.setdefault((visit.batches.sizes[step], visit.lrs[step]), []).append(i)
+    for (_, lr), together in groups.items():
+        yield lr, together
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    return tree_map(lambda *tensors: torch.stack(tensors), *trees)
+
+
+def _row(tree: Any, i: int) -> Any:
+    return tree_map(lambda t: t[i], tree)
+
+
+@contextmanager
+def _blame_model() -> Iterator[None]:
+    try:
+        yield
+    except (TermError, ModelError):
+        raise
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        raise ModelError(
+            f"this model or its loss cannot run for several clients at once: {str(error).splitlines()[0]} "
+            "Train it with the sequential executor. (Dropout is fine as nn.Dropout; branches on values are not.)"
+        ) from error

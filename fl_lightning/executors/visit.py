@@ -1,0 +1,143 @@
+"""What goes into an executor and what comes out: visits and outcomes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fl_lightning.algorithm import Algorithm, Facts
+from fl_lightning.dropout import use_keys
+from fl_lightning.oracle import Forward, Loss, Pass
+from fl_lightning.term import States
+from fl_lightning.vector import Layout
+
+TaskLoss = Callable[[Any, Tensor], Tensor]
+"""`loss(output, target)`, averaged over the batch."""
+
+Buffers = Mapping[str, Tensor]
+"""A module's buffers by name: BatchNorm's running statistics and the like."""
+
+
+class Batches(Protocol):
+    """The mini-batches of one visit, made on demand (see `fl_lightning.data.Batches`)."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Batch size of each step."""
+        ...
+
+    @property
+    def epochs(self) -> Sequence[int]:
+        """Epoch of each step, from 0."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of local steps."""
+        ...
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of one step, on the device."""
+        ...
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One client's visit, before it trains.
+
+    Attributes:
+        client: Which one.
+        facts: What is true of this client: steps, epochs, span, size, weight; 0-dim tensors.
+        states: Its client and local states, one dictionary a term.
+        batches: What it trains on, step by step.
+        lrs: The local learning rate of each step.
+        seed: Names its random numbers (dropout).
+    """
+
+    client: int
+    facts: Facts
+    states: list[States]
+    batches: Batches
+    lrs: Sequence[float]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a visit leaves.
+
+    Attributes:
+        progress: The client's last model minus where it started.
+        message: What each term reports, one pytree of tensors a term.
+        states: The client's states, one dictionary a term.
+        buffers: The module's buffers after the last step.
+        loss: The task's loss before each step, averaged over the steps; 0-dim.
+    """
+
+    progress: Tensor
+    message: list[Any]
+    states: list[States]
+    buffers: Buffers
+    loss: Tensor
+
+
+class Executor:
+    """Trains clients: the same terms, the same optimizer class, the same result, one by one or many at once.
+
+    Args:
+        module: The model; it is trained in place, on its device.
+        layout: Its flat vector.
+        loss: The task's loss of the model's output and the targets.
+        autocast: Context of every forward pass, e.g. `fabric.autocast`.
+
+    Attributes:
+        width: How many clients a call takes at most.
+    """
+
+    width: int = 1
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        loss: TaskLoss = nn.functional.cross_entropy,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ):
+        self.module, self.layout, self.autocast = module, layout, autocast
+        self.keys = use_keys(module)
+        self.task: Loss = lambda b: loss(b.out, b.y)
+
+    def __call__(
+        self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
+    ) -> Iterable[Outcome]:
+        """Train up to `width` clients.
+
+        Args:
+            algorithm: What a local step is.
+            common: Facts true of every client: anchor, share, round, rounds, layout.
+            visits: The clients.
+            shared: The server's states, one dictionary a term.
+            buffers: The global buffers, where every client's begin.
+
+        Returns:
+            One outcome a visit, in order.
+        """
+        raise NotImplementedError
+
+    def forward_at(self, w: Tensor, buffers: Buffers) -> Forward:
+        """The network with weights `w`, whose buffers move only in copies of `buffers`."""
+        moved = {name: b.clone() for name, b in buffers.items()}
+        return lambda x: functional_call(self.module, (self.layout.named(w), moved), (x,))
+
+    def look(self, forward: Forward, buffers: Buffers, x: Tensor, y: Tensor, taps: tuple[str, ...]) -> Pass:
+        """One forward pass, under autocast."""
+        with self.autocast():
+            return Pass(self.module, forward, lambda w: self.forward_at(w, buffers), x, y, taps)
+
+    def dropout_keys(self, seed: int) -> dict[str, Tensor]:
+        """A key for each dropout layer, as buffers."""
+        device = next(self.module.parameters()).device
+        return {name: torch.tensor((seed + i) % 2**63, device=device) for i, name in enumerate(self.keys)}

@@ -1,0 +1,188 @@
+"""Term: one piece of a federated algorithm, written for one client in the paper's letters.
+
+A term turns one gradient oracle into another. It sees flat vectors only: no ranks, devices, modules, batches, and no
+client axis (the Stacked executor adds that one with `vmap`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.oracle import Loss, Oracle
+
+Begin = Callable[[Tensor, Tensor], Tensor]
+"""How a state begins: `begin(first, now)` of the initial global model w^0 and the model received now."""
+
+States = dict[str, Tensor]
+"""The states of one term, by name."""
+
+
+def zeros(first: Tensor, now: Tensor) -> Tensor:
+    """Begins as a zero vector like the model."""
+    return torch.zeros_like(now)
+
+
+def scalar(first: Tensor, now: Tensor) -> Tensor:
+    """Begins as the number 0 (a 0-dim tensor)."""
+    return now.new_zeros(())
+
+
+def initial(first: Tensor, now: Tensor) -> Tensor:
+    """Begins as the initial global model w^0, whenever the client comes first."""
+    return first.clone()
+
+
+def received(first: Tensor, now: Tensor) -> Tensor:
+    """Begins as the global model that the client receives at its first visit."""
+    return now.clone()
+
+
+class TermError(Exception):
+    """A mistake in a term; the message names the term, the hook and the mend."""
+
+
+class View:
+    """What a term may read in one hook, and the states that it may assign there.
+
+    Attributes (on a client; `update`, on the server, sees only those marked s):
+        anchor (s): The global model w^t that was received.
+        origin: Where this client starts, after every term's `start`.
+        span: How far a constant unit gradient would travel in this visit (see `fl_lightning.vector.span`), 0-dim.
+        steps: Number of local steps K_i, 0-dim.
+        size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
+        weight: Aggregation weight times the cohort's size, so 1 on average, 0-dim.
+        share (s): Size of the cohort over the number of clients, M / N.
+        round, rounds (s): This round, from 0, and how many there are.
+        layout (s): The model's `Layout`.
+    and the term's own states by their names.
+    """
+
+    def __init__(self, term: "Term", hook: str, states: States, facts: Mapping[str, Any]):
+        self.__dict__.update(facts, **states)
+        self.__dict__["_where"] = f"{type(term).__name__}.{hook}"
+        self.__dict__["_mine"] = tuple(states)
+
+    def __getattr__(self, name: str) -> Any:
+        known = ", ".join(sorted(k for k in self.__dict__ if not k.startswith("_")))
+        raise TermError(
+            f"{self._where} reads v.{name}, which does not exist there. It can read: {known}. "
+            f"Declare a state of your own as client, server or local = {{'{name}': zeros}}; what one client knows "
+            "reaches the server only as the message that `report` returns."
+        )
+
+    def __setattr__(self, name: str, value: Tensor) -> None:
+        if name not in self._mine:
+            allowed = ", ".join(self._mine) or "no state"
+            raise TermError(
+                f"{self._where} assigns v.{name}, but may assign {allowed} there. Declare it, client = "
+                f"{{'{name}': zeros}} to keep it between rounds or local = ... for one visit; server states are assigned in `update` only."
+            )
+        old = self.__dict__[name]
+        if value is old:
+            raise TermError(
+                f"{self._where} assigns v.{name} to itself, as v.{name} += ... does. That changes the tensor in place, "
+                f"for everyone who shares it: write v.{name} = v.{name} + ..."
+            )
+        check_shape(value, old.shape, f"{self._where} assigns v.{name}", "it must keep the shape in which it began")
+        self.__dict__[name] = value
+
+    def _states(self) -> States:
+        return {name: self.__dict__[name] for name in self._mine}
+
+
+class Term:
+    """One piece of a federated algorithm. Override the hooks it needs; each default does nothing.
+
+    Subclasses are frozen dataclasses of hyper-parameters. States are declared by lifetime and by how they begin
+    (`zeros`, `scalar`, `initial`, `received`) and are attributes of the view `v`; assign them anew, never with `+=`.
+    A declaration that depends on a hyper-parameter is a property.
+
+    Attributes:
+        client: What each client keeps between rounds.
+        server: What the server keeps; clients may read it.
+        local: What lives for one visit of one client.
+    """
+
+    client: Mapping[str, Begin] = {}
+    server: Mapping[str, Begin] = {}
+    local: Mapping[str, Begin] = {}
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        """Where this client starts. May assign client and local states."""
+        return w
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        """The direction of one local step at `w`; may call the oracle elsewhere, or twice, or not at all."""
+        return oracle(w)
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        """The message, after the last local step at `w`: a tensor or a tuple of tensors, averaged over the cohort."""
+        return ()
+
+    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        """On the server: the mean model update, given the mean message. May assign server states."""
+        return delta
+
+
+class Fold:
+    """A term applied to an oracle is again an oracle."""
+
+    def __init__(self, term: Term, view: View, inner: Oracle):
+        self.term, self.view, self.inner = term, view, inner
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """The term's direction at `w`."""
+        with blame(self.term, "gradient"):
+            direction = self.term.gradient(self.inner, w, self.view)
+        return returned(direction, w, self.term, "gradient")
+
+    def of(self, loss: Loss, *taps: str) -> "Fold":
+        """The same term applied to the oracle of another loss."""
+        return Fold(self.term, self.view, self.inner.of(loss, *taps))
+
+
+def returned(value: Any, like: Tensor, term: Term, hook: str) -> Tensor:
+    """`value` if it is a vector like the model.
+
+    Raises:
+        TermError: If it is not, naming the term and the hook.
+    """
+    check_shape(value, like.shape, f"{type(term).__name__}.{hook} returned", "it must return a vector like the model")
+    return value
+
+
+def check_shape(value: Any, shape: torch.Size, what: str, rule: str) -> None:
+    """Raise a `TermError` unless `value` is a tensor of this shape."""
+    if not isinstance(value, Tensor):
+        raise TermError(f"{what} {type(value).__name__} {value!r}; {rule}, a tensor of shape {tuple(shape)}")
+    if value.shape != shape:
+        raise TermError(f"{what} a tensor of shape {tuple(value.shape)}; {rule}, shape {tuple(shape)}")
+
+
+class ModelError(Exception):
+    """The model, not a term, cannot be evaluated in the way that was asked for."""
+
+
+@contextmanager
+def blame(term: Term, hook: str) -> Iterator[None]:
+    """Let an exception in a hook name the term, and the mend where it is known."""
+    where = f"{type(term).__name__}.{hook}"
+    try:
+        yield
+    except (TermError, ModelError):
+        raise
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            error.add_note(f"raised in {where}")
+            raise
+        raise TermError(
+            f"{where} cannot run for several clients at once: {str(error).splitlines()[0]} Replace `if`, int() or "
+            ".item() on a tensor by torch.where, boolean indexing by a mask and F.one_hot by a comparison with "
+            "torch.arange, or train with the sequential executor."
+        ) from error
+    except Exception as error:
+        error.add_note(f"raised in {where}")
+        raise

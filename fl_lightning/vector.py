@@ -1,0 +1,103 @@
+"""A model as one flat vector, and the little vector algebra that the methods share."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+class Layout:
+    """Where each trainable parameter of a module lies in the flat vector `w`.
+
+    Frozen parameters (`requires_grad=False`) and buffers are not part of the vector.
+
+    Args:
+        module: The model. Its trainable parameters must share one dtype and one device.
+
+    Attributes:
+        names: Parameter names, in the order of the vector.
+        shapes: Their shapes.
+        sizes: Their numbers of elements.
+
+    Raises:
+        ValueError: If there is nothing to train, or parameters differ in dtype or device.
+    """
+
+    def __init__(self, module: nn.Module):
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not named:
+            raise ValueError("the model has no trainable parameter: set requires_grad=True on what is to be trained")
+        kinds = {(p.dtype, p.device) for p in named.values()}
+        if len(kinds) > 1:
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise ValueError(f"trainable parameters must share one dtype and one device, but the model has {found}")
+        self.names = list(named)
+        self.shapes = [p.shape for p in named.values()]
+        self.sizes = [p.numel() for p in named.values()]
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return sum(self.sizes)
+
+    def parameters(self, module: nn.Module) -> list[nn.Parameter]:
+        """The trainable parameters of `module`, in the order of the vector."""
+        return [module.get_parameter(name) for name in self.names]
+
+    def flatten(self, tensors: Iterable[Tensor]) -> Tensor:
+        """One vector from tensors in the order of the vector."""
+        return torch.cat([t.reshape(-1) for t in tensors])
+
+    def split(self, w: Tensor) -> list[Tensor]:
+        """Views of `w` in the parameters' shapes."""
+        return [part.view(shape) for part, shape in zip(w.split(self.sizes), self.shapes, strict=True)]
+
+    def named(self, w: Tensor) -> dict[str, Tensor]:
+        """Views of `w` by parameter name, as `torch.func.functional_call` takes them."""
+        return dict(zip(self.names, self.split(w), strict=True))
+
+    def map(self, function: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
+        """Apply `function` parameter by parameter to one or more vectors: for layer-wise rules."""
+        return self.flatten(function(*parts) for parts in zip(*map(self.split, vectors), strict=True))
+
+    def mask(self, prefix: str, like: Tensor) -> Tensor:
+        """A vector of ones where the parameter's name starts with `prefix`, zeros elsewhere."""
+        ones = [
+            like.new_full((size,), float(n.startswith(prefix))) for n, size in zip(self.names, self.sizes, strict=True)
+        ]
+        return torch.cat(ones)
+
+    @torch.no_grad()
+    def read(self, module: nn.Module) -> Tensor:
+        """The module's weights as a new vector."""
+        return self.flatten(p.detach() for p in self.parameters(module)).clone()
+
+    @torch.no_grad()
+    def load(self, module: nn.Module, w: Tensor) -> None:
+        """Copy `w` into the module's parameters.
+
+        Raises:
+            ValueError: If `w` has another length than the layout.
+        """
+        if w.numel() != self.size:
+            raise ValueError(f"a vector of {w.numel()} numbers does not fit a model of {self.size} parameters")
+        for p, part in zip(self.parameters(module), self.split(w), strict=True):
+            p.copy_(part)
+
+
+def unit(v: Tensor, eps: float = 1e-12) -> Tensor:
+    """`v / (||v|| + eps)`: one L2 norm over the whole vector; zero stays zero."""
+    return v / (v.norm() + eps)
+
+
+def span(lrs: Iterable[float], momentum: float = 0.0) -> float:
+    """How far a constant unit gradient would travel in one visit.
+
+    Without momentum the sum of the learning rates; with heavy-ball momentum each step's rate times the momentum's gain
+    so far. SCAFFOLD, FedCM, FedNova and others divide a displacement by it to estimate the mean gradient.
+    """
+    speed = total = 0.0
+    for lr in lrs:
+        speed = momentum * speed + 1.0
+        total += lr * speed
+    return total

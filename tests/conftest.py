@@ -1,0 +1,27 @@
+"""Options and fixtures shared by the tests."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+"""Real data beside the checkout, on the machines that have it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", default=None, help="folder of recorded trajectories to replay (default: tests/golden)")
+
+
+@pytest.fixture(autouse=True)
+def _restore_global_state():
+    """No test may lean on another's random numbers or number type."""
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def fabric() -> Fabric:
+    return Fabric(accelerator="cpu", devices=1)

@@ -1,0 +1,231 @@
+"""How each repository's recorded hyper-parameters become one of our runs: once per family and method, not per file.
+
+A file is named `<family>-<method>[-ragged][-variant...].npz`. `set_up` finds the family by its first word and the method
+by the longest name that fits; the words left over are the variant.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import SGD
+
+from fl_lightning import Algorithm, by_size, catalogue, terms
+from fl_lightning.federation import Decay, Federation, Schedule
+from fl_lightning.terms.drift import om, one
+from fl_lightning.terms.perturb import LastRound, by_sum_of_norms
+
+State = Callable[[Federation], torch.Tensor]
+
+
+class NotInCatalogueError(Exception):
+    """The method of this file is none of ours yet."""
+
+
+@dataclass
+class Setup:
+    """One recorded run in our words.
+
+    Attributes:
+        algorithm: With its local optimizer.
+        schedule: Of the local learning rate.
+        batch_size, epochs, steps: How a visit is cut into batches.
+        states: What the file's arrays are in our states.
+    """
+
+    algorithm: Algorithm
+    schedule: Schedule
+    batch_size: int
+    epochs: int
+    steps: int | None
+    states: dict[str, State]
+
+
+def set_up(path: Path) -> tuple[Setup, str]:
+    """The setup of a file, and which data it was recorded on ('equal' or 'ragged')."""
+    recorded = json.loads(str(np.load(path)["hparams"]))
+    family, *words = path.stem.split("-")
+    if family not in FAMILIES:
+        raise NotInCatalogueError(f"{path.name}: no family {family!r}")
+    return FAMILIES[family](words, recorded["values"]), recorded["dataset"]
+
+
+def _method(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
+    for length in range(len(words), 0, -1):
+        name = "_".join(words[:length])
+        if name in methods:
+            return methods[name], set(words[length:])
+    raise NotInCatalogueError("-".join(words))
+
+
+def _with(
+    algorithm: Algorithm, *outer: terms.Clip, local: Any, weight: Any = None, eps: float | None = None
+) -> Algorithm:
+    def at_eps(term: Any) -> Any:
+        return replace(term, eps=eps) if eps and "eps" in {f.name for f in fields(term)} else term
+
+    inner = map(at_eps, algorithm.terms)
+    return Algorithm(*inner, *outer, local=local, server=algorithm.server, weight=weight or algorithm.weight)
+
+
+def _per_epoch(rate: float) -> Schedule:
+    return lambda round, epoch: rate ** (round + epoch)
+
+
+# ------------------------------------------------------------------------------------------------------ states
+
+
+def _server(name: str, factor: float = 1.0) -> State:
+    return lambda federation: factor * next(s[name] for s in federation.shared if name in s)
+
+
+def _clients(name: str, factor: float = 1.0) -> State:
+    def rows(federation: Federation) -> torch.Tensor:
+        begun = [t.client for t in federation.algorithm.terms]
+        term = next(i for i, names in enumerate(begun) if name in names)
+        device, first = federation.w.device, begun[term][name](federation.first, federation.first)
+        store = federation.store
+        return factor * torch.stack([store.read(i, device)[term][name] if store.has(i) else first for i in range(10)])
+
+    return rows
+
+
+SCAFFOLD_STATES = {"c_i": _clients("c_i"), "c": _server("c")}
+
+
+# ---------------------------------------------------------------------------------------------------- families
+
+
+def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
+    """FL-Simulator and FedLESAM: plain means, eps 1e-7, clipping at 10."""
+    if h.get("use_RI"):
+        raise NotInCatalogueError("relaxed initialisation")
+    lr, rho, lamb = h.get("global_learning_rate", 1.0), h.get("rho", 0.0), h.get("lamb", 0.0)
+    c = catalogue
+
+    def reference(variant: set[str]) -> dict[str, Any]:
+        if "paper" in variant:
+            return {"rho": rho, "first_participation": "skip" if "skipfirst" in variant else "init"}
+        return {"rho": rho, "reference": "last_round" if "lastround" in variant else "as_released"}
+
+    def lesam(variant: set[str]) -> Algorithm:
+        if "sumnorm" in variant:
+            return Algorithm(LastRound(rho, by_sum_of_norms), server=partial(SGD, lr=lr))
+        return c.fedlesam(**reference(variant), server_lr=lr)
+
+    def mofedsam(variant: set[str]) -> Algorithm:
+        if "asis" in variant:
+            return Algorithm(terms.SAM(rho), terms.ClientMomentum(h["alpha"], gain=1.0), server=partial(SGD, lr=lr))
+        return c.mofedsam(rho, h["alpha"], lr)
+
+    def correction(variant: set[str]) -> float:
+        return lamb if "asis" in variant else 1.0
+
+    methods: dict[str, Callable[[set[str]], Algorithm]] = {
+        "fedavg": lambda _: c.fedavg(lr, "uniform"),
+        "fedprox": lambda _: c.fedprox(lamb, lr, "uniform"),
+        "fedadam": lambda _: c.fedadam(lr, h["beta1"], h["beta2"], h["epsilon"], 0.0, "uniform"),
+        "scaffold": lambda _: c.scaffold(lr),
+        "feddyn": lambda _: c.feddyn(lamb),
+        "fedcm": lambda _: c.fedcm(h["alpha"], lr),
+        "fedsam": lambda _: c.fedsam(rho, lr),
+        "mofedsam": mofedsam,
+        "fedgamma": lambda _: c.fedgamma(rho, lr),
+        "fedspeed": lambda v: c.fedspeed(rho, lamb, "active" if "activeavg" in v else "all"),
+        "fedlesam": lesam,
+        "fedlesam_s": lambda v: c.fedlesam_s(**reference(v), correction=correction(v), server_lr=lr),
+        "fedlesam_d": lambda v: c.fedlesam_d(**reference(v), lam=lamb),
+    }
+    method, variant = _method(words, methods)
+    local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
+    algorithm = _with(method(variant), terms.Clip(10.0), local=local, eps=1e-7)
+    states = {**SCAFFOLD_STATES, "h_i": _clients("h_i"), "m": _server("m"), "v": _server("v")}
+    return Setup(algorithm, Decay(h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states)
+
+
+def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedSOL's repository: model averages weighted by samples, eps 1e-12, no clipping, local momentum in some files."""
+    c, alpha = catalogue, h.get("dyn_alpha", 0.0)
+    methods: dict[str, Callable[[set[str]], Algorithm]] = {
+        "fedavg": lambda _: c.fedavg(),
+        "fedprox": lambda _: c.fedprox(h["rho"]),
+        "scaffold": lambda _: c.scaffold(),
+        "feddyn": lambda _: c.feddyn(alpha),
+        "fedsam": lambda _: c.fedsam(h["rho"]),
+    }
+    method, variant = _method(words, methods)
+    local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["weight_decay"])
+    algorithm = _with(method(variant), local=local, weight=by_size, eps=1e-12)
+    states = {**SCAFFOLD_STATES, "g_i": _clients("h_i", -alpha), "h": _server("h", -alpha)}
+    return Setup(algorithm, Decay(h["gamma"]), h["batch_size"], h["local_epochs"], None, states)
+
+
+def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedSSG's repository: coefficients over the client's size, control variates with one fixed length, clipping at 10."""
+    c, steps = catalogue, h.get("n_minibatch")
+    variate = terms.ControlVariate(length=(steps or 0) * h["learning_rate"], scale=om, kept=one)
+    methods: dict[str, Callable[[set[str]], Algorithm]] = {
+        "fedavg": lambda _: c.fedavg(),
+        "fedprox": lambda v: c.fedprox(2e-4 if "asis" in v else h["mu"]),
+        "scaffold": lambda _: Algorithm(variate),
+        "feddyn": lambda _: Algorithm(terms.DynamicRegularizer(h["alpha_coef"], scale=om)),
+    }
+    method, variant = _method(words, methods)
+    local = partial(SGD, lr=h["learning_rate"], weight_decay=h["weight_decay"])
+    algorithm = _with(method(variant), terms.Clip(10.0), local=local)
+
+    def variates(federation: Federation) -> torch.Tensor:
+        return torch.cat([_clients("c_i")(federation), _server("c")(federation)[None]])
+
+    states = {"c_all": variates, "h_i": _clients("h_i")}
+    return Setup(algorithm, Decay(h["lr_decay_per_round"]), h["batch_size"], h.get("epoch", 2), steps, states)
+
+
+def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedACG's repository: plain means, the rate decays with every epoch, clipping at 10."""
+    c, server = catalogue, h["server"]
+    methods: dict[str, Callable[[set[str]], Algorithm]] = {
+        "fedavg": lambda _: c.fedavg(h["global_lr"], "uniform"),
+        "fedadam": lambda _: c.fedadam(
+            h["global_lr"], server["momentum"], server["beta"], server["tau"], None, "uniform"
+        ),
+    }
+    method, variant = _method(words, methods)
+    local = partial(SGD, lr=h["local_lr"], weight_decay=h["wd"])
+    algorithm = _with(method(variant), terms.Clip(10.0), local=local)
+    states = {"server_momentum": _server("m"), "server_v": _server("v")}
+    return Setup(algorithm, _per_epoch(h["local_lr_decay"]), h["batch_size"], h["local_epochs"], None, states)
+
+
+def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedTOGA as we read it: A and B differ in the server's dual, C in the scale of Delta."""
+    variant, lam = set(words), 1 / h["alpha"]
+    algorithm = catalogue.fedtoga(
+        h["rho"],
+        h["kappa"],
+        h["beta"],
+        lam,
+        perturbation="fusion" if "fusion" in variant else "neighbour" if "nperturb" in variant else "local",
+        carry="carry" in variant,
+        delta="gradient" if "C" in variant else "steps",
+        dual="active" if "A" in variant else "all",
+    )
+    local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
+    states = {"h_i": _clients("h_i", -lam), "h": _server("h", -lam), "delta": _server("Delta")}
+    algorithm = _with(algorithm, local=local, eps=1e-7)
+    return Setup(algorithm, Decay(h["lr_decay"]), h["batch_size"], h["local_epochs"], None, states)
+
+
+FAMILIES: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {
+    "flsim": fl_simulator,
+    "lesam": fl_simulator,
+    "fedsol": fedsol,
+    "fedssg": fedssg,
+    "acg": fedacg,
+    "fedtoga": fedtoga,
+}

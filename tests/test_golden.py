@@ -1,0 +1,82 @@
+"""Every recorded trajectory of the authors' code, replayed through both executors to 1e-9 in float64.
+
+`pytest tests/test_golden.py --golden DIR` replays another folder; there, a file that cannot be set up fails by name.
+"""
+
+from collections import OrderedDict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from golden_families import NotInCatalogueError, Setup, set_up
+from lightning.fabric import Fabric
+from torch import nn
+
+from fl_lightning import ClientData, Dataset, Federation, Partition, Sequential, Stacked
+
+TOLERANCE = 1e-9
+HERE = Path(__file__).parent / "golden"
+EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=4), "stacked-by-3": partial(Stacked, width=3)}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "golden_file" in metafunc.fixturenames:
+        folder = Path(metafunc.config.getoption("--golden") or HERE)
+        files = sorted(f for f in folder.glob("*.npz") if f.name != "problem.npz")
+        metafunc.parametrize("golden_file", files or [folder], ids=lambda f: f.stem)
+
+
+def model(theta: torch.Tensor) -> nn.Module:
+    layers = [("fc1", nn.Linear(12, 16)), ("t1", nn.Tanh()), ("fc2", nn.Linear(16, 16)), ("t2", nn.Tanh())]
+    net = nn.Sequential(OrderedDict([*layers, ("classifier", nn.Linear(16, 5))])).double()
+    nn.utils.vector_to_parameters(theta, net.parameters())
+    return net
+
+
+def federation(fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data: str, executor: str) -> Federation:
+    x, y = torch.from_numpy(problem[f"{data}_x"]), torch.from_numpy(problem[f"{data}_y"])
+    owners = torch.arange(10).repeat_interleave(torch.from_numpy(problem[f"{data}_sizes"]))
+    clients = ClientData(
+        Dataset(x, y, classes=tuple("abcde")),
+        Partition.from_owners(owners, 10),
+        batch_size=setup.batch_size,
+        epochs=setup.epochs,
+        steps=setup.steps,
+        shuffle=False,
+    )
+    return Federation(
+        fabric,
+        model(torch.from_numpy(problem["theta0"])),
+        setup.algorithm,
+        clients,
+        rounds=len(problem["cohorts"]),
+        participation=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
+        schedule=setup.schedule,
+        executor=EXECUTORS[executor],
+    )
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_replays_the_authors_trajectory(
+    golden_file: Path, executor: str, fabric: Fabric, request: pytest.FixtureRequest
+) -> None:
+    assert golden_file.is_file(), f"{golden_file} holds no trajectory"
+    try:
+        setup, data = set_up(golden_file)
+    except NotInCatalogueError as missing:
+        if request.config.getoption("--golden"):
+            pytest.fail(f"{golden_file.name} cannot be set up: {missing}")
+        pytest.skip(f"not yet in the catalogue: {golden_file.name}")
+    recorded, problem = np.load(golden_file), np.load(golden_file.parent / "problem.npz")
+    run = federation(fabric, setup, problem, data, executor)
+    errors = []
+    for theta in recorded["theta"][1:]:
+        run.train_round()
+        errors.append(float(np.abs(run.w.detach().numpy() - theta).max()))
+    assert max(errors) <= TOLERANCE, f"largest error of each round: {errors}"
+    for name in set(recorded.files) & set(setup.states):
+        state = setup.states[name](run).numpy()
+        error = float(np.abs(state - recorded[name]).max())
+        assert error <= TOLERANCE, f"state {name} is off by {error}"

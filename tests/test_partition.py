@@ -1,0 +1,196 @@
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fl_lightning.data import Partition, schemes
+
+GRID = [(7, 0.001, 0), (7, 0.001, 10), (100, 0.001, 10), (100, 0.1, 10), (100, 0.1, 20), (60, 100.0, 1), (1, 0.5, 10)]
+
+
+def labels(n: int = 2003, classes: int = 10) -> Tensor:
+    """Unequal class counts, so that nothing divides evenly."""
+    g = torch.Generator().manual_seed(0)
+    return (classes * torch.rand(n, generator=g).square()).long()
+
+
+def covers_exactly(partition: Partition, n: int) -> bool:
+    return torch.equal(partition.indices.sort().values, torch.arange(n))
+
+
+@pytest.mark.parametrize(("clients", "alpha", "min_size"), GRID)
+@pytest.mark.parametrize("balanced", [False, True])
+def test_dirichlet_covers_exactly_with_a_minimum_size(clients: int, alpha: float, min_size: int, balanced: bool):
+    y = labels()
+    partition = schemes.dirichlet(y, clients, 1, alpha=alpha, min_size=min_size, balanced=balanced)
+    assert len(partition) == clients
+    assert covers_exactly(partition, len(y))
+    assert partition.sizes.min() >= min_size
+    if balanced:
+        assert partition.sizes.max() - partition.sizes.min() <= 1
+
+
+@pytest.mark.parametrize("clients", [1, 7, 100, 2003])
+@pytest.mark.parametrize("alpha", [0.001, 0.3, 100.0])
+def test_class_priors_without_reuse_cover_exactly_in_equal_sizes(clients: int, alpha: float):
+    partition = schemes.class_priors(labels(), clients, 1, alpha=alpha)
+    assert covers_exactly(partition, 2003)
+    assert partition.sizes.max() - partition.sizes.min() <= 1
+
+
+@pytest.mark.parametrize("classes", [1, 3, 10])
+def test_class_priors_end_when_all_preferred_classes_are_exhausted(classes: int):
+    partition = schemes.class_priors(labels(), 50, 1, classes=classes)
+    assert covers_exactly(partition, 2003)
+
+
+def test_class_priors_repeat_samples_only_when_asked_to():
+    y = labels()
+    reused = schemes.class_priors(y, 50, 1, classes=3, reuse=True)
+    assert len(reused.indices) == len(y)
+    assert len(reused.indices.unique()) < len(y)
+    assert (reused.histogram(y, 10) > 0).sum(1).max() <= 3
+    # whole passes: within a class, no sample is held two times more often than another
+    held = reused.indices.bincount(minlength=len(y))
+    for label in range(10):
+        assert held[y == label].max() - held[y == label].min() <= 1
+
+
+def test_class_priors_follow_the_prior_while_samples_last():
+    y = torch.arange(10).repeat(5000)
+    counts = schemes.class_priors(y, 10, 0, alpha=1000.0).histogram(y, 10)
+    assert (counts - 500).abs().max() < 120
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(5, 2), (7, 3), (100, 2), (100, 6), (10, 10)])
+def test_pathological_clients_hold_exactly_so_many_classes_and_every_class_is_held(clients: int, classes: int):
+    y = labels()
+    partition = schemes.pathological(y, clients, 1, classes=classes)
+    counts = partition.histogram(y, 10)
+    assert covers_exactly(partition, len(y))
+    assert ((counts > 0).sum(1) == classes).all()
+    for column in counts.T:
+        shares = column[column > 0]
+        assert shares.max() - shares.min() <= 1
+
+
+def test_pathological_respects_rare_classes():
+    y = torch.tensor([0] * 500 + [1] * 500 + [2] * 3)
+    counts = schemes.pathological(y, 20, 0, classes=2).histogram(y, 3)
+    assert ((counts > 0).sum(1) == 2).all()
+    assert (counts[:, 2] > 0).sum() == 3
+
+
+def test_pathological_mixes_which_classes_meet():
+    y = torch.arange(10).repeat(500)
+    holds = (schemes.pathological(y, 200, 0, classes=2).histogram(y, 10) > 0).double()
+    pairs = (holds.T @ holds).fill_diagonal_(1)
+    assert pairs.min() >= 1  # all 45 pairs of classes occur
+
+
+@pytest.mark.parametrize("clients", [1, 7, 100])
+def test_shards_and_iid_cover_exactly(clients: int):
+    y = labels()
+    shards = schemes.shards(y, clients, 1, per_client=2)
+    iid = schemes.iid(y, clients, 1)
+    assert covers_exactly(shards, len(y))
+    assert covers_exactly(iid, len(y))
+    assert iid.sizes.max() - iid.sizes.min() <= 1
+
+
+def test_two_shards_hold_few_classes():
+    y = torch.arange(10).repeat(600)
+    assert (schemes.shards(y, 100, 0).histogram(y, 10) > 0).sum(1).max() <= 2
+
+
+def test_by_domain_gives_every_client_one_domain():
+    domains = torch.tensor([0] * 40 + [3] * 25 + [1] * 35)  # domain 2 is held out
+    partition = schemes.by_domain(torch.zeros(100, dtype=torch.int64), 6, 0, domains=domains)
+    assert covers_exactly(partition, 100)
+    assert [domains[part].unique().tolist() for part in partition] == [[0], [0], [1], [1], [3], [3]]
+    assert partition.sizes.tolist() == [20, 20, 18, 17, 13, 12]
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        schemes.iid,
+        schemes.dirichlet,
+        schemes.pathological,
+        schemes.shards,
+        lambda y, clients, seed: schemes.class_priors(y, clients, seed, alpha=0.1),
+        lambda y, clients, seed: schemes.class_priors(y, clients, seed, classes=2, reuse=True),
+        lambda y, clients, seed: schemes.by_domain(y, clients, seed, domains=y % 2),
+    ],
+)
+def test_the_seed_alone_decides_the_split(split):
+    y = labels()
+    torch.manual_seed(0)
+    first = split(y, 20, 5)
+    state = torch.get_rng_state()
+    again, other = split(y, 20, 5), split(y, 20, 6)
+    assert first.digest == again.digest != other.digest
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda y: schemes.iid(y, 3000, 0), "give 1 to 2003 clients"),
+        (lambda y: schemes.dirichlet(y, 100, 0, min_size=21), "allow 0 to 20"),
+        (lambda y: schemes.dirichlet(y, 100, 0, alpha=0.0), "positive concentration"),
+        (lambda y: schemes.class_priors(y, 100, 0), "exactly one"),
+        (lambda y: schemes.class_priors(y, 100, 0, classes=11), "1 to 10"),
+        (lambda y: schemes.class_priors(y, 100, 0, classes=0), "1 to 10"),
+        (lambda y: schemes.pathological(y, 3, 0, classes=2), "4 to 10"),
+        (lambda y: schemes.shards(y, 2000, 0, per_client=2), "4000 shards"),
+        (lambda y: schemes.by_domain(y, 3, 0, domains=y % 2), "multiple"),
+    ],
+)
+def test_what_cannot_be_had_is_said(call, message: str):
+    with pytest.raises(ValueError, match=message):
+        call(labels())
+
+
+def test_a_hundred_thousand_clients_are_feasible():
+    y = labels(300_000)
+    assert schemes.dirichlet(y, 100_000, 0, alpha=0.01, min_size=2).sizes.min() >= 2
+
+
+def test_saved_partitions_come_back_and_damage_is_noticed(tmp_path: Path):
+    partition = schemes.dirichlet(labels(), 20, 0)
+    path = partition.save(tmp_path / "splits")
+    assert partition.digest in path.name
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    again = Partition.load(path)
+    assert again.digest == partition.digest
+    assert torch.equal(again[3], partition[3])
+
+    content = path.read_bytes()
+    for position in (len(content) // 3, len(content) // 2):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+        with pytest.raises(ValueError, match="damaged"):
+            Partition.load(path)
+    path.write_bytes(content[:1000])
+    with pytest.raises(ValueError, match="damaged"):
+        Partition.load(path)
+    with pytest.raises(FileNotFoundError, match=r"Partition\.save"):
+        Partition.load(tmp_path / "nothing.npz")
+
+
+def test_partition_by_hand():
+    partition = Partition.from_lists([[4, 0], [], [1]])
+    assert [part.tolist() for part in partition] == [[4, 0], [], [1]]
+    assert partition.histogram(torch.tensor([0, 1, 1, 1, 0]), 2).tolist() == [[2, 0], [0, 0], [0, 1]]
+    with pytest.raises(IndexError, match="client 3"):
+        partition[3]
+    with pytest.raises(ValueError, match="rise from 0"):
+        Partition(torch.arange(3), torch.tensor([0, 2]))
+
+
+def test_description_shows_sizes_and_the_first_clients():
+    y = labels()
+    text = schemes.dirichlet(y, 20, 0).describe(y, tuple("abcdefghij"))
+    assert text.startswith("20 clients, 2003 samples; per client min ")
+    assert "8 more clients" in text
