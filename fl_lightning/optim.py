@@ -38,8 +38,8 @@ class GradientTransform(Optimizer):
     """Drive any optimizer with a transformed gradient.
 
     Everything happens in `step(closure)`. The closure zeroes the gradients, computes the loss, runs backward and
-    returns the loss; it is called once for each gradient that the transform asks for, at whatever weights it asks for them.
-    Then the weights return to where they were, bit by bit, and the wrapped optimizer steps with the direction.
+    returns the loss; it is called once for each gradient that the transform asks for, at whatever weights it asks for
+    them. Then the weights return to where they were, bit by bit, and the wrapped optimizer steps with the direction.
 
     Args:
         base: The optimizer that takes the steps: an object, of any class.

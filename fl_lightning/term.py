@@ -78,7 +78,8 @@ class View:
             allowed = ", ".join(self._mine) or "no state"
             raise TermError(
                 f"{self._where} assigns v.{name}, but may assign {allowed} there. Declare it, client = "
-                f"{{'{name}': zeros}} to keep it between rounds or local = ... for one visit; server states are assigned in `update` only."
+                f"{{'{name}': zeros}} to keep it between rounds or local = ... for one visit; "
+                "server states are assigned in `update` only."
             )
         old = self.__dict__[name]
         if value is old:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
+torch.set_num_threads(1)  # tests run in parallel processes: more threads than cores make each many times slower
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 """Real data beside the checkout, on the machines that have it."""
 

@@ -1,7 +1,7 @@
 """How each repository's recorded hyper-parameters become one of our runs: once per family and method, not per file.
 
-A file is named `<family>-<method>[-ragged][-variant...].npz`. `set_up` finds the family by its first word and the method
-by the longest name that fits; the words left over are the variant.
+A file is named `<family>-<method>[-ragged][-variant...].npz`. `set_up` finds the family by its first word and the
+method by the longest name that fits; the words left over are the variant.
 """
 
 import json
@@ -166,7 +166,7 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
 
 
 def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
-    """FedSSG's repository: coefficients over the client's size, control variates with one fixed length, clipping at 10."""
+    """FedSSG's repository: coefficients over the client's size, control variates of one fixed length, clipping at 10."""
     c, steps = catalogue, h.get("n_minibatch")
     variate = terms.ControlVariate(length=(steps or 0) * h["learning_rate"], scale=om, kept=one)
     methods: dict[str, Callable[[set[str]], Algorithm]] = {

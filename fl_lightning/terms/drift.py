@@ -32,9 +32,9 @@ def om(v: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class ControlVariate(Term):
-    """`g + k (c - c_i)`, with `c_i <- c_i - c + (w^t - u_i) / span`. SCAFFOLD, option II: Karimireddy et al., ICML 2020.
+    """`g + k (c - c_i)`, with `c_i <- c_i - c + (w^t - u_i) / span`.
 
-    `length` fixes the divisor K eta for everybody instead of the visit's own; `scale` weighs c by the client's size, as
+    SCAFFOLD, option II: Karimireddy et al., ICML 2020. `length` fixes the divisor K eta for everybody instead of the visit's own; `scale` weighs c by the client's size, as
     FedSSG's and FedDC's code does in the step, `kept` the same in c_i's update (SCAFFOLD of that code: `one`).
     """
 
@@ -62,8 +62,8 @@ class ControlVariate(Term):
 class DynamicRegularizer(Term):
     """`g + alpha (h_i + w - w^t)`, with h_i the sum of this client's moves and h their mean over all clients.
 
-    FedDyn: Acar et al., ICLR 2021, in displacements (the paper's dual is `-alpha h_i`); the server adds the new h. `scale`
-    divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over the cohort, the letter of
+    FedDyn: Acar et al., ICLR 2021, in displacements (the paper's dual is `-alpha h_i`); the server adds the new h.
+    `scale` divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over the cohort, the letter of
     FedTOGA's Algorithm 1.
     """
 
@@ -124,7 +124,7 @@ class ClientMomentum(Term):
 
 @dataclass(frozen=True)
 class Clip(Term):
-    """Scale the whole direction down to norm `max_norm`; outermost, so that weight decay stays outside (FL-Simulator)."""
+    """Scale the whole direction down to norm `max_norm`; outermost, so that weight decay stays outside."""
 
     max_norm: float = 10.0
 

@@ -38,7 +38,7 @@ class ASAM(Term):
 
 @dataclass(frozen=True)
 class LESAM(Term):
-    """One perturbation a visit, back towards the model o_i that this client received last time: `e = rho unit(o_i - w^t)`.
+    """One perturbation a visit, back to the model o_i that this client received last: `e = rho unit(o_i - w^t)`.
 
     Fan et al., ICML 2024, Eq. 3. `old` is o_i at the first visit: `initial` (w^0) or `received` (no perturbation).
     """
