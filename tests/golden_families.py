@@ -166,7 +166,7 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
 
 
 def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
-    """FedSSG's repository: coefficients over the client's size, control variates of one fixed length, clipping at 10."""
+    """FedSSG's repository: coefficients over the client's size, variates of one fixed length, clipping at 10."""
     c, steps = catalogue, h.get("n_minibatch")
     variate = terms.ControlVariate(length=(steps or 0) * h["learning_rate"], scale=om, kept=one)
     methods: dict[str, Callable[[set[str]], Algorithm]] = {

@@ -34,8 +34,9 @@ def om(v: Any) -> Tensor:
 class ControlVariate(Term):
     """`g + k (c - c_i)`, with `c_i <- c_i - c + (w^t - u_i) / span`.
 
-    SCAFFOLD, option II: Karimireddy et al., ICML 2020. `length` fixes the divisor K eta for everybody instead of the visit's own; `scale` weighs c by the client's size, as
-    FedSSG's and FedDC's code does in the step, `kept` the same in c_i's update (SCAFFOLD of that code: `one`).
+    SCAFFOLD, option II: Karimireddy et al., ICML 2020. `length` fixes the divisor K eta for everybody instead of the
+    visit's own; `scale` weighs c by the client's size in the step, as FedSSG's and FedDC's code does, and `kept` in
+    c_i's update (SCAFFOLD of that code: `one`).
     """
 
     k: float = 1.0
@@ -63,8 +64,8 @@ class DynamicRegularizer(Term):
     """`g + alpha (h_i + w - w^t)`, with h_i the sum of this client's moves and h their mean over all clients.
 
     FedDyn: Acar et al., ICLR 2021, in displacements (the paper's dual is `-alpha h_i`); the server adds the new h.
-    `scale` divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over the cohort, the letter of
-    FedTOGA's Algorithm 1.
+    `scale` divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over the cohort, the letter
+    of FedTOGA's Algorithm 1.
     """
 
     alpha: float = 0.1
