@@ -1,1 +1,12 @@
-"""Callbacks."""
+"""Callbacks of a federation: plain objects whose methods Fabric calls by name.
+
+`on_fit_start(federation)`, `on_round_end(federation, metrics)` (measure, and add to `metrics`),
+`on_round_logged(federation, metrics)` (show, save), `on_fit_end(federation)`; on every rank.
+"""
+
+from fl_lightning.callbacks.checkpoint import Checkpoint
+from fl_lightning.callbacks.evaluation import Evaluation
+from fl_lightning.callbacks.progress import ProgressLine
+from fl_lightning.callbacks.tensorboard import TensorBoardPages, partition_heat_map
+
+__all__ = ["Checkpoint", "Evaluation", "ProgressLine", "TensorBoardPages", "partition_heat_map"]

@@ -1,0 +1,58 @@
+"""One line for the whole run."""
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fl_lightning.federation import Federation, Metrics
+
+
+class ProgressLine:
+    """Shows round, accuracy, loss, rounds a second and the time left: one live line, or plain lines without a terminal.
+
+    Args:
+        lines: How many plain lines a run prints at most, where there is no terminal.
+    """
+
+    def __init__(self, lines: int = 20):
+        self.lines = lines
+        self._live: Progress | None = None
+        self._task = TaskID(0)
+        self._accuracy = self._best = float("nan")
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Start the clock and, on a terminal, the line."""
+        self._from, self._started = federation.round, time.monotonic()
+        console = Console(file=sys.stdout)
+        if federation.fabric.is_global_zero and console.is_terminal:
+            columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn(compact=True)
+            self._live = Progress(*columns, console=console)
+            self._task = self._live.add_task("round 0", total=federation.rounds, completed=federation.round)
+            self._live.start()
+
+    def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
+        """Show the round."""
+        self._accuracy = metrics.get("test/accuracy", self._accuracy)
+        if not federation.fabric.is_global_zero:
+            return
+        done, rounds = federation.round, federation.rounds
+        speed = (done - self._from) / (time.monotonic() - self._started)
+        loss = metrics["train/loss"]
+        text = f"round {done}/{rounds}  accuracy {self._accuracy:.2%}  loss {loss:.3f}  {speed:.2f} rounds/s"
+        if self._live:
+            self._live.update(self._task, description=text, completed=done)
+        elif done % -(-rounds // self.lines) == 0 or done == rounds:
+            print(f"{text}  {_clock((rounds - done) / speed)} left", flush=True)
+
+    def on_fit_end(self, federation: Federation) -> None:
+        """Take the line down."""
+        if self._live:
+            self._live.stop()
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,58 @@
+"""What TensorBoard shows beside the scalars: hyper-parameters and the partition."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+from matplotlib.figure import Figure
+from torch.utils.tensorboard.summary import hparams
+
+from fl_lightning.data import Partition
+from fl_lightning.federation import Federation
+
+
+class TensorBoardPages:
+    """Fills the HPARAMS tab and shows which client holds how much of which class, in the IMAGES tab.
+
+    Args:
+        options: The run's options, flat.
+        partition: Who holds what.
+        y: Labels of the training set, (n,).
+        classes: The names of the classes.
+    """
+
+    def __init__(self, options: Mapping[str, Any], partition: Partition, y: torch.Tensor, classes: tuple[str, ...]):
+        self.options, self.partition, self.y, self.classes = options, partition, y, classes
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Write both, on rank 0 of a run that begins."""
+        if not federation.fabric.is_global_zero or federation.round:
+            return
+        for logger in federation.fabric.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                simple = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.options.items()}
+                writer = logger.experiment._get_file_writer()
+                for summary in hparams(simple, {"test/accuracy": 0.0, "test/loss": 0.0, "train/loss": 0.0}):
+                    writer.add_summary(summary)
+                figure = partition_heat_map(self.partition.histogram(self.y, len(self.classes)), self.classes)
+                logger.experiment.add_figure("partition", figure, 0)
+
+
+def partition_heat_map(histogram: torch.Tensor, classes: tuple[str, ...]) -> Figure:
+    """A heat map of samples by client and class.
+
+    Args:
+        histogram: Samples, (clients, classes).
+        classes: The names of the classes.
+    """
+    clients = len(histogram)
+    figure = Figure(figsize=(max(6.0, min(14.0, 2 + clients / 9)), max(3.0, min(9.0, 1.5 + len(classes) / 5))), dpi=110)
+    axes = figure.subplots()
+    image = axes.imshow(histogram.T.numpy(), aspect="auto", cmap="magma_r", interpolation="nearest")
+    axes.set(xlabel="client", ylabel="class", title=f"samples of each class on each of {clients} clients")
+    if len(classes) <= 30:
+        axes.set_yticks(range(len(classes)), labels=list(classes))
+    figure.colorbar(image, ax=axes, label="samples")
+    figure.tight_layout()
+    return figure

@@ -1,0 +1,284 @@
+"""The command line of the recipes, made from signatures.
+
+An option is a field of a dataclass (`--batch-size`), a *part* (`--algorithm fedtoga`: one of several functions), or a
+parameter of the chosen function (`--algorithm.rho 0.1`). Types, defaults and help come from the signature and the
+docstring. `--config FILE` reads a YAML file of the same names, which flags override. argparse and not jsonargparse,
+whose parser cannot hold both `--algorithm` and `--algorithm.rho`.
+"""
+
+import argparse
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
+from inspect import Parameter, signature
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+import yaml
+from docstring_parser import parse as parse_docstring
+
+
+@dataclass(frozen=True)
+class Part:
+    """An option whose value is one of several functions, with that function's own options.
+
+    Attributes:
+        choices: The functions by name.
+        default: The name taken when none is given.
+        defaults: Options of the default function that differ from its signature.
+        given: Parameters that the program fills in, which are no options.
+    """
+
+    choices: Mapping[str, Callable[..., Any]]
+    default: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was chosen for a part: calling it calls the function with the chosen options."""
+
+    name: str
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+
+    def __call__(self, *args: Any, **extra: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **extra, **self.options)
+
+    def wants(self, parameter: str) -> bool:
+        """Whether the function has a parameter of this name."""
+        return parameter in signature(self.function).parameters
+
+
+@dataclass(frozen=True)
+class _Option:
+    name: str  # as in YAML, e.g. algorithm.first_participation
+    kind: Any
+    default: Any
+    help: str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+def parse(
+    options: Sequence[type], parts: Mapping[str, Part], argv: Sequence[str], description: str = "", **defaults: Any
+) -> tuple[dict[str, Any], dict[str, Chosen]]:
+    """Read the command line.
+
+    Args:
+        options: Dataclasses; their fields are options, their docstrings' Attributes the help.
+        parts: The parts by name.
+        argv: The arguments, without the program.
+        description: Shown by `--help`.
+        **defaults: Defaults that differ from the dataclasses.
+
+    Returns:
+        The fields' values, and what was chosen for each part.
+
+    Raises:
+        SystemExit: With one sentence, for anything that does not fit.
+    """
+    argv = [_normalised(a) for a in argv]
+    config, named = _config(_values_of(argv, "--config")), {}
+    for name, part in parts.items():
+        given = last_value(argv, f"--{name}") or config.get(name, part.default)
+        if given not in part.choices:
+            fail(f"there is no {name} {given!r}{_nearest(str(given), part.choices)}")
+        named[name] = str(given)
+    own = [_from_field(f, group, defaults) for group in options for f in fields(group)]
+    parts_options = {name: _from_function(name, part, named[name]) for name, part in parts.items()}
+    every = {o.name: o for o in [*own, *(o for group in parts_options.values() for o in group)]}
+    for key in config:
+        if key not in every and key not in parts:
+            fail(f"the configuration has no option {key!r}{_nearest(key, every)}")
+    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", help="YAML file of options, which flags override")
+    _add(parser.add_argument_group("options"), own, config)
+    for name, part in parts.items():
+        summary = parse_docstring(part.choices[named[name]].__doc__ or "").short_description
+        group = parser.add_argument_group(f"{name} {named[name]}", summary)
+        choices = ", ".join(part.choices)
+        group.add_argument(f"--{name}", dest=name, metavar="NAME", help=f"one of: {choices}", default=named[name])
+        _add(group, parts_options[name], config)
+    parsed, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flags = [o.flag for o in every.values()] + [f"--{name}" for name in parts]
+        fail(f"there is no option {unknown[0]!r}{_nearest(unknown[0].split('=')[0], flags)}")
+    values = vars(parsed)
+    for name, value in values.items():
+        if value is Parameter.empty:
+            fail(f"{every[name].flag} is needed: {every[name].help}")
+    chosen = {
+        name: Chosen(
+            named[name], parts[name].choices[named[name]], {o.name.split(".", 1)[1]: values[o.name] for o in group}
+        )
+        for name, group in parts_options.items()
+    }
+    return {o.name: values[o.name] for o in own}, chosen
+
+
+def fail(sentence: str) -> NoReturn:
+    """Leave with one sentence and exit code 2; in a launch of several ranks only the first one speaks."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"error: {sentence}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(message)
+
+
+def _add(group: Any, options: Sequence[_Option], config: Mapping[str, Any]) -> None:
+    for option in options:
+        default = option.default
+        if option.name in config:
+            try:
+                default = convert(option.kind, config[option.name])
+            except ValueError as error:
+                fail(f"the configuration's {option.name}: {error}")
+        flag: dict[str, Any] = {"nargs": "?", "const": True} if option.kind is bool else {}
+        text = f"{option.help} (default: {_shown(default)})".replace("%", "%%")
+        group.add_argument(
+            option.flag, dest=option.name, default=default, type=_converter(option.kind), metavar="", help=text, **flag
+        )
+
+
+def _converter(kind: Any) -> Callable[[str], Any]:
+    def converter(text: str) -> Any:
+        try:
+            return convert(kind, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return converter
+
+
+def convert(kind: Any, value: Any) -> Any:
+    """`value`, text or already typed, as the annotation `kind` says.
+
+    Raises:
+        ValueError: If it cannot be.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None or str(value).lower() == "none":
+            return None
+        return convert(next(a for a in arguments if a is not type(None)), value)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{value!r} is none of {', '.join(arguments)}{_nearest(str(value), arguments)}")
+        return value
+    if origin is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(convert(arguments[0], part) for part in parts)
+    if kind is bool:
+        if str(value).lower() not in ("true", "false"):
+            raise ValueError(f"{value!r} is neither true nor false")
+        return str(value).lower() == "true"
+    if kind is int and isinstance(value, float | bool):
+        raise ValueError(f"{value!r} is not a whole number")
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
+
+
+_WORDS = {int: "a whole number", float: "a number"}
+
+
+def _is_option(kind: Any) -> bool:
+    inner = (
+        [a for a in get_args(kind) if a is not type(None)] if get_origin(kind) in (Union, types.UnionType) else [kind]
+    )
+    simple = (int, float, bool, str, Path)
+    return len(inner) == 1 and (inner[0] in simple or get_origin(inner[0]) in (Literal, tuple))
+
+
+def _from_field(f: "Field[Any]", options: type, defaults: Mapping[str, Any]) -> _Option:
+    kind, help = get_type_hints(options)[f.name], _helps(options).get(f.name, "")
+    default = defaults.get(f.name, f.default)
+    if default is MISSING:
+        raise TypeError(f"{options.__name__}.{f.name} needs a default")
+    return _Option(f.name, kind, default, help)
+
+
+def _from_function(part: str, choice: Part, name: str) -> list[_Option]:
+    function = choice.choices[name]
+    helps, kinds = _helps(function), get_type_hints(function)
+    own = choice.defaults if name == choice.default else {}
+    return [
+        _Option(f"{part}.{p.name}", kinds[p.name], own.get(p.name, p.default), helps.get(p.name, ""))
+        for p in signature(function).parameters.values()
+        if _is_option(kinds[p.name]) and p.name not in choice.given
+    ]
+
+
+def _helps(documented: Any) -> dict[str, str]:
+    doc = parse_docstring(documented.__doc__ or "")
+    return {p.arg_name: " ".join((p.description or "").split()) for p in doc.params}
+
+
+def _config(files: Sequence[str]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for file in files:
+        try:
+            read = yaml.safe_load(Path(file).read_text()) or {}
+        except (OSError, yaml.YAMLError) as error:
+            fail(f"cannot read the configuration {file}: {' '.join(str(error).split())}")
+        if not isinstance(read, dict):
+            fail(f"the configuration {file} must map names to values, like `rounds: 100`")
+        merged.update(flat(read))
+    return merged
+
+
+def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"algorithm": {"name": "fedsam", "rho": 0.1}}` as `{"algorithm": "fedsam", "algorithm.rho": 0.1}`."""
+    result: dict[str, Any] = {}
+    for key, value in nested.items():
+        inner = value.items() if isinstance(value, Mapping) else [("name", value)]
+        result.update({key if name == "name" else f"{key}.{name}": v for name, v in inner})
+    return result
+
+
+def last_value(argv: Sequence[str], flag: str, alone: str | None = None) -> str | None:
+    """The last value of a flag in a command line; `alone` where it stands without one."""
+    values = _values_of(argv, flag, alone)
+    return values[-1] if values else None
+
+
+def _values_of(argv: Sequence[str], flag: str, alone: str | None = None) -> list[str]:
+    values: list[str | None] = []
+    for argument, following in pairwise([*argv, "--"]):
+        if argument == flag:
+            values.append(alone if following.startswith("--") else following)
+        elif argument.startswith(flag + "="):
+            values.append(argument.split("=", 1)[1])
+    return [v for v in values if v is not None]
+
+
+def _normalised(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _nearest(word: str, known: Any) -> str:
+    names = list(map(str, known))
+    close = get_close_matches(word, names, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else f"; there are: {', '.join(names)}"
+
+
+def _shown(value: Any) -> str:
+    if value is Parameter.empty:
+        return "needed"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,275 @@
+"""Experiment: what a recipe is made of, from the command line to the last checkpoint."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from inspect import getmembers, isfunction
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+from torch import nn
+from torch.optim import SGD
+
+from fl_lightning import cli
+from fl_lightning.algorithm import Algorithm
+from fl_lightning.callbacks import Checkpoint, Evaluation, ProgressLine, TensorBoardPages
+from fl_lightning.catalogue import algorithms
+from fl_lightning.clients import Bernoulli, FixedSize, Participation
+from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes
+from fl_lightning.executors import Executor, Sequential, Stacked
+from fl_lightning.federation import Decay, Federation
+from fl_lightning.loggers import MetricsTable
+from fl_lightning.randomness import derived_seed
+from fl_lightning.run_folder import RunFolder, in_one_sentence
+from fl_lightning.terms import Clip
+
+Source = Callable[..., tuple[Dataset, Dataset]]
+"""`source(root=...)` gives the training and the test set."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of every recipe.
+
+    Attributes:
+        clients: Number of clients.
+        participation: Fraction of the clients in a round.
+        sampling: A cohort of fixed size, or each client with that probability.
+        rounds: Communication rounds.
+        local_epochs: Passes over a client's samples in one visit; fractions are allowed.
+        local_steps: Steps in one visit, the same for every client, instead of epochs.
+        batch_size: Samples a local step.
+        lr: Local learning rate.
+        lr_decay: Factor on the local learning rate after every round.
+        momentum: Of the local SGD; it begins anew at each visit.
+        weight_decay: Of the local SGD.
+        clip: Largest norm of a local step's direction, without weight decay; none for no clipping.
+        executor: Clients of a rank one after another, or several at once.
+        width: How many at once.
+        evaluate_every: Rounds between evaluations of the global model.
+        checkpoint_every: Rounds between checkpoints.
+        seed: Names every random number of the run.
+        data_dir: Where data sets lie, or are downloaded to.
+        run_dir: Everything of the run goes there; none for runs/<recipe>/<algorithm>-<number>.
+        resume: Go on from the last checkpoint in --run-dir.
+    """
+
+    clients: int = 100
+    participation: float = 0.1
+    sampling: Literal["fixed", "bernoulli"] = "fixed"
+    rounds: int = 100
+    local_epochs: float = 1.0
+    local_steps: int | None = None
+    batch_size: int = 50
+    lr: float = 0.1
+    lr_decay: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    executor: Literal["sequential", "stacked"] = "sequential"
+    width: int = 10
+    evaluate_every: int = 1
+    checkpoint_every: int = 10
+    seed: int = 0
+    data_dir: Path = Path("data")
+    run_dir: Path | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Fabric's own options, for `python recipe.py`; `fabric run` takes them itself.
+
+    Attributes:
+        accelerator: Which hardware, e.g. cpu, cuda or auto.
+        devices: How many devices, or which.
+        strategy: How ranks talk, e.g. auto or ddp.
+        precision: Number type, e.g. 32-true or bf16-mixed.
+    """
+
+    accelerator: str = "auto"
+    devices: str = "1"
+    strategy: str = "auto"
+    precision: Literal["32-true", "64-true", "bf16-mixed", "bf16-true"] = "32-true"
+
+
+HARMLESS = frozenset({"rounds", "evaluate_every", "checkpoint_every", "data_dir", "executor", "width"})
+"""Options that may change between a run and its resumption: they do not change what a round computes."""
+
+
+class Experiment:
+    """One run of a recipe.
+
+    Args:
+        data: The data sources that the recipe offers; the first is the default.
+        models: The model factories that it offers; the first is the default.
+        algorithm: The default algorithm, or as in YAML {"name": "fedsam", "rho": 0.1}.
+        partition: The default partition scheme, likewise.
+        augment: How training images are augmented.
+        doc: The recipe's docstring, shown by `--help`.
+        argv: The command line without the program; that of the process if None.
+        **defaults: Options whose default differs from `Options`.
+
+    Attributes:
+        options: The resolved options.
+        chosen: What was chosen for data, model, algorithm and partition.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Source],
+        models: Sequence[Callable[..., nn.Module]],
+        *,
+        algorithm: str | Mapping[str, Any] = "fedavg",
+        partition: str | Mapping[str, Any] = "dirichlet",
+        augment: CropFlip | None = None,
+        doc: str | None = None,
+        argv: Sequence[str] | None = None,
+        **defaults: Any,
+    ):
+        argv = sys.argv[1:] if argv is None else list(argv)
+        parts = {
+            "data": _part({f.__name__: f for f in data}, data[0].__name__, "root"),
+            "model": _part({f.__name__: f for f in models}, models[0].__name__, *_SHAPE),
+            "algorithm": _part(algorithms(), algorithm),
+            "partition": _part(_schemes(), partition, "y", "clients", "seed", "domains"),
+        }
+        groups: list[type] = [Options] if _under_fabric_run() else [Options, Launch]
+        values, self.chosen = cli.parse(groups, parts, RunFolder.arguments(argv), doc or "", **defaults)
+        self._launch = {f.name: values.pop(f.name) for f in fields(Launch) if f.name in values}
+        self.options, self.augment = Options(**values), augment
+
+    def resolved(self) -> dict[str, Any]:
+        """Every option as `--config` reads it, except the run's folder."""
+        options = {k: v for k, v in asdict(self.options).items() if k not in ("run_dir", "resume")}
+        return {**{name: {"name": c.name, **c.options} for name, c in self.chosen.items()}, **options}
+
+    def run(self) -> None:
+        """Train: load the data, split it, run the rounds, tell where the results lie."""
+        with in_one_sentence():
+            o = self.options
+            folder = RunFolder.open(o.run_dir, self.chosen["algorithm"].name, self.resolved(), o.resume, HARMLESS)
+            loggers: list[Any] = []
+            callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
+            fabric = Fabric(**self._launch, loggers=loggers, callbacks=callbacks)
+            if not _under_fabric_run():
+                fabric.launch()
+            with fabric.rank_zero_first():
+                train, test = self.load()
+            partition = self.split(train)
+            federation = self.federation(fabric, train, partition, folder.clients)
+            checkpoint = Checkpoint(folder.path, o.checkpoint_every)
+            if o.resume:
+                checkpoint.resume(federation)
+            fabric.print(self.summary(train, test, partition, federation))
+            done = federation.round
+            events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=done + 1)
+            loggers += [events, MetricsTable(folder.metrics, after=done)]
+            pages = TensorBoardPages(cli.flat(self.resolved()), partition, train.y, train.classes)
+            evaluation = Evaluation(test.to(fabric.device), o.evaluate_every)
+            callbacks += [pages, evaluation, ProgressLine(), checkpoint]
+            federation.fit()
+            events.finalize("success")
+            fabric.print(folder.results())
+
+    def load(self) -> tuple[Dataset, Dataset]:
+        """The training and the test set of the chosen source."""
+        train, test = (
+            self.chosen["data"](root=self.options.data_dir)
+            if self.chosen["data"].wants("root")
+            else self.chosen["data"]()
+        )
+        return train, test
+
+    def split(self, train: Dataset) -> Partition:
+        """The training set over the clients, by the chosen scheme."""
+        scheme = self.chosen["partition"]
+        domains = {"domains": train.domains} if scheme.wants("domains") else {}
+        partition: Partition = scheme(train.y, self.options.clients, self.options.seed, **domains)
+        return partition
+
+    def model(self, train: Dataset) -> nn.Module:
+        """The chosen model, for images of this data set, with weights drawn from the run's seed."""
+        shape = {"classes": len(train.classes), "channels": train.shape[0], "size": train.shape[-1]}
+        shape["inputs"] = torch.Size(train.shape).numel()
+        factory = self.chosen["model"]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.options.seed, "model"))
+            model: nn.Module = factory(**{name: size for name, size in shape.items() if factory.wants(name)})
+        return model
+
+    def algorithm(self) -> Algorithm:
+        """The chosen algorithm with the local SGD and the clipping of the options."""
+        o = self.options
+        chosen: Algorithm = self.chosen["algorithm"]()
+        clip = [] if o.clip is None else [Clip(o.clip)]
+        return chosen.and_then(*clip, local=partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay))
+
+    def federation(self, fabric: Fabric, train: Dataset, partition: Partition, state_dir: Path) -> Federation:
+        """The simulation."""
+        o = self.options
+        samplings: dict[str, Callable[[float], Participation]] = {"fixed": FixedSize, "bernoulli": Bernoulli}
+        executors: dict[str, Callable[..., Executor]] = {
+            "sequential": Sequential,
+            "stacked": partial(Stacked, width=o.width),
+        }
+        clients = ClientData(
+            train.to(fabric.device),
+            partition,
+            batch_size=o.batch_size,
+            epochs=o.local_epochs,
+            steps=o.local_steps,
+            augment=self.augment,
+            seed=o.seed,
+        )
+        return Federation(
+            fabric,
+            self.model(train),
+            self.algorithm(),
+            clients,
+            rounds=o.rounds,
+            participation=samplings[o.sampling](o.participation),
+            schedule=Decay(o.lr_decay),
+            executor=executors[o.executor],
+            seed=o.seed,
+            state_dir=state_dir,
+        )
+
+    def summary(self, train: Dataset, test: Dataset, partition: Partition, federation: Federation) -> str:
+        """What is about to run, for people."""
+        o, names = self.options, {name: c.name for name, c in self.chosen.items()}
+        cost, d = federation.cost, federation.layout.size
+        return "\n".join(
+            [
+                f"{names['algorithm']} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
+                f"{o.clients} clients, {o.participation:.0%} a round, {o.rounds} rounds, seed {o.seed}",
+                f"{names['model']}: {d:,} parameters; a client sends {cost.uplink / d:.3g} and receives "
+                f"{cost.downlink / d:.3g} times that, keeps {cost.client_state / d:.3g} times, and evaluates "
+                f"{cost.gradients} gradient(s) a step; {federation.fabric.world_size} rank(s) on "
+                f"{federation.w.device.type}",
+                partition.describe(train.y, train.classes),
+            ]
+        )
+
+
+_SHAPE = "inputs", "classes", "channels", "size"
+
+
+def _part(choices: Mapping[str, Callable[..., Any]], default: str | Mapping[str, Any], *given: str) -> cli.Part:
+    spec = {"name": default} if isinstance(default, str) else dict(default)
+    return cli.Part(choices, spec.pop("name"), spec, frozenset(given))
+
+
+def _schemes() -> dict[str, Callable[..., Partition]]:
+    return {
+        name: f for name, f in getmembers(schemes, isfunction) if f.__module__ == schemes.__name__ and name[0] != "_"
+    }
+
+
+def _under_fabric_run() -> bool:
+    return os.environ.get("LT_CLI_USED") == "1"

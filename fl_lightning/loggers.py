@@ -1,0 +1,69 @@
+"""Scalars as a table: one row a round."""
+
+import csv
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.loggers.logger import Logger
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+
+class MetricsTable(Logger):
+    """Writes `metrics.csv`: the column `round`, then one column a tag; a tag that a round lacks is empty.
+
+    Each row is on disk before the next round begins. Rows of rounds that a resumed run repeats are dropped.
+
+    Args:
+        path: The file.
+        after: The rounds that count; later rows of an existing file are dropped. 0 starts anew.
+    """
+
+    def __init__(self, path: Path, after: int = 0):
+        self.path = path
+        self._columns: list[str] = ["round"]
+        self._rows: list[dict[str, str]] = []
+        if after and path.exists():
+            with path.open(newline="") as file:
+                reader = csv.DictReader(file)
+                self._rows = [row for row in reader if int(row["round"]) <= after]
+                self._columns = list(reader.fieldnames or self._columns)
+        self._rewrite()
+
+    @property
+    def name(self) -> str:
+        """What kind of logger this is."""
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        """The file's folder."""
+        return self.path.parent.name
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Append a row."""
+        row = {"round": str(step), **{tag: repr(float(value)) for tag, value in metrics.items()}}
+        self._rows.append(row)
+        new = [tag for tag in row if tag not in self._columns]
+        if new:
+            self._columns += new
+            self._rewrite()
+        else:
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self._columns).writerow(row)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the options lie in `config.yaml`."""
+
+    @rank_zero_only
+    def _rewrite(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path.with_suffix(".part")
+        with aside.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(self._rows)
+        aside.replace(self.path)

@@ -1,0 +1,155 @@
+"""The folder in which everything of a run lies."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+import yaml
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from fl_lightning import cli
+from fl_lightning.federation import Diverged
+from fl_lightning.term import ModelError, TermError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run's files lie.
+
+    Attributes:
+        path: The folder.
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved options; `--config` reads it."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """The scalars, one row a round."""
+        return self.path / "metrics.csv"
+
+    @property
+    def clients(self) -> Path:
+        """What clients keep between rounds."""
+        return self.path / "clients"
+
+    @staticmethod
+    def arguments(argv: Sequence[str]) -> list[str]:
+        """`argv`; a resumed run takes its options from its folder, before the flags."""
+        peek = cli.last_value(argv, "--run-dir")
+        resumed = cli.last_value(argv, "--resume", alone="true")
+        if peek and resumed == "true" and (config := RunFolder(Path(peek)).config).is_file():
+            return ["--config", str(config), *argv]
+        return list(argv)
+
+    @staticmethod
+    def open(
+        path: Path | None, algorithm: str, options: Mapping[str, Any], resume: bool, harmless: Collection[str]
+    ) -> "RunFolder":
+        """Make the folder of a new run, or open that of a run to be resumed.
+
+        Raises:
+            ValueError: If a run would be overwritten, or resumed with other options than it had.
+        """
+        recipe = Path(sys.argv[0]).stem
+        free = (p for n in count() if not (p := Path("runs", recipe, f"{algorithm}-{n}")).exists())
+        folder = RunFolder(path or next(free))
+        if resume and path is None:
+            raise ValueError("--resume goes on with the run in --run-dir: name it")
+        if resume and folder.config.exists():
+            folder._refuse_other_options(options, harmless)
+        elif folder.config.exists() and _first_rank():
+            raise ValueError(
+                f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
+            )
+        folder._write(options)
+        return folder
+
+    def _refuse_other_options(self, options: Mapping[str, Any], harmless: Collection[str]) -> None:
+        before, now = cli.flat(yaml.safe_load(self.config.read_text())), cli.flat(plain(options))
+        changed = [k for k in sorted({*before, *now} - set(harmless)) if before.get(k) != now.get(k)]
+        if changed:
+            which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)
+            raise ValueError(
+                f"a resumed run keeps its options, but {which}: leave these flags away, or start another run"
+            )
+
+    @rank_zero_only
+    def _write(self, options: Mapping[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(yaml.safe_dump(plain(options), sort_keys=False))
+        (self.path / "environment.yaml").write_text(yaml.safe_dump(environment(), sort_keys=False))
+
+    def results(self) -> str:
+        """Where the results lie, for people."""
+        return f"curves:  tensorboard --logdir {self.path}\nscalars: {self.metrics}\nmodel:   {self.path / 'model.pt'}"
+
+
+def _first_rank() -> bool:
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def plain(options: Any) -> Any:
+    """Options as YAML holds them."""
+    if isinstance(options, Mapping):
+        return {k: plain(v) for k, v in options.items()}
+    if isinstance(options, tuple | list):
+        return [plain(v) for v in options]
+    return str(options) if isinstance(options, Path) else options
+
+
+def environment() -> dict[str, Any]:
+    """What the run was made with: versions, the git commit of this package, the command."""
+    packages = "fl-lightning", "torch", "torchvision", "lightning", "torchmetrics", "numpy"
+    return {
+        "command": " ".join(sys.argv),
+        "git_commit": _git_commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{package: _version(package) for package in packages},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"], cwd=here, capture_output=True
+        )
+    except OSError:
+        return None
+    return commit.stdout.decode().strip() or None
+
+
+@contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """Leave with one sentence where this package raised one; anything else keeps its traceback."""
+    try:
+        yield
+    except (TermError, ModelError, Diverged) as error:
+        cli.fail(str(error))
+    except (ValueError, OSError) as error:
+        raised_in = extract_tb(error.__traceback__)[-1].filename
+        if not Path(raised_in).is_relative_to(Path(__file__).parent) or os.environ.get("FL_LIGHTNING_TRACEBACK"):
+            raise
+        cli.fail(str(error))

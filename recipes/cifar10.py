@@ -1,0 +1,35 @@
+"""CIFAR-10 (or SVHN) on 100 clients, as in the papers of FedLESAM, FedSMOO and FedTOGA.
+
+    fabric run recipes/cifar10.py --algorithm fedtoga --algorithm.rho 0.1
+    fabric run recipes/cifar10.py --model resnet18_gn --partition pathological --partition.classes 3
+    fabric run recipes/cifar10.py --accelerator cuda --devices 4 --strategy ddp --precision bf16-mixed
+"""
+
+from fl_lightning.data import CropFlip, sources
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import lenet, resnet18_gn
+
+
+def main() -> None:
+    """Train."""
+    Experiment(
+        data=[sources.cifar10, sources.svhn],
+        models=[lenet, resnet18_gn],
+        augment=CropFlip(padding=4, crop=0.5, flip=0.5),
+        algorithm="fedtoga",
+        partition={"name": "class_priors", "alpha": 0.1, "reuse": True},  # the papers' "Dirichlet 0.1": equal sizes
+        clients=100,
+        participation=0.1,
+        rounds=800,
+        local_epochs=5,
+        batch_size=50,
+        lr=0.1,
+        lr_decay=0.998,
+        weight_decay=1e-3,
+        clip=10.0,
+        doc=__doc__,
+    ).run()
+
+
+if __name__ == "__main__":
+    main()

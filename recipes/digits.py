@@ -1,0 +1,34 @@
+"""Real handwritten digits (8x8, from scikit-learn: no download) on 20 clients that see few classes each.
+
+fabric run recipes/digits.py
+fabric run recipes/digits.py --algorithm scaffold --rounds 50
+fabric run recipes/digits.py --algorithm fedlesam -- --help
+"""
+
+from fl_lightning.data import sources
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import mlp
+
+
+def main() -> None:
+    """Train."""
+    Experiment(
+        data=[sources.digits],
+        models=[mlp],
+        algorithm="fedtoga",
+        partition="dirichlet",
+        clients=20,
+        participation=0.25,
+        rounds=100,
+        local_epochs=2,
+        batch_size=16,
+        lr=0.1,
+        lr_decay=0.998,
+        weight_decay=1e-3,
+        clip=10.0,
+        doc=__doc__,
+    ).run()
+
+
+if __name__ == "__main__":
+    main()

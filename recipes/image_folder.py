@@ -1,0 +1,38 @@
+"""Your own images: a folder with train/<class>/*.jpg and test/<class>/*.jpg, on 100 clients with Dirichlet labels.
+
+    fabric run recipes/image_folder.py --data-dir path/to/folder
+    fabric run recipes/image_folder.py --data-dir path/to/folder --data.size 64 --model resnet18_gn
+
+Or folders <domain>/<class>/*.jpg, one domain a group of clients, another one held out for testing:
+
+    fabric run recipes/image_folder.py --data domain_folder --data.test-domain Art --partition by_domain --clients 30
+"""
+
+from fl_lightning.data import CropFlip, domain_folder, image_folder
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import lenet, resnet18_gn
+
+
+def main() -> None:
+    """Train."""
+    Experiment(
+        data=[image_folder, domain_folder],
+        models=[lenet, resnet18_gn],
+        augment=CropFlip(padding=4, crop=0.5, flip=0.5),
+        algorithm="fedtoga",
+        partition={"name": "dirichlet", "alpha": 0.1},
+        clients=100,
+        participation=0.1,
+        rounds=60,
+        local_epochs=2,
+        batch_size=50,
+        lr=0.1,
+        lr_decay=0.998,
+        weight_decay=1e-3,
+        clip=10.0,
+        doc=__doc__,
+    ).run()
+
+
+if __name__ == "__main__":
+    main()
