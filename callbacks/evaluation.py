@@ -23,7 +23,7 @@ class Evaluation:
     """
 
     def __init__(
-        self, test: Dataset, every: int = 1, batch_size: int = 1000, loss: TaskLoss = nn.functional.cross_entropy
+        self, test: Dataset, every: int = 1, batch_size: int = 100, loss: TaskLoss = nn.functional.cross_entropy
     ):
         if every < 1:
             raise ValueError(f"evaluate after every n-th round with n at least 1, not {every}")

@@ -20,7 +20,7 @@ class ProgressLine:
         self.lines = lines
         self._live: Progress | None = None
         self._task = TaskID(0)
-        self._accuracy = self._best = float("nan")
+        self._accuracy = ""
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start the clock and, on a terminal, the line."""
@@ -34,13 +34,13 @@ class ProgressLine:
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Show the round."""
-        self._accuracy = metrics.get("test/accuracy", self._accuracy)
+        if "test/accuracy" in metrics:
+            self._accuracy = f"  accuracy {metrics['test/accuracy']:.2%}"
         if not federation.fabric.is_global_zero:
             return
         done, rounds = federation.round, federation.rounds
         speed = (done - self._from) / (time.monotonic() - self._started)
-        loss = metrics["train/loss"]
-        text = f"round {done}/{rounds}  accuracy {self._accuracy:.2%}  loss {loss:.3f}  {speed:.2f} rounds/s"
+        text = f"round {done}/{rounds}{self._accuracy}  loss {metrics['train/loss']:.3f}  {speed:.2f} rounds/s"
         if self._live:
             self._live.update(self._task, description=text, completed=done)
         elif done % -(-rounds // self.lines) == 0 or done == rounds:

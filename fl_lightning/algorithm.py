@@ -1,7 +1,7 @@
 """Algorithm: terms folded around the oracle, a local and a server optimizer, aggregation weights."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from fl_lightning.oracle import Oracle
-from fl_lightning.term import Fold, States, Term, View, blame, returned
+from fl_lightning.term import Fold, States, Term, View, blame, check_message, check_names, returned
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""
@@ -56,6 +56,9 @@ class Algorithm:
         local: Makes each client's optimizer. A client's parameters are one flat vector.
         server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the global model.
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
+
+    Raises:
+        TermError: If a term's state hides a fact of the view or another state.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class Algorithm:
         server: OptimizerFactory = partial(SGD, lr=1.0),
         weight: Weight = uniform,
     ):
+        for term in terms:
+            check_names(term)
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
 
     def and_then(self, *terms: Term, local: OptimizerFactory | None = None) -> "Algorithm":
@@ -73,7 +78,7 @@ class Algorithm:
         return Algorithm(*terms, local=local or self.local, server=self.server, weight=self.weight)
 
     def __repr__(self) -> str:
-        return f"Algorithm({', '.join(map(repr, self.terms))})"
+        return f"Algorithm({', '.join(map(_shown, self.terms))})"
 
     # The hooks of all terms as pure functions: views live only inside, so that vmap sees nothing but tensors.
     # `states` are one client's (client and local), `shared` the server's, each one dictionary a term.
@@ -107,6 +112,7 @@ class Algorithm:
         for term, view in zip(self.terms, views, strict=True):
             with blame(term, "report"):
                 messages.append(term.report(w, view))
+            check_message(messages[-1], term)
         return messages, [view._states() for view in views]
 
     def update(
@@ -123,3 +129,10 @@ class Algorithm:
     def _views(self, hook: str, facts: Facts, states: Sequence[States], shared: Sequence[States]) -> list[View]:
         every = zip(self.terms, states, shared, strict=True)
         return [View(term, hook, mine, {**facts, **theirs}) for term, mine, theirs in every]
+
+
+def _shown(term: Term) -> str:
+    """A term with its coefficients; functions by their names, without their addresses."""
+    values: dict[str, Any] = {f.name: getattr(term, f.name) for f in fields(term)} if is_dataclass(term) else {}
+    coefficients = [f"{name}={getattr(value, '__name__', value)}" for name, value in values.items()]
+    return f"{type(term).__name__}({', '.join(coefficients)})"

@@ -8,6 +8,7 @@ whose parser cannot hold both `--algorithm` and `--algorithm.rho`.
 
 import argparse
 import os
+import runpy
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from difflib import get_close_matches
 from inspect import Parameter, signature
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 from docstring_parser import parse as parse_docstring
@@ -87,23 +88,28 @@ def parse(
         SystemExit: With one sentence, for anything that does not fit.
     """
     argv = [_normalised(a) for a in argv]
-    config, named = _config(_values_of(argv, "--config")), {}
-    for name, part in parts.items():
-        given = last_value(argv, f"--{name}") or config.get(name, part.default)
-        if given not in part.choices:
-            fail(f"there is no {name} {given!r}{_nearest(str(given), part.choices)}")
-        named[name] = str(given)
+    config = _config(_values_of(argv, "--config"))
+    named = {name: str(last_value(argv, f"--{name}") or config.get(name, p.default)) for name, p in parts.items()}
+    functions = {name: _function(name, part, named[name]) for name, part in parts.items()}
     own = [_from_field(f, group, defaults) for group in options for f in fields(group)]
-    parts_options = {name: _from_function(name, part, named[name]) for name, part in parts.items()}
+    parts_options = {
+        name: _from_function(name, part, functions[name], part.defaults if named[name] == part.default else {})
+        for name, part in parts.items()
+    }
     every = {o.name: o for o in [*own, *(o for group in parts_options.values() for o in group)]}
     for key in config:
         if key not in every and key not in parts:
             fail(f"the configuration has no option {key!r}{_nearest(key, every)}")
-    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = _Parser(
+        usage="%(prog)s [options]",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--config", metavar="FILE", help="YAML file of options, which flags override")
     _add(parser.add_argument_group("options"), own, config)
     for name, part in parts.items():
-        summary = parse_docstring(part.choices[named[name]].__doc__ or "").short_description
+        summary = parse_docstring(functions[name].__doc__ or "").short_description
         group = parser.add_argument_group(f"{name} {named[name]}", summary)
         choices = ", ".join(part.choices)
         group.add_argument(f"--{name}", dest=name, metavar="NAME", help=f"one of: {choices}", default=named[name])
@@ -117,9 +123,7 @@ def parse(
         if value is Parameter.empty:
             fail(f"{every[name].flag} is needed: {every[name].help}")
     chosen = {
-        name: Chosen(
-            named[name], parts[name].choices[named[name]], {o.name.split(".", 1)[1]: values[o.name] for o in group}
-        )
+        name: Chosen(named[name], functions[name], {o.name.split(".", 1)[1]: values[o.name] for o in group})
         for name, group in parts_options.items()
     }
     return {o.name: values[o.name] for o in own}, chosen
@@ -148,8 +152,27 @@ def _add(group: Any, options: Sequence[_Option], config: Mapping[str, Any]) -> N
         flag: dict[str, Any] = {"nargs": "?", "const": True} if option.kind is bool else {}
         text = f"{option.help} (default: {_shown(default)})".replace("%", "%%")
         group.add_argument(
-            option.flag, dest=option.name, default=default, type=_converter(option.kind), metavar="", help=text, **flag
+            option.flag,
+            dest=option.name,
+            default=default,
+            type=_converter(option.kind),
+            metavar=_metavar(option.kind),
+            help=text,
+            **flag,
         )
+
+
+def _metavar(kind: Any) -> str:
+    arguments = [a for a in get_args(kind) if a is not type(None)]
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(arguments) + "}"
+    if get_origin(kind) is tuple:
+        return f"{_metavar(arguments[0])},..."
+    return (
+        _metavar(arguments[0])
+        if arguments
+        else {bool: "true|false", float: "X", int: "N"}.get(kind, kind.__name__.upper())
+    )
 
 
 def _converter(kind: Any) -> Callable[[str], Any]:
@@ -211,10 +234,23 @@ def _from_field(f: "Field[Any]", options: type, defaults: Mapping[str, Any]) -> 
     return _Option(f.name, kind, default, help)
 
 
-def _from_function(part: str, choice: Part, name: str) -> list[_Option]:
-    function = choice.choices[name]
+def _function(name: str, part: Part, given: str) -> Callable[..., Any]:
+    """The function of that name, or the one that `file.py:function` names."""
+    if given in part.choices:
+        return part.choices[given]
+    path, colon, function = given.partition(":")
+    if not colon:
+        fail(f"there is no {name} {given!r}{_nearest(given, part.choices)}, or name your own as file.py:function")
+    if not Path(path).is_file():
+        fail(f"there is no file {path!r}, in which --{name} {given} should lie")
+    own = runpy.run_path(path)
+    if not callable(own.get(function)):
+        fail(f"{path} has no function {function!r}{_nearest(function, [k for k in own if callable(own[k])])}")
+    return cast(Callable[..., Any], own[function])
+
+
+def _from_function(part: str, choice: Part, function: Callable[..., Any], own: Mapping[str, Any]) -> list[_Option]:
     helps, kinds = _helps(function), get_type_hints(function)
-    own = choice.defaults if name == choice.default else {}
     return [
         _Option(f"{part}.{p.name}", kinds[p.name], own.get(p.name, p.default), helps.get(p.name, ""))
         for p in signature(function).parameters.values()

@@ -91,6 +91,7 @@ class ClientStore:
         self.place = torch.full((num_clients,), -1, dtype=torch.int8)  # -1: never visited
         self._pinned = self.place.clone()
         self._rows: list[States] = []
+        self._folder, self._fresh = folder, not folder.exists()
         if any(begin):
             folder.mkdir(parents=True, exist_ok=True)
         for i, states in enumerate(begin):
@@ -131,6 +132,14 @@ class ClientStore:
         self._pinned = self.place.clone()
 
     def restore(self, place: Tensor) -> None:
-        """Go back to the rows of a checkpoint, given its `place`."""
+        """Go back to the rows of a checkpoint, given its `place`.
+
+        Raises:
+            ValueError: If the rows are not there.
+        """
+        if any(self._rows) and self._fresh and bool((place >= 0).any()):
+            raise ValueError(
+                f"the checkpoint refers to clients' states in {self._folder}, where there were none: resume there"
+            )
         self.place = place.to(torch.int8).clone()
         self.pin()

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.oracle import Loss
-from fl_lightning.term import Begin, States
+from fl_lightning.term import Begin, States, TermError
 from fl_lightning.vector import Layout
 
 
@@ -53,14 +53,14 @@ class _Stub:
 
     def __call__(self, w: Tensor) -> Tensor:
         self.calls += 1
-        return torch.randn(w.shape, generator=self.random).to(w)
+        return torch.randn(w.shape, generator=self.random).to(w) + 0 * w.sum()  # a gradient at NaN is NaN
 
     def of(self, loss: Loss, *taps: str) -> "_Stub":
         return self
 
 
 class _Trial:
-    """One made-up visit: start, one step, report, from random states."""
+    """One made-up visit, from random states: start, one step, report; and what the server does with it."""
 
     def __init__(self, algorithm: Algorithm, layout: Layout, w: Tensor):
         self.algorithm, self.layout, self.w = algorithm, layout, w
@@ -76,15 +76,38 @@ class _Trial:
     def run(self, shared: list[States]) -> tuple[Tensor, list[Tensor], int]:
         """What came out: the client's progress, its messages, and the gradient evaluations of the step."""
         facts, oracle = trial_facts(self.layout, self.w), _Stub()
-        origin, states = self.algorithm.start(self.w, facts, self.states, shared)
+        common = {name: facts[name] for name in ("anchor", "share", "round", "rounds", "layout")}
+        del facts["origin"]
+        origin, states = self._hook("start", self.w, facts, self.states, shared)
         facts["origin"] = origin
-        direction, states = self.algorithm.gradient(oracle, origin, facts, states, shared)
-        message, states = self.algorithm.report(origin - direction, facts, states, shared)
-        return origin - direction - self.w, tree_leaves(message), oracle.calls
+        direction, states = self._hook("gradient", oracle, origin, facts, states, shared)
+        w = origin - direction
+        message, _ = self._hook("report", w, facts, states, shared)
+        self._hook("update", w - origin, message, common, shared)
+        return w - self.w, tree_leaves(message), oracle.calls
+
+    def _hook(self, hook: str, *given: Any) -> Any:
+        """Run a hook of all terms, which may not change what they were given."""
+        versions = [(t, t._version) for t in tree_leaves(given) if isinstance(t, Tensor)]
+        result = getattr(self.algorithm, hook)(*given)
+        if any(t._version != version for t, version in versions):
+            raise TermError(
+                f"{', '.join(type(term).__name__ for term in self.algorithm.terms)}.{hook} changes a tensor in place, "
+                "for everyone who shares it, the global model among them: instead of v.c.add_(x) or w[0] = x write "
+                "v.c = v.c + x and return w + x"
+            )
+        return result
 
 
 def cost(algorithm: Algorithm, layout: Layout, w: Tensor) -> Cost:
-    """Count what `algorithm` sends, keeps and computes for a model like `w`."""
+    """Count what `algorithm` sends, keeps and computes for a model like `w`.
+
+    Raises:
+        TermError: If a term makes a mistake that shows in a made-up round, such as changing a tensor in place.
+    """
+    for term in algorithm.terms:  # each alone, so that an error names it
+        alone = _Trial(Algorithm(term), layout, w)
+        alone.run(alone.shared)
     trial = _Trial(algorithm, layout, w)
     progress, messages, gradients = trial.run(trial.shared)
     down = 0

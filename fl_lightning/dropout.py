@@ -62,4 +62,4 @@ def use_keys(module: nn.Module) -> list[str]:
 
 
 def _dropouts(parent: nn.Module) -> Iterator[tuple[str, nn.Dropout]]:
-    yield from [(name, child) for name, child in parent.named_children() if type(child) is nn.Dropout]
+    yield from [(name, child) for name, child in parent._modules.items() if type(child) is nn.Dropout]

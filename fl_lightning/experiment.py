@@ -153,7 +153,9 @@ class Experiment:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
         with in_one_sentence():
             o = self.options
-            folder = RunFolder.open(o.run_dir, self.chosen["algorithm"].name, self.resolved(), o.resume, HARMLESS)
+            folder = RunFolder.open(
+                o.run_dir, self.chosen["algorithm"].function.__name__, self.resolved(), o.resume, HARMLESS
+            )
             loggers: list[Any] = []
             callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
             fabric = Fabric(**self._launch, loggers=loggers, callbacks=callbacks)
@@ -166,6 +168,7 @@ class Experiment:
             checkpoint = Checkpoint(folder.path, o.checkpoint_every)
             if o.resume:
                 checkpoint.resume(federation)
+            folder.write(self.resolved())
             fabric.print(self.summary(train, test, partition, federation))
             done = federation.round
             events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=done + 1)
@@ -190,6 +193,8 @@ class Experiment:
         """The training set over the clients, by the chosen scheme."""
         scheme = self.chosen["partition"]
         domains = {"domains": train.domains} if scheme.wants("domains") else {}
+        if domains and train.domains is None:
+            raise ValueError(f"{self.chosen['data'].name} has no domains to split by: choose another --partition")
         partition: Partition = scheme(train.y, self.options.clients, self.options.seed, **domains)
         return partition
 

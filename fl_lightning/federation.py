@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -114,7 +115,7 @@ class Federation:
         if folder is None:
             mine = mkdtemp(prefix="fl_lightning-")
             weakref.finalize(self, shutil.rmtree, mine, ignore_errors=True)
-            folder = Path(self.fabric.broadcast(mine))
+            folder = Path(self.fabric.broadcast(mine)) / "rows"
         store = ClientStore(folder, self.clients.num_clients, begun)
         self.fabric.barrier()
         return store
@@ -169,7 +170,7 @@ class Federation:
         move = self.w.detach() - anchor
         drift = squared - 2 * progress.dot(move) + move.dot(move)  # mean ||u_i - w^(t+1)||^2, the models being gone
         train_loss, drift, moved = torch.stack([loss, drift.clamp(min=0), move.norm()]).tolist()
-        if not torch.tensor([train_loss, moved]).isfinite().all():
+        if not isfinite(moved):
             raise Diverged(self._divergence(train_loss, common))
         lr = self.local_lr * self.schedule(self.round, 0)
         self.round += 1
@@ -253,6 +254,7 @@ class Federation:
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs to go on, except the rows of the client store, which lie on disk."""
         return {
+            "terms": self._terms(),
             "round": self.round,
             "w": self.w.detach(),
             "first": self.first,
@@ -262,18 +264,22 @@ class Federation:
             "place": self.store.place,
         }
 
+    def _terms(self) -> list[str]:
+        """The terms and their states' names: in what a checkpoint of another algorithm differs."""
+        return [f"{type(t).__name__}({', '.join([*t.client, *t.server])})" for t in self.algorithm.terms]
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint.
 
         Raises:
-            ValueError: If the checkpoint is of another model or algorithm.
+            ValueError: If the checkpoint is of another model, number of clients or algorithm.
         """
-        theirs = [sorted(s) for s in state["shared"]]
-        mine = [sorted(s) for s in self.shared]
-        if state["w"].shape != self.w.shape or theirs != mine:
+        theirs = state["w"].numel(), len(state["place"]), state["terms"]
+        mine = self.w.numel(), self.clients.num_clients, self._terms()
+        if theirs != mine:
             raise ValueError(
-                f"the checkpoint holds a model of {state['w'].numel()} parameters and server states {theirs}, this run "
-                f"has {self.w.numel()} and {mine}: resume with the model and the algorithm of the checkpoint"
+                "this run has another model, number of clients or algorithm than the checkpoint, which holds {} "
+                "parameters, {} clients and terms {}; this run has {}, {} and {}".format(*theirs, *mine)
             )
         device = self.w.device
         with torch.no_grad():

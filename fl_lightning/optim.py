@@ -1,8 +1,7 @@
 """Optimizer wrappers that step with a transformed gradient: SAM, ASAM, LESAM, and any transform of your own.
 
-They belong to any PyTorch project: plain loops, `LightningModule`s under automatic optimization, Fabric. The federated
-simulator takes its local steps with the same class. A wrapper shares the param groups and the state of the optimizer
-that it wraps, so schedulers, gradient clipping and checkpoints see one optimizer.
+For any PyTorch project: plain loops, `LightningModule`s under automatic optimization, Fabric. A wrapper shares param
+groups and state with the optimizer that it wraps, so schedulers, gradient clipping and checkpoints see one optimizer.
 
 Example::
 
@@ -15,6 +14,8 @@ Example::
         return loss
 
     optimizer.step(closure)
+
+Precision is 32 bits or bf16. fp16 with a GradScaler ('16-mixed') does not work: PyTorch's scaler takes no closure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,11 +28,18 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fl_lightning.oracle import Evaluations, Loss, Oracle
+from fl_lightning.term import check_shape
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
 from fl_lightning.terms.perturb import SAM as SAMTerm
+from fl_lightning.vector import unit
 
 Transform = Callable[[Oracle, Tensor], Tensor]
-"""From the gradient oracle and the flat weights `w` to the direction to step along."""
+"""From the gradient oracle and the flat weights `w`, not to be changed in place, to the direction to step along."""
+
+
+def _shared(name: str) -> Any:
+    """An attribute that is the base's own, whoever replaces it there, as `load_state_dict` does."""
+    return property(lambda self: getattr(self.base, name), lambda self, value: setattr(self.base, name, value))
 
 
 class GradientTransform(Optimizer):
@@ -40,83 +48,82 @@ class GradientTransform(Optimizer):
     Everything happens in `step(closure)`. The closure zeroes the gradients, computes the loss, runs backward and
     returns the loss; it is called once for each gradient that the transform asks for, at whatever weights it asks for
     them. Then the weights return to where they were, bit by bit, and the wrapped optimizer steps with the direction.
+    It skips parameters to which backward gave no gradient, as ever.
 
     Args:
-        base: The optimizer that takes the steps: an object, of any class.
+        base: The optimizer that takes the steps: an object, of any class whose `step` needs no closure.
         transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the flat weights `w`.
         buffers: Tensors that the first evaluation of a step may change and later ones may not: `model.buffers()` keeps
             BatchNorm's running statistics from moving twice.
 
     Raises:
-        ValueError: By `step`, without a closure; by the oracle, for a loss other than the closure's own.
+        ValueError: By `step`, for no closure or one that does not zero the gradients; by `oracle.of` in most closures.
     """
 
-    def __init__(self, base: Optimizer, transform: Transform, buffers: Iterable[Tensor] = ()):
-        super().__init__(base.param_groups, base.defaults)
-        self.base, self.transform, self.buffers = base, transform, list(buffers)
-        self._share()
+    param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
 
-    def _share(self) -> None:
-        self.param_groups, self.state, self.defaults = self.base.param_groups, self.base.state, self.base.defaults
+    def __init__(self, base: Optimizer, transform: Transform, buffers: Iterable[Tensor] = ()):
+        if not isinstance(base, Optimizer):
+            raise TypeError(f"base must be an optimizer object, such as SGD(parameters, lr=0.1), but is {base!r:.60}")
+        self.base, self.transform, self.buffers = base, transform, list(buffers)
+        self._probed = False
+        self.__setstate__({})  # all that Optimizer.__init__ does, but for param groups and a state of its own
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"base": self.base, "transform": self.transform, "buffers": self.buffers, "_probed": self._probed}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the wrapped optimizer."""
-        if hasattr(self, "base"):
-            self.base.add_param_group(param_group)
-        else:  # called by Optimizer.__init__: only registers what the base holds already
-            self.param_groups.append(param_group)
+        self.base.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the wrapped optimizer."""
+        return self.base.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the wrapped optimizer."""
         self.base.load_state_dict(state_dict)
-        self._share()
-
-    def __getstate__(self) -> dict[str, Any]:
-        own = {"base": self.base, "transform": self.transform, "buffers": self.buffers}
-        return {**super().__getstate__(), **own}
 
     @torch.no_grad()
     def step(self, closure: Callable[..., Any] | None = None) -> Any:
-        """Take one step.
+        """Take one step and return the loss of its first evaluation.
 
         Args:
             closure: Zeroes the gradients, computes the loss, runs backward, returns the loss.
-
-        Returns:
-            The loss of the first evaluation.
         """
         if closure is None:
             raise ValueError(
-                f"{type(self).__name__}.step needs a closure that computes the loss and runs backward, since it "
-                "evaluates the gradient itself. A GradScaler (fp16, '16-mixed') cannot pass one on: use '32-true' or "
-                "'bf16-mixed'."
+                f"{type(self).__name__}.step needs a closure that zeroes the gradients, computes the loss and runs "
+                "backward; a GradScaler (fp16, '16-mixed') cannot pass one on: use '32-true' or 'bf16-mixed'"
             )
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        sizes = [p.numel() for p in params]
-        before = [b.clone() for b in self.buffers]
-        after: list[Tensor] = []
-        losses: list[Any] = []
-
-        def put(w: Tensor) -> None:
-            for p, part in zip(params, w.split(sizes), strict=True):
-                p.copy_(part.view_as(p))
+        if not params:
+            raise ValueError("no parameter of the optimizer requires a gradient: unfreeze what is to be trained")
+        before, after, losses = [b.clone() for b in self.buffers], list[Tensor](), list[Any]()
 
         def evaluate(w: Tensor, extra: tuple[Loss, ...], taps: tuple[str, ...]) -> Tensor:
             if losses:
                 _copy(self.buffers, before)
-            put(w)
-            with torch.enable_grad():
-                losses.append(_ask(closure, extra, taps) if extra else closure())
+            _copy(params, _split(w, params))
+            backward = _backward if self._probed else _probing_backward
+            losses.append(backward(partial(_ask, closure, extra, taps) if extra else closure, params))
+            self._probed = True
             if len(losses) == 1:
                 after[:] = [b.clone() for b in self.buffers]
-            return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in params])
+            return _flat([torch.zeros_like(p) if p.grad is None else p.grad for p in params])
 
-        w = torch.cat([p.detach().reshape(-1) for p in params])
-        direction = self.transform(Evaluations(evaluate), w)
-        put(w)
-        _copy(self.buffers, after or before)
-        for p, part in zip(params, direction.split(sizes), strict=True):
-            p.grad = part.view_as(p)
+        w = _flat(params)
+        try:
+            direction = self.transform(Evaluations(evaluate), w)
+        finally:  # also when interrupted: who saves the model then must not save the perturbed one
+            _copy(params, _split(w, params))
+            _copy(self.buffers, after or before)
+        check_shape(direction, w.shape, "the transform returned", "it must return a vector like w")
+        for p, part in zip(params, _split(direction, params), strict=True):
+            if p.grad is not None:
+                p.grad.copy_(part)
+            elif not losses:  # the transform asked for no gradient at all
+                p.grad = torch.empty_like(p).copy_(part)
         self.base.step()
         return losses[0] if losses else None
 
@@ -160,37 +167,31 @@ class LESAM(GradientTransform):
 
     Args:
         base: The optimizer that takes the steps.
-        direction: One tensor for each parameter of `base`, in its order; zero means no perturbation.
+        direction: One tensor for each parameter of `base`, in its order and shape; zero means no perturbation.
         rho: Radius of the perturbation: the L2 norm over all parameters.
         buffers: See `GradientTransform`.
-
-    Raises:
-        ValueError: If the direction does not match the parameters.
     """
 
     def __init__(self, base: Optimizer, direction: Sequence[Tensor], rho: float = 0.05, buffers: Iterable[Tensor] = ()):
         super().__init__(base, self._ahead, buffers)
         self.toward(direction, rho)
 
+    @torch.no_grad()
     def toward(self, direction: Sequence[Tensor], rho: float) -> None:
-        """Perturb along another direction from now on."""
+        """Perturb along another direction from now on; it must match the parameters in number and shapes."""
         params = [p for group in self.param_groups for p in group["params"]]
-        shapes, given = [tuple(p.shape) for p in params], [tuple(d.shape) for d in direction]
+        shapes, given = ([tuple(t.shape) for t in tensors] for tensors in (params, direction))
         if shapes != given:
             raise ValueError(f"the direction must hold one tensor for each parameter, {shapes}, but holds {given}")
-        norm = torch.stack([d.norm() for d in direction]).norm()
-        ahead = iter([rho * d.detach() / (norm + 1e-12) for d in direction])
-        for group in self.param_groups:
-            group["perturbation"] = [next(ahead) for _ in group["params"]]
+        ahead = iter(_split(rho * unit(_flat(direction)), params))
+        for group in self.param_groups:  # not in `state`, which Adam and others take for theirs once it holds anything
+            group["perturbation"] = [next(ahead).to(p, copy=True) for p in group["params"]]
 
     def _ahead(self, oracle: Oracle, w: Tensor) -> Tensor:
-        ahead = [
-            e
-            for group in self.param_groups
-            for e, p in zip(group["perturbation"], group["params"], strict=True)
-            if p.requires_grad
-        ]
-        return oracle(w + torch.cat([e.reshape(-1).to(w) for e in ahead]))
+        if any("perturbation" not in group for group in self.param_groups):
+            raise ValueError("a param group came without a direction: give all of them one by toward(direction, rho)")
+        pairs = [pair for g in self.param_groups for pair in zip(g["params"], g["perturbation"], strict=True)]
+        return oracle(w + _flat([e for p, e in pairs if p.requires_grad]).to(w))  # to: a checkpoint's may lie elsewhere
 
 
 def _ask(closure: Callable[..., Any], losses: tuple[Loss, ...], taps: tuple[str, ...]) -> Any:
@@ -198,10 +199,36 @@ def _ask(closure: Callable[..., Any], losses: tuple[Loss, ...], taps: tuple[str,
         signature(closure).bind(losses, taps)
     except TypeError:
         raise ValueError(
-            "this transform asks for the gradient of a loss of its own, which an ordinary closure cannot give: accept "
-            "closure(losses, taps) and add the losses, as fl_lightning.executors.Sequential does"
+            "the transform asks for a loss of its own: pass closure(losses, taps), as executors.Sequential does"
         ) from None
     return closure(losses, taps)
+
+
+def _backward(closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
+    with torch.enable_grad():
+        return closure()
+
+
+def _probing_backward(closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
+    """Notice, once, if the closure adds to earlier gradients: every step would be wrong without a word."""
+    probe = min(params, key=Tensor.numel)
+    probe.grad = trap = torch.full_like(probe, torch.nan)
+    loss = _backward(closure, params)
+    if probe.grad is trap and trap.isnan().all():
+        raise ValueError(
+            "the closure must zero the gradients each time that it is called: call optimizer.zero_grad() in it, and do "
+            "not accumulate gradients over batches (accumulate_grad_batches=1)"
+        )
+    return loss
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    """One vector, on the first one's device, in a dtype that holds them all exactly."""
+    return torch.cat([t.detach().reshape(-1).to(tensors[0].device) for t in tensors])
+
+
+def _split(w: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    return [part.view_as(p) for part, p in zip(w.split([p.numel() for p in like]), like, strict=True)]
 
 
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from fl_lightning import cli
+from fl_lightning import callbacks, cli
 from fl_lightning.federation import Diverged
 from fl_lightning.term import ModelError, TermError
 
@@ -59,7 +59,7 @@ class RunFolder:
     def open(
         path: Path | None, algorithm: str, options: Mapping[str, Any], resume: bool, harmless: Collection[str]
     ) -> "RunFolder":
-        """Make the folder of a new run, or open that of a run to be resumed.
+        """The folder of a new run, or of one to be resumed; nothing is written yet.
 
         Raises:
             ValueError: If a run would be overwritten, or resumed with other options than it had.
@@ -69,13 +69,14 @@ class RunFolder:
         folder = RunFolder(path or next(free))
         if resume and path is None:
             raise ValueError("--resume goes on with the run in --run-dir: name it")
-        if resume and folder.config.exists():
+        if resume and not folder.config.exists():
+            raise ValueError(f"there is nothing to resume: {folder.config} does not exist; start without --resume")
+        if resume:
             folder._refuse_other_options(options, harmless)
         elif folder.config.exists() and _first_rank():
             raise ValueError(
                 f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
             )
-        folder._write(options)
         return folder
 
     def _refuse_other_options(self, options: Mapping[str, Any], harmless: Collection[str]) -> None:
@@ -88,7 +89,8 @@ class RunFolder:
             )
 
     @rank_zero_only
-    def _write(self, options: Mapping[str, Any]) -> None:
+    def write(self, options: Mapping[str, Any]) -> None:
+        """Begin: write down the options, and what the run is made with."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.config.write_text(yaml.safe_dump(plain(options), sort_keys=False))
         (self.path / "environment.yaml").write_text(yaml.safe_dump(environment(), sort_keys=False))
@@ -141,6 +143,9 @@ def _git_commit() -> str | None:
     return commit.stdout.decode().strip() or None
 
 
+OURS = Path(__file__).parent, Path(callbacks.__file__).parent
+
+
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
     """Leave with one sentence where this package raised one; anything else keeps its traceback."""
@@ -149,7 +154,7 @@ def in_one_sentence() -> Iterator[None]:
     except (TermError, ModelError, Diverged) as error:
         cli.fail(str(error))
     except (ValueError, OSError) as error:
-        raised_in = extract_tb(error.__traceback__)[-1].filename
-        if not Path(raised_in).is_relative_to(Path(__file__).parent) or os.environ.get("FL_LIGHTNING_TRACEBACK"):
+        raised_in = Path(extract_tb(error.__traceback__)[-1].filename)
+        if os.environ.get("FL_LIGHTNING_TRACEBACK") or not any(map(raised_in.is_relative_to, OURS)):
             raise
         cli.fail(str(error))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.oracle import Loss, Oracle
 
@@ -40,6 +41,10 @@ def received(first: Tensor, now: Tensor) -> Tensor:
     return now.clone()
 
 
+FACTS = {"anchor", "share", "round", "rounds", "layout", "origin", "steps", "epochs", "span", "size", "weight"}
+"""What a view tells besides states; no state can have such a name."""
+
+
 class TermError(Exception):
     """A mistake in a term; the message names the term, the hook and the mend."""
 
@@ -51,7 +56,7 @@ class View:
         anchor (s): The global model w^t that was received.
         origin: Where this client starts, after every term's `start`.
         span: How far a constant unit gradient would travel in this visit (see `fl_lightning.vector.span`), 0-dim.
-        steps: Number of local steps K_i, 0-dim.
+        steps, epochs: Number of local steps K_i, and of passes over the client's samples; 0-dim.
         size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
         weight: Aggregation weight times the cohort's size, so 1 on average, 0-dim.
         share (s): Size of the cohort over the number of clients, M / N.
@@ -145,6 +150,17 @@ class Fold:
         return Fold(self.term, self.view, self.inner.of(loss, *taps))
 
 
+def check_names(term: Term) -> None:
+    """Raise a `TermError` if a state hides a fact of the view or another state of the same term."""
+    names = [*term.client, *term.server, *term.local]
+    for name in names:
+        if name in FACTS or name.startswith("_") or names.count(name) > 1:
+            raise TermError(
+                f"{type(term).__name__} declares a state {name!r}, but v.{name} would mean two things. Rename it: one "
+                f"name for one state, without a leading underscore and not one of {', '.join(sorted(FACTS))}"
+            )
+
+
 def returned(value: Any, like: Tensor, term: Term, hook: str) -> Tensor:
     """`value` if it is a vector like the model.
 
@@ -161,6 +177,16 @@ def check_shape(value: Any, shape: torch.Size, what: str, rule: str) -> None:
         raise TermError(f"{what} {type(value).__name__} {value!r}; {rule}, a tensor of shape {tuple(shape)}")
     if value.shape != shape:
         raise TermError(f"{what} a tensor of shape {tuple(value.shape)}; {rule}, shape {tuple(shape)}")
+
+
+def check_message(message: Any, term: Term) -> None:
+    """Raise a `TermError` unless a message is made of tensors."""
+    for leaf in tree_leaves(message):
+        if not isinstance(leaf, Tensor):
+            raise TermError(
+                f"{type(term).__name__}.report returned {type(leaf).__name__} {leaf!r} in its message; return a "
+                "tensor or a tuple of tensors, or () to say nothing"
+            )
 
 
 class ModelError(Exception):

@@ -1,5 +1,7 @@
 """CIFAR-10 (or SVHN) on 100 clients, as in the papers of FedLESAM, FedSMOO and FedTOGA.
 
+Run it:
+
     fabric run recipes/cifar10.py --algorithm fedtoga --algorithm.rho 0.1
     fabric run recipes/cifar10.py --model resnet18_gn --partition pathological --partition.classes 3
     fabric run recipes/cifar10.py --accelerator cuda --devices 4 --strategy ddp --precision bf16-mixed

@@ -1,5 +1,7 @@
 """CIFAR-100 on 100 clients, as in the papers of FedLESAM, FedSMOO and FedTOGA.
 
+Run it:
+
     fabric run recipes/cifar100.py --algorithm fedlesam_s
     fabric run recipes/cifar100.py --partition class_priors --partition.classes 10 --partition.alpha none
 """

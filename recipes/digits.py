@@ -1,8 +1,10 @@
 """Real handwritten digits (8x8, from scikit-learn: no download) on 20 clients that see few classes each.
 
-fabric run recipes/digits.py
-fabric run recipes/digits.py --algorithm scaffold --rounds 50
-fabric run recipes/digits.py --algorithm fedlesam -- --help
+Run it:
+
+    fabric run recipes/digits.py
+    fabric run recipes/digits.py --algorithm scaffold --rounds 50
+    fabric run recipes/digits.py --algorithm fedlesam -- --help
 """
 
 from fl_lightning.data import sources
@@ -16,7 +18,7 @@ def main() -> None:
         data=[sources.digits],
         models=[mlp],
         algorithm="fedtoga",
-        partition="dirichlet",
+        partition={"name": "dirichlet", "alpha": 0.3},
         clients=20,
         participation=0.25,
         rounds=100,

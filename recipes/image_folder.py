@@ -1,5 +1,7 @@
 """Your own images: a folder with train/<class>/*.jpg and test/<class>/*.jpg, on 100 clients with Dirichlet labels.
 
+Run it:
+
     fabric run recipes/image_folder.py --data-dir path/to/folder
     fabric run recipes/image_folder.py --data-dir path/to/folder --data.size 64 --model resnet18_gn
 

@@ -1,5 +1,7 @@
 """MNIST, or one of its cousins, on 100 clients with Dirichlet labels.
 
+Run it:
+
     fabric run recipes/mnist.py
     fabric run recipes/mnist.py --data emnist_letters_aj --model.hidden 100,100 --algorithm feddyn
     fabric run recipes/mnist.py --data-dir path/to/data --partition iid

@@ -1,0 +1,168 @@
+"""Small problems that tests share: a classifier with everything in it, and linear regressions to solve by hand."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fl_lightning import Algorithm, ClientData, Dataset, Federation, Partition, catalogue
+from fl_lightning.terms import Clip
+from fl_lightning.vector import Layout
+
+SIZES = (13, 7, 12, 9, 4, 10)
+"""Samples of six clients; in batches of 5 every last batch but one is short."""
+
+COHORTS = ([0, 1, 2, 4, 5], [2, 3], [0, 1, 3, 4])
+"""Who takes part: another number of clients every round, client 3 late."""
+
+OPTIONS = {
+    "fedspeed, active dual": catalogue.fedspeed(dual="active"),
+    "fedlesam, last round": catalogue.fedlesam(reference="last_round"),
+    "fedlesam, as released": catalogue.fedlesam(reference="as_released"),
+    "fedlesam, skip": catalogue.fedlesam(first_participation="skip"),
+    "fedlesam_s, last round": catalogue.fedlesam_s(reference="last_round"),
+    "fedlesam_d, skip": catalogue.fedlesam_d(first_participation="skip"),
+    "fedtoga, neighbour": catalogue.fedtoga(perturbation="neighbour"),
+    "fedtoga, neighbour carried": catalogue.fedtoga(perturbation="neighbour", carry=True),
+    "fedtoga, fusion": catalogue.fedtoga(perturbation="fusion"),
+    "fedtoga, fusion carried": catalogue.fedtoga(perturbation="fusion", carry=True),
+    "fedtoga, over epochs": catalogue.fedtoga(delta="epochs"),
+    "fedtoga, over steps": catalogue.fedtoga(delta="steps"),
+    "fedtoga, active dual": catalogue.fedtoga(dual="active"),
+}
+EVERY_ALGORITHM = {name: make() for name, make in catalogue.algorithms().items()} | OPTIONS
+"""The whole catalogue at its defaults, and its options."""
+
+
+def cohorts(num_clients: int, seed: int, round: int) -> list[int]:
+    return COHORTS[round % len(COHORTS)]
+
+
+def classifier(norm: bool = True, dropout: float = 0.25, dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(1)
+    layers = [
+        ("inner", nn.Linear(6, 8)),
+        ("norm", nn.BatchNorm1d(8) if norm else nn.Identity()),
+        ("tanh", nn.Tanh()),
+        ("drop", nn.Dropout(dropout)),
+        ("outer", nn.Linear(8, 3)),
+    ]
+    return nn.Sequential(OrderedDict(layers)).to(dtype)
+
+
+def classification(sizes: Sequence[int] = SIZES, dtype: torch.dtype = torch.float64, **options: Any) -> ClientData:
+    g = torch.Generator().manual_seed(2)
+    y = torch.randint(3, (sum(sizes),), generator=g)
+    x = torch.randn(len(y), 6, generator=g, dtype=torch.float64) + y[:, None]
+    owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    dataset = Dataset(x.to(dtype), y, classes=("a", "b", "c"))
+    return ClientData(dataset, Partition.from_owners(owners, len(sizes)), **{"batch_size": 5, "epochs": 2, **options})
+
+
+def hard(algorithm: Algorithm) -> Algorithm:
+    """With weight decay, momentum, and clipping that acts."""
+    local = partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
+    return algorithm.and_then(Clip(0.5), local=local)
+
+
+def per_epoch(round: int, epoch: int) -> float:
+    return 0.9**round * 0.7**epoch
+
+
+def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options: Any) -> Federation:
+    """A federation of the six clients, unless `options` say otherwise."""
+    module = options.pop("module", None) or classifier()
+    clients = options.pop("clients", None) or classification()
+    given = {"rounds": 3, "participation": cohorts, "schedule": per_epoch, **options}
+    return Federation(fabric or Fabric(accelerator="cpu", devices=1), module, algorithm, clients, **given)
+
+
+def trained(algorithm: Algorithm, **options: Any) -> Federation:
+    """The same, after its rounds."""
+    run = federation(algorithm, **options)
+    for _ in range(run.rounds):
+        run.train_round()
+    return run
+
+
+def rows(run: Federation, name: str) -> Tensor:
+    """What every client keeps under `name`; as it began for those that never took part."""
+    term = next(i for i, t in enumerate(run.algorithm.terms) if name in t.client)
+    begun = run.algorithm.terms[term].client[name](run.first, run.first)
+    store, device = run.store, run.w.device
+    return torch.stack(
+        [store.read(i, device)[term][name] if store.has(i) else begun for i in range(run.clients.num_clients)]
+    )
+
+
+def server(run: Federation, name: str) -> Tensor:
+    """What the server keeps under `name`."""
+    return next(states[name] for states in run.shared if name in states)
+
+
+def everything(run: Federation) -> dict[str, Tensor]:
+    """The global model, its buffers, all states of the server and of the clients."""
+    kept = {"model": run.w.detach(), **run.buffers, "visited": run.store.place >= 0}
+    for i, states in enumerate(run.shared):
+        kept |= {f"server {name} {i}": state for name, state in states.items()}
+    for term in run.algorithm.terms:
+        kept |= {f"clients' {name}": rows(run, name) for name in term.client}
+    return kept
+
+
+def distances(run: Federation, other: Federation) -> dict[str, float]:
+    """How far two runs are apart, thing by thing."""
+    mine, theirs = everything(run), everything(other)
+    assert mine.keys() == theirs.keys()
+    return {name: float((mine[name].double() - theirs[name].double()).abs().max()) for name in mine}
+
+
+# ----------------------------------------------------------------------------------- linear regressions of two weights
+
+INPUTS = ([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 2.0]])
+TARGETS = ([1, 2], [6, 0], [0, 3])
+"""Client i minimises `1/4 sum_j (x_ij w - y_ij)^2`: three different minima."""
+
+
+def half_square(out: Tensor, y: Tensor) -> Tensor:
+    return 0.5 * (out[:, 0] - y).square().mean()
+
+
+def line() -> nn.Module:
+    """Two weights, both 0."""
+    module = nn.Linear(2, 1, bias=False).double()
+    nn.init.zeros_(module.weight)
+    return module
+
+
+def regression(algorithm: Algorithm, *, steps: int = 4, lr: float = 0.1, **options: Any) -> Federation:
+    """Three clients with two samples each and full-batch steps: what is random is the cohort only."""
+    x = torch.tensor(INPUTS, dtype=torch.float64).reshape(-1, 2)
+    y = torch.tensor(TARGETS).flatten()
+    parts = Partition.from_lists([[0, 1], [2, 3], [4, 5]])
+    clients = ClientData(Dataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
+    given = {"schedule": lambda round, epoch: 1.0, "participation": two_of_three, "loss": half_square, **options}
+    return federation(algorithm.and_then(local=partial(SGD, lr=lr)), module=line(), clients=clients, **given)
+
+
+def two_of_three(num_clients: int, seed: int, round: int) -> list[int]:
+    return [[0, 1], [1, 2], [0, 2], [2]][round % 4]
+
+
+def all_three(num_clients: int, seed: int, round: int) -> list[int]:
+    return [0, 1, 2]
+
+
+def mean_gradient(w: Tensor) -> Tensor:
+    """Of the mean of the three clients' objectives."""
+    x, y = torch.tensor(INPUTS, dtype=w.dtype), torch.tensor(TARGETS, dtype=w.dtype)
+    return ((x @ w - y)[..., None] * x).mean((0, 1))
+
+
+def layout(module: nn.Module | None = None) -> Layout:
+    return Layout(module or line())

@@ -1,0 +1,134 @@
+"""The command line: signatures become options, and a mistake gets one sentence."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from fl_lightning import cli
+
+
+@dataclass(frozen=True)
+class Few:
+    """Options.
+
+    Attributes:
+        rounds: How many.
+        clip: Largest norm.
+        mode: How.
+        run_dir: Where.
+        resume: Go on.
+    """
+
+    rounds: int = 10
+    clip: float | None = None
+    mode: Literal["fast", "slow"] = "fast"
+    run_dir: Path | None = None
+    resume: bool = False
+
+
+def first(rho: float = 0.1, carry: bool = False) -> str:
+    """The first."""
+    return f"first {rho} {carry}"
+
+
+def second(y: object, hidden: tuple[int, ...] = (2, 3), first_participation: Literal["init", "skip"] = "init") -> str:
+    """The second."""
+    return f"second {hidden} {first_participation}"
+
+
+def needy(name: str) -> str:
+    """Needs a name."""
+    return name
+
+
+PARTS = {"algorithm": cli.Part({"first": first, "second": second, "needy": needy}, "first", given=frozenset({"y"}))}
+
+
+def parse(*argv: str, **defaults: Any) -> tuple[dict[str, Any], dict[str, cli.Chosen]]:
+    return cli.parse([Few], PARTS, argv, **defaults)
+
+
+def sentence(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        parse(*argv)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    return said
+
+
+def test_types_come_from_the_signature() -> None:
+    options, chosen = parse("--rounds=3", "--clip", "1e-2", "--mode", "slow", "--run-dir", "a/b", "--resume")
+    assert options == {"rounds": 3, "clip": 0.01, "mode": "slow", "run_dir": Path("a/b"), "resume": True}
+    assert chosen["algorithm"]() == "first 0.1 False"
+
+
+def test_a_part_has_the_options_of_what_was_chosen() -> None:
+    _, chosen = parse("--algorithm", "second", "--algorithm.hidden", "5,6", "--algorithm.first-participation", "skip")
+    assert chosen["algorithm"](None) == "second (5, 6) skip"
+
+
+def test_underscores_and_hyphens_are_alike() -> None:
+    assert parse("--run_dir", "x")[0] == parse("--run-dir", "x")[0]
+
+
+def test_defaults_of_the_recipe_then_the_file_then_flags(tmp_path: Path) -> None:
+    preset = tmp_path / "preset.yaml"
+    preset.write_text("rounds: 5\nclip: 1e-1\nalgorithm: {name: first, rho: 0.7, carry: true}\n")
+    options, chosen = parse("--config", str(preset), "--rounds", "6", mode="slow")
+    assert (options["rounds"], options["clip"], options["mode"]) == (6, 0.1, "slow")
+    assert chosen["algorithm"]() == "first 0.7 True"
+
+
+def test_none_is_a_value() -> None:
+    assert parse("--clip", "none", clip=3.0)[0]["clip"] is None
+
+
+def test_an_own_function_lies_in_a_file(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("def mine(beta: float = 2.0) -> float:\n    return beta\n")
+    _, chosen = parse("--algorithm", f"{own}:mine", "--algorithm.beta", "4")
+    assert chosen["algorithm"]() == 4.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--algorithm", "fisrt"], ["fisrt", "did you mean first"]),
+        (["--round", "3"], ["--round", "--rounds"]),
+        (["--algorithm.roh", "3"], ["--algorithm.rho"]),
+        (["--rounds", "many"], ["--rounds", "'many'", "whole number"]),
+        (["--mode", "fsat"], ["fast, slow", "did you mean fast"]),
+        (["--algorithm", "needy"], ["--algorithm.name", "needed"]),
+        (["--config", "missing.yaml"], ["missing.yaml"]),
+        (["--algorithm", "missing.py:f"], ["missing.py"]),
+        (["--algorithm.carry", "perhaps"], ["neither true nor false"]),
+        (["--rounds"], ["--rounds"]),
+        (["stray"], ["stray"]),
+    ],
+)
+def test_a_mistake_gets_one_sentence(argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    said = sentence(capsys, *argv)
+    for word in words:
+        assert word in said
+
+
+def test_a_mistake_in_the_file_gets_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    preset = tmp_path / "preset.yaml"
+    preset.write_text("ruonds: 5\n")
+    assert "'ruonds'; did you mean rounds" in sentence(capsys, "--config", str(preset))
+    preset.write_text("rounds: 5.5\n")
+    assert "rounds: 5.5 is not a whole number" in sentence(capsys, "--config", str(preset))
+
+
+def test_help_shows_the_options_of_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse("--algorithm", "second", "--help")
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert "--algorithm.hidden" in shown
+    assert "--algorithm.rho" not in shown
+    assert "How many." in shown

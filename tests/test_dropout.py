@@ -1,0 +1,123 @@
+"""Dropout by key: the statistics of `nn.Dropout`, and masks that depend on the key alone."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fl_lightning.dropout import KeyedDropout, use_keys
+from fl_lightning.randomness import derived_seed
+
+COUNT = 200_000
+
+
+def at(key: int, p: float = 0.5) -> KeyedDropout:
+    layer = KeyedDropout(p)
+    layer.key.fill_(key)
+    return layer
+
+
+def mask(key: int, p: float = 0.5, count: int = COUNT) -> Tensor:
+    return at(key, p)(torch.ones(count)) > 0
+
+
+def key(client: int, round: int = 0, layer: int = 0) -> int:
+    """As `Federation` and `Executor` make them."""
+    return derived_seed(0, "dropout", round, client) + layer
+
+
+def correlation(a: Tensor, b: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([a.double(), b.double()]))[0, 1])
+
+
+NOISE = 5 / COUNT**0.5
+"""Five standard deviations of a correlation of independent bits."""
+
+
+@pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("client", range(3))
+def test_it_keeps_the_right_fraction_and_scales_it_up(p: float, client: int) -> None:
+    out = at(key(client), p)(torch.ones(COUNT))
+    assert out.unique().tolist() == pytest.approx([0.0, 1 / (1 - p)])
+    assert abs(float((out > 0).double().mean()) - (1 - p)) < 5 * (p * (1 - p) / COUNT) ** 0.5
+
+
+def test_p_0_keeps_all_and_p_1_drops_all() -> None:
+    x = torch.randn(5, 7)
+    assert at(1, p=0.0)(x).equal(x)
+    assert at(1, p=1.0)(x).equal(torch.zeros(5, 7))
+
+
+def test_in_evaluation_it_is_the_identity_and_keeps_its_key() -> None:
+    layer, x = at(1).eval(), torch.randn(5, 7)
+    assert layer(x).equal(x)
+    assert int(layer.key) == 1
+
+
+def test_equal_keys_give_equal_masks() -> None:
+    assert mask(key(3)).equal(mask(key(3)))
+
+
+def test_steps_clients_rounds_and_layers_have_unrelated_masks() -> None:
+    layer, ones = at(key(0)), torch.ones(COUNT)
+    masks = {f"step {i}": layer(ones) > 0 for i in range(4)}
+    masks |= {f"client {i}": mask(key(i)) for i in range(1, 4)}
+    masks |= {f"round {i}": mask(key(0, round=i)) for i in range(1, 4)}
+    masks |= {f"layer {i}": mask(key(0, layer=i)) for i in range(1, 6)}
+    names = list(masks)
+    related = {
+        (a, b): r for i, a in enumerate(names) for b in names[:i] if abs(r := correlation(masks[a], masks[b])) > NOISE
+    }
+    assert not related
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 4, 8, 28, 32, 64, 256, 1024])
+def test_neighbours_have_unrelated_fates(distance: int) -> None:
+    for client in range(3):
+        kept = mask(key(client))
+        assert abs(correlation(kept[:-distance], kept[distance:])) < NOISE
+
+
+@pytest.mark.parametrize("key", [0, 1, 2, 3, 2**32, 2**63 - 1])
+def test_odd_keys_are_as_good_as_any(key: int) -> None:
+    kept = mask(key)
+    assert abs(float(kept.double().mean()) - 0.5) < NOISE
+    assert abs(correlation(kept[:-1], kept[1:])) < NOISE
+
+
+def test_the_gradient_goes_where_the_values_went() -> None:
+    x = torch.ones(100, requires_grad=True)
+    out = at(5, p=0.2)(x)
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.equal(out.detach())
+
+
+def test_under_vmap_each_client_has_the_masks_it_has_alone() -> None:
+    keys, x = torch.tensor([key(i) for i in range(4)]), torch.randn(4, 6, 3)
+    layer = KeyedDropout(0.4)
+
+    def twice(k: Tensor, x: Tensor) -> Tensor:
+        moved = {"key": k.clone()}
+        return torch.stack([functional_call(layer, moved, (x,)) for _ in range(2)])
+
+    def alone(k: int, x: Tensor) -> Tensor:
+        own = at(k, 0.4)
+        return torch.stack([own(x) for _ in range(2)])
+
+    together = vmap(twice)(keys, x)
+    assert together.equal(torch.stack([alone(int(k), row) for k, row in zip(keys, x, strict=True)]))
+    assert not together[:, 0].equal(together[:, 1])
+
+
+def test_use_keys_replaces_every_dropout_and_leaves_the_state_dict_alone() -> None:
+    shared = nn.Dropout(0.5)
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.BatchNorm1d(2))
+    model = nn.Sequential(inner, shared, nn.Linear(2, 2), shared, nn.Dropout2d(0.3)).eval()
+    before = list(model.state_dict())
+    assert use_keys(model) == ["0.1.key", "1.key", "3.key"]
+    assert list(model.state_dict()) == before
+    assert [m.p for m in model.modules() if isinstance(m, KeyedDropout)] == [0.1, 0.5, 0.5]
+    assert not any(m.training for m in model.modules())
+    assert isinstance(model[4], nn.Dropout2d)
+    assert use_keys(model) == ["0.1.key", "1.key", "3.key"]

@@ -1,0 +1,181 @@
+"""A run, its folder, its files: what a recipe's user finds afterwards."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from fl_lightning import models
+from fl_lightning.data import sources
+from fl_lightning.experiment import Experiment
+
+TAGS = [
+    "train/loss",
+    "client/drift",
+    "server/update_norm",
+    "local/lr",
+    "comm/uplink_mb",
+    "comm/downlink_mb",
+    "test/accuracy",
+    "test/loss",
+    "time/train_s",
+    "time/aggregate_s",
+    "time/evaluate_s",
+    "time/round_s",
+]
+
+
+def experiment(folder: Path, *argv: str, **defaults: Any) -> Experiment:
+    options = {"clients": 8, "participation": 0.5, "rounds": 4, "batch_size": 32, "algorithm": "scaffold", **defaults}
+    arguments = ["--run-dir", str(folder), "--accelerator", "cpu", *argv]
+    return Experiment([sources.digits], [models.mlp], argv=arguments, **options)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def results(folder: Path) -> list[dict[str, str]]:
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows(folder)]
+
+
+def model(folder: Path) -> torch.Tensor:
+    state = torch.load(folder / "model.pt", weights_only=True)
+    return torch.cat([t.flatten() for t in state.values()])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    experiment(folder).run()
+    return folder
+
+
+def test_metrics_csv_has_the_round_and_every_tag(finished: Path) -> None:
+    table = rows(finished)
+    assert next(iter(table[0])) == "round"
+    assert set(table[0]) == {"round", *TAGS}
+    assert [int(row["round"]) for row in table] == [1, 2, 3, 4]
+    assert all(row[tag] for row in table for tag in TAGS)
+
+
+def test_tensorboard_has_the_same_scalars_hyper_parameters_and_the_partition(finished: Path) -> None:
+    events = EventAccumulator(str(finished))
+    events.Reload()
+    for tag in TAGS:
+        table = [(int(row["round"]), float(row[tag])) for row in rows(finished)]
+        assert [(s.step, pytest.approx(s.value, rel=1e-6)) for s in events.Scalars(tag)] == table
+    assert "partition" in events.Tags()["images"]
+    assert "_hparams_/session_start_info" in events._plugin_to_tag_to_content["hparams"]
+
+
+def test_config_and_environment_tell_how_to_repeat_the_run(finished: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((finished / "config.yaml").read_text())
+    assert config["algorithm"] == {"name": "scaffold", "server_lr": 1.0}
+    assert {"torch", "git_commit", "command"} <= set(yaml.safe_load((finished / "environment.yaml").read_text()))
+    again = tmp_path / "again"
+    experiment(again, "--config", str(finished / "config.yaml"), algorithm="fedavg", rounds=1).run()
+    assert results(again) == results(finished)
+    assert torch.equal(model(again), model(finished))
+
+
+def test_resume_equals_never_stopping(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    experiment(folder, "--rounds", "2").run()
+    experiment(folder, "--rounds", "4", "--resume").run()
+    assert results(folder) == results(finished)
+    assert torch.equal(model(folder), model(finished))
+
+
+def test_resume_drops_what_came_after_the_checkpoint(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    killed = experiment(folder, "--checkpoint-every", "2", "--rounds", "4")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fl_lightning.callbacks.Evaluation.on_round_end", _interrupt_after(3))
+        with pytest.raises(KeyboardInterrupt):
+            killed.run()
+    experiment(folder, "--resume", "--rounds", "4").run()
+    assert [row["round"] for row in rows(folder)] == ["1", "2", "3", "4"]
+    assert torch.equal(model(folder), model(finished))
+
+
+def _interrupt_after(round: int) -> Any:
+    def on_round_end(self: Any, federation: Any, metrics: dict[str, float]) -> None:
+        metrics.update({"test/accuracy": 0.0, "test/loss": 0.0})
+        if federation.round > round:
+            raise KeyboardInterrupt
+
+    return on_round_end
+
+
+def test_stacked_gives_the_same_run(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stacked"
+    experiment(folder, "--executor", "stacked", "--width", "3").run()
+    assert torch.allclose(model(folder), model(finished), atol=1e-5)
+
+
+def test_the_exported_model_loads_into_the_plain_network(finished: Path) -> None:
+    models.mlp(64, 10).load_state_dict(torch.load(finished / "model.pt", weights_only=True), strict=True)
+
+
+def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
+    folder = tmp_path / "few"
+    experiment(folder, "--evaluate-every", "3").run()
+    assert [bool(row["test/accuracy"]) for row in rows(folder)] == [False, False, True, True]
+    _, test = sources.digits()
+    network = models.mlp(64, 10)
+    network.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    with torch.inference_mode():
+        out = network(test.inputs(torch.arange(len(test))))
+    assert float(rows(folder)[-1]["test/accuracy"]) == pytest.approx(float((out.argmax(1) == test.y).double().mean()))
+    loss = torch.nn.functional.cross_entropy(out, test.y)
+    assert float(rows(folder)[-1]["test/loss"]) == pytest.approx(float(loss), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--participation", "1.5"], ["participation", "1.5"]),
+        (["--rounds", "0"], ["at least one round"]),
+        (["--batch-size", "0"], ["batch"]),
+        (["--local-epochs", "-1"], ["epochs"]),
+        (["--partition.min-size", "1000"], ["min_size", "1000"]),
+        (["--clients", "100000"], ["100000"]),
+        (["--partition", "by_domain"], ["no domains", "--partition"]),
+        (["--lr", "1e12"], ["round 1", "no longer finite", "1e+12"]),
+        (["--executor", "stacked", "--width", "0"], ["width"]),
+        (["--evaluate-every", "0"], ["n-th round"]),
+        (["--resume"], ["nothing to resume"]),
+    ],
+)
+def test_bad_input_gets_one_sentence(
+    argv: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        experiment(tmp_path / "bad", *argv).run()
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    for word in words:
+        assert word in said
+
+
+def test_a_folder_with_a_run_is_not_overwritten(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (finished / "metrics.csv").read_text()
+    with pytest.raises(SystemExit):
+        experiment(finished).run()
+    assert "holds a run already" in capsys.readouterr().err
+    assert (finished / "metrics.csv").read_text() == before
+
+
+def test_resuming_with_other_options_is_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        experiment(finished, "--resume", "--lr", "0.3", "--seed", "7").run()
+    said = capsys.readouterr().err
+    assert "lr was 0.1 and is now 0.3" in said
+    assert "seed was 0 and is now 7" in said

@@ -1,0 +1,319 @@
+"""The round, its scalars, and going on from a checkpoint."""
+
+import gc
+import re
+import tempfile
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from problems import (
+    COHORTS,
+    EVERY_ALGORITHM,
+    SIZES,
+    all_three,
+    classification,
+    classifier,
+    distances,
+    federation,
+    hard,
+    per_epoch,
+    regression,
+    trained,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
+from torch.optim import SGD
+
+from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, by_size, catalogue, uniform
+from fl_lightning.data import Partition
+from fl_lightning.terms import LESAM, SAM
+
+STACKED = partial(Stacked, width=3)
+EXECUTORS = pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
+
+
+def plain_fedavg(module: nn.Module, data: Any, cohort: list[int], sizes: list[float], lr: float, **sgd: float) -> list:
+    """One round of FedAvg as anyone would write it; the clients' models and their weighted mean."""
+    models = []
+    for client in cohort:
+        own = classifier(norm=False, dropout=0.0)
+        own.load_state_dict(module.state_dict())
+        optimizer = SGD(own.parameters(), lr=lr, **sgd)
+        batches = data.visit(client, 0)
+        for k, epoch in enumerate(batches.epochs):
+            x, y = batches[k]
+            optimizer.param_groups[0]["lr"] = lr * per_epoch(0, epoch)
+            optimizer.zero_grad()
+            F.cross_entropy(own(x), y).backward()
+            optimizer.step()
+        models.append(parameters_to_vector(own.parameters()).detach())
+    total = sum(sizes)
+    return [models, sum(n / total * w for n, w in zip(sizes, models, strict=True))]
+
+
+def one_round(algorithm: Algorithm, executor: Any = Sequential) -> tuple[Federation, dict[str, float]]:
+    run = federation(algorithm, module=classifier(norm=False, dropout=0.0), executor=executor)
+    return run, run.train_round()
+
+
+@EXECUTORS
+@pytest.mark.parametrize("weight", [uniform, by_size])
+def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> None:
+    sgd = {"momentum": 0.9, "weight_decay": 0.01}
+    run, metrics = one_round(Algorithm(local=partial(SGD, lr=0.1, **sgd), weight=weight), executor)
+    sizes = [SIZES[i] if weight is by_size else 1 for i in COHORTS[0]]
+    module = classifier(norm=False, dropout=0.0)
+    models, mean = plain_fedavg(module, classification(), COHORTS[0], sizes, 0.1, **sgd)
+    torch.testing.assert_close(run.w.detach(), mean, rtol=0, atol=1e-12)
+    start = parameters_to_vector(module.parameters()).detach()
+    drift = sum(n * (w - mean).square().sum() for n, w in zip(sizes, models, strict=True)) / sum(sizes)
+    assert metrics["client/drift"] == pytest.approx(float(drift), rel=1e-9)
+    assert metrics["server/update_norm"] == pytest.approx(float((mean - start).norm()), rel=1e-12)
+
+
+def test_the_scalars_of_a_round() -> None:
+    run, metrics = federation(catalogue.scaffold()), {}
+    for round, cohort in enumerate(COHORTS):
+        metrics = run.train_round()
+        # float64: the model's 83 + 16 of BatchNorm numbers and the variate's 99; 16 + 1 buffers
+        down = up = (2 * (6 * 8 + 8 + 16 + 8 * 3 + 3) * 8 + 17 * 8) / 1e6 * len(cohort)
+        assert metrics["comm/uplink_mb"] == pytest.approx(up)
+        assert metrics["comm/downlink_mb"] == pytest.approx(down)
+        assert metrics["local/lr"] == pytest.approx(0.1 * 0.9**round)
+    assert metrics.keys() == {
+        "train/loss",
+        "client/drift",
+        "server/update_norm",
+        "local/lr",
+        "comm/uplink_mb",
+        "comm/downlink_mb",
+        "time/train_s",
+        "time/aggregate_s",
+    }
+
+
+def loss_of(module: nn.Module, batch: tuple[Tensor, Tensor]) -> float:
+    return F.cross_entropy(module(batch[0]), batch[1]).item()
+
+
+@EXECUTORS
+def test_the_training_loss_is_the_mean_of_clients_of_the_mean_over_their_steps(executor: Any) -> None:
+    """With a learning rate that moves nothing, by evaluating the first model on every batch."""
+    local = partial(SGD, lr=1e-300)
+    run, metrics = one_round(Algorithm(SAM(0.5), local=local, weight=by_size), executor)
+    module, data = classifier(norm=False, dropout=0.0), classification()
+    visits = [data.visit(client, 0) for client in COHORTS[0]]
+    with torch.no_grad():
+        losses = [[loss_of(module, visit[k]) for k in range(len(visit))] for visit in visits]
+    assert metrics["train/loss"] == pytest.approx(fmean(map(fmean, losses)), rel=1e-12)
+    assert run.w.equal(run.first)
+
+
+def test_the_server_may_have_momentum() -> None:
+    """FedAvgM: m <- 0.5 m + delta, w <- w + 2 m, on a problem where delta is known: one step of full batches."""
+    algorithm = Algorithm(server=partial(SGD, lr=2.0, momentum=0.5))
+    run = regression(algorithm, steps=1, participation=all_three)
+    w, m = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    for _ in range(3):
+        plain = regression(Algorithm(), steps=1, participation=all_three)
+        plain.w.data.copy_(w)
+        plain.train_round()
+        m = 0.5 * m + plain.w.detach() - w
+        w = w + 2 * m
+        run.train_round()
+        torch.testing.assert_close(run.w.detach(), w, rtol=0, atol=1e-12)
+
+
+def test_fit_runs_the_rounds_that_remain_and_tells_the_callbacks() -> None:
+    heard: list[str] = []
+
+    class Listener:
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("on_"):
+                raise AttributeError(name)
+
+            def heard_it(federation: Federation, metrics: dict[str, float] | None = None) -> None:
+                heard.append(f"{name} {federation.round}")
+                if name == "on_round_logged":
+                    assert metrics is not None
+                    assert {"time/evaluate_s", "time/round_s", "train/loss"} <= metrics.keys()
+
+            return heard_it
+
+    run = federation(Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=[Listener()]))
+    run.train_round()
+    run.fit()
+    each = [f"{event} {round}" for round in (2, 3) for event in ("on_round_end", "on_round_logged")]
+    assert [event for event in heard if "setup" not in event] == ["on_fit_start 1", *each, "on_fit_end 3"]
+    run.fit()
+    assert run.round == 3
+
+
+def test_load_global_gives_the_module_with_the_global_model() -> None:
+    run = trained(hard(Algorithm()), executor=STACKED)
+    module = run.load_global()
+    assert not module.training
+    torch.testing.assert_close(parameters_to_vector(module.parameters()), run.w.detach(), rtol=0, atol=0)
+    assert module.get_buffer("norm.running_mean").equal(run.buffers["norm.running_mean"])
+
+
+# ------------------------------------------------------------------------------------------------------ bad news
+
+
+@EXECUTORS
+def test_divergence_is_told_in_a_sentence(executor: Any) -> None:
+    run = regression(Algorithm(), lr=1e6, steps=40, rounds=20, participation=all_three, executor=executor)
+    with pytest.raises(Diverged, match=r"round \d+ of 20: .*no longer finite .*1e\+06.*Lower the learning rate"):
+        run.fit()
+
+
+@pytest.mark.parametrize("weights", [[0.0] * 5, [1.0, -1.0, 1, 1, 1], [float("nan")] * 5])
+def test_impossible_aggregation_weights_are_refused(weights: list[float]) -> None:
+    run = federation(Algorithm(weight=lambda cohort: torch.tensor(weights)))
+    with pytest.raises(ValueError, match="aggregation weights must be finite, not negative and not all zero"):
+        run.train_round()
+
+
+def test_aggregation_weights_see_sizes_and_labels() -> None:
+    seen = []
+
+    def weight(cohort: Any) -> Tensor:
+        seen.append(cohort)
+        return cohort.size
+
+    run = federation(Algorithm(weight=weight))
+    run.train_round()
+    assert seen[0].size.tolist() == pytest.approx([SIZES[i] * 6 / sum(SIZES) for i in COHORTS[0]])
+    assert seen[0].labels.sum(1).tolist() == [SIZES[i] for i in COHORTS[0]]
+
+
+def test_a_simulation_has_at_least_one_round() -> None:
+    with pytest.raises(ValueError, match="at least one round, not 0"):
+        federation(Algorithm(), rounds=0)
+
+
+@EXECUTORS
+def test_dropout_is_each_clients_and_each_rounds_own(executor: Any) -> None:
+    """Two clients with the same samples in the same order differ by their dropout alone."""
+    clients = classification(shuffle=False)
+    clients.partition = Partition.from_lists([range(10), range(10)])
+
+    def model(client: int, round: int, dropout: float) -> Tensor:
+        options = {"participation": lambda *_: [client], "schedule": Decay(), "clients": clients}
+        run = federation(Algorithm(), module=classifier(norm=False, dropout=dropout), executor=executor, **options)
+        run.round = round
+        run.train_round()
+        return run.w.detach()
+
+    assert model(0, 0, 0.0).equal(model(1, 1, 0.0))
+    assert not model(0, 0, 0.5).equal(model(1, 0, 0.5))
+    assert not model(0, 0, 0.5).equal(model(0, 1, 0.5))
+    assert model(0, 0, 0.5).equal(model(0, 0, 0.5))
+
+
+def test_decay_multiplies_every_round() -> None:
+    assert [Decay(0.5)(round, 7) for round in range(3)] == [1.0, 0.5, 0.25]
+
+
+# ------------------------------------------------------------------------------------------------- save and go on
+
+
+STATEFUL = ["scaffold", "fedlesam_d", "fedadam", "fedtoga, fusion carried", "fedlesam, last round"]
+
+
+def saved(run: Federation, path: Path) -> None:
+    torch.save(run.state_dict(), path)
+    run.store.pin()
+
+
+@EXECUTORS
+@pytest.mark.parametrize("name", STATEFUL)
+def test_to_stop_and_go_on_is_never_to_have_stopped(name: str, executor: Any, tmp_path: Path) -> None:
+    """Bit by bit; also when rounds were run, and abandoned, between the save and the restart."""
+    algorithm = hard(EVERY_ALGORITHM[name])
+    algorithm.server = partial(SGD, lr=0.7, momentum=0.3)
+    options = {"rounds": 4, "executor": executor, "participation": client_3_comes_late}
+    never = trained(algorithm, **options)
+    for abandoned in (0, 1, 2):
+        first = federation(algorithm, state_dir=tmp_path / str(abandoned), **options)
+        for _ in range(2):
+            first.train_round()
+        saved(first, tmp_path / "last.ckpt")
+        for _ in range(abandoned):
+            first.train_round()
+        again = federation(algorithm, module=other_start(), state_dir=tmp_path / str(abandoned), **options)
+        again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
+        assert again.round == 2
+        again.fit()
+        assert again.round == 4
+        assert distances(again, never) == dict.fromkeys(distances(again, never), 0.0)
+
+
+def client_3_comes_late(num_clients: int, seed: int, round: int) -> list[int]:
+    """After the save, when its states begin at w^0."""
+    return [[0, 1, 2, 4, 5], [0, 2], [0, 3, 4], [1, 3]][round]
+
+
+def other_start() -> nn.Module:
+    """w^0 is in the checkpoint, whatever model a run is resumed with."""
+    module = classifier()
+    nn.init.zeros_(module.get_parameter("outer.weight"))
+    return module
+
+
+def test_a_run_may_go_on_with_the_other_executor(tmp_path: Path) -> None:
+    algorithm = hard(catalogue.scaffold())
+    never = trained(algorithm)
+    first = federation(algorithm, state_dir=tmp_path / "states")
+    first.train_round()
+    saved(first, tmp_path / "last.ckpt")
+    again = federation(algorithm, state_dir=tmp_path / "states", executor=STACKED)
+    again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
+    again.fit()
+    assert max(distances(again, never).values()) < 1e-10
+
+
+OTHERS = {
+    "another method without server states": Algorithm(LESAM()),
+    "fewer terms": Algorithm(),
+    "other server states": catalogue.scaffold(),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_checkpoint_of_another_algorithm_is_refused(other: str) -> None:
+    state = federation(Algorithm(SAM())).state_dict()
+    with pytest.raises(ValueError, match=re.escape("terms ['SAM()']; this run has")):
+        federation(OTHERS[other]).load_state_dict(state)
+
+
+def test_a_checkpoint_of_another_model_or_other_clients_is_refused() -> None:
+    state = federation(Algorithm()).state_dict()
+    with pytest.raises(ValueError, match=r"99 parameters.*this run has 83"):
+        federation(Algorithm(), module=classifier(norm=False)).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"6 clients.*this run has 99, 3"):
+        federation(Algorithm(), clients=classification([5, 5, 5])).load_state_dict(state)
+
+
+def test_other_coefficients_may_go_on_from_a_checkpoint() -> None:
+    run = federation(catalogue.fedtoga(rho=0.1))
+    run.train_round()
+    other = federation(catalogue.fedtoga(rho=0.2))
+    other.load_state_dict(run.state_dict())
+    assert other.w.equal(run.w)
+
+
+def test_a_temporary_client_store_goes_with_its_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run = federation(catalogue.scaffold())
+    run.train_round()
+    assert [file.name for file in tmp_path.rglob("*.rows")] == ["0.c_i.rows"]
+    del run
+    gc.collect()
+    assert not list(tmp_path.iterdir())
