@@ -217,7 +217,7 @@ def fedtoga(
     lam: float = 0.1,
     perturbation: Literal["local", "neighbour", "fusion"] = "local",
     carry: bool = False,
-    delta: Literal["gradient", "epochs", "steps"] = "gradient",
+    delta: Literal["steps", "epochs", "gradient"] = "steps",
     dual: Literal["all", "active"] = "all",
 ) -> Algorithm:
     """FedTOGA: perturbation and dual corrected by the global trend Delta (arXiv 2408.14144, Algorithm 1).
@@ -232,8 +232,9 @@ def fedtoga(
             for what its code family uses as the multiplier itself.
         perturbation: Ascend along the own gradient, the previous perturbed one (one pass a step), or their sum.
         carry: Keep the previous perturbed gradient from one visit of a client to the next.
-        delta: What the mean movement is divided by: the length of the path, which makes Delta a gradient (as FedCM's),
-            the number of epochs (the paper's experiments) or of steps (its proofs).
+        delta: What the mean movement is divided by: the number of local steps (the letter of Algorithm 1, and its
+            proofs), of epochs (the K of its experiments), or the length of the path, which makes Delta a gradient as
+            FedCM's; the last one acts like server momentum beta, and wants a smaller one where clients differ much.
         dual: The server's dual sums over all clients (the fixed point of the paper's appendix) or over the active ones
             (the letter of Algorithm 1).
     """

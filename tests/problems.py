@@ -32,7 +32,7 @@ OPTIONS = {
     "fedtoga, fusion": catalogue.fedtoga(perturbation="fusion"),
     "fedtoga, fusion carried": catalogue.fedtoga(perturbation="fusion", carry=True),
     "fedtoga, over epochs": catalogue.fedtoga(delta="epochs"),
-    "fedtoga, over steps": catalogue.fedtoga(delta="steps"),
+    "fedtoga, as a gradient": catalogue.fedtoga(delta="gradient"),
     "fedtoga, active dual": catalogue.fedtoga(dual="active"),
 }
 EVERY_ALGORITHM = {name: make() for name, make in catalogue.algorithms().items()} | OPTIONS

@@ -48,7 +48,7 @@ TABLE = {
     "fedtoga, fusion": (2, 1, 2, 1, 2),
     "fedtoga, fusion carried": (2, 1, 2, 2, 2),
     "fedtoga, over epochs": (2, 1, 2, 1, 2),
-    "fedtoga, over steps": (2, 1, 2, 1, 2),
+    "fedtoga, as a gradient": (2, 1, 2, 1, 2),
     "fedtoga, active dual": (2, 1, 2, 1, 2),
 }
 

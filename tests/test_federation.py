@@ -301,10 +301,11 @@ def test_a_checkpoint_of_another_model_or_other_clients_is_refused() -> None:
         federation(Algorithm(), clients=classification([5, 5, 5])).load_state_dict(state)
 
 
-def test_other_coefficients_may_go_on_from_a_checkpoint() -> None:
-    run = federation(catalogue.fedtoga(rho=0.1))
+def test_other_coefficients_may_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    run = federation(catalogue.fedtoga(rho=0.1), state_dir=folder)
     run.train_round()
-    other = federation(catalogue.fedtoga(rho=0.2))
+    other = federation(catalogue.fedtoga(rho=0.2), state_dir=folder)
     other.load_state_dict(run.state_dict())
     assert other.w.equal(run.w)
 

@@ -425,7 +425,7 @@ def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
     dual = (1 - gamma) * h_i + pushed + gamma * beta * Delta
     h_new, Delta_new = -lam * rows(run, "h_i")[1], server(run, "Delta")
     torch.testing.assert_close(h_new, dual, rtol=0, atol=1e-12)
-    torch.testing.assert_close(-Delta_new * K * eta, moved, rtol=0, atol=1e-12)  # one client: Delta tells its movement
+    torch.testing.assert_close(-Delta_new * K, moved, rtol=0, atol=1e-12)  # one client: Delta tells its movement
     h = server(run, "h")
     torch.testing.assert_close(run.w.detach(), anchor + moved + h, rtol=0, atol=1e-12)
     lengths = [float((w - u).norm()) for (u, _), (w, _) in zip(log[::2], log[1::2], strict=True)]

@@ -144,7 +144,7 @@ class TOGA(Term):
     kappa: float = 1.0
     beta: float = 0.8
     ascent: Callable[[Oracle, Tensor, Any], Tensor] = own
-    per: Callable[[Any], Tensor] = per_length
+    per: Callable[[Any], Tensor] = per_step
     carry: bool = False
     eps: float = 1e-7
     server = {"Delta": zeros}
