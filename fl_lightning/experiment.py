@@ -169,6 +169,8 @@ class Experiment:
             if o.resume:
                 checkpoint.resume(federation)
             folder.write(self.resolved())
+            if fabric.is_global_zero:
+                partition.save(folder.path)
             fabric.print(self.summary(train, test, partition, federation))
             done = federation.round
             events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=done + 1)

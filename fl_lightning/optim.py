@@ -100,11 +100,20 @@ class GradientTransform(Optimizer):
         if not params:
             raise ValueError("no parameter of the optimizer requires a gradient: unfreeze what is to be trained")
         before, after, losses = [b.clone() for b in self.buffers], list[Tensor](), list[Any]()
+        w = _flat(params)
+        held: Tensor | None = w
+
+        def hold(vector: Tensor) -> None:
+            nonlocal held
+            if vector is not held:  # a method without perturbation never moves the weights
+                held = None  # unknown while they move: an interrupted copy must be undone
+                _copy(params, _split(vector, params))
+                held = vector
 
         def evaluate(w: Tensor, extra: tuple[Loss, ...], taps: tuple[str, ...]) -> Tensor:
             if losses:
                 _copy(self.buffers, before)
-            _copy(params, _split(w, params))
+            hold(w)
             backward = _backward if self._probed else _probing_backward
             losses.append(backward(partial(_ask, closure, extra, taps) if extra else closure, params))
             self._probed = True
@@ -112,11 +121,10 @@ class GradientTransform(Optimizer):
                 after[:] = [b.clone() for b in self.buffers]
             return _flat([torch.zeros_like(p) if p.grad is None else p.grad for p in params])
 
-        w = _flat(params)
         try:
             direction = self.transform(Evaluations(evaluate), w)
         finally:  # also when interrupted: who saves the model then must not save the perturbed one
-            _copy(params, _split(w, params))
+            hold(w)
             _copy(self.buffers, after or before)
         check_shape(direction, w.shape, "the transform returned", "it must return a vector like w")
         for p, part in zip(params, _split(direction, params), strict=True):

@@ -113,6 +113,13 @@ def _interrupt_after(round: int) -> Any:
     return on_round_end
 
 
+def test_the_partition_is_kept_and_can_be_taken_again(finished: Path, tmp_path: Path) -> None:
+    (file,) = finished.glob("partition-*.npz")
+    folder = tmp_path / "again"
+    experiment(folder, "--partition", "saved", "--partition.file", str(file)).run()
+    assert torch.equal(model(folder), model(finished))
+
+
 def test_stacked_gives_the_same_run(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "stacked"
     experiment(folder, "--executor", "stacked", "--width", "3").run()
@@ -151,6 +158,8 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
         (["--executor", "stacked", "--width", "0"], ["width"]),
         (["--evaluate-every", "0"], ["n-th round"]),
         (["--resume"], ["nothing to resume"]),
+        (["--partition", "saved"], ["--partition.file", "needed"]),
+        (["--partition", "saved", "--partition.file", "nowhere.npz"], ["nowhere.npz"]),
     ],
 )
 def test_bad_input_gets_one_sentence(

@@ -4,6 +4,8 @@ Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition`. All 
 and the concentration, and all but `class_priors(reuse=True)` give every sample to exactly one client.
 """
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -244,3 +246,25 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
             "give a multiple of the number of domains, and no more clients per domain than it has samples."
         )
     return Partition.from_owners(domain * each + rank_within(domain) % each, clients, order)
+
+
+def saved(y: Tensor, clients: int, seed: int, *, file: Path) -> Partition:
+    """A partition that an earlier run saved: every run keeps its own as `partition-<digest>.npz` in its folder.
+
+    Args:
+        y: (n,) int64 labels of the data set that it was made of.
+        clients: its number of clients.
+        seed: not used.
+        file: the file.
+
+    Raises:
+        ValueError: it is damaged, or has another number of clients or samples.
+    """
+    partition = Partition.load(file)
+    highest = int(partition.indices.max()) if len(partition.indices) else -1
+    if len(partition) != clients or highest >= len(y):
+        raise ValueError(
+            f"{file} splits at least {highest + 1} samples over {len(partition)} clients; this run has {len(y)} "
+            f"samples and {clients} clients."
+        )
+    return partition

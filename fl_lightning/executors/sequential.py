@@ -1,14 +1,13 @@
 """One client after another, through the live module: any `nn.Module`, any local optimizer."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, TaskLoss, Visit
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit
 from fl_lightning.optim import GradientTransform
 from fl_lightning.oracle import Loss, Oracle, objective
 from fl_lightning.term import States
@@ -21,14 +20,8 @@ class Sequential(Executor):
     The module's parameters and gradients become views of two flat vectors, so nothing is copied in and out of a step.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        layout: Layout,
-        loss: TaskLoss = nn.functional.cross_entropy,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ):
-        super().__init__(module, layout, loss, autocast)
+    def __init__(self, module: nn.Module, layout: Layout, **common: Any):
+        super().__init__(module, layout, **common)
         self.w = nn.Parameter(layout.read(module))
         self.grad = torch.zeros_like(self.w.data)
         parts = zip(layout.parameters(module), layout.split(self.w.data), layout.split(self.grad), strict=True)

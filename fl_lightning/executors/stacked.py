@@ -1,7 +1,7 @@
 """Several clients at once: rows of one matrix, one batched program."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.func import grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, TaskLoss, Visit
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit
 from fl_lightning.oracle import Evaluations, Loss, objective
 from fl_lightning.term import ModelError, States, TermError
 from fl_lightning.vector import Layout
@@ -27,16 +27,8 @@ class Stacked(Executor):
         width: How many clients train at once.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        layout: Layout,
-        loss: TaskLoss = nn.functional.cross_entropy,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        *,
-        width: int = 10,
-    ):
-        super().__init__(module, layout, loss, autocast)
+    def __init__(self, module: nn.Module, layout: Layout, *, width: int = 10, **common: Any):
+        super().__init__(module, layout, **common)
         if width < 1:
             raise ValueError(f"at least one client trains at once, but width is {width}")
         self.width = width
