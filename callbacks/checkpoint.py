@@ -10,7 +10,7 @@ from fl_lightning.federation import Federation, Metrics
 
 
 class Checkpoint:
-    """Writes `last.ckpt` every so many rounds and after the last one, and the global model as `model.pt` at the end.
+    """Writes `last.ckpt` at the start, every so many rounds and at the end, and then the global model as `model.pt`.
 
     The file is written aside and renamed. It holds everything but the rows of the client store, which lie beside it and
     are not overwritten as long as it refers to them. It loads with `weights_only=True`.
@@ -30,10 +30,17 @@ class Checkpoint:
         """The newest checkpoint."""
         return self.folder / "last.ckpt"
 
+    def on_fit_start(self, federation: Federation) -> None:
+        """Save a run that begins: whatever happens to it, it can be resumed."""
+        if federation.round == 0:
+            self._save(federation)
+
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save, when it is time."""
-        if federation.round % self.every and federation.round < federation.rounds:
-            return
+        if federation.round % self.every == 0 or federation.round == federation.rounds:
+            self._save(federation)
+
+    def _save(self, federation: Federation) -> None:
         if federation.fabric.is_global_zero:
             _write(federation.state_dict(), self.path)
         federation.fabric.barrier()

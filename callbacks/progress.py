@@ -48,8 +48,13 @@ class ProgressLine:
 
     def on_fit_end(self, federation: Federation) -> None:
         """Take the line down."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Give the terminal back, also when the run ends early."""
         if self._live:
             self._live.stop()
+            self._live = None
 
 
 def _clock(seconds: float) -> str:

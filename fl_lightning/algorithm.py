@@ -6,17 +6,25 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fl_lightning.oracle import Oracle
-from fl_lightning.term import Fold, States, Term, View, blame, check_message, check_names, returned
+from fl_lightning.term import Fold, States, Term, TermError, View, blame, check_message, check_names, returned
+from fl_lightning.vector import Layout
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""
 
 Facts = Mapping[str, Any]
 """What a view tells besides states (see `View`)."""
+
+
+def trial_facts(layout: Layout, w: Tensor) -> dict[str, Any]:
+    """Facts of a made-up visit, to run hooks outside a round."""
+    one = w.new_ones(())
+    own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one}
+    return {"anchor": w, "share": 0.5, "round": 1, "rounds": 2, "layout": layout, **own}
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,8 @@ class Algorithm:
         weight: Weight = uniform,
     ):
         for term in terms:
+            if not isinstance(term, Term):
+                raise TermError(f"an algorithm is made of terms such as SAM(rho=0.1), not of {term!r}")
             check_names(term)
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
 
@@ -76,6 +86,21 @@ class Algorithm:
         """This algorithm with further, outermost, terms, and with another local optimizer if one is given."""
         terms = (*self.terms, *terms)
         return Algorithm(*terms, local=local or self.local, server=self.server, weight=self.weight)
+
+    def span(self, lrs: Sequence[float]) -> float:
+        """How far a constant unit gradient travels in a visit: the local optimizer's own steps, without weight decay.
+
+        The sum of the learning rates for plain SGD, more with momentum. SCAFFOLD, FedCM and others divide a
+        displacement by it to estimate the mean gradient.
+        """
+        w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        optimizer = self.local([w])
+        for lr in lrs:
+            for group in optimizer.param_groups:
+                group.update(lr=lr, weight_decay=0.0)
+            w.grad = torch.ones_like(w)
+            optimizer.step()
+        return -w.item()
 
     def __repr__(self) -> str:
         return f"Algorithm({', '.join(map(_shown, self.terms))})"

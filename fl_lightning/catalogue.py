@@ -5,7 +5,7 @@ The module is the registry: its public functions are what `--algorithm` finds. D
 
 from collections.abc import Callable
 from functools import partial
-from inspect import getmembers, isfunction
+from inspect import isfunction
 from typing import Literal
 
 from torch.optim import SGD
@@ -233,8 +233,9 @@ def fedtoga(
         perturbation: Ascend along the own gradient, the previous perturbed one (one pass a step), or their sum.
         carry: Keep the previous perturbed gradient from one visit of a client to the next.
         delta: What the mean movement is divided by: the number of local steps (the letter of Algorithm 1, and its
-            proofs), of epochs (the K of its experiments), or the length of the path, which makes Delta a gradient as
-            FedCM's; the last one acts like server momentum beta, and wants a smaller one where clients differ much.
+            proofs: Delta is about the learning rate times a gradient, so that kappa and beta act gently), of epochs
+            (the K of its experiments), or the length of the path, which makes Delta a gradient as FedCM's; that acts
+            like server momentum beta, and wants a smaller one where clients differ much.
         dual: The server's dual sums over all clients (the fixed point of the paper's appendix) or over the active ones
             (the letter of Algorithm 1).
     """
@@ -244,5 +245,5 @@ def fedtoga(
 
 def algorithms() -> dict[str, Callable[..., Algorithm]]:
     """Every algorithm of this module, by name."""
-    here = getmembers(__import__(__name__, fromlist=["*"]), isfunction)
-    return {name: f for name, f in here if f.__annotations__.get("return") is Algorithm}
+    here = {name: f for name, f in globals().items() if isfunction(f) and name[0] != "_"}
+    return {name: here[name] for name in sorted(here) if here[name].__annotations__.get("return") is Algorithm}

@@ -87,9 +87,14 @@ def parse(
     Raises:
         SystemExit: With one sentence, for anything that does not fit.
     """
-    argv = [_normalised(a) for a in argv]
+    argv = normalised(argv)
     config = _config(_values_of(argv, "--config"))
-    named = {name: str(last_value(argv, f"--{name}") or config.get(name, p.default)) for name, p in parts.items()}
+    named = {}
+    for name, part in parts.items():
+        configured, flagged = str(config.get(name, part.default)), last_value(argv, f"--{name}")
+        named[name] = _known(configured if flagged is None else flagged, part)
+        if named[name] != _known(configured, part):  # another function was chosen: the file's options are not its own
+            config = {key: value for key, value in config.items() if not key.startswith(f"{name}.")}
     functions = {name: _function(name, part, named[name]) for name, part in parts.items()}
     own = [_from_field(f, group, defaults) for group in options for f in fields(group)]
     parts_options = {
@@ -201,6 +206,8 @@ def convert(kind: Any, value: Any) -> Any:
             raise ValueError(f"{value!r} is none of {', '.join(arguments)}{_nearest(str(value), arguments)}")
         return value
     if origin is tuple:
+        if not isinstance(value, str | list | tuple):
+            raise ValueError(f"{value!r} is not a list")
         parts = value.split(",") if isinstance(value, str) else value
         return tuple(convert(arguments[0], part) for part in parts)
     if kind is bool:
@@ -240,9 +247,11 @@ def _function(name: str, part: Part, given: str) -> Callable[..., Any]:
         return part.choices[given]
     path, colon, function = given.partition(":")
     if not colon:
-        fail(f"there is no {name} {given!r}{_nearest(given, part.choices)}, or name your own as file.py:function")
+        near = _nearest(given.lower().replace("-", "_"), part.choices)
+        fail(f"there is no {name} {given!r}{near}, or name your own as file.py:function")
     if not Path(path).is_file():
         fail(f"there is no file {path!r}, in which --{name} {given} should lie")
+    sys.path.insert(0, str(Path(path).resolve().parent))
     own = runpy.run_path(path)
     if not callable(own.get(function)):
         fail(f"{path} has no function {function!r}{_nearest(function, [k for k in own if callable(own[k])])}")
@@ -250,7 +259,8 @@ def _function(name: str, part: Part, given: str) -> Callable[..., Any]:
 
 
 def _from_function(part: str, choice: Part, function: Callable[..., Any], own: Mapping[str, Any]) -> list[_Option]:
-    helps, kinds = _helps(function), get_type_hints(function)
+    helps, hints = _helps(function), get_type_hints(function)
+    kinds = {p.name: hints.get(p.name, type(p.default)) for p in signature(function).parameters.values()}
     return [
         _Option(f"{part}.{p.name}", kinds[p.name], own.get(p.name, p.default), helps.get(p.name, ""))
         for p in signature(function).parameters.values()
@@ -268,11 +278,11 @@ def _config(files: Sequence[str]) -> dict[str, Any]:
     for file in files:
         try:
             read = yaml.safe_load(Path(file).read_text()) or {}
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError) as error:
             fail(f"cannot read the configuration {file}: {' '.join(str(error).split())}")
         if not isinstance(read, dict):
             fail(f"the configuration {file} must map names to values, like `rounds: 100`")
-        merged.update(flat(read))
+        merged.update(flat({str(key): value for key, value in read.items()}))
     return merged
 
 
@@ -301,11 +311,19 @@ def _values_of(argv: Sequence[str], flag: str, alone: str | None = None) -> list
     return [v for v in values if v is not None]
 
 
-def _normalised(argument: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument.partition("=")
-    return name.replace("_", "-") + equals + value
+def normalised(argv: Sequence[str]) -> list[str]:
+    """A command line whose flags are spelt with hyphens."""
+    parted = [argument.partition("=") for argument in argv]
+    return [
+        name.replace("_", "-") + equals + value if name.startswith("--") else name + equals + value
+        for name, equals, value in parted
+    ]
+
+
+def _known(name: str, part: Part) -> str:
+    """The choice of that name, however the papers spell it: FedLESAM-S is fedlesam_s."""
+    lower = name.lower().replace("-", "_")
+    return lower if lower in part.choices else name
 
 
 def _nearest(word: str, known: Any) -> str:

@@ -47,6 +47,10 @@ class Bernoulli:
 
     def __call__(self, num_clients: int, seed: int, round: int) -> list[int]:
         """The cohort of a round."""
+        if self.fraction * num_clients < 0.01:
+            raise ValueError(
+                f"with participation {self.fraction} of {num_clients} clients nearly every cohort would be empty"
+            )
         attempt = 0
         while True:
             drawn = torch.rand(num_clients, generator=generator(seed, "cohort", round, attempt)) < self.fraction

@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.algorithm import Algorithm
+from fl_lightning.algorithm import Algorithm, trial_facts
 from fl_lightning.oracle import Loss
-from fl_lightning.term import Begin, States, TermError
+from fl_lightning.term import Begin, States, TermError, begin
 from fl_lightning.vector import Layout
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Counted in numbers (not bytes), for one client.
+    """Counted in numbers (not bytes), for one client; an upper bound where a message could ride on the model.
+
+    FedSpeed with active duals is such a case: its paper sends u_i + h_i alone, the terms send both.
 
     Attributes:
         uplink: Sent to the server after a visit: the model, and messages that cannot be read off the model.
@@ -31,18 +33,6 @@ class Cost:
     client_state: int
     server_state: int
     gradients: int
-
-
-def begin(declared: Mapping[str, Begin], first: Tensor, now: Tensor) -> States:
-    """States as they begin, given w^0 and the model received now."""
-    return {name: beginning(first, now) for name, beginning in declared.items()}
-
-
-def trial_facts(layout: Layout, w: Tensor) -> dict[str, Any]:
-    """Facts of a made-up visit, to run hooks outside a round."""
-    one = w.new_ones(())
-    own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one}
-    return {"anchor": w, "share": 0.5, "round": 1, "rounds": 2, "layout": layout, **own}
 
 
 class _Stub:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD
 
@@ -22,10 +23,11 @@ from fl_lightning.catalogue import algorithms
 from fl_lightning.clients import Bernoulli, FixedSize, Participation
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes
 from fl_lightning.executors import Executor, Sequential, Stacked
-from fl_lightning.federation import Decay, Federation
+from fl_lightning.federation import Federation
 from fl_lightning.loggers import MetricsTable
 from fl_lightning.randomness import derived_seed
 from fl_lightning.run_folder import RunFolder, in_one_sentence
+from fl_lightning.schedule import Decay
 from fl_lightning.terms import Clip
 
 Source = Callable[..., tuple[Dataset, Dataset]]
@@ -80,6 +82,15 @@ class Options:
     run_dir: Path | None = None
     resume: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("lr", "lr_decay"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is a positive number, not {getattr(self, name)}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is at least 0 and below 1, not {self.momentum}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay is zero or more, not {self.weight_decay}")
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -89,13 +100,13 @@ class Launch:
         accelerator: Which hardware, e.g. cpu, cuda or auto.
         devices: How many devices, or which.
         strategy: How ranks talk, e.g. auto or ddp.
-        precision: Number type, e.g. 32-true or bf16-mixed.
+        precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
     """
 
     accelerator: str = "auto"
     devices: str = "1"
     strategy: str = "auto"
-    precision: Literal["32-true", "64-true", "bf16-mixed", "bf16-true"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
 
 
 HARMLESS = frozenset({"rounds", "evaluate_every", "checkpoint_every", "data_dir", "executor", "width"})
@@ -111,6 +122,7 @@ class Experiment:
         algorithm: The default algorithm, or as in YAML {"name": "fedsam", "rho": 0.1}.
         partition: The default partition scheme, likewise.
         augment: How training images are augmented.
+        callbacks: Callbacks of your own, called after the recipe's.
         doc: The recipe's docstring, shown by `--help`.
         argv: The command line without the program; that of the process if None.
         **defaults: Options whose default differs from `Options`.
@@ -128,6 +140,7 @@ class Experiment:
         algorithm: str | Mapping[str, Any] = "fedavg",
         partition: str | Mapping[str, Any] = "dirichlet",
         augment: CropFlip | None = None,
+        callbacks: Sequence[Any] = (),
         doc: str | None = None,
         argv: Sequence[str] | None = None,
         **defaults: Any,
@@ -142,7 +155,9 @@ class Experiment:
         groups: list[type] = [Options] if _under_fabric_run() else [Options, Launch]
         values, self.chosen = cli.parse(groups, parts, RunFolder.arguments(argv), doc or "", **defaults)
         self._launch = {f.name: values.pop(f.name) for f in fields(Launch) if f.name in values}
-        self.options, self.augment = Options(**values), augment
+        with in_one_sentence():
+            self.options = Options(**values)
+        self.augment, self.callbacks = augment, callbacks
 
     def resolved(self) -> dict[str, Any]:
         """Every option as `--config` reads it, except the run's folder."""
@@ -153,34 +168,52 @@ class Experiment:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
         with in_one_sentence():
             o = self.options
-            folder = RunFolder.open(
-                o.run_dir, self.chosen["algorithm"].function.__name__, self.resolved(), o.resume, HARMLESS
-            )
-            loggers: list[Any] = []
-            callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
-            fabric = Fabric(**self._launch, loggers=loggers, callbacks=callbacks)
-            if not _under_fabric_run():
-                fabric.launch()
-            with fabric.rank_zero_first():
-                train, test = self.load()
-            partition = self.split(train)
-            federation = self.federation(fabric, train, partition, folder.clients)
-            checkpoint = Checkpoint(folder.path, o.checkpoint_every)
-            if o.resume:
-                checkpoint.resume(federation)
-            folder.write(self.resolved())
-            if fabric.is_global_zero:
-                partition.save(folder.path)
-            fabric.print(self.summary(train, test, partition, federation))
-            done = federation.round
-            events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=done + 1)
-            loggers += [events, MetricsTable(folder.metrics, after=done)]
-            pages = TensorBoardPages(cli.flat(self.resolved()), partition, train.y, train.classes)
-            evaluation = Evaluation(test.to(fabric.device), o.evaluate_every)
-            callbacks += [pages, evaluation, ProgressLine(), checkpoint]
+            name = self.chosen["algorithm"].function.__name__
+            folder = RunFolder.open(o.run_dir, name, self.resolved(), o.resume, HARMLESS)
+            try:
+                self._run(folder)
+            finally:
+                folder.leave()
+
+    def _run(self, folder: RunFolder) -> None:
+        o = self.options
+        loggers: list[Any] = []
+        callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
+        fabric = self.fabric(loggers, callbacks)
+        with fabric.rank_zero_first():
+            train, test = self.load()
+        partition = self.split(train)
+        federation = self.federation(fabric, train, partition, folder.clients)
+        checkpoint, progress = Checkpoint(folder.path, o.checkpoint_every), ProgressLine()
+        evaluation = Evaluation(test.to(fabric.device), o.evaluate_every)
+        if o.resume:
+            checkpoint.resume(federation)
+        folder.write(self.resolved(), fabric)
+        if fabric.is_global_zero:
+            partition.save(folder.path)
+        fabric.print(self.summary(train, test, partition, federation))
+        done = federation.round
+        events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=done + 1)
+        loggers += [events, MetricsTable(folder.metrics, after=done)]
+        pages = TensorBoardPages(cli.flat(self.resolved()), partition, train.y, train.classes)
+        callbacks += [pages, evaluation, progress, checkpoint, *self.callbacks]
+        try:
             federation.fit()
-            events.finalize("success")
-            fabric.print(folder.results())
+        finally:
+            progress.stop()
+            events.finalize("")
+        if fabric.is_global_zero:
+            print(folder.results())
+
+    def fabric(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
+        """A launched Fabric, as the command line has it."""
+        try:
+            fabric = Fabric(**self._launch, loggers=loggers, callbacks=callbacks)
+        except (ValueError, RuntimeError, MisconfigurationException) as error:
+            cli.fail(" ".join(str(error).split()))
+        if not _under_fabric_run():
+            fabric.launch()
+        return fabric
 
     def load(self) -> tuple[Dataset, Dataset]:
         """The training and the test set of the chosen source."""
@@ -213,7 +246,9 @@ class Experiment:
     def algorithm(self) -> Algorithm:
         """The chosen algorithm with the local SGD and the clipping of the options."""
         o = self.options
-        chosen: Algorithm = self.chosen["algorithm"]()
+        chosen = self.chosen["algorithm"]()
+        if not isinstance(chosen, Algorithm):
+            raise ValueError(f"{self.chosen['algorithm'].name} must return an Algorithm, but returned {chosen!r}")
         clip = [] if o.clip is None else [Clip(o.clip)]
         return chosen.and_then(*clip, local=partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay))
 
@@ -254,7 +289,7 @@ class Experiment:
         return "\n".join(
             [
                 f"{names['algorithm']} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
-                f"{o.clients} clients, {o.participation:.0%} a round, {o.rounds} rounds, seed {o.seed}",
+                f"{o.clients} clients, {o.participation:.3g} of them a round, {o.rounds} rounds, seed {o.seed}",
                 f"{names['model']}: {d:,} parameters; a client sends {cost.uplink / d:.3g} and receives "
                 f"{cost.downlink / d:.3g} times that, keeps {cost.client_state / d:.3g} times, and evaluates "
                 f"{cost.gradients} gradient(s) a step; {federation.fabric.world_size} rank(s) on "

@@ -4,7 +4,6 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -15,32 +14,23 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import Algorithm, Cohort
+from fl_lightning.algorithm import Algorithm, Cohort, trial_facts
 from fl_lightning.clients import ClientStore, FixedSize, Participation, share_out
-from fl_lightning.cost import begin, cost, trial_facts
+from fl_lightning.cost import cost
 from fl_lightning.data import ClientData
 from fl_lightning.executors import Executor, Sequential, Visit
 from fl_lightning.executors.visit import TaskLoss
 from fl_lightning.randomness import derived_seed
+from fl_lightning.schedule import Decay, Schedule
 from fl_lightning.tally import Tally
-from fl_lightning.vector import Layout, span
+from fl_lightning.term import begin
+from fl_lightning.vector import Layout
 
-Schedule = Callable[[int, int], float]
-"""`schedule(round, epoch)`: the factor on the local learning rate."""
+PRECISIONS = "32-true", "bf16-mixed"
+"""What Fabric's precision may be: it rules the arithmetic of forward passes."""
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
-
-
-@dataclass(frozen=True)
-class Decay:
-    """The local learning rate is multiplied by `rate` every round."""
-
-    rate: float = 1.0
-
-    def __call__(self, round: int, epoch: int) -> float:
-        """The factor in a round."""
-        return self.rate**round
 
 
 class Diverged(Exception):
@@ -65,7 +55,7 @@ class Federation:
         schedule: The factor on the local learning rate.
         executor: How clients train: `Sequential`, or `partial(Stacked, width=...)`.
         loss: The task's loss of the model's output and the targets.
-        seed: Names all random numbers of the run.
+        seed: Names cohorts and dropout; batch order and augmentation have the seed of `clients`.
         state_dir: Where clients' states are kept; a temporary folder if None.
 
     Attributes:
@@ -91,9 +81,11 @@ class Federation:
     ):
         if rounds < 1:
             raise ValueError(f"a simulation has at least one round, not {rounds}")
-        if getattr(fabric.strategy.precision, "scaler", None) is not None:
+        precision = fabric.strategy.precision.precision
+        if precision not in PRECISIONS:
             raise ValueError(
-                "fp16 needs a gradient scaler, which cannot drive SAM's two passes: use bf16-mixed or 32-true"
+                f"precision {precision} would not be kept: weights, duals and averages have the module's own "
+                f"dtype; choose {' or '.join(PRECISIONS)}, and module.double() for 64 bits"
             )
         self.fabric, self.module, self.algorithm, self.clients = fabric, fabric.to_device(module), algorithm, clients
         self.participation, self.rounds, self.schedule, self.seed = participation, rounds, schedule, seed
@@ -104,10 +96,10 @@ class Federation:
         self.buffers = {k: b.clone() for k, b in module.named_buffers() if k not in self.executor.keys}
         self.shared = [begin(term.server, self.first, self.first) for term in algorithm.terms]
         self.optimizer = algorithm.server([self.w])
-        group = algorithm.local([nn.Parameter(self.first.new_zeros(1))]).param_groups[0]
-        self.local_lr, self.local_momentum = float(group["lr"]), float(group.get("momentum", 0.0))
+        self.local_lr = float(algorithm.local([nn.Parameter(self.first.new_zeros(1))]).param_groups[0]["lr"])
         self.store = self._open_store(state_dir)
         self.cost = cost(algorithm, self.layout, self.first)
+        self._message = self._trial_message()
         self.round = 0
 
     def _open_store(self, folder: Path | None) -> ClientStore:
@@ -144,14 +136,15 @@ class Federation:
         """Run one round: the cohort trains, one all-reduce, the server steps.
 
         Returns:
-            The scalars of the round.
+            The scalars of the round. `client/drift` is the mean squared distance between a client's move and the global
+            model's; `comm/` counts the whole cohort.
         """
         started = _now(self.w)
         anchor = self.w.detach().clone()
         cohort = self.participation(self.clients.num_clients, self.seed, self.round)
         common = self._common_facts(anchor, len(cohort))
         weights = self._weights(cohort)
-        tally = Tally(anchor, self._trial_message(), self.buffers)
+        tally = Tally(anchor, self._message, self.buffers)
         work = [self.clients.num_steps(i) for i in cohort]
         mine = share_out(work, self.fabric.world_size)[self.fabric.global_rank]
         for group in _groups(mine, self.executor.width):
@@ -168,7 +161,7 @@ class Federation:
         self.w.grad = -delta
         self.optimizer.step()
         move = self.w.detach() - anchor
-        drift = squared - 2 * progress.dot(move) + move.dot(move)  # mean ||u_i - w^(t+1)||^2, the models being gone
+        drift = squared - 2 * progress.dot(move) + move.dot(move)  # mean ||progress_i - move||^2, progress_i being gone
         train_loss, drift, moved = torch.stack([loss, drift.clamp(min=0), move.norm()]).tolist()
         if not isfinite(moved):
             raise Diverged(self._divergence(train_loss, common))
@@ -188,14 +181,15 @@ class Federation:
     def _visit(self, client: int, weight: Tensor, anchor: Tensor) -> Visit:
         batches = self.clients.visit(client, self.round)
         lrs = [self.local_lr * self.schedule(self.round, epoch) for epoch in batches.epochs]
-        facts = {
+        facts: dict[str, float | Tensor] = {
             "steps": len(lrs),
             "epochs": len(lrs) / self.clients.steps_per_epoch(client),
-            "span": span(lrs, self.local_momentum),
+            "span": self.algorithm.span(lrs),
             "size": self.clients.sizes[client] / self.clients.sizes.mean(),
             "weight": weight,
         }
-        own = {name: torch.as_tensor(fact, dtype=anchor.dtype, device=anchor.device) for name, fact in facts.items()}
+        values = torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype).to(anchor.device)
+        own = dict(zip(facts, values.unbind(), strict=True))
         states = self._states(client, anchor)
         seed = derived_seed(self.seed, "dropout", self.round, client)
         return Visit(client, own, states, batches, lrs, seed)
@@ -255,6 +249,8 @@ class Federation:
         """Everything that `load_state_dict` needs to go on, except the rows of the client store, which lie on disk."""
         return {
             "terms": self._terms(),
+            "data": self.clients.digest,
+            "precision": self.fabric.strategy.precision.precision,
             "round": self.round,
             "w": self.w.detach(),
             "first": self.first,
@@ -280,6 +276,16 @@ class Federation:
             raise ValueError(
                 "this run has another model, number of clients or algorithm than the checkpoint, which holds {} "
                 "parameters, {} clients and terms {}; this run has {}, {} and {}".format(*theirs, *mine)
+            )
+        precision = self.fabric.strategy.precision.precision
+        if state["data"] != self.clients.digest or state["precision"] != precision:
+            raise ValueError(
+                f"the checkpoint is of data {state['data']} at precision {state['precision']}, this run has data "
+                f"{self.clients.digest} at {precision}: resume with the same data, partition and precision"
+            )
+        if state["round"] > self.rounds:
+            raise ValueError(
+                f"the checkpoint is of round {state['round']}, this run ends with {self.rounds}: name more"
             )
         device = self.w.device
         with torch.no_grad():

@@ -63,9 +63,7 @@ class GradientTransform(Optimizer):
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
 
     def __init__(self, base: Optimizer, transform: Transform, buffers: Iterable[Tensor] = ()):
-        if not isinstance(base, Optimizer):
-            raise TypeError(f"base must be an optimizer object, such as SGD(parameters, lr=0.1), but is {base!r:.60}")
-        self.base, self.transform, self.buffers = base, transform, list(buffers)
+        self.base, self.transform, self.buffers = _object(base), transform, list(buffers)
         self._probed = False
         self.__setstate__({})  # all that Optimizer.__init__ does, but for param groups and a state of its own
 
@@ -147,7 +145,7 @@ class SAM(GradientTransform):
     """
 
     def __init__(self, base: Optimizer, rho: float = 0.05, eps: float = 1e-12, buffers: Iterable[Tensor] = ()):
-        super().__init__(base, partial(SAMTerm(rho, eps=eps).gradient, v=None), buffers)
+        super().__init__(_object(base), partial(SAMTerm(rho, eps=eps).gradient, v=None), buffers)
 
 
 class ASAM(GradientTransform):
@@ -164,7 +162,7 @@ class ASAM(GradientTransform):
     def __init__(
         self, base: Optimizer, rho: float = 0.5, eta: float = 0.01, eps: float = 1e-12, buffers: Iterable[Tensor] = ()
     ):
-        super().__init__(base, partial(ASAMTerm(rho, eta=eta, eps=eps).gradient, v=None), buffers)
+        super().__init__(_object(base), partial(ASAMTerm(rho, eta=eta, eps=eps).gradient, v=None), buffers)
 
 
 class LESAM(GradientTransform):
@@ -200,6 +198,12 @@ class LESAM(GradientTransform):
             raise ValueError("a param group came without a direction: give all of them one by toward(direction, rho)")
         pairs = [pair for g in self.param_groups for pair in zip(g["params"], g["perturbation"], strict=True)]
         return oracle(w + _flat([e for p, e in pairs if p.requires_grad]).to(w))  # to: a checkpoint's may lie elsewhere
+
+
+def _object(base: Optimizer) -> Optimizer:
+    if not isinstance(base, Optimizer):
+        raise TypeError(f"base must be an optimizer object, such as SGD(parameters, lr=0.1), but is {base!r:.60}")
+    return base
 
 
 def _ask(closure: Callable[..., Any], losses: tuple[Loss, ...], taps: tuple[str, ...]) -> Any:

@@ -1,8 +1,8 @@
 """Random numbers that depend on what they are for, and on nothing else.
 
-Everything random in a simulation is drawn from a generator named by (seed, purpose, round, client, ...). The global
-generators are never touched, so a result does not change with the number of ranks, with how many clients train at once,
-or with a restart in between.
+Everything random in a simulation is drawn from a generator named by (seed, purpose, round, client, ...), and the global
+generators are left as they were found. So a result does not change with the number of ranks, with how many clients
+train at once, or with a restart in between.
 """
 
 from hashlib import blake2b

@@ -1,19 +1,23 @@
 """The folder in which everything of a run lies."""
 
+import csv
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from traceback import extract_tb
 from typing import Any
 
+import torch
 import yaml
+from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning import callbacks, cli
@@ -49,9 +53,10 @@ class RunFolder:
     @staticmethod
     def arguments(argv: Sequence[str]) -> list[str]:
         """`argv`; a resumed run takes its options from its folder, before the flags."""
-        peek = cli.last_value(argv, "--run-dir")
-        resumed = cli.last_value(argv, "--resume", alone="true")
-        if peek and resumed == "true" and (config := RunFolder(Path(peek)).config).is_file():
+        flags = cli.normalised(argv)
+        peek = cli.last_value(flags, "--run-dir")
+        resumed = cli.last_value(flags, "--resume", alone="true")
+        if peek and (resumed or "").lower() == "true" and (config := RunFolder(Path(peek)).config).is_file():
             return ["--config", str(config), *argv]
         return list(argv)
 
@@ -59,16 +64,14 @@ class RunFolder:
     def open(
         path: Path | None, algorithm: str, options: Mapping[str, Any], resume: bool, harmless: Collection[str]
     ) -> "RunFolder":
-        """The folder of a new run, or of one to be resumed; nothing is written yet.
+        """The folder of a new run, claimed on rank 0, or of one to be resumed.
 
         Raises:
             ValueError: If a run would be overwritten, or resumed with other options than it had.
         """
-        recipe = Path(sys.argv[0]).stem
-        free = (p for n in count() if not (p := Path("runs", recipe, f"{algorithm}-{n}")).exists())
-        folder = RunFolder(path or next(free))
         if resume and path is None:
             raise ValueError("--resume goes on with the run in --run-dir: name it")
+        folder = RunFolder(path or _claimed(Path("runs", Path(sys.argv[0]).stem), algorithm))
         if resume and not folder.config.exists():
             raise ValueError(f"there is nothing to resume: {folder.config} does not exist; start without --resume")
         if resume:
@@ -78,6 +81,11 @@ class RunFolder:
                 f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
             )
         return folder
+
+    def leave(self) -> None:
+        """Take a folder away again in which nothing was begun."""
+        with suppress(OSError):  # it is not empty: a run lies in it
+            self.path.rmdir()
 
     def _refuse_other_options(self, options: Mapping[str, Any], harmless: Collection[str]) -> None:
         before, now = cli.flat(yaml.safe_load(self.config.read_text())), cli.flat(plain(options))
@@ -89,15 +97,34 @@ class RunFolder:
             )
 
     @rank_zero_only
-    def write(self, options: Mapping[str, Any]) -> None:
+    def write(self, options: Mapping[str, Any], fabric: Fabric) -> None:
         """Begin: write down the options, and what the run is made with."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.config.write_text(yaml.safe_dump(plain(options), sort_keys=False))
-        (self.path / "environment.yaml").write_text(yaml.safe_dump(environment(), sort_keys=False))
+        (self.path / "environment.yaml").write_text(yaml.safe_dump(environment(fabric), sort_keys=False))
 
     def results(self) -> str:
-        """Where the results lie, for people."""
-        return f"curves:  tensorboard --logdir {self.path}\nscalars: {self.metrics}\nmodel:   {self.path / 'model.pt'}"
+        """What came out and where it lies, for people."""
+        with self.metrics.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["test/accuracy"]]
+        scored = [(int(row["round"]), float(row["test/accuracy"])) for row in rows]
+        best, tail = max(scored, key=lambda score: score[1]), [accuracy for _, accuracy in scored[-10:]]
+        return (
+            f"test accuracy {scored[-1][1]:.2%}; best {best[1]:.2%} in round {best[0]}; "
+            f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}\n"
+            f"curves:  tensorboard --logdir {self.path}\nscalars: {self.metrics}\nmodel:   {self.path / 'model.pt'}"
+        )
+
+
+def _claimed(parent: Path, algorithm: str) -> Path:
+    """A new folder <algorithm>-<number>; two runs that start together get two. Other ranks have no use for it."""
+    for number in count():
+        path = parent / f"{algorithm}-{number}"
+        with suppress(FileExistsError):
+            if _first_rank():
+                path.mkdir(parents=True)
+            return path
+    raise AssertionError("numbers do not end")
 
 
 def _first_rank() -> bool:
@@ -113,11 +140,14 @@ def plain(options: Any) -> Any:
     return str(options) if isinstance(options, Path) else options
 
 
-def environment() -> dict[str, Any]:
+def environment(fabric: Fabric) -> dict[str, Any]:
     """What the run was made with: versions, the git commit of this package, the command."""
     packages = "fl-lightning", "torch", "torchvision", "lightning", "torchmetrics", "numpy"
     return {
         "command": " ".join(sys.argv),
+        "precision": fabric.strategy.precision.precision,
+        "ranks": fabric.world_size,
+        "device": str(fabric.device),
         "git_commit": _git_commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -143,7 +173,8 @@ def _git_commit() -> str | None:
     return commit.stdout.decode().strip() or None
 
 
-OURS = Path(__file__).parent, Path(callbacks.__file__).parent
+OURS = Path(__file__).parent, Path(callbacks.__file__).parent, Path(torch.optim.__file__).parent
+"""Where an error is raised on purpose, in a sentence; torch.optim checks learning rates and the like."""
 
 
 @contextmanager
@@ -155,6 +186,7 @@ def in_one_sentence() -> Iterator[None]:
         cli.fail(str(error))
     except (ValueError, OSError) as error:
         raised_in = Path(extract_tb(error.__traceback__)[-1].filename)
-        if os.environ.get("FL_LIGHTNING_TRACEBACK") or not any(map(raised_in.is_relative_to, OURS)):
+        told = isinstance(error, OSError) or any(map(raised_in.is_relative_to, OURS))
+        if os.environ.get("FL_LIGHTNING_TRACEBACK") or not told:
             raise
         cli.fail(str(error))

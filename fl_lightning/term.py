@@ -45,6 +45,11 @@ FACTS = {"anchor", "share", "round", "rounds", "layout", "origin", "steps", "epo
 """What a view tells besides states; no state can have such a name."""
 
 
+def begin(declared: Mapping[str, Begin], first: Tensor, now: Tensor) -> States:
+    """States as they begin, given w^0 and the model received now."""
+    return {name: beginning(first, now) for name, beginning in declared.items()}
+
+
 class TermError(Exception):
     """A mistake in a term; the message names the term, the hook and the mend."""
 
@@ -55,7 +60,7 @@ class View:
     Attributes (on a client; `update`, on the server, sees only those marked s):
         anchor (s): The global model w^t that was received.
         origin: Where this client starts, after every term's `start`.
-        span: How far a constant unit gradient would travel in this visit (see `fl_lightning.vector.span`), 0-dim.
+        span: How far a constant unit gradient would travel in this visit (see `Algorithm.span`), 0-dim.
         steps, epochs: Number of local steps K_i, and of passes over the client's samples; 0-dim.
         size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
         weight: Aggregation weight times the cohort's size, so 1 on average, 0-dim.

@@ -88,16 +88,3 @@ class Layout:
 def unit(v: Tensor, eps: float = 1e-12) -> Tensor:
     """`v / (||v|| + eps)`: one L2 norm over the whole vector; zero stays zero."""
     return v / (v.norm() + eps)
-
-
-def span(lrs: Iterable[float], momentum: float = 0.0) -> float:
-    """How far a constant unit gradient would travel in one visit.
-
-    Without momentum the sum of the learning rates; with heavy-ball momentum each step's rate times the momentum's gain
-    so far. SCAFFOLD, FedCM, FedNova and others divide a displacement by it to estimate the mean gradient.
-    """
-    speed = total = 0.0
-    for lr in lrs:
-        speed = momentum * speed + 1.0
-        total += lr * speed
-    return total

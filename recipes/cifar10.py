@@ -3,8 +3,10 @@
 Run it:
 
     fabric run recipes/cifar10.py --algorithm fedtoga --algorithm.rho 0.1
-    fabric run recipes/cifar10.py --model resnet18_gn --partition pathological --partition.classes 3
+    fabric run recipes/cifar10.py --model resnet18_gn --partition.alpha none --partition.classes 3
     fabric run recipes/cifar10.py --accelerator cuda --devices 4 --strategy ddp --precision bf16-mixed
+
+The papers let the learning rate of FedDyn, FedSMOO and FedLESAM-D decay more slowly: `--lr-decay 0.9995`.
 """
 
 from fl_lightning.data import CropFlip, sources

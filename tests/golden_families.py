@@ -16,7 +16,8 @@ import torch
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, by_size, catalogue, terms
-from fl_lightning.federation import Decay, Federation, Schedule
+from fl_lightning.federation import Federation
+from fl_lightning.schedule import Decay, Schedule
 from fl_lightning.terms.drift import om, one
 from fl_lightning.terms.perturb import LastRound, by_sum_of_norms
 

@@ -83,6 +83,25 @@ def test_defaults_of_the_recipe_then_the_file_then_flags(tmp_path: Path) -> None
     assert chosen["algorithm"]() == "first 0.7 True"
 
 
+def test_a_flag_that_chooses_another_function_leaves_the_files_options_behind(tmp_path: Path) -> None:
+    preset = tmp_path / "preset.yaml"
+    preset.write_text("algorithm: {name: first, rho: 0.7}\nrounds: 5\n")
+    options, chosen = parse("--config", str(preset), "--algorithm", "second")
+    assert options["rounds"] == 5
+    assert chosen["algorithm"](None) == "second (2, 3) init"
+
+
+def test_names_are_found_as_papers_spell_them() -> None:
+    assert parse("--algorithm", "FIRST")[1]["algorithm"].name == "first"
+
+
+def test_an_own_function_needs_no_annotations_and_may_import_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "beside_own.py").write_text("two = 2.0\n")
+    own = tmp_path / "plain.py"
+    own.write_text("from beside_own import two\n\ndef mine(beta=two):\n    return beta\n")
+    assert parse("--algorithm", f"{own}:mine", "--algorithm.beta", "3")[1]["algorithm"]() == 3.0
+
+
 def test_none_is_a_value() -> None:
     assert parse("--clip", "none", clip=3.0)[0]["clip"] is None
 
@@ -107,6 +126,7 @@ def test_an_own_function_lies_in_a_file(tmp_path: Path) -> None:
         (["--algorithm", "missing.py:f"], ["missing.py"]),
         (["--algorithm.carry", "perhaps"], ["neither true nor false"]),
         (["--rounds"], ["--rounds"]),
+        (["--algorithm="], ["there is no algorithm ''"]),
         (["stray"], ["stray"]),
     ],
 )
@@ -120,6 +140,12 @@ def test_a_mistake_in_the_file_gets_one_sentence(tmp_path: Path, capsys: pytest.
     preset = tmp_path / "preset.yaml"
     preset.write_text("ruonds: 5\n")
     assert "'ruonds'; did you mean rounds" in sentence(capsys, "--config", str(preset))
+    preset.write_text("algorithm: {name: second, hidden: 5}\n")
+    assert "algorithm.hidden: 5 is not a list" in sentence(capsys, "--config", str(preset))
+    preset.write_text("1: 2\n")
+    assert "no option '1'" in sentence(capsys, "--config", str(preset))
+    preset.write_bytes(b"\xff\xfe\xfa")
+    assert "cannot read the configuration" in sentence(capsys, "--config", str(preset))
     preset.write_text("rounds: 5.5\n")
     assert "rounds: 5.5 is not a whole number" in sentence(capsys, "--config", str(preset))
 

@@ -1,16 +1,18 @@
 """A run, its folder, its files: what a recipe's user finds afterwards."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 import yaml
+from lightning.fabric import Fabric
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fl_lightning import models
-from fl_lightning.data import sources
+from fl_lightning import Algorithm, ClientData, Federation, models
+from fl_lightning.data import schemes, sources
 from fl_lightning.experiment import Experiment
 
 TAGS = [
@@ -155,6 +157,15 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
         (["--clients", "100000"], ["100000"]),
         (["--partition", "by_domain"], ["no domains", "--partition"]),
         (["--lr", "1e12"], ["round 1", "no longer finite", "1e+12"]),
+        (["--lr", "-1"], ["lr is a positive number"]),
+        (["--lr-decay", "0"], ["lr_decay is a positive number"]),
+        (["--momentum", "1"], ["momentum"]),
+        (["--clip", "-1"], ["positive norm", "-1"]),
+        (["--algorithm", "fedsam", "--algorithm.rho", "-5"], ["rho", "-5"]),
+        (["--algorithm.server-lr", "-1"], ["learning rate", "-1"]),
+        (["--model.hidden", "-1"], ["hidden layers"]),
+        (["--sampling", "bernoulli", "--participation", "1e-9"], ["empty"]),
+        (["--accelerator", "abacus"], ["abacus"]),
         (["--executor", "stacked", "--width", "0"], ["width"]),
         (["--evaluate-every", "0"], ["n-th round"]),
         (["--resume"], ["nothing to resume"]),
@@ -180,6 +191,74 @@ def test_a_folder_with_a_run_is_not_overwritten(finished: Path, capsys: pytest.C
         experiment(finished).run()
     assert "holds a run already" in capsys.readouterr().err
     assert (finished / "metrics.csv").read_text() == before
+
+
+def test_a_mistake_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        Experiment([sources.digits], [models.mlp], argv=["--accelerator", "cpu", "--rounds", "0"]).run()
+    assert not list(tmp_path.rglob("fedavg-*"))
+
+
+def test_runs_without_a_named_folder_get_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        Experiment([sources.digits], [models.mlp], clients=8, rounds=1, argv=["--accelerator", "cpu"]).run()
+    assert [p.name for p in sorted(tmp_path.rglob("fedavg-*"))] == ["fedavg-0", "fedavg-1"]
+
+
+def test_a_run_that_died_before_its_first_checkpoint_can_be_resumed(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "early"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fl_lightning.callbacks.Evaluation.on_round_end", _interrupt_after(0))
+        with pytest.raises(KeyboardInterrupt):
+            experiment(folder).run()
+    experiment(folder, "--resume").run()
+    assert torch.equal(model(folder), model(finished))
+
+
+def test_resuming_on_other_data_or_with_fewer_rounds_is_refused(
+    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        experiment(finished, "--resume", "--rounds", "3").run()
+    assert "is of round 4, this run ends with 3" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        experiment(finished, "--resume", "--precision", "bf16-mixed").run()
+    assert "at precision 32-true" in capsys.readouterr().err
+    train, test = sources.digits()
+    monkeypatch.setattr(Experiment, "load", lambda self: (replace(train, y=train.y.flip(0)), test))
+    with pytest.raises(SystemExit):
+        experiment(finished, "--resume").run()
+    assert "the same data" in capsys.readouterr().err
+
+
+def test_an_own_callback_is_called(tmp_path: Path) -> None:
+    class Rounds:
+        seen: ClassVar[list[int]] = []
+
+        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
+            self.seen.append(federation.round)
+
+    experiment(tmp_path / "own", callbacks=[Rounds()]).run()
+    assert Rounds.seen == [1, 2, 3, 4]
+
+
+def test_bf16_trains_in_bf16_and_keeps_32_bits(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bf16"
+    experiment(folder, "--precision", "bf16-mixed").run()
+    assert model(folder).dtype == torch.float32
+    assert 0 < (model(folder) - model(finished)).abs().max() < 0.1
+
+
+def test_a_precision_that_would_not_be_kept_is_refused() -> None:
+    _, test = sources.digits()
+    clients = ClientData(test, schemes.iid(test.y, 4, 0))
+    for precision in ("64-true", "bf16-true"):
+        with pytest.raises(ValueError, match="precision"):
+            Federation(
+                Fabric(accelerator="cpu", precision=precision), models.mlp(64, 10), Algorithm(), clients, rounds=1
+            )
 
 
 def test_resuming_with_other_options_is_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ from fl_lightning.terms import (
     perturb,
 )
 from fl_lightning.terms.drift import om, one
-from fl_lightning.vector import Layout, span, unit
+from fl_lightning.vector import Layout, unit
 
 STACKED = partial(Stacked, width=3)
 
@@ -98,19 +98,13 @@ def test_unit_has_length_one_and_zero_stays_zero() -> None:
 
 
 def test_span_is_the_way_of_a_unit_gradient() -> None:
-    assert span([0.1, 0.1, 0.2]) == pytest.approx(0.4)
-    # speeds 1, 1.5, 1.75
-    assert span([0.1, 0.1, 0.2], momentum=0.5) == pytest.approx(0.1 + 0.15 + 0.35)
+    def span(**options: float | bool) -> float:
+        return Algorithm(local=partial(SGD, lr=9.0, **options)).span([0.1, 0.1, 0.2])
 
-
-def test_span_is_what_torch_sgd_with_momentum_travels() -> None:
-    w = nn.Parameter(vec(0.0))
-    optimizer = SGD([w], lr=0.1, momentum=0.9)
-    for lr in (0.1, 0.05, 0.02):
-        optimizer.param_groups[0]["lr"] = lr
-        w.grad = vec(1.0)
-        optimizer.step()
-    close(-w.detach(), span([0.1, 0.05, 0.02], 0.9))
+    assert span(weight_decay=0.5) == pytest.approx(0.4)
+    assert span(momentum=0.5) == pytest.approx(0.1 + 0.15 + 0.35)  # speeds 1, 1.5, 1.75
+    assert span(momentum=0.5, dampening=0.5) == pytest.approx(0.1 + 0.1 + 0.2)  # speeds 1, 1, 1
+    assert span(momentum=0.5, nesterov=True) == pytest.approx(0.15 + 0.175 + 0.375)  # 1 + speed / 2 ahead
 
 
 def test_proximal_pulls_to_the_received_model() -> None:

@@ -1,6 +1,7 @@
 """A data set split over clients, and the mini-batches of one client's visit."""
 
 from functools import cached_property
+from hashlib import sha256
 from math import ceil
 
 import torch
@@ -127,6 +128,14 @@ class ClientData:
     def class_counts(self) -> Tensor:
         """(num_clients, num_classes) int64 on the CPU: how many samples of each class each client holds."""
         return self.partition.histogram(self.dataset.y, len(self.dataset.classes))
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for who holds what: changes with the labels, their order, the normalisation and the partition."""
+        held = sha256(self.partition.digest.encode())
+        held.update(self.dataset.y.cpu().numpy().tobytes())
+        held.update(repr((self.dataset.classes, self.dataset.mean, self.dataset.std, self.dataset.shape)).encode())
+        return held.hexdigest()[:16]
 
     def num_steps(self, client: int) -> int:
         """The number of local steps in a visit of this client."""

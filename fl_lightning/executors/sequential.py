@@ -17,7 +17,7 @@ from fl_lightning.vector import Layout
 class Sequential(Executor):
     """Trains one client after another. See `Executor` for the arguments.
 
-    The module's parameters and gradients become views of two flat vectors, so nothing is copied in and out of a step.
+    The module's parameters and gradients become views of two flat vectors: the local optimizer sees one parameter.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, **common: Any):

@@ -18,6 +18,8 @@ def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.S
     Returns:
         A module from (b, ...) to (b, classes).
     """
+    if min(hidden, default=1) < 1:
+        raise ValueError(f"hidden layers are at least 1 wide, not {hidden}.")
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for number, width in enumerate(hidden, start=1):
         layers[f"hidden{number}"] = nn.Linear(inputs, width)

@@ -125,9 +125,17 @@ class ClientMomentum(Term):
 
 @dataclass(frozen=True)
 class Clip(Term):
-    """Scale the whole direction down to norm `max_norm`; outermost, so that weight decay stays outside."""
+    """Scale the whole direction down to norm `max_norm`; outermost, so that weight decay stays outside.
+
+    FL-Simulator and its kin clip prox terms by half (`-lam w^t` inside, `+lam w` as weight decay outside); here they
+    are clipped whole.
+    """
 
     max_norm: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.max_norm > 0:
+            raise ValueError(f"clipping scales a direction down to a positive norm, not to {self.max_norm}")
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         g = oracle(w)

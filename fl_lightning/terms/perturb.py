@@ -12,12 +12,20 @@ from fl_lightning.term import Begin, Term, initial, zeros
 from fl_lightning.vector import Layout, unit
 
 
+def _check_radius(rho: float) -> None:
+    if not rho >= 0:
+        raise ValueError(f"rho is the radius of a perturbation, zero or more, not {rho}")
+
+
 @dataclass(frozen=True)
 class SAM(Term):
     """`g(w + rho unit(g(w)))`: two passes on the same batch. Foret et al., ICLR 2021; FedSAM: Qu et al., ICML 2022."""
 
     rho: float = 0.05
     eps: float = 1e-12
+
+    def __post_init__(self) -> None:
+        _check_radius(self.rho)
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         return oracle(w + self.rho * unit(oracle(w), self.eps))
@@ -30,6 +38,9 @@ class ASAM(Term):
     rho: float = 0.5
     eta: float = 0.01
     eps: float = 1e-12
+
+    def __post_init__(self) -> None:
+        _check_radius(self.rho)
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         T, g = w.abs() + self.eta, oracle(w)
@@ -47,6 +58,9 @@ class LESAM(Term):
     old: Begin = initial
     eps: float = 1e-12
     local = {"e": zeros}
+
+    def __post_init__(self) -> None:
+        _check_radius(self.rho)
 
     @property
     def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
@@ -89,6 +103,9 @@ class LastRound(Term):
     eps: float = 1e-12
     server = {"last": initial}
     local = {"e": zeros}
+
+    def __post_init__(self) -> None:
+        _check_radius(self.rho)
 
     def start(self, w: Tensor, v: Any) -> Tensor:
         v.e = -self.rho * self.shape(v.layout, v.anchor - v.last, self.eps)
@@ -148,6 +165,9 @@ class TOGA(Term):
     carry: bool = False
     eps: float = 1e-7
     server = {"Delta": zeros}
+
+    def __post_init__(self) -> None:
+        _check_radius(self.rho)
 
     @property
     def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
