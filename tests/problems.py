@@ -166,3 +166,11 @@ def mean_gradient(w: Tensor) -> Tensor:
 
 def layout(module: nn.Module | None = None) -> Layout:
     return Layout(module or line())
+
+
+def vec(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def close(actual: Tensor, *expected: float, tolerance: float = 1e-9) -> None:
+    torch.testing.assert_close(actual, vec(*expected), rtol=0, atol=tolerance)

@@ -1,0 +1,188 @@
+"""A wrapper and its base are one optimizer; what goes wrong is said."""
+
+import copy
+import pickle
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+from wrapping import (
+    assert_equal,
+    bases,
+    batches,
+    network,
+    restored,
+    train,
+    wrappers,
+)
+
+from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
+from fl_lightning.term import TermError
+
+
+@wrappers
+@bases
+def test_resuming_from_the_state_dict_equals_never_stopping(wrap, base):
+    model, data = network(), batches(6)
+    optimizer = wrap(base(model.parameters()))
+    train(model, optimizer, data[:3])
+    saved = restored({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    train(model, optimizer, data[3:])
+
+    resumed = network(seed=7)
+    optimizer = wrap(base(resumed.parameters()))
+    resumed.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    assert_equal(train(resumed, optimizer, data[3:]), model)
+
+
+def test_lesams_direction_is_in_its_state_dict():
+    model, other = network(), network()
+    direction = [torch.randn_like(p) for p in model.parameters()]
+    saved = LESAM(SGD(model.parameters(), lr=0.1), direction, rho=0.5).state_dict()
+    resumed = LESAM(SGD(other.parameters(), lr=0.1), [torch.zeros_like(p) for p in other.parameters()])
+    resumed.load_state_dict(restored(saved))
+    train(other, resumed, batches(2))
+    train(model, LESAM(SGD(model.parameters(), lr=0.1), direction, rho=0.5), batches(2))
+    assert_equal(model, other)
+
+
+def test_groups_state_and_defaults_are_those_of_the_base_also_after_loading():
+    model = network()
+    base = Adam(model.parameters())
+    optimizer = SAM(base)
+    train(model, optimizer, batches(1))
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    assert optimizer.param_groups is base.param_groups
+    assert len(base.param_groups) == 2
+    assert optimizer.state is base.state
+    assert optimizer.defaults is base.defaults
+    assert restored(optimizer.state_dict())["state"].keys() == base.state_dict()["state"].keys()
+
+
+@wrappers
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"])
+def test_a_copy_with_its_model_goes_on_alike_and_apart(wrap, clone):
+    model, data = network(), batches(4)
+    optimizer = wrap(SGD(model.parameters(), lr=0.1, momentum=0.9))
+    train(model, optimizer, data[:2])
+    other, copied = clone((model, optimizer))
+    train(model, optimizer, data[2:])
+    train(other, copied, data[2:])
+    assert copied.param_groups is copied.base.param_groups is not optimizer.param_groups
+    assert_equal(model, other)
+
+
+def test_a_learning_rate_schedule_drives_the_base():
+    model, other = network(), network()
+    optimizer, base = SAM(SGD(model.parameters(), lr=1.0), rho=0.0), SGD(other.parameters(), lr=1.0)
+    schedule, of_base = (LambdaLR(o, lambda step: 0.1 / (step + 1)) for o in (optimizer, base))
+    for batch in batches(4):
+        train(model, optimizer, [batch])
+        train(other, base, [batch])
+        schedule.step()
+        of_base.step()
+    assert optimizer.base.param_groups[0]["lr"] == schedule.get_last_lr()[0] == pytest.approx(0.1 / 5)
+    assert_equal(model, other)
+
+
+def test_one_cycle_schedules_rate_and_momentum_of_the_base():
+    model = network()
+    base = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = SAM(base)
+    schedule = OneCycleLR(optimizer, max_lr=0.4, total_steps=10)
+    seen = []
+    for batch in batches(9):
+        train(model, optimizer, [batch])
+        schedule.step()
+        seen.append((base.param_groups[0]["lr"], base.param_groups[0]["momentum"]))
+    assert max(seen)[0] == pytest.approx(0.4, rel=0.05)
+    assert min(m for _, m in seen) == pytest.approx(0.85, rel=0.01)
+
+
+def test_step_hooks_run_once_a_step():
+    model = network()
+    optimizer, calls = SAM(SGD(model.parameters(), lr=0.1)), []
+    optimizer.register_step_post_hook(lambda *_: calls.append("wrapper"))
+    optimizer.base.register_step_post_hook(lambda *_: calls.append("base"))
+    train(model, optimizer, batches(2))
+    assert calls == ["base", "wrapper"] * 2
+
+
+def test_a_step_needs_a_closure():
+    with pytest.raises(ValueError, match=r"SAM\.step needs a closure"):
+        SAM(SGD(network().parameters(), lr=0.1)).step()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_grad_scaler_gets_our_sentence(fused: bool):
+    model = network(torch.float32)
+    optimizer, scaler = SAM(AdamW(model.parameters(), fused=fused)), torch.amp.GradScaler("cpu")
+    ((x, y),) = batches(1, torch.float32)
+    scaler.scale(F.cross_entropy(model(x), y)).backward()
+    with pytest.raises(ValueError, match=r"GradScaler \(fp16, '16-mixed'\) cannot pass one on"):
+        scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("wrap", [SAM, ASAM])
+def test_a_closure_that_does_not_zero_the_gradients_is_refused(wrap):
+    model = network()
+    optimizer = wrap(SGD(model.parameters(), lr=0.1))
+    ((x, y),) = batches(1)
+    with pytest.raises(ValueError, match=r"the closure must zero the gradients"):
+        optimizer.step(lambda: F.cross_entropy(model(x), y).backward())
+
+
+def test_zeroing_in_place_is_as_good_as_setting_to_none():
+    model, other = network(), network()
+    data = batches(3)
+    train(other, SAM(SGD(other.parameters(), lr=0.1)), data)
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+    optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
+    train(model, optimizer, data)
+    assert_equal(model, other)
+
+
+def test_a_loss_of_the_transforms_own_needs_a_closure_that_takes_it():
+    model = network()
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: oracle.of(lambda b: b.loss)(w))
+    with pytest.raises(ValueError, match=r"pass closure\(losses, taps\)"):
+        train(model, optimizer, batches(1))
+
+
+def test_a_direction_must_match_the_parameters():
+    base = SGD(network().parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"one tensor for each parameter, \[\(8, 4\), .* but holds \[\(3,\)\]"):
+        LESAM(base, [torch.zeros(3)])
+
+
+def test_a_group_added_to_lesam_needs_a_direction():
+    model = network()
+    optimizer = LESAM(SGD(model[0].parameters(), lr=0.1), [torch.ones_like(p) for p in model[0].parameters()])
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    with pytest.raises(ValueError, match=r"without a direction.*toward"):
+        train(model, optimizer, batches(1))
+    optimizer.toward([torch.ones_like(p) for p in model.parameters()], rho=0.1)
+    train(model, optimizer, batches(1))
+
+
+def test_a_transform_must_return_a_vector_like_the_weights():
+    model = network()
+    with pytest.raises(TermError, match=r"the transform returned a tensor of shape \(2,\); .* shape \(67,\)"):
+        train(model, GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w[:2]), batches(1))
+
+
+def test_the_base_must_be_an_object():
+    with pytest.raises(TypeError, match="base must be an optimizer object"):
+        SAM(network().parameters(), SGD)  # type: ignore[arg-type]
+
+
+def test_nothing_to_train_is_said():
+    model = network().requires_grad_(False)
+    with pytest.raises(ValueError, match="no parameter of the optimizer requires a gradient"):
+        train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))
