@@ -107,8 +107,11 @@ class Federation:
         if folder is None:
             mine = mkdtemp(prefix="fl_lightning-")
             weakref.finalize(self, shutil.rmtree, mine, ignore_errors=True)
-            folder = Path(self.fabric.broadcast(mine)) / "rows"
-        store = ClientStore(folder, self.clients.num_clients, begun)
+            folder = Path(mine) / "rows"
+        shared = Path(
+            self.fabric.broadcast(str(folder))
+        )  # whatever the others were given: any rank may train any client
+        store = ClientStore(shared, self.clients.num_clients, begun)
         self.fabric.barrier()
         return store
 

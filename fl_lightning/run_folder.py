@@ -84,8 +84,9 @@ class RunFolder:
 
     def leave(self) -> None:
         """Take a folder away again in which nothing was begun."""
-        with suppress(OSError):  # it is not empty: a run lies in it
-            self.path.rmdir()
+        if _first_rank():
+            with suppress(OSError):  # it is not empty: a run lies in it
+                self.path.rmdir()
 
     def _refuse_other_options(self, options: Mapping[str, Any], harmless: Collection[str]) -> None:
         before, now = cli.flat(yaml.safe_load(self.config.read_text())), cli.flat(plain(options))
