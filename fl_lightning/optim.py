@@ -112,12 +112,15 @@ class GradientTransform(Optimizer):
             if losses:
                 _copy(self.buffers, before)
             hold(w)
+            for p in params:
+                p.grad = None  # so that what this evaluation returns is nobody else's
             backward = _backward if self._probed else _probing_backward
             losses.append(backward(partial(_ask, closure, extra, taps) if extra else closure, params))
             self._probed = True
             if len(losses) == 1:
                 after[:] = [b.clone() for b in self.buffers]
-            return _flat([torch.zeros_like(p) if p.grad is None else p.grad for p in params])
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+            return gradients[0].detach().reshape(-1) if len(params) == 1 else _flat(gradients)
 
         try:
             direction = self.transform(Evaluations(evaluate), w)
@@ -126,10 +129,8 @@ class GradientTransform(Optimizer):
             _copy(self.buffers, after or before)
         check_shape(direction, w.shape, "the transform returned", "it must return a vector like w")
         for p, part in zip(params, _split(direction, params), strict=True):
-            if p.grad is not None:
-                p.grad.copy_(part)
-            elif not losses:  # the transform asked for no gradient at all
-                p.grad = torch.empty_like(p).copy_(part)
+            if p.grad is not None or not losses:  # or the transform asked for no gradient at all
+                p.grad = part.to(p)
         self.base.step()
         return losses[0] if losses else None
 

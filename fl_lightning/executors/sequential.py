@@ -17,16 +17,15 @@ from fl_lightning.vector import Layout
 class Sequential(Executor):
     """Trains one client after another. See `Executor` for the arguments.
 
-    The module's parameters and gradients become views of two flat vectors: the local optimizer sees one parameter.
+    The module's parameters become views of one flat parameter, which is what the local optimizer sees.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, **common: Any):
         super().__init__(module, layout, **common)
         self.w = nn.Parameter(layout.read(module))
-        self.grad = torch.zeros_like(self.w.data)
-        parts = zip(layout.parameters(module), layout.split(self.w.data), layout.split(self.grad), strict=True)
-        for p, weight, gradient in parts:
-            p.data, p.grad = weight, gradient
+        self.parameters = layout.parameters(module)
+        for p, part in zip(self.parameters, layout.split(self.w.data), strict=True):
+            p.data = part
         self.buffers = dict(module.named_buffers())
 
     def __call__(
@@ -54,7 +53,8 @@ class Sequential(Executor):
         def fold(oracle: Oracle, w: Tensor) -> Tensor:
             nonlocal states
             direction, states = algorithm.gradient(oracle, w, facts, states, shared)
-            return direction
+            kept = any(direction is state for term in states for state in term.values())
+            return direction.clone() if kept else direction  # some optimizers change a gradient in place
 
         optimizer = GradientTransform(algorithm.local([self.w]), fold, self.buffers.values())
         total = self.w.new_zeros(())
@@ -73,11 +73,9 @@ class Sequential(Executor):
         tasks: list[Tensor] = []
 
         def closure(losses: tuple[Loss, ...] = (), taps: tuple[str, ...] = ()) -> Tensor:
-            self.grad.zero_()
-            self.w.grad = self.grad
             with self.autocast():
                 value, task = objective(self.look(self.module, received, x, y, taps), (self.task, *losses))
-            value.backward()
+            self.w.grad = self.layout.flatten(torch.autograd.grad(value, self.parameters, materialize_grads=True))
             tasks.append(task.detach())
             return value.detach()
 
