@@ -10,17 +10,17 @@ import argparse
 import os
 import runpy
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, cast, get_type_hints
 
 import yaml
 from docstring_parser import parse as parse_docstring
+
+from fl_lightning.annotations import convert, is_option, metavar, nearest, shown
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def parse(
     every = {o.name: o for o in [*own, *(o for group in parts_options.values() for o in group)]}
     for key in config:
         if key not in every and key not in parts:
-            fail(f"the configuration has no option {key!r}{_nearest(key, every)}")
+            fail(f"the configuration has no option {key!r}{nearest(key, every)}")
     parser = _Parser(
         usage="%(prog)s [options]",
         description=description,
@@ -122,7 +122,7 @@ def parse(
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [o.flag for o in every.values()] + [f"--{name}" for name in parts]
-        fail(f"there is no option {unknown[0]!r}{_nearest(unknown[0].split('=')[0], flags)}")
+        fail(f"there is no option {unknown[0]!r}{nearest(unknown[0].split('=')[0], flags)}")
     values = vars(parsed)
     for name, value in values.items():
         if value is Parameter.empty:
@@ -155,29 +155,16 @@ def _add(group: Any, options: Sequence[_Option], config: Mapping[str, Any]) -> N
             except ValueError as error:
                 fail(f"the configuration's {option.name}: {error}")
         flag: dict[str, Any] = {"nargs": "?", "const": True} if option.kind is bool else {}
-        text = f"{option.help} (default: {_shown(default)})".replace("%", "%%")
+        text = f"{option.help} (default: {shown(default)})".replace("%", "%%")
         group.add_argument(
             option.flag,
             dest=option.name,
             default=default,
             type=_converter(option.kind),
-            metavar=_metavar(option.kind),
+            metavar=metavar(option.kind),
             help=text,
             **flag,
         )
-
-
-def _metavar(kind: Any) -> str:
-    arguments = [a for a in get_args(kind) if a is not type(None)]
-    if get_origin(kind) is Literal:
-        return "{" + ",".join(arguments) + "}"
-    if get_origin(kind) is tuple:
-        return f"{_metavar(arguments[0])},..."
-    return (
-        _metavar(arguments[0])
-        if arguments
-        else {bool: "true|false", float: "X", int: "N"}.get(kind, kind.__name__.upper())
-    )
 
 
 def _converter(kind: Any) -> Callable[[str], Any]:
@@ -188,49 +175,6 @@ def _converter(kind: Any) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return converter
-
-
-def convert(kind: Any, value: Any) -> Any:
-    """`value`, text or already typed, as the annotation `kind` says.
-
-    Raises:
-        ValueError: If it cannot be.
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        if value is None or str(value).lower() == "none":
-            return None
-        return convert(next(a for a in arguments if a is not type(None)), value)
-    if origin is Literal:
-        if value not in arguments:
-            raise ValueError(f"{value!r} is none of {', '.join(arguments)}{_nearest(str(value), arguments)}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, str | list | tuple):
-            raise ValueError(f"{value!r} is not a list")
-        parts = value.split(",") if isinstance(value, str) else value
-        return tuple(convert(arguments[0], part) for part in parts)
-    if kind is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise ValueError(f"{value!r} is neither true nor false")
-        return str(value).lower() == "true"
-    if kind is int and isinstance(value, float | bool):
-        raise ValueError(f"{value!r} is not a whole number")
-    try:
-        return kind(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
-
-
-_WORDS = {int: "a whole number", float: "a number"}
-
-
-def _is_option(kind: Any) -> bool:
-    inner = (
-        [a for a in get_args(kind) if a is not type(None)] if get_origin(kind) in (Union, types.UnionType) else [kind]
-    )
-    simple = (int, float, bool, str, Path)
-    return len(inner) == 1 and (inner[0] in simple or get_origin(inner[0]) in (Literal, tuple))
 
 
 def _from_field(f: "Field[Any]", options: type, defaults: Mapping[str, Any]) -> _Option:
@@ -247,14 +191,14 @@ def _function(name: str, part: Part, given: str) -> Callable[..., Any]:
         return part.choices[given]
     path, colon, function = given.partition(":")
     if not colon:
-        near = _nearest(given.lower().replace("-", "_"), part.choices)
+        near = nearest(given.lower().replace("-", "_"), part.choices)
         fail(f"there is no {name} {given!r}{near}, or name your own as file.py:function")
     if not Path(path).is_file():
         fail(f"there is no file {path!r}, in which --{name} {given} should lie")
     sys.path.insert(0, str(Path(path).resolve().parent))
     own = runpy.run_path(path)
     if not callable(own.get(function)):
-        fail(f"{path} has no function {function!r}{_nearest(function, [k for k in own if callable(own[k])])}")
+        fail(f"{path} has no function {function!r}{nearest(function, [k for k in own if callable(own[k])])}")
     return cast(Callable[..., Any], own[function])
 
 
@@ -264,7 +208,7 @@ def _from_function(part: str, choice: Part, function: Callable[..., Any], own: M
     return [
         _Option(f"{part}.{p.name}", kinds[p.name], own.get(p.name, p.default), helps.get(p.name, ""))
         for p in signature(function).parameters.values()
-        if _is_option(kinds[p.name]) and p.name not in choice.given
+        if is_option(kinds[p.name]) and p.name not in choice.given
     ]
 
 
@@ -324,15 +268,3 @@ def _known(name: str, part: Part) -> str:
     """The choice of that name, however the papers spell it: FedLESAM-S is fedlesam_s."""
     lower = name.lower().replace("-", "_")
     return lower if lower in part.choices else name
-
-
-def _nearest(word: str, known: Any) -> str:
-    names = list(map(str, known))
-    close = get_close_matches(word, names, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(close)}?" if close else f"; there are: {', '.join(names)}"
-
-
-def _shown(value: Any) -> str:
-    if value is Parameter.empty:
-        return "needed"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,78 @@
+"""What a type annotation means on a command line and in a YAML file."""
+
+import types
+from difflib import get_close_matches
+from inspect import Parameter
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+_WORDS = {int: "a whole number", float: "a number"}
+
+
+def convert(kind: Any, value: Any) -> Any:
+    """`value`, text or already typed, as the annotation `kind` says.
+
+    Raises:
+        ValueError: If it cannot be.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None or str(value).lower() == "none":
+            return None
+        return convert(next(a for a in arguments if a is not type(None)), value)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{value!r} is none of {', '.join(arguments)}{nearest(str(value), arguments)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, str | list | tuple):
+            raise ValueError(f"{value!r} is not a list")
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(convert(arguments[0], part) for part in parts)
+    if kind is bool:
+        if str(value).lower() not in ("true", "false"):
+            raise ValueError(f"{value!r} is neither true nor false")
+        return str(value).lower() == "true"
+    if kind is int and isinstance(value, float | bool):
+        raise ValueError(f"{value!r} is not a whole number")
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
+
+
+def is_option(kind: Any) -> bool:
+    """Whether values of this kind can be written on a command line."""
+    inner = (
+        [a for a in get_args(kind) if a is not type(None)] if get_origin(kind) in (Union, types.UnionType) else [kind]
+    )
+    simple = (int, float, bool, str, Path)
+    return len(inner) == 1 and (inner[0] in simple or get_origin(inner[0]) in (Literal, tuple))
+
+
+def metavar(kind: Any) -> str:
+    """How `--help` shows a value of this kind."""
+    arguments = [a for a in get_args(kind) if a is not type(None)]
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(arguments) + "}"
+    if get_origin(kind) is tuple:
+        return f"{metavar(arguments[0])},..."
+    return (
+        metavar(arguments[0])
+        if arguments
+        else {bool: "true|false", float: "X", int: "N"}.get(kind, kind.__name__.upper())
+    )
+
+
+def shown(value: Any) -> str:
+    """How `--help` shows a default."""
+    if value is Parameter.empty:
+        return "needed"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def nearest(word: str, known: Any) -> str:
+    """The end of a sentence about an unknown word: the known ones that look like it, or all."""
+    names = list(map(str, known))
+    close = get_close_matches(word, names, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else f"; there are: {', '.join(names)}"
