@@ -212,3 +212,12 @@ def test_a_perturbation_is_rho_long_and_a_zero_direction_perturbs_by_zero(term: 
         term.start(anchor, v)
         term.gradient(asked, w, v)
         assert float((asked.at[-1] - w).norm()) == pytest.approx(length, abs=1e-6)
+
+
+def test_layer_wise_rules_map_and_mask_the_vector_parameter_by_parameter() -> None:
+    net = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1, bias=False)).double()
+    layout, w = Layout(net), vec(3, 4, 5, -2)  # 0.weight, 0.bias, 1.weight
+    close(layout.map(lambda part: part / part.norm(), w), 0.6, 0.8, 1, -1)
+    close(layout.map(torch.add, w, w), 6, 8, 10, -4)
+    close(layout.mask("1", like=w), 0, 0, 0, 1)
+    close(layout.mask("0.bias", like=w), 0, 0, 1, 0)
