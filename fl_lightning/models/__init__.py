@@ -1,7 +1,22 @@
 """The papers' networks: functions that return a fresh module, initialised from PyTorch's global generator."""
 
+from fl_lightning.models.fedavg_cnn import fedavg_cnn
 from fl_lightning.models.lenet import lenet
 from fl_lightning.models.mlp import mlp
-from fl_lightning.models.resnet import resnet18_gn
+from fl_lightning.models.resnet import resnet10_batch, resnet18, resnet18_batch, resnet18_gn
+from fl_lightning.models.sl_vit import sl_vit
+from fl_lightning.models.vgg import vgg11
+from fl_lightning.models.vit import vit_b32
 
-__all__ = ["lenet", "mlp", "resnet18_gn"]
+__all__ = [
+    "fedavg_cnn",
+    "lenet",
+    "mlp",
+    "resnet10_batch",
+    "resnet18",
+    "resnet18_batch",
+    "resnet18_gn",
+    "sl_vit",
+    "vgg11",
+    "vit_b32",
+]

@@ -1,8 +1,11 @@
-"""ResNet-18 with group normalisation."""
+"""ResNets: with group normalisation, with batch normalisation that keeps nothing, and pretrained."""
 
+from collections.abc import Callable
 from functools import partial
 
 from torch import nn
+
+from fl_lightning.models.pretrained import load_body
 
 
 def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
@@ -20,12 +23,97 @@ def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
     Returns:
         A module from (b, channels, height, width) to (b, classes).
     """
-    from torchvision.models import resnet18  # type: ignore[import-untyped]
+    return _imagenet_stem(classes, channels, partial(nn.GroupNorm, 2))
 
-    model: nn.Module = resnet18(num_classes=classes, norm_layer=partial(nn.GroupNorm, 2))
+
+def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagenet") -> nn.Module:
+    """Torchvision's ResNet-18, pretrained; BatchNorm's running statistics travel and are averaged like the weights.
+
+    Torchvision's names; the head `fc` is always fresh. 11,209,857 parameters for OfficeHome's 65 classes, 11,353,497
+    for DomainNet's 345.
+
+    He et al., 2016, arXiv:1512.03385.
+
+    Args:
+        classes: number of outputs.
+        channels: channels of the image; pretrained weights take 3.
+        weights: `imagenet` for what torchvision downloads, the path of a file that holds the `state_dict` of
+            torchvision's ResNet-18 (its `fc` is not read), or `none` for random ones.
+
+    Returns:
+        A module from (b, channels, height, width) to (b, classes).
+
+    Raises:
+        ValueError: the weights cannot be had or do not fit, or pretrained ones meet images that are not RGB.
+    """
+    from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
+
+    if weights is not None and channels != 3:
+        raise ValueError(
+            f"channels is {channels}; pretrained weights take RGB images, repeat the channel or choose weights none."
+        )
+    model = _imagenet_stem(classes, channels, nn.BatchNorm2d)
+    if weights is not None:
+        load_body(model, "fc", weights, ResNet18_Weights.IMAGENET1K_V1)
+    return model
+
+
+def resnet18_batch(classes: int = 10, channels: int = 3) -> nn.Module:
+    """FedSOL's ResNet-18 for small images, whose BatchNorm keeps no running statistics; 11,173,962 parameters.
+
+    The stem is one 3x3 convolution of stride 1 without pooling. Tests normalise with the statistics of the test batch
+    too, so a prediction depends on its batch: mix the classes there. A batch of a single image needs more than 8x8
+    pixels, or nothing is left to normalise over. PyTorch's default initialisation; the head is `fc`.
+
+    He et al., 2016, arXiv:1512.03385; Lee et al., 2024 (FedSOL), arXiv:2308.12532.
+
+    Args:
+        classes: number of outputs.
+        channels: channels of the image.
+
+    Returns:
+        A module from (b, channels, height, width) to (b, classes).
+    """
+    return _small_stem([2, 2, 2, 2], classes, channels)
+
+
+def resnet10_batch(classes: int = 10, channels: int = 3) -> nn.Module:
+    """`resnet18_batch` with one block a stage instead of two; 4,903,242 parameters.
+
+    In FedSOL's code, not in its paper.
+
+    Args:
+        classes: number of outputs.
+        channels: channels of the image.
+
+    Returns:
+        A module from (b, channels, height, width) to (b, classes).
+    """
+    return _small_stem([1, 1, 1, 1], classes, channels)
+
+
+def _imagenet_stem(classes: int, channels: int, norm: Callable[..., nn.Module]) -> nn.Module:
+    model = _resnet([2, 2, 2, 2], classes, norm)
     if channels != 3:
         model.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+def _small_stem(blocks: list[int], classes: int, channels: int) -> nn.Module:
+    model = _resnet(blocks, classes, partial(nn.BatchNorm2d, track_running_stats=False))
+    model.conv1 = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.reset_parameters()  # torchvision's start is larger: under BatchNorm that slows learning down
+    return model
+
+
+def _resnet(blocks: list[int], classes: int, norm: Callable[..., nn.Module]) -> nn.Module:
+    from torchvision.models.resnet import BasicBlock, ResNet  # type: ignore[import-untyped]
+
+    model: nn.Module = ResNet(BasicBlock, blocks, num_classes=classes, norm_layer=norm)
     for module in model.modules():
         if isinstance(module, nn.ReLU):
             module.inplace = False  # a tapped activation must stay what it was
