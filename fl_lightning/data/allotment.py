@@ -19,6 +19,47 @@ def even_shares(n: int, shares: int) -> Tensor:
     return torch.arange(shares).repeat_interleave(sizes)
 
 
+def log_normal_shares(n: int, shares: int, sigma: float, g: torch.Generator) -> Tensor:
+    """(n,) as `even_shares`, but of log-normal sizes, exp(sigma * z) with z ~ N(0, 1), and at least one thing each.
+
+    With sigma = 0 they are the even ones and nothing is drawn.
+
+    Raises:
+        ValueError: sigma is negative.
+    """
+    if not 0 <= sigma < float("inf"):
+        raise ValueError(f"sigma is {sigma}; give 0 for equal sizes or a positive spread, e.g. 0.3.")
+    if sigma == 0:
+        return even_shares(n, shares)
+    weights = (sigma * torch.randn(shares, generator=g, dtype=torch.float64)).softmax(0).cumsum(0)
+    cuts = (weights / weights[-1] * n).round().long()
+    sizes = water_level(cuts.diff(prepend=cuts.new_zeros(1)), 1, n)
+    return torch.arange(shares).repeat_interleave(sizes)
+
+
+def shares_by_class(counts: Tensor, shares: int) -> Tensor:
+    """(n,) the share of each of n samples sorted by class, where no share mixes classes.
+
+    Every class that occurs is cut into equally many equal runs; what does not divide evenly goes one each to the
+    largest classes.
+
+    Raises:
+        ValueError: there are too few shares or too many.
+    """
+    counts = counts[counts > 0]
+    largest_first = counts.argsort(descending=True, stable=True)
+    runs = torch.empty_like(counts)
+    runs[largest_first] = even_shares(shares, len(counts)).bincount(minlength=len(counts))
+    if int(runs.min()) < 1 or bool((runs > counts).any()):
+        raise ValueError(
+            f"{shares} shards without a mix of classes cannot be cut from {len(counts)} classes of {int(counts.min())} "
+            f"to {int(counts.max())} samples; give at least one shard a class and no shard without a sample."
+        )
+    first = runs.cumsum(0) - runs
+    cut = zip(counts.tolist(), runs.tolist(), first.tolist(), strict=True)
+    return torch.cat([even_shares(n, num) + start for n, num, start in cut])
+
+
 def rank_within(group: Tensor) -> Tensor:
     """(n,) how many earlier entries have the same group: `[5, 2, 5, 5]` gives `[0, 0, 1, 2]`."""
     order = group.argsort(stable=True)

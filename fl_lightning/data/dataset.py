@@ -125,3 +125,14 @@ def mean_and_std(moments: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     # a constant channel has no spread; the floor of a tenth of a grey level keeps it finite
     std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=0.1 / 255)
     return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def repeated(x: Tensor, channels: int) -> Tensor:
+    """Gray images (n, 1, height, width) shown as (n, channels, height, width), without copying them.
+
+    Raises:
+        ValueError: less than one channel.
+    """
+    if channels < 1:
+        raise ValueError(f"channels is {channels}; give 1 for gray images, or 3 to repeat them as red, green and blue.")
+    return x.expand(-1, channels, -1, -1)

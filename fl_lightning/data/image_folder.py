@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
+from math import ceil
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,7 +22,9 @@ TOGETHER = 64  # images decoded by one task of the thread pool
 LARGE_FILE = 10_000  # bytes
 
 
-def image_folder(root: Path | str, size: int | None = None, cache: Path | str | None = None) -> tuple[Dataset, Dataset]:
+def image_folder(
+    root: Path | str, size: int | None = None, cache: Path | str | None = None, crop: float = 1.0
+) -> tuple[Dataset, Dataset]:
     """Training and test images in folders by class: `root/train/<class>/*.jpg` and `root/test/<class>/*.jpg`.
 
     Images become RGB. The first call decodes them all into a memory map; later calls open that map, as long as names,
@@ -31,13 +34,15 @@ def image_folder(root: Path | str, size: int | None = None, cache: Path | str | 
         root: the folder.
         size: images are scaled and cut around the centre to size x size; None keeps images that all share one size.
         cache: where memory maps are kept, `root/.cache` by default.
+        crop: how much of the shorter side is kept when `size` cuts around the centre; 0.875 is the common "scale to
+            256, cut out 224".
 
     Returns:
         The training and the test data set, whose images are read from the map when they are used.
 
     Raises:
         FileNotFoundError: there is no such folder, or no images in it.
-        ValueError: an image that cannot be read, or images of unequal size without `size`.
+        ValueError: an image that cannot be read, images of unequal size without `size`, or a number out of range.
     """
     root = Path(root)
     listing = _list_images(root, ["train", "test"], "train/<class>/*.jpg and test/<class>/*.jpg")
@@ -45,7 +50,7 @@ def image_folder(root: Path | str, size: int | None = None, cache: Path | str | 
     unknown = sorted({name for _, name in listing.folders} - train_classes)
     if unknown:
         raise ValueError(f"{root / 'test' / unknown[0]} has no counterpart in {root / 'train'}; add it or remove it.")
-    images, moments = _decoded(listing, size, cache)
+    images, moments = _decoded(listing, size, crop, cache)
     mean, std = mean_and_std(moments[0])
     classes, y, _ = listing.labels()
     n = listing.group_sizes()[0]
@@ -53,41 +58,51 @@ def image_folder(root: Path | str, size: int | None = None, cache: Path | str | 
 
 
 def domain_folder(
-    root: Path | str, test_domain: str, size: int | None = None, cache: Path | str | None = None
+    root: Path | str,
+    test_domain: str,
+    size: int | None = None,
+    cache: Path | str | None = None,
+    crop: float = 1.0,
+    domains: tuple[str, ...] | None = None,
 ) -> tuple[Dataset, Dataset]:
     """Images by domain, one domain held out for testing: `root/<domain>/<class>/*.jpg`, as in OfficeHome and DomainNet.
 
-    Decoding, `size` and `cache` are as in `image_folder`; the map is the same whichever domain is held out. Images
-    are copied from the map into memory.
+    Decoding, `size`, `cache` and `crop` are as in `image_folder`; the map is the same whichever domain is held out.
+    Training images around a domain held out in the middle are copied from the map into memory.
 
     Args:
         root: the folder.
         test_domain: the name of the domain that is held out.
         size: as in `image_folder`.
         cache: as in `image_folder`.
+        crop: as in `image_folder`.
+        domains: the domains that are used, all subfolders by default.
 
     Returns:
         All other domains, and the held-out one; `domains` is filled in.
 
     Raises:
         FileNotFoundError: there is no such folder, or no images in it.
-        ValueError: an unknown domain, an image that cannot be read, or images of unequal size without `size`.
+        ValueError: an unknown domain, and as in `image_folder`.
     """
     root = Path(root)
     layout = "<domain>/<class>/*.jpg"
-    names = _subfolders(root, layout)
+    names = list(domains or _subfolders(root, layout))
     if test_domain not in names:
         raise ValueError(f"{root} has no domain {test_domain!r}; give one of {', '.join(names)}.")
     listing = _list_images(root, names, layout)
-    images, moments = _decoded(listing, size, cache)
-    classes, y, domains = listing.labels()
-    held_out = domains == names.index(test_domain)
+    images, moments = _decoded(listing, size, crop, cache)
+    classes, y, domain = listing.labels()
+    held_out = domain == names.index(test_domain)
     sizes = torch.tensor(listing.group_sizes(), dtype=torch.float64)
     weights = sizes.where(torch.arange(len(names)) != names.index(test_domain), 0.0)
     mean, std = mean_and_std((moments * (weights / weights.sum())[:, None, None]).sum(0))
 
     def part(chosen: Tensor) -> Dataset:
-        return Dataset(images[chosen], y[chosen], classes, mean, std, domains[chosen], tuple(names))
+        where = chosen.nonzero().flatten()
+        first, stop = int(where[0]), int(where[-1]) + 1
+        x = images[first:stop] if stop - first == len(where) else images[chosen]
+        return Dataset(x, y[chosen], classes, mean, std, domain[chosen], tuple(names))
 
     return part(~held_out), part(held_out)
 
@@ -146,12 +161,14 @@ def _list_images(root: Path, groups: Sequence[str], layout: str) -> _Listing:
     return listing
 
 
-def _decoded(listing: _Listing, size: int | None, cache: Path | str | None) -> tuple[Tensor, Tensor]:
+def _decoded(listing: _Listing, size: int | None, crop: float, cache: Path | str | None) -> tuple[Tensor, Tensor]:
     """All images as a mapped (n, 3, height, width) uint8 tensor, and the pixel moments of every group."""
     if size is not None and size < 1:
         raise ValueError(f"size is {size}; give a number of pixels, or None to keep images as they are.")
+    if not 0 < crop <= 1 or (crop < 1 and size is None):
+        raise ValueError(f"crop is {crop} and size is {size}; give a share of the shorter side up to 1, and a size.")
     cache = Path(cache or listing.root / ".cache")
-    folder = cache / f"{listing.digest}-{size or 'full'}"
+    folder = cache / (f"{listing.digest}-{size or 'full'}" + (f"-{crop}" if crop < 1 else ""))
     if not folder.exists():
         aside = cache / f"{uuid4().hex}.part"
         try:
@@ -159,7 +176,7 @@ def _decoded(listing: _Listing, size: int | None, cache: Path | str | None) -> t
         except OSError as error:
             raise ValueError(f"cannot write decoded images to {cache} ({error}); pass a cache folder.") from error
         try:
-            _decode(listing, size, aside)
+            _decode(listing, size, crop, aside)
             os.replace(aside, folder)
         except OSError:
             if not folder.exists():  # otherwise another process was faster
@@ -171,15 +188,15 @@ def _decoded(listing: _Listing, size: int | None, cache: Path | str | None) -> t
     return images, torch.from_numpy(np.load(folder / "moments.npy"))
 
 
-def _decode(listing: _Listing, size: int | None, folder: Path) -> None:
+def _decode(listing: _Listing, size: int | None, crop: float, folder: Path) -> None:
     paths = [listing.root / file for file in listing.files]
-    height, width = _read(paths[0], size).shape[1:]
+    height, width = _read(paths[0], size, crop).shape[1:]
     shape = (len(paths), 3, height, width)
     images = np.lib.format.open_memmap(folder / "images.npy", mode="w+", dtype=np.uint8, shape=shape)
 
     def decode(start: int) -> None:
         for number in range(start, min(start + TOGETHER, len(paths))):
-            image = _read(paths[number], size)
+            image = _read(paths[number], size, crop)
             if image.shape != shape[1:]:
                 raise ValueError(
                     f"{paths[number]} has {image.shape[2]}x{image.shape[1]} pixels, {paths[0]} has {width}x{height}; "
@@ -197,15 +214,15 @@ def _decode(listing: _Listing, size: int | None, folder: Path) -> None:
     np.save(folder / "moments.npy", torch.stack([pixel_moments(group) for group in groups]).numpy())
 
 
-def _read(path: Path, size: int | None) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _read(path: Path, size: int | None, crop: float) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """One image as (3, height, width)."""
     try:
         with Image.open(path) as image:
             if size:
-                image.draft("RGB", (size, size))  # a large JPEG is decoded at a fraction of its size
+                image.draft("RGB", (ceil(size / crop),) * 2)  # a large JPEG is decoded at a fraction of its size
             colour = image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as an image ({error}); replace it or remove it.") from error
     if size:
-        colour = ImageOps.fit(colour, (size, size), Image.Resampling.BILINEAR)
+        colour = ImageOps.fit(colour, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
     return np.asarray(colour).transpose(2, 0, 1)

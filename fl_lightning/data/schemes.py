@@ -14,9 +14,11 @@ from fl_lightning.data.allotment import (
     draw_classes,
     even_shares,
     log_dirichlet,
+    log_normal_shares,
     random_classes,
     rank_within,
     resize,
+    shares_by_class,
     water_level,
 )
 from fl_lightning.data.partition import Partition
@@ -25,20 +27,29 @@ from fl_lightning.randomness import generator
 TRADES = 20  # rounds of pairwise trades after which `pathological` has forgotten how classes were dealt
 
 
-def iid(y: Tensor, clients: int, seed: int) -> Partition:
-    """Every client holds a random part of the data; sizes differ by one at most.
+def iid(y: Tensor, clients: int, seed: int, *, sigma: float = 0.0, stratified: bool = False) -> Partition:
+    """Every client holds a random part of the data.
+
+    FedSSG's IID, with `stratified=True` on CIFAR-100 as in FL-Simulator.
 
     Args:
         y: (n,) int64 labels.
         clients: number of clients.
         seed: seed of the split.
+        sigma: sizes are log-normal with this spread; 0: they differ by one at most.
+        stratified: every client holds its share of every class, not only on average.
 
     Raises:
-        ValueError: there are more clients than samples.
+        ValueError: there are more clients than samples, or sigma is negative.
     """
     check_labels(y, clients)
     order = torch.randperm(len(y), generator=generator(seed, "partition"))
-    return Partition.from_owners(even_shares(len(y), clients), clients, order)
+    owners = log_normal_shares(len(y), clients, sigma, generator(seed, "partition sizes"))
+    if stratified:
+        order = order[y.cpu()[order].argsort(stable=True)]
+        turn = (rank_within(owners) + 0.5) / owners.bincount()[owners]  # clients take turns, the large ones more often
+        owners = owners[turn.argsort(stable=True)]
+    return Partition.from_owners(owners, clients, order)
 
 
 def dirichlet(
@@ -46,9 +57,10 @@ def dirichlet(
 ) -> Partition:
     """Label skew: each class is cut over the clients in proportions q ~ Dirichlet(alpha).
 
-    Clients that already hold their share n / clients get nothing more, as in FedNTD's and FedSOL's LDA. Instead of
+    This is FedSOL's (and FedNTD's) LDA: clients that already hold their share n / clients get nothing more. Instead of
     redrawing until every client holds `min_size` samples (thousands of times at alpha = 0.05), samples move from the
-    largest clients to those that lack some, in runs from one giver, so that the skew stays.
+    largest clients to those that lack some, in runs from one giver, so that the skew stays. What FedSSG, FedLESAM and
+    FedTOGA call Dirichlet is `class_priors`.
 
     Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019, arXiv:1909.06335.
 
@@ -96,11 +108,13 @@ def class_priors(
     alpha: float | None = None,
     classes: int | None = None,
     reuse: bool = False,
+    sigma: float = 0.0,
 ) -> Partition:
-    """Equal sizes, only the mix of classes varies: each client has a class prior and draws its samples from it.
+    """Only the mix of classes varies, sizes are equal: each client has a class prior and draws its samples from it.
 
-    The n mod clients samples that do not divide evenly go one each to the first clients. The tables of FedSMOO,
-    FedLESAM and FedTOGA were made with `reuse=True`, those of FedDyn, FedDC and FedSSG without.
+    The Dirichlet (`alpha`) and pathological (`classes`) splits of FedSMOO, FedLESAM and FedTOGA, with `reuse=True`, and
+    of FedDyn, FedDC and FedSSG, without, whose code also has unequal sizes (`sigma=0.3`). What does not divide evenly
+    goes one each to the first clients; FedSSG's code rounds CIFAR over 100 clients to one of 599 and 99 of 499.
 
     Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv:2111.04263; FL-Simulator
     (github.com/woodenchild95/FL-Simulator) for reuse.
@@ -114,6 +128,7 @@ def class_priors(
         reuse: an exhausted class starts over in whole passes, so samples may be held more than once or never.
             Otherwise it is left out, clients whose classes are all exhausted draw from what is left, and every sample
             is held exactly once.
+        sigma: sizes are log-normal with this spread; 0: they differ by one at most.
 
     Raises:
         ValueError: not exactly one of alpha and classes is given, or it is out of range.
@@ -132,7 +147,8 @@ def class_priors(
     pool = torch.randperm(len(y), generator=g)
     pool = pool[y[pool].argsort(stable=True)]
     start = counts.cumsum(0) - counts
-    owners = even_shares(len(y), clients)[torch.randperm(len(y), generator=g)]
+    owners = log_normal_shares(len(y), clients, sigma, generator(seed, "partition sizes"))
+    owners = owners[torch.randperm(len(y), generator=g)]
     samples = torch.empty_like(owners)
     left = counts.clone()
     waiting = torch.arange(len(y))
@@ -153,7 +169,7 @@ def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Par
 
     Classes are held by equally many clients as far as their counts permit, and every class is held by someone. Which
     classes meet at a client is random: pairs of clients trade what distinguishes them (the curveball algorithm,
-    Strona et al. 2014), which keeps both counts.
+    Strona et al. 2014), which keeps both counts. The papers' pathological split is `class_priors(classes=...)`.
 
     Args:
         y: (n,) int64 labels.
@@ -195,31 +211,39 @@ def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Par
     return Partition.from_owners(holder[start[label] + rank_within(label) % holders[label]], clients, order)
 
 
-def shards(y: Tensor, clients: int, seed: int, *, per_client: int = 2) -> Partition:
+def shards(y: Tensor, clients: int, seed: int, *, per_client: int = 2, by_class: bool = False) -> Partition:
     """Sort by label, cut into equal shards, deal them at random.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017,
-    arXiv:1602.05629. Their MNIST split is 100 clients with two shards of 300.
+    arXiv:1602.05629. Their MNIST split is 100 clients with two shards of 300. FedSOL's Sharding is `by_class=True`,
+    the same on CIFAR-10. Where classes do not divide the shards (PathMNIST), its code hands out copies; here every
+    sample is held exactly once.
 
     Args:
         y: (n,) int64 labels.
         clients: number of clients.
         seed: seed of the split.
         per_client: number of shards per client.
+        by_class: every class is cut into equally many shards, so that none mixes classes and the sizes of the clients
+            follow those of the classes.
 
     Raises:
-        ValueError: there are more shards than samples.
+        ValueError: there are more shards than samples, or they cannot be cut by class.
     """
     check_labels(y, clients)
     num = clients * per_client
     if not clients <= num <= len(y):
         raise ValueError(f"{per_client} shards per client: {num} shards cannot be cut from {len(y)} samples.")
+    y = y.cpu()
+    shard = shares_by_class(y.bincount(), num) if by_class else even_shares(len(y), num)
     owner_of_shard = torch.randperm(num, generator=generator(seed, "partition")) % clients
-    return Partition.from_owners(owner_of_shard[even_shares(len(y), num)], clients, y.cpu().argsort(stable=True))
+    return Partition.from_owners(owner_of_shard[shard], clients, y.argsort(stable=True))
 
 
 def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partition:
-    """Every client holds samples of one domain; a domain is cut at random into equal parts (FedLESAM's OfficeHome).
+    """Every client holds samples of one domain; a domain is cut at random into equal parts.
+
+    FedLESAM's split with one domain held out: 3 or 30 clients on OfficeHome, 5 or 50 on DomainNet.
 
     Args:
         y: (n,) int64 labels.

@@ -7,8 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.data.dataset import Dataset, mean_and_std, pixel_moments
+from fl_lightning.data.dataset import Dataset, mean_and_std, pixel_moments, repeated
+from fl_lightning.data.folders import cinic10, domain_net, office_home
+from fl_lightning.data.medical import pathmnist, tissuemnist
 from fl_lightning.randomness import generator
+
+__all__ = [
+    "cifar10",
+    "cifar100",
+    "cinic10",
+    "digits",
+    "domain_net",
+    "emnist_letters",
+    "emnist_letters_aj",
+    "fashion_mnist",
+    "mnist",
+    "office_home",
+    "pathmnist",
+    "svhn",
+    "tissuemnist",
+]
 
 Split = tuple[Tensor, Tensor, tuple[str, ...]]  # images (n, channels, height, width), labels, classes
 
@@ -34,13 +52,23 @@ def digits() -> tuple[Dataset, Dataset]:
     return _normalised((x[~is_test], y[~is_test], DIGITS), (x[is_test], y[is_test], DIGITS))
 
 
-def mnist(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+def mnist(root: Path | str = "data", download: bool = True, channels: int = 1) -> tuple[Dataset, Dataset]:
     """MNIST (LeCun et al. 1998), 60,000 / 10,000 gray images of 28x28 in 10 classes, in `root/MNIST/raw`.
+
+    Args:
+        root: the folder.
+        download: fetch the files when they are not there.
+        channels: the gray images are repeated so many times, 3 in FedSOL.
 
     Raises:
         FileNotFoundError: the files are not there and could not be downloaded.
     """
-    return _load("MNIST", root, "MNIST/raw", download, _gray, (0.1307,), (0.3081,))
+
+    def read(raw: Any) -> Split:
+        x, y, classes = _gray(raw)
+        return repeated(x, channels), y, classes
+
+    return _load("MNIST", root, "MNIST/raw", download, read, (0.1307,) * channels, (0.3081,) * channels)
 
 
 def fashion_mnist(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:

@@ -1,0 +1,127 @@
+"""The papers' splits over clients, and the test set of each client."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fl_lightning.data import aligned, schemes
+
+
+def labels(counts: list[int], seed: int = 0) -> Tensor:
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    return y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1])
+def test_lda_stops_at_the_cap_and_lifts_everyone_to_ten(alpha: float):
+    y = labels([500] * 10)
+    counts = schemes.dirichlet(y, 50, 3, alpha=alpha, min_size=0).histogram(y, 10)
+    before = counts.cumsum(1) - counts
+    assert (counts[before >= 100] == 0).all()  # who holds 5000 / 50 gets nothing more
+    assert counts.sum(1).min() < 10
+    lifted = schemes.dirichlet(y, 50, 3, alpha=alpha, min_size=10)
+    assert lifted.sizes.min() == 10
+    assert lifted.sizes.sum() == 5000
+
+
+def test_shards_by_class_are_pure_runs_of_the_class():
+    y = labels([30, 60, 90])
+    partition = schemes.shards(y, 3, 1, per_client=2, by_class=True)  # 2 shards a class, of 15, 30 and 45
+    assert torch.equal(partition.indices.sort().values, torch.arange(180))
+    halves = [(y == label).nonzero().flatten().view(2, -1).tolist() for label in range(3)]
+    dealt = []
+    for part in partition:
+        held = set(part.tolist())
+        whole = [(label, k) for label in range(3) for k in range(2) if held >= set(halves[label][k])]
+        assert len(whole) == 2
+        assert len(held) == sum(15 * (label + 1) for label, _ in whole)
+        dealt += whole
+    assert len(set(dealt)) == 6
+
+
+def test_shards_by_class_are_mcmahans_where_classes_are_equal_and_hold_all_where_nothing_divides():
+    y = labels([60] * 10)
+    assert schemes.shards(y, 20, 4, by_class=True).digest == schemes.shards(y, 20, 4).digest
+    y = labels([0, 30, 90, 61])  # 8 shards of 3 classes: the largest classes are cut into 3, that of 30 into 2
+    partition = schemes.shards(y, 4, 4, per_client=2, by_class=True)
+    assert torch.equal(partition.indices.sort().values, torch.arange(181))
+    assert ((partition.histogram(y, 4) > 0).sum(1) <= 2).all()
+    possible = {a + b for a in (15, 30, 20, 21) for b in (15, 30, 20, 21)}
+    assert set(partition.sizes.tolist()) <= possible
+    for clients, per_client in ((2, 1), (80, 2)):
+        with pytest.raises(ValueError, match="without a mix of classes cannot be cut from 3 classes of 30 to 90"):
+            schemes.shards(y, clients, 0, per_client=per_client, by_class=True)
+
+
+@pytest.mark.parametrize(
+    "split", [schemes.iid, lambda *arguments, **sigma: schemes.class_priors(*arguments, alpha=0.3, **sigma)]
+)
+def test_sizes_are_log_normal_with_sigma_and_equal_without(split):
+    y = labels([2000] * 10)
+    assert split(y, 400, 0, sigma=0.0).digest == split(y, 400, 0).digest
+    assert split(y, 400, 0).sizes.tolist() == [50] * 400
+    partition = split(y, 400, 0, sigma=0.3)
+    assert torch.equal(partition.indices.sort().values, torch.arange(20_000))
+    assert partition.sizes.double().log().std().item() == pytest.approx(0.3, abs=0.04)
+    wild = split(y, 400, 0, sigma=20.0)
+    assert (int(wild.sizes.min()), int(wild.sizes.sum())) == (1, 20_000)
+    for sigma in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match="sigma is"):
+            split(y, 400, 0, sigma=sigma)
+
+
+def test_stratified_iid_clients_hold_the_same_of_every_class():
+    y = labels([50] * 20)
+    for clients in (10, 50):
+        partition = schemes.iid(y, clients, 0, stratified=True)
+        assert torch.equal(partition.indices.sort().values, torch.arange(1000))
+        assert (partition.histogram(y, 20) == 50 // clients).all()
+    counts = schemes.iid(y, 10, 0, stratified=True, sigma=0.5).histogram(y, 20)
+    share = counts.sum(1, keepdim=True) / 20
+    assert share.max() > 1.5 * share.min()
+    assert (counts - share).abs().max() < 2
+
+
+def test_aligned_test_sets_have_the_proportions_of_training():
+    y = labels([100, 100, 30])
+    counts = torch.tensor([[10, 30, 0], [1, 1, 1], [0, 0, 7], [250, 0, 750]])
+    split = aligned(y, counts, size=100, seed=0)
+    # a quarter and three quarters; a third each, of which there are only 30 of the last; all of the last; 25 and 75
+    assert split.histogram(y, 3).tolist() == [[25, 75, 0], [33, 33, 30], [0, 0, 30], [25, 0, 30]]
+    for part in split:
+        assert len(part.unique()) == len(part)
+    assert set(split[0].tolist()) & set(split[1].tolist())  # clients share images
+    assert aligned(y, counts, 100, 0).digest == split.digest != aligned(y, counts, 100, 1).digest
+
+
+def test_shares_that_are_whole_numbers_are_not_lost_to_rounding():
+    y = labels([1000, 1000])
+    counts = torch.tensor([[k, 1000 - k] for k in range(1001)])
+    assert torch.equal(aligned(y, counts, size=1000).histogram(y, 2), counts)
+
+
+def test_every_client_gets_a_test_image():
+    y = labels([5, 5, 0, 5])
+    counts = torch.tensor([[3, 4, 3, 0], [1, 0, 9, 2], [0, 0, 8, 0], [0, 0, 0, 0]])
+    # the class held most of those that there are; a client without any of them gets the first
+    expected = [[0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 0]]
+    assert aligned(y, counts, size=2).histogram(y, 4).tolist() == expected
+
+
+def test_aligned_images_are_drawn_evenly_and_for_each_client_by_itself():
+    y = labels([4, 4])
+    split = aligned(y, torch.tensor([[1, 1]]).expand(3000, 2), size=4)
+    assert split.sizes.tolist() == [4] * 3000
+    assert (split.indices.bincount() / 1500 - 1).abs().max() < 0.06
+    pairs = split.indices.view(3000, 4)
+    assert len(pairs.unique(dim=0)) == 36  # any two of four, twice
+
+
+def test_aligned_is_no_partition_scheme_and_refuses_what_does_not_fit():
+    assert not hasattr(schemes, "aligned")
+    with pytest.raises(ValueError, match="y is empty"):
+        aligned(torch.zeros(0, dtype=torch.int64), torch.ones(2, 2))
+    with pytest.raises(ValueError, match=r"shape \(2, 2\).*at least 3"):
+        aligned(labels([1, 1, 1]), torch.ones(2, 2))
+    with pytest.raises(ValueError, match="size is 0"):
+        aligned(labels([1, 1]), torch.ones(2, 2), size=0)
