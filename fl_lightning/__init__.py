@@ -6,8 +6,9 @@ from fl_lightning.clients import Bernoulli, FixedSize
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.executors import Sequential, Stacked
 from fl_lightning.federation import Diverged, Federation
+from fl_lightning.oracle import ModelError
 from fl_lightning.schedule import Decay
-from fl_lightning.term import ModelError, Term, TermError, initial, received, scalar, zeros
+from fl_lightning.term import Term, TermError, initial, received, scalar, zeros
 from fl_lightning.vector import Layout, unit
 
 __all__ = [

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fl_lightning.oracle import Oracle
+from fl_lightning.personal import Predict, from_logits
 from fl_lightning.term import Fold, States, Term, TermError, View, blame, check_message, check_names, returned
 from fl_lightning.vector import Layout
 
@@ -24,7 +25,7 @@ def trial_facts(layout: Layout, w: Tensor) -> dict[str, Any]:
     """Facts of a made-up visit, to run hooks outside a round."""
     one = w.new_ones(())
     own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one}
-    return {"anchor": w, "share": 0.5, "round": 1, "rounds": 2, "layout": layout, **own}
+    return {"anchor": w, "share": 0.5, "round": 1, "rounds": 2, "nominal": 1.0, "layout": layout, **own}
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Algorithm:
         local: Makes each client's optimizer. A client's parameters are one flat vector.
         server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the global model.
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
+        trains_head: Whether clients train the head too; if not it stays as it was drawn, and is not sent.
+        predict: How a client of its own reads the model that it has made its own (see `fl_lightning.personal`).
 
     Raises:
         TermError: If a term's state hides a fact of the view or another state.
@@ -75,17 +78,28 @@ class Algorithm:
         local: OptimizerFactory = partial(SGD, lr=0.1),
         server: OptimizerFactory = partial(SGD, lr=1.0),
         weight: Weight = uniform,
+        trains_head: bool = True,
+        predict: Predict = from_logits,
     ):
         for term in terms:
             if not isinstance(term, Term):
                 raise TermError(f"an algorithm is made of terms such as SAM(rho=0.1), not of {term!r}")
             check_names(term)
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
+        self.trains_head, self.predict = trains_head, predict
+
+    def but(self, *terms: Term, **changes: Any) -> "Algorithm":
+        """The same with these terms, and with whatever else is named like an argument of this class."""
+        return Algorithm(*terms, **{**{k: v for k, v in vars(self).items() if k != "terms"}, **changes})
 
     def and_then(self, *terms: Term, local: OptimizerFactory | None = None) -> "Algorithm":
-        """This algorithm with further, outermost, terms, and with another local optimizer if one is given."""
-        terms = (*self.terms, *terms)
-        return Algorithm(*terms, local=local or self.local, server=self.server, weight=self.weight)
+        """This algorithm with further, outermost, terms, and with another local optimizer if one is given.
+
+        Only what must stay outside of any clipping (`WeightPull`) stays outside of these.
+        """
+        inner = [term for term in self.terms if "unclipped" not in term.roles]
+        outer = [term for term in self.terms if "unclipped" in term.roles]
+        return self.but(*inner, *terms, *outer, local=local or self.local)
 
     def span(self, lrs: Sequence[float]) -> float:
         """How far a constant unit gradient travels in a visit: the local optimizer's own steps, without weight decay.

@@ -10,7 +10,7 @@ import argparse
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from inspect import Parameter, signature
 from itertools import pairwise
@@ -32,12 +32,15 @@ class Part:
         default: The name taken when none is given.
         defaults: Options of the default function that differ from its signature.
         given: Parameters that the program fills in, which are no options.
+        table: A key of the YAML file under which each choice may have options, its own and general ones, that count
+            when it is chosen: `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
     """
 
     choices: Mapping[str, Callable[..., Any]]
     default: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def parse(
         SystemExit: With one sentence, for anything that does not fit.
     """
     argv = normalised(argv)
-    config = _config(_values_of(argv, "--config"))
+    config, tables = _config(_values_of(argv, "--config"), {part.table for part in parts.values() if part.table})
     named = {}
     for name, part in parts.items():
         configured, flagged = str(config.get(name, part.default)), last_value(argv, f"--{name}")
@@ -102,6 +105,8 @@ def parse(
         for name, part in parts.items()
     }
     every = {o.name: o for o in [*own, *(o for group in parts_options.values() for o in group)]}
+    for name, part in parts.items():
+        config |= _row(name, part, named[name], tables.get(part.table, {}), every)
     for key in config:
         if key not in every and key not in parts:
             fail(f"the configuration has no option {key!r}{nearest(key, every)}")
@@ -217,8 +222,23 @@ def _helps(documented: Any) -> dict[str, str]:
     return {p.arg_name: " ".join((p.description or "").split()) for p in doc.params}
 
 
-def _config(files: Sequence[str]) -> dict[str, Any]:
+def _row(name: str, part: Part, choice: str, table: Mapping[str, Any], every: Mapping[str, _Option]) -> dict[str, Any]:
+    """The options that a table of the configuration has for a choice."""
+    for row, options in table.items():
+        if row not in part.choices:
+            fail(f"the configuration's {part.table}: there is no {name} {row!r}{nearest(row, part.choices)}")
+        if not isinstance(options or {}, Mapping):
+            fail(f"the configuration's {part.table}.{row} must map option names to values, but is {options!r}")
+    return {
+        f"{name}.{option}" if f"{name}.{option}" in every else option: value
+        for option, value in (table.get(choice) or {}).items()
+    }
+
+
+def _config(files: Sequence[str], tables: Collection[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The options of the files, later ones winning, and their tables of options by choice."""
     merged: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {table: {} for table in tables}
     for file in files:
         try:
             read = yaml.safe_load(Path(file).read_text()) or {}
@@ -226,8 +246,10 @@ def _config(files: Sequence[str]) -> dict[str, Any]:
             fail(f"cannot read the configuration {file}: {' '.join(str(error).split())}")
         if not isinstance(read, dict):
             fail(f"the configuration {file} must map names to values, like `rounds: 100`")
+        for table in found:
+            found[table].update(read.pop(table, {}))
         merged.update(flat({str(key): value for key, value in read.items()}))
-    return merged
+    return merged, found
 
 
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,14 @@ class Cost:
 
     Attributes:
         uplink: Sent to the server after a visit: the model, and messages that cannot be read off the model.
-        downlink: Received before a visit: the model, and the server states that the client's hooks depend on.
+        downlink: Received before a visit: the model, and the server states that the client's hooks depend on. What only
+            tells where to start is one vector together with the model.
         client_state: Kept between rounds.
         server_state: Kept by the server beside the model.
         gradients: Gradient evaluations in one local step.
+        sends: What is sent, by name: the model, and the terms whose messages are.
+        receives: What is received: the model or the start, and server states.
+        keeps: The client's states.
     """
 
     uplink: int
@@ -33,6 +37,9 @@ class Cost:
     client_state: int
     server_state: int
     gradients: int
+    sends: tuple[str, ...]
+    receives: tuple[str, ...]
+    keeps: tuple[str, ...]
 
 
 class _Stub:
@@ -48,12 +55,50 @@ class _Stub:
     def of(self, loss: Loss, *taps: str) -> "_Stub":
         return self
 
+    def part(self, index: int, count: int) -> "_Stub":
+        return self
+
+
+@dataclass
+class _Told:
+    """What the server tells a client: the model, and its own states, one dictionary a term."""
+
+    model: Tensor
+    states: list[States]
+
+    def names(self) -> list[tuple[int, str]]:
+        return [(-1, "model"), *((i, name) for i, states in enumerate(self.states) for name in states)]
+
+    def size(self, which: tuple[int, str]) -> int:
+        return self.model.numel() if which[0] < 0 else self.states[which[0]][which[1]].numel()
+
+    def poisoned(self, which: tuple[int, str]) -> "_Told":
+        """The same with one vector not a number, which spreads to whatever depends on it."""
+        term, name = which
+        if term < 0:
+            return _Told(torch.full_like(self.model, torch.nan), self.states)
+        states = [dict(s) for s in self.states]
+        states[term][name] = torch.full_like(states[term][name], torch.nan)
+        return _Told(self.model, states)
+
+
+@dataclass
+class _Visit:
+    """What came of a made-up visit."""
+
+    origin: Tensor
+    begun: list[States]
+    progress: Tensor
+    messages: list[Any]
+    gradients: int
+    delta: Tensor
+
 
 class _Trial:
-    """One made-up visit, from random states: start, one step, report; and what the server does with it."""
+    """A made-up visit, from random states: start, one step, report; and what the server does with it."""
 
     def __init__(self, algorithm: Algorithm, layout: Layout, w: Tensor):
-        self.algorithm, self.layout, self.w = algorithm, layout, w
+        self.algorithm, self.layout = algorithm, layout
         random = torch.Generator().manual_seed(1)
 
         def begun(declared: Mapping[str, Begin]) -> States:
@@ -61,20 +106,21 @@ class _Trial:
 
         self.client = [begun(term.client) for term in algorithm.terms]
         self.states = [{**kept, **begun(t.local)} for kept, t in zip(self.client, algorithm.terms, strict=True)]
-        self.shared = [begun(term.server) for term in algorithm.terms]
+        self.told = _Told(w, [begun(term.server) for term in algorithm.terms])
 
-    def run(self, shared: list[States]) -> tuple[Tensor, list[Tensor], int]:
-        """What came out: the client's progress, its messages, and the gradient evaluations of the step."""
-        facts, oracle = trial_facts(self.layout, self.w), _Stub()
-        common = {name: facts[name] for name in ("anchor", "share", "round", "rounds", "layout")}
+    def run(self, first: _Told | None = None, later: _Told | None = None, moved: float = 1.0) -> _Visit:
+        """Let the client see `first` where it starts and `later` afterwards; multiply its progress by `moved`."""
+        first, later, oracle = first or self.told, later or self.told, _Stub()
+        facts = trial_facts(self.layout, first.model)
         del facts["origin"]
-        origin, states = self._hook("start", self.w, facts, self.states, shared)
-        facts["origin"] = origin
-        direction, states = self._hook("gradient", oracle, origin, facts, states, shared)
-        w = origin - direction
-        message, _ = self._hook("report", w, facts, states, shared)
-        self._hook("update", w - origin, message, common, shared)
-        return w - self.w, tree_leaves(message), oracle.calls
+        origin, begun = self._hook("start", first.model, facts, self.states, first.states)
+        here = torch.zeros_like(origin) if origin.isnan().any() else origin  # what follows is not of interest then
+        facts |= {"anchor": later.model, "origin": here}
+        direction, states = self._hook("gradient", oracle, here, facts, begun, later.states)
+        messages, _ = self._hook("report", here - direction, facts, states, later.states)
+        common = {name: facts[name] for name in ("anchor", "share", "round", "rounds", "nominal", "layout")}
+        delta, _ = self._hook("update", moved * -direction, messages, common, later.states)
+        return _Visit(origin, begun, -direction, messages, oracle.calls, delta)
 
     def _hook(self, hook: str, *given: Any) -> Any:
         """Run a hook of all terms, which may not change what they were given."""
@@ -88,6 +134,30 @@ class _Trial:
             )
         return result
 
+    def downlink(self) -> tuple[int, list[str]]:
+        """Numbers and names of what the client must be told."""
+        needed, start_only = list[tuple[int, str]](), list[str]()
+        for which in self.told.names():
+            poisoned = self.told.poisoned(which)
+            late, early = self.run(later=poisoned), self.run(first=poisoned)
+            if _spoiled(late.progress, late.messages) or _spoiled(early.begun):
+                needed.append(which)
+            elif _spoiled(early.origin):
+                start_only.append(which[1])
+        names = [name for _, name in needed]
+        if start_only:  # one vector tells it, whatever it is made of
+            names.insert(0, "model" if start_only == ["model"] else "start")
+        return sum(map(self.told.size, needed)) + bool(start_only) * self.told.model.numel(), names
+
+    def uplink(self) -> tuple[int, list[str]]:
+        """Numbers and names of what the server must be told."""
+        visit = self.run()
+        told = [(t, m) for t, ms in zip(self.algorithm.terms, visit.messages, strict=True) for m in tree_leaves(ms)]
+        own = [(type(term).__name__, m) for term, m in told if not _follows_from(visit.progress, m)]
+        model = len(own) < len(told) or _spoiled(self.run(moved=torch.nan).delta)
+        names = ["model"] * model + list(dict.fromkeys(name for name, _ in own))
+        return model * visit.progress.numel() + sum(m.numel() for _, m in own), names
+
 
 def cost(algorithm: Algorithm, layout: Layout, w: Tensor) -> Cost:
     """Count what `algorithm` sends, keeps and computes for a model like `w`.
@@ -96,24 +166,24 @@ def cost(algorithm: Algorithm, layout: Layout, w: Tensor) -> Cost:
         TermError: If a term makes a mistake that shows in a made-up round, such as changing a tensor in place.
     """
     for term in algorithm.terms:  # each alone, so that an error names it
-        alone = _Trial(Algorithm(term), layout, w)
-        alone.run(alone.shared)
+        _Trial(Algorithm(term), layout, w).run()
     trial = _Trial(algorithm, layout, w)
-    progress, messages, gradients = trial.run(trial.shared)
-    down = 0
-    for i, states in enumerate(trial.shared):
-        for name, state in states.items():
-            poisoned = [dict(s) for s in trial.shared]
-            poisoned[i][name] = torch.full_like(state, torch.nan)  # spreads to whatever depends on it
-            moved, told, _ = trial.run(poisoned)
-            down += state.numel() * any(bool(t.isnan().any()) for t in (moved, *told))
+    up, sends = trial.uplink()
+    down, receives = trial.downlink()
     return Cost(
-        uplink=w.numel() + sum(m.numel() for m in messages if not _follows_from(progress, m)),
-        downlink=w.numel() + down,
+        uplink=up,
+        downlink=down,
         client_state=sum(t.numel() for t in tree_leaves(trial.client)),
-        server_state=sum(t.numel() for t in tree_leaves(trial.shared)),
-        gradients=gradients,
+        server_state=sum(t.numel() for t in tree_leaves(trial.told.states)),
+        gradients=trial.run().gradients,
+        sends=tuple(sends),
+        receives=tuple(receives),
+        keeps=tuple(name for states in trial.client for name in states),
     )
+
+
+def _spoiled(*trees: Any) -> bool:
+    return any(bool(t.isnan().any()) for t in tree_leaves(trees))
 
 
 def _follows_from(progress: Tensor, message: Tensor) -> bool:

@@ -3,10 +3,11 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
-from inspect import getmembers, isfunction
+from inspect import isfunction
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning import cli
+from fl_lightning import add_ons, cli
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.callbacks import Checkpoint, Evaluation, ProgressLine, TensorBoardPages
 from fl_lightning.catalogue import algorithms
@@ -43,7 +44,7 @@ class Experiment:
         models: The model factories that it offers; the first is the default.
         algorithm: The default algorithm, or as in YAML {"name": "fedsam", "rho": 0.1}.
         partition: The default partition scheme, likewise.
-        augment: How training images are augmented.
+        augment: How training images are augmented by default.
         callbacks: Callbacks of your own, called after the recipe's.
         doc: The recipe's docstring, shown by `--help`.
         argv: The command line without the program; that of the process if None.
@@ -71,15 +72,27 @@ class Experiment:
         parts = {
             "data": _part({f.__name__: f for f in data}, data[0].__name__, "root"),
             "model": _part({f.__name__: f for f in models}, models[0].__name__, *_SHAPE),
-            "algorithm": _part(algorithms(), algorithm),
-            "partition": _part(_schemes(), partition, "y", "clients", "seed", "domains"),
+            "augment": _part({"none": no_augmentation, "crop_flip": CropFlip}, _augmentation(augment)),
+            "algorithm": replace(_part(algorithms(), algorithm), table="methods"),
+            "partition": _part(_functions(schemes), partition, "y", "clients", "seed", "domains"),
+            **{
+                name: _part(choices := _functions(module), next(iter(choices)))
+                for name, module in add_ons.PARTS.items()
+            },
         }
         groups: list[type] = [Options] if _under_fabric_run() else [Options, Launch]
+        self._default_of = {name: part.default for name, part in parts.items()}
         values, self.chosen = cli.parse(groups, parts, RunFolder.arguments(argv), doc or "", **defaults)
         self._launch = {f.name: values.pop(f.name) for f in fields(Launch) if f.name in values}
         with in_one_sentence():
             self.options = Options(**values)
-        self.augment, self.callbacks = augment, callbacks
+        self.callbacks = callbacks
+
+    @property
+    def method(self) -> str:
+        """The algorithm and what was added to it, as `scaffold+lesam`."""
+        added = [self.chosen[part].name for part in add_ons.PARTS if self.chosen[part].name != self._default_of[part]]
+        return "+".join([self.chosen["algorithm"].function.__name__, *added])
 
     def resolved(self) -> dict[str, Any]:
         """Every option as `--config` reads it, except the run's folder."""
@@ -90,8 +103,7 @@ class Experiment:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
         with in_one_sentence():
             o = self.options
-            name = self.chosen["algorithm"].function.__name__
-            folder = RunFolder.open(o.run_dir, name, self.resolved(), o.resume, HARMLESS)
+            folder = RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume, HARMLESS)
             try:
                 self._run(folder)
             finally:
@@ -171,6 +183,8 @@ class Experiment:
         chosen = self.chosen["algorithm"]()
         if not isinstance(chosen, Algorithm):
             raise ValueError(f"{self.chosen['algorithm'].name} must return an Algorithm, but returned {chosen!r}")
+        for part in add_ons.PARTS:
+            chosen = self.chosen[part]().to(chosen)
         clip = [] if o.clip is None else [Clip(o.clip)]
         return chosen.and_then(*clip, local=partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay))
 
@@ -188,7 +202,7 @@ class Experiment:
             batch_size=o.batch_size,
             epochs=o.local_epochs,
             steps=o.local_steps,
-            augment=self.augment,
+            augment=self.chosen["augment"](),
             seed=o.seed,
         )
         return Federation(
@@ -210,7 +224,7 @@ class Experiment:
         cost, d = federation.cost, federation.layout.size
         return "\n".join(
             [
-                f"{names['algorithm']} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
+                f"{self.method} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
                 f"{o.clients} clients, {o.participation:.3g} of them a round, {o.rounds} rounds, seed {o.seed}",
                 f"{names['model']}: {d:,} parameters; a client sends {cost.uplink / d:.3g} and receives "
                 f"{cost.downlink / d:.3g} times that, keeps {cost.client_state / d:.3g} times, and evaluates "
@@ -221,6 +235,14 @@ class Experiment:
         )
 
 
+def no_augmentation() -> None:
+    """Images as they are."""
+
+
+def _augmentation(augment: CropFlip | None) -> str | dict[str, Any]:
+    return "none" if augment is None else {"name": "crop_flip", **asdict(augment)}
+
+
 _SHAPE = "inputs", "classes", "channels", "size"
 
 
@@ -229,10 +251,10 @@ def _part(choices: Mapping[str, Callable[..., Any]], default: str | Mapping[str,
     return cli.Part(choices, spec.pop("name"), spec, frozenset(given))
 
 
-def _schemes() -> dict[str, Callable[..., Partition]]:
-    return {
-        name: f for name, f in getmembers(schemes, isfunction) if f.__module__ == schemes.__name__ and name[0] != "_"
-    }
+def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The public functions of a module, in its order."""
+    own = {name: f for name, f in vars(module).items() if isfunction(f) and name[0] != "_"}
+    return {name: f for name, f in own.items() if f.__module__ == module.__name__}
 
 
 def _under_fabric_run() -> bool:

@@ -5,7 +5,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -90,6 +90,9 @@ class Federation:
         self.fabric, self.module, self.algorithm, self.clients = fabric, fabric.to_device(module), algorithm, clients
         self.participation, self.rounds, self.schedule, self.seed = participation, rounds, schedule, seed
         self.layout = Layout(module)
+        if not algorithm.trains_head:
+            module.get_submodule(self.layout.head).requires_grad_(False)
+            self.layout = Layout(module)
         self.executor = executor(module, self.layout, loss=loss, autocast=fabric.autocast)
         self.w = nn.Parameter(self.layout.read(module))
         self.first = self.w.detach().clone()
@@ -97,6 +100,8 @@ class Federation:
         self.shared = [begin(term.server, self.first, self.first) for term in algorithm.terms]
         self.optimizer = algorithm.server([self.w])
         self.local_lr = float(algorithm.local([nn.Parameter(self.first.new_zeros(1))]).param_groups[0]["lr"])
+        mean_size = ceil(clients.sizes.mean().item() / clients.batch_size)
+        self.nominal = algorithm.span([self.local_lr] * (clients.steps or max(1, round(clients.epochs * mean_size))))
         self.store = self._open_store(state_dir)
         self.cost = cost(algorithm, self.layout, self.first)
         self._message = self._trial_message()
@@ -216,15 +221,21 @@ class Federation:
         return weights / weights.mean()
 
     def _common_facts(self, anchor: Tensor, cohort: int) -> dict[str, Any]:
-        share = cohort / self.clients.num_clients
-        return {"anchor": anchor, "share": share, "round": self.round, "rounds": self.rounds, "layout": self.layout}
+        return {
+            "anchor": anchor,
+            "share": cohort / self.clients.num_clients,
+            "round": self.round,
+            "rounds": self.rounds,
+            "nominal": self.nominal,
+            "layout": self.layout,
+        }
 
     def _trial_message(self) -> list[Any]:
         """A message of no client, for its structure: a rank may have no client to learn it from."""
         terms, facts = self.algorithm.terms, trial_facts(self.layout, self.first)
         states = [begin({**t.client, **t.local}, self.first, self.first) for t in terms]
         w, states = self.algorithm.start(self.first, facts, states, self.shared)
-        return self.algorithm.report(w, facts, states, self.shared)[0]
+        return self.algorithm.report(w.clone(), facts, states, self.shared)[0]
 
     def _megabytes(self, numbers: int) -> float:
         buffers = sum(b.numel() * b.element_size() for b in self.buffers.values())

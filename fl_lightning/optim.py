@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning.oracle import Evaluations, Loss, Oracle
+from fl_lightning.oracle import PLAIN, Evaluations, Oracle, Question
 from fl_lightning.term import check_shape
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
 from fl_lightning.terms.perturb import SAM as SAMTerm
@@ -108,14 +108,14 @@ class GradientTransform(Optimizer):
                 _copy(params, _split(vector, params))
                 held = vector
 
-        def evaluate(w: Tensor, extra: tuple[Loss, ...], taps: tuple[str, ...]) -> Tensor:
+        def evaluate(w: Tensor, question: Question) -> Tensor:
             if losses:
                 _copy(self.buffers, before)
             hold(w)
             for p in params:
                 p.grad = None  # so that what this evaluation returns is nobody else's
             backward = _backward if self._probed else _probing_backward
-            losses.append(backward(partial(_ask, closure, extra, taps) if extra else closure, params))
+            losses.append(backward(closure if question == PLAIN else partial(_ask, closure, question), params))
             self._probed = True
             if len(losses) == 1:
                 after[:] = [b.clone() for b in self.buffers]
@@ -207,14 +207,15 @@ def _object(base: Optimizer) -> Optimizer:
     return base
 
 
-def _ask(closure: Callable[..., Any], losses: tuple[Loss, ...], taps: tuple[str, ...]) -> Any:
+def _ask(closure: Callable[..., Any], question: Question) -> Any:
     try:
-        signature(closure).bind(losses, taps)
+        signature(closure).bind(question)
     except TypeError:
         raise ValueError(
-            "the transform asks for a loss of its own: pass closure(losses, taps), as executors.Sequential does"
+            "the transform asks for a loss of its own or a part of the batch: pass closure(question), as "
+            "executors.Sequential does"
         ) from None
-    return closure(losses, taps)
+    return closure(question)
 
 
 def _backward(closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:

@@ -22,7 +22,8 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning import callbacks, cli
 from fl_lightning.federation import Diverged
-from fl_lightning.term import ModelError, TermError
+from fl_lightning.oracle import ModelError
+from fl_lightning.term import TermError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.oracle import Loss, Oracle
+from fl_lightning.oracle import Loss, ModelError, Oracle
 
 Begin = Callable[[Tensor, Tensor], Tensor]
 """How a state begins: `begin(first, now)` of the initial global model w^0 and the model received now."""
@@ -41,7 +41,14 @@ def received(first: Tensor, now: Tensor) -> Tensor:
     return now.clone()
 
 
-FACTS = {"anchor", "share", "round", "rounds", "layout", "origin", "steps", "epochs", "span", "size", "weight"}
+FACTS = {"anchor", "share", "round", "rounds", "nominal", "layout"} | {
+    "origin",
+    "steps",
+    "epochs",
+    "span",
+    "size",
+    "weight",
+}
 """What a view tells besides states; no state can have such a name."""
 
 
@@ -65,6 +72,7 @@ class View:
         size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
         weight: Aggregation weight times the cohort's size, so 1 on average, 0-dim.
         share (s): Size of the cohort over the number of clients, M / N.
+        nominal (s): K eta_0 of FedDC's code: the span of a client of mean size at the first round's learning rate.
         round, rounds (s): This round, from 0, and how many there are.
         layout (s): The model's `Layout`.
     and the term's own states by their names.
@@ -115,8 +123,11 @@ class Term:
         client: What each client keeps between rounds.
         server: What the server keeps; clients may read it.
         local: What lives for one visit of one client.
+        roles: What only one term of an algorithm should do: "perturb", "start" elsewhere, "server" step. The command
+            line refuses to combine two terms of one role.
     """
 
+    roles: frozenset[str] = frozenset()
     client: Mapping[str, Begin] = {}
     server: Mapping[str, Begin] = {}
     local: Mapping[str, Begin] = {}
@@ -137,6 +148,10 @@ class Term:
         """On the server: the mean model update, given the mean message. May assign server states."""
         return delta
 
+    def personal(self, w: Tensor, v: Any) -> Tensor:
+        """The model that a client uses for itself, `w` being the global one: before any fine-tuning of its own."""
+        return w
+
 
 class Fold:
     """A term applied to an oracle is again an oracle."""
@@ -153,6 +168,10 @@ class Fold:
     def of(self, loss: Loss, *taps: str) -> "Fold":
         """The same term applied to the oracle of another loss."""
         return Fold(self.term, self.view, self.inner.of(loss, *taps))
+
+    def part(self, index: int, count: int) -> "Fold":
+        """The same term applied to the oracle of a part of the batch."""
+        return Fold(self.term, self.view, self.inner.part(index, count))
 
 
 def check_names(term: Term) -> None:
@@ -192,10 +211,6 @@ def check_message(message: Any, term: Term) -> None:
                 f"{type(term).__name__}.report returned {type(leaf).__name__} {leaf!r} in its message; return a "
                 "tensor or a tuple of tensors, or () to say nothing"
             )
-
-
-class ModelError(Exception):
-    """The model, not a term, cannot be evaluated in the way that was asked for."""
 
 
 @contextmanager

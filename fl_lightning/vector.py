@@ -18,6 +18,8 @@ class Layout:
         names: Parameter names, in the order of the vector.
         shapes: Their shapes.
         sizes: Their numbers of elements.
+        head: Name of the submodule that classifies: `module.head` if that is a name, else the last child with a
+            parameter. The rest is the body.
 
     Raises:
         ValueError: If there is nothing to train, or parameters differ in dtype or device.
@@ -34,6 +36,7 @@ class Layout:
         self.names = list(named)
         self.shapes = [p.shape for p in named.values()]
         self.sizes = [p.numel() for p in named.values()]
+        self.head = _head(module)
 
     @property
     def size(self) -> int:
@@ -62,10 +65,17 @@ class Layout:
 
     def mask(self, prefix: str, like: Tensor) -> Tensor:
         """A vector of ones where the parameter's name starts with `prefix`, zeros elsewhere."""
-        ones = [
-            like.new_full((size,), float(n.startswith(prefix))) for n, size in zip(self.names, self.sizes, strict=True)
-        ]
+        return self.where(lambda name: name.startswith(prefix), like)
+
+    def where(self, chosen: Callable[[str], bool], like: Tensor) -> Tensor:
+        """A vector of ones where the parameter's name is chosen, zeros elsewhere."""
+        ones = [like.new_full((size,), float(chosen(n))) for n, size in zip(self.names, self.sizes, strict=True)]
         return torch.cat(ones)
+
+    def body_blocks(self) -> list[str]:
+        """The children that hold the body's parameters, from the input to the head."""
+        children = dict.fromkeys(name.partition(".")[0] for name in self.names)
+        return [child for child in children if child != self.head]
 
     @torch.no_grad()
     def read(self, module: nn.Module) -> Tensor:
@@ -83,6 +93,15 @@ class Layout:
             raise ValueError(f"a vector of {w.numel()} numbers does not fit a model of {self.size} parameters")
         for p, part in zip(self.parameters(module), self.split(w), strict=True):
             p.copy_(part)
+
+
+def _head(module: nn.Module) -> str:
+    """The part that the model declares as its head, or its last child that holds a parameter."""
+    declared = getattr(module, "head", None)
+    if isinstance(declared, str):
+        return declared
+    children = [name for name, child in module.named_children() if any(True for _ in child.parameters())]
+    return children[-1] if children else ""
 
 
 def unit(v: Tensor, eps: float = 1e-12) -> Tensor:

@@ -18,8 +18,8 @@ from torch.optim import SGD
 from fl_lightning import Algorithm, by_size, catalogue, terms
 from fl_lightning.federation import Federation
 from fl_lightning.schedule import Decay, Schedule
-from fl_lightning.terms.drift import om, one
-from fl_lightning.terms.perturb import LastRound, by_sum_of_norms
+from fl_lightning.terms.around import Around
+from fl_lightning.terms.recall import LastRound, by_sum_of_norms
 
 State = Callable[[Federation], torch.Tensor]
 
@@ -68,10 +68,12 @@ def _with(
     algorithm: Algorithm, *outer: terms.Clip, local: Any, weight: Any = None, eps: float | None = None
 ) -> Algorithm:
     def at_eps(term: Any) -> Any:
+        if isinstance(term, Around):
+            return replace(term, inner=at_eps(term.inner))
         return replace(term, eps=eps) if eps and "eps" in {f.name for f in fields(term)} else term
 
-    inner = map(at_eps, algorithm.terms)
-    return Algorithm(*inner, *outer, local=local, server=algorithm.server, weight=weight or algorithm.weight)
+    algorithm = algorithm.but(*map(at_eps, algorithm.terms), weight=weight or algorithm.weight)
+    return algorithm.and_then(*outer, local=local)
 
 
 def _per_epoch(rate: float) -> Schedule:
@@ -96,6 +98,13 @@ def _clients(name: str, factor: float = 1.0) -> State:
     return rows
 
 
+def _weights(federation: Federation) -> torch.Tensor:
+    """Of every round's cohort, summing to one."""
+    cohorts = [federation.participation(10, 0, round) for round in range(federation.rounds)]
+    weights = torch.stack([federation._weights(cohort) for cohort in cohorts])
+    return weights / weights.sum(1, keepdim=True)
+
+
 SCAFFOLD_STATES = {"c_i": _clients("c_i"), "c": _server("c")}
 
 
@@ -104,8 +113,6 @@ SCAFFOLD_STATES = {"c_i": _clients("c_i"), "c": _server("c")}
 
 def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
     """FL-Simulator and FedLESAM: plain means, eps 1e-7, clipping at 10."""
-    if h.get("use_RI"):
-        raise NotInCatalogueError("relaxed initialisation")
     lr, rho, lamb = h.get("global_learning_rate", 1.0), h.get("rho", 0.0), h.get("lamb", 0.0)
     c = catalogue
 
@@ -129,6 +136,7 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
 
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
         "fedavg": lambda _: c.fedavg(lr, "uniform"),
+        "fedavg_ri": lambda _: c.fedinit(h["beta"], server_lr=lr),
         "fedprox": lambda _: c.fedprox(lamb, lr, "uniform"),
         "fedadam": lambda _: c.fedadam(lr, h["beta1"], h["beta2"], h["epsilon"], 0.0, "uniform"),
         "scaffold": lambda _: c.scaffold(lr),
@@ -137,7 +145,8 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
         "fedsam": lambda _: c.fedsam(rho, lr),
         "mofedsam": mofedsam,
         "fedgamma": lambda _: c.fedgamma(rho, lr),
-        "fedspeed": lambda v: c.fedspeed(rho, lamb, "active" if "activeavg" in v else "all"),
+        "fedspeed": lambda v: c.fedspeed(rho, lamb, dual="active" if "activeavg" in v else "all"),
+        "fedsmoo": lambda v: c.fedsmoo(rho, lamb, "paper" if "paper" in v else "released"),
         "fedlesam": lesam,
         "fedlesam_s": lambda v: c.fedlesam_s(**reference(v), correction=correction(v), server_lr=lr),
         "fedlesam_d": lambda v: c.fedlesam_d(**reference(v), lam=lamb),
@@ -146,52 +155,90 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
     algorithm = _with(method(variant), terms.Clip(10.0), local=local, eps=1e-7)
     states = {**SCAFFOLD_STATES, "h_i": _clients("h_i"), "m": _server("m"), "v": _server("v")}
+    states |= {"mu_i": _clients("mu_i"), "s": _server("s"), "last_local": _clients("w_i")}
     return Setup(algorithm, Decay(h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states)
 
 
 def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
     """FedSOL's repository: model averages weighted by samples, eps 1e-12, no clipping, local momentum in some files."""
     c, alpha = catalogue, h.get("dyn_alpha", 0.0)
+
+    def sol(strength: Any, variant: set[str]) -> Algorithm:
+        return c.fedsol(
+            h["rho"],
+            strength,
+            per="tensor" if "paper" in variant else "column",
+            scope="head" if "head" in variant else "all",
+            first_step="noise" if strength == "fixed" and "asis" in variant else "still",
+        )
+
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
         "fedavg": lambda _: c.fedavg(),
         "fedprox": lambda _: c.fedprox(h["rho"]),
         "scaffold": lambda _: c.scaffold(),
         "feddyn": lambda _: c.feddyn(alpha),
         "fedsam": lambda _: c.fedsam(h["rho"]),
+        "fedasam": lambda _: c.fedasam(h["rho"], eta=0.0, scaled="all"),
+        "fednova": lambda v: c.fednova("own" if "asis" in v else "none"),
+        "fedntd": lambda _: c.fedntd(h["beta"], h["tau"]),
+        "moon": lambda _: c.moon(h["rho"], h["tau"]),
+        "fedsol_adaptive": lambda v: sol("adaptive", v),
+        "fedsol_fixed": lambda v: sol("fixed", v),
     }
     method, variant = _method(words, methods)
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["weight_decay"])
     algorithm = _with(method(variant), local=local, weight=by_size, eps=1e-12)
     states = {**SCAFFOLD_STATES, "g_i": _clients("h_i", -alpha), "h": _server("h", -alpha)}
+    states |= {"d_i": _clients("d_i"), "prev_local": _clients("w_i")}
     return Setup(algorithm, Decay(h["gamma"]), h["batch_size"], h["local_epochs"], None, states)
 
 
 def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
-    """FedSSG's repository: coefficients over the client's size, variates of one fixed length, clipping at 10."""
-    c, steps = catalogue, h.get("n_minibatch")
-    variate = terms.ControlVariate(length=(steps or 0) * h["learning_rate"], scale=om, kept=one)
+    """FedSSG's and FedDC's repositories: coefficients over the client's size, one fixed length, clipping at 10."""
+    c, alpha = catalogue, h.get("alpha_coef", 0.0)
+    steps = h.get("n_minibatch") if words[0] == "scaffold" else None
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
         "fedavg": lambda _: c.fedavg(),
         "fedprox": lambda v: c.fedprox(2e-4 if "asis" in v else h["mu"]),
-        "scaffold": lambda _: Algorithm(variate),
-        "feddyn": lambda _: Algorithm(terms.DynamicRegularizer(h["alpha_coef"], scale=om)),
+        "scaffold": lambda _: c.scaffold(correction_lr="base", size_weighting=True),
+        "feddyn": lambda _: c.feddyn(alpha, size_weighting=True),
+        "feddisco": lambda _: c.feddisco(h["disco_a"], h["disco_b"], alpha, size_weighting=True),
+        "feddc": lambda _: c.feddc(alpha, correction_lr="base"),
+        "fedssg": lambda v: c.fedssg(alpha, gate_offset=0.0 if "beta0" in v else 1.0),
     }
     method, variant = _method(words, methods)
     local = partial(SGD, lr=h["learning_rate"], weight_decay=h["weight_decay"])
     algorithm = _with(method(variant), terms.Clip(10.0), local=local)
 
-    def variates(federation: Federation) -> torch.Tensor:
-        return torch.cat([_clients("c_i")(federation), _server("c")(federation)[None]])
+    def variates(own: str, common: str) -> State:
+        return lambda federation: torch.cat([_clients(own)(federation), _server(common)(federation)[None]])
 
-    states = {"c_all": variates, "h_i": _clients("h_i")}
+    gradients = variates("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else variates("c_i", "c")
+    states = {"c_all": gradients, "g_all": gradients, "h_i": _clients("h_i"), "count": _clients("count")}
     return Setup(algorithm, Decay(h["lr_decay_per_round"]), h["batch_size"], h.get("epoch", 2), steps, states)
+
+
+def feddisco(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedDisco's repository: constant rate, no clipping, momentum 0.9 hard-coded."""
+    algorithm = catalogue.feddisco(h["disco_a"], h["disco_b"])
+    local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["reg"])
+    return Setup(_with(algorithm, local=local), Decay(), h["batch_size"], h["epochs"], None, {"agg_weights": _weights})
 
 
 def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
     """FedACG's repository: plain means, the rate decays with every epoch, clipping at 10."""
     c, server = catalogue, h["server"]
+
+    def relaxed(rcl: dict[str, Any]) -> Algorithm:
+        attraction, penalty = rcl["pairs"]
+        options = rcl["temp"], rcl["topk_neg"], penalty["threshold"], attraction["weight"], penalty["weight"]
+        return c.fedrcl(("fc1", "fc2"), *options)
+
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
         "fedavg": lambda _: c.fedavg(h["global_lr"], "uniform"),
+        "fedavgm": lambda _: c.fedavgm(server["momentum"], h["global_lr"], "uniform"),
+        "fedacg": lambda _: c.fedacg(server["momentum"], h["client"]["prox_loss"]["weight"]),
+        "fedrcl": lambda _: relaxed(h["client"]["rcl_loss"]),
         "fedadam": lambda _: c.fedadam(
             h["global_lr"], server["momentum"], server["beta"], server["tau"], None, "uniform"
         ),
@@ -227,6 +274,9 @@ FAMILIES: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {
     "lesam": fl_simulator,
     "fedsol": fedsol,
     "fedssg": fedssg,
+    "feddc": fedssg,
+    "disco": feddisco,
     "acg": fedacg,
+    "rcl": fedacg,
     "fedtoga": fedtoga,
 }

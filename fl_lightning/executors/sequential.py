@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted
 from fl_lightning.optim import GradientTransform
-from fl_lightning.oracle import Loss, Oracle, objective
+from fl_lightning.oracle import PLAIN, Oracle, Pass, Question, objective
 from fl_lightning.term import States
 from fl_lightning.vector import Layout
 
@@ -72,12 +72,26 @@ class Sequential(Executor):
         """One local step; returns the task's loss at its first evaluation."""
         tasks: list[Tensor] = []
 
-        def closure(losses: tuple[Loss, ...] = (), taps: tuple[str, ...] = ()) -> Tensor:
+        live = _Live(self.module, self.layout, received)
+
+        def closure(question: Question = PLAIN) -> Tensor:
             with self.autocast():
-                value, task = objective(self.look(self.module, received, x, y, taps), (self.task, *losses))
+                b = Pass(live, *question.batch(x, y), question.taps)
+                value, task = objective(b, (self.task, *question.losses))
             self.w.grad = self.layout.flatten(torch.autograd.grad(value, self.parameters, materialize_grads=True))
             tasks.append(task.detach())
             return value.detach()
 
         optimizer.step(closure)
         return tasks[0] if tasks else self.w.new_full((), torch.nan)
+
+
+class _Live(Weighted):
+    """The module as it is, its parameters and buffers live."""
+
+    def __init__(self, module: nn.Module, layout: Layout, received: Buffers):
+        super().__init__(module, layout, received)
+        self.forward = module  # type: ignore[method-assign]
+
+    def weights(self) -> dict[str, Tensor]:
+        return dict(self.module.named_parameters())

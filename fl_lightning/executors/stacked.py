@@ -10,9 +10,9 @@ from torch.func import grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit
-from fl_lightning.oracle import Evaluations, Loss, objective
-from fl_lightning.term import ModelError, States, TermError
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted
+from fl_lightning.oracle import Evaluations, ModelError, Pass, Question, objective
+from fl_lightning.term import States, TermError
 from fl_lightning.vector import Layout
 
 
@@ -102,12 +102,13 @@ class Stacked(Executor):
         ) -> tuple[Tensor, list[States], Buffers, Tensor]:
             first: list[tuple[Buffers, Tensor]] = []
 
-            def evaluate(w: Tensor, losses: tuple[Loss, ...], taps: tuple[str, ...]) -> Tensor:
+            def evaluate(w: Tensor, question: Question) -> Tensor:
                 def value(w: Tensor) -> tuple[Tensor, tuple[Buffers, Tensor]]:
                     moved = {name: b.clone() for name, b in buffers.items()}  # inside grad, or BatchNorm may not write
-                    forward = self._forward_into(w, moved)
+                    network = Weighted(self.module, self.layout, received, w, moved)
                     with self.autocast():
-                        total, task = objective(self.look(forward, received, x, y, taps), (self.task, *losses))
+                        b = Pass(network, *question.batch(x, y), question.taps)
+                        total, task = objective(b, (self.task, *question.losses))
                     return total, (moved, task)
 
                 with _blame_model():
@@ -121,9 +122,6 @@ class Stacked(Executor):
             return g, states, after, task
 
         return one
-
-    def _forward_into(self, w: Tensor, moved: Buffers) -> Callable[[Tensor], Any]:
-        return lambda x: torch.func.functional_call(self.module, (self.layout.named(w), dict(moved)), (x,))
 
 
 class _Rows:

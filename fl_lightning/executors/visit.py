@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from fl_lightning.algorithm import Algorithm, Facts
 from fl_lightning.dropout import use_keys
-from fl_lightning.oracle import Forward, Loss, Pass
+from fl_lightning.oracle import Loss
 from fl_lightning.term import States
 from fl_lightning.vector import Layout
 
@@ -84,6 +84,53 @@ class Outcome:
     loss: Tensor
 
 
+class Weighted:
+    """The model at some weights, as a `Pass` looks at it (see `fl_lightning.oracle.Network`).
+
+    Args:
+        module: The model.
+        layout: Its flat vector.
+        received: The buffers as the visit received them, where reference passes begin.
+        w: The weights.
+        moved: The buffers that `forward` moves; copies of `received` if None.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        received: Buffers,
+        w: Tensor | None = None,
+        moved: dict[str, Tensor] | None = None,
+    ):
+        self.module, self.layout, self.received, self.w, self.moved = module, layout, received, w, moved
+        self.head = layout.head
+
+    def weights(self) -> dict[str, Tensor]:
+        """The trainable weights by name."""
+        return self.layout.named(self.w) if self.w is not None else {}
+
+    def forward(self, x: Tensor) -> Any:
+        """The model's output."""
+        moved = {name: b.clone() for name, b in self.received.items()} if self.moved is None else self.moved
+        return functional_call(self.module, (self.weights(), moved), (x,))
+
+    def at(self, w: Tensor) -> "Weighted":
+        """The same model with weights `w`, its buffers as received."""
+        return Weighted(self.module, self.layout, self.received, w)
+
+    def top(self, features: Tensor, e: Tensor, fixed: bool) -> Tensor:
+        """The head's output for its input `features`, its weights displaced by `e`."""
+        prefix, weights = self.head + ".", self.weights()
+        displaced = {
+            name.removeprefix(prefix): (weights[name].detach() if fixed else weights[name]) + part
+            for name, part in self.layout.named(e).items()
+            if name.startswith(prefix)
+        }
+        out: Tensor = functional_call(self.module.get_submodule(self.head), displaced, (features,))
+        return out
+
+
 class Executor:
     """Trains clients: the same terms, the same optimizer class, the same result, one by one or many at once.
 
@@ -126,16 +173,6 @@ class Executor:
             One outcome a visit, in order.
         """
         raise NotImplementedError
-
-    def forward_at(self, w: Tensor, buffers: Buffers) -> Forward:
-        """The network with weights `w`, whose buffers move only in copies of `buffers`."""
-        moved = {name: b.clone() for name, b in buffers.items()}
-        return lambda x: functional_call(self.module, (self.layout.named(w), moved), (x,))
-
-    def look(self, forward: Forward, buffers: Buffers, x: Tensor, y: Tensor, taps: tuple[str, ...]) -> Pass:
-        """One forward pass, under autocast."""
-        with self.autocast():
-            return Pass(self.module, forward, lambda w: self.forward_at(w, buffers), x, y, taps)
 
     def dropout_keys(self, seed: int) -> dict[str, Tensor]:
         """A key for each dropout layer, as buffers."""

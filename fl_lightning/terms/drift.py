@@ -1,4 +1,4 @@
-"""Drift correction: what is added to the local gradient, and the duals and variates behind it."""
+"""Drift correction: what is added to the local gradient, and the variates and momenta behind it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,17 @@ from fl_lightning.term import Term, zeros
 
 @dataclass(frozen=True)
 class Proximal(Term):
-    """`g + mu (w - w^t)`. FedProx: Li et al., MLSys 2020."""
+    """`g + mu (w - w^t)`; with `split` without `mu w` (see `WeightPull`). FedProx: Li et al., MLSys 2020."""
 
     mu: float = 0.1
+    split: bool = False
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) + self.mu * (w - v.anchor)
+        return oracle(w) + self.mu * (-v.anchor if self.split else w - v.anchor)
+
+
+Scale = Callable[[Any], Tensor | float]
+"""A number of the visit, e.g. the client's relative size."""
 
 
 def one(v: Any) -> float:
@@ -31,18 +36,43 @@ def om(v: Any) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ControlVariate(Term):
-    """`g + k (c - c_i)`, with `c_i <- c_i - c + (w^t - u_i) / span`.
+class WeightPull(Term):
+    """`+ mu w` outside of any clipping.
 
-    SCAFFOLD, option II: Karimireddy et al., ICML 2020. `length` fixes the divisor K eta for everybody instead of the
-    visit's own; `scale` weighs c by the client's size in the step, as FedSSG's and FedDC's code does, and `kept` in
-    c_i's update (SCAFFOLD of that code: `one`).
+    FedDyn's and FL-Simulator's code put this half of a proximal pull into the weight decay, so that clipping sees only
+    the other half, `mu (h_i - w^t)`; this and a `split` term are that pull.
+    """
+
+    mu: float = 0.1
+    scale: Scale = one
+    roles = frozenset({"unclipped"})
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w) + self.mu / self.scale(v) * w
+
+
+def own_span(v: Any) -> Tensor:
+    """K_i eta of this very visit."""
+    return v.span
+
+
+def nominal(v: Any) -> float:
+    """K eta_0, one number for everybody and for ever: the code of FedDC and FedSSG."""
+    return v.nominal
+
+
+@dataclass(frozen=True)
+class ControlVariate(Term):
+    """`g + k (c - c_i)`, with `c_i <- c_i - c + (w^t - u_i) / length`.
+
+    SCAFFOLD, option II: Karimireddy et al., ICML 2020. `scale` weighs c by the client's size in the step, as FedSSG's
+    and FedDC's code does, and `kept` in c_i's update (SCAFFOLD of that code: `one`).
     """
 
     k: float = 1.0
-    length: float | None = None
-    scale: Callable[[Any], Tensor | float] = one
-    kept: Callable[[Any], Tensor | float] | None = None
+    length: Scale = own_span
+    scale: Scale = one
+    kept: Scale | None = None
     client = {"c_i": zeros}
     server = {"c": zeros}
 
@@ -51,7 +81,7 @@ class ControlVariate(Term):
 
     def report(self, w: Tensor, v: Any) -> Tensor:
         old = v.c_i
-        v.c_i = v.c_i - v.c / (self.kept or self.scale)(v) + (v.origin - w) / (self.length or v.span)
+        v.c_i = v.c_i - v.c / (self.kept or self.scale)(v) + (v.origin - w) / self.length(v)
         return self.scale(v) * (v.c_i - old)
 
     def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
@@ -60,44 +90,36 @@ class ControlVariate(Term):
 
 
 @dataclass(frozen=True)
-class DynamicRegularizer(Term):
-    """`g + alpha (h_i + w - w^t)`, with h_i the sum of this client's moves and h their mean over all clients.
+class OwnPast(Term):
+    """`g - d_i`, with d_i the client's last mean gradient: FedNova's variates as FedSOL's repository released them."""
 
-    FedDyn: Acar et al., ICLR 2021, in displacements (the paper's dual is `-alpha h_i`); the server adds the new h.
-    `scale` divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over the cohort, the letter
-    of FedTOGA's Algorithm 1.
-    """
-
-    alpha: float = 0.1
-    scale: Callable[[Any], Tensor | float] = one
-    share: float | None = None
-    client = {"h_i": zeros}
-    server = {"h": zeros}
+    client = {"d_i": zeros}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) + self.alpha / self.scale(v) * (v.h_i + w - v.anchor)
+        return oracle(w) - v.d_i
 
-    def report(self, w: Tensor, v: Any) -> Tensor:
-        v.h_i = v.h_i + w - v.anchor
-        return w - v.anchor
-
-    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
-        v.h = v.h + (v.share if self.share is None else self.share) * mean
-        return delta + v.h
+    def report(self, w: Tensor, v: Any) -> Any:
+        v.d_i = (v.origin - w) / v.span
+        return ()
 
 
 @dataclass(frozen=True)
-class CohortDual(DynamicRegularizer):
-    """The same, but the server adds the mean dual of the cohort: the mean of FedSpeed's amended models u_i + h_i."""
+class MeanPast(OwnPast):
+    """The same variates as meant: `g + d - d_i`, with d the mean of all d_i."""
 
-    server = {}
+    server = {"d": zeros}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w) + v.d - v.d_i
 
     def report(self, w: Tensor, v: Any) -> Tensor:
+        old = v.d_i
         super().report(w, v)
-        return v.h_i
+        return v.d_i - old
 
     def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
-        return delta + mean
+        v.d = v.d + v.share * mean
+        return delta
 
 
 @dataclass(frozen=True)
@@ -125,11 +147,7 @@ class ClientMomentum(Term):
 
 @dataclass(frozen=True)
 class Clip(Term):
-    """Scale the whole direction down to norm `max_norm`; outermost, so that weight decay stays outside.
-
-    FL-Simulator and its kin clip prox terms by half (`-lam w^t` inside, `+lam w` as weight decay outside); here they
-    are clipped whole.
-    """
+    """Scale the whole direction down to norm `max_norm`; outermost, so that weight decay stays outside."""
 
     max_norm: float = 10.0
 

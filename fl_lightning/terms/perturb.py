@@ -1,137 +1,95 @@
-"""Perturbations: where the gradient is taken."""
+"""Perturbations found anew at every step: where the gradient is taken."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle
-from fl_lightning.term import Begin, Term, initial, zeros
-from fl_lightning.vector import Layout, unit
-
-
-def _check_radius(rho: float) -> None:
-    if not rho >= 0:
-        raise ValueError(f"rho is the radius of a perturbation, zero or more, not {rho}")
+from fl_lightning.oracle import Loss, Oracle
+from fl_lightning.term import Begin, Term, TermError, zeros
+from fl_lightning.terms.around import Around
+from fl_lightning.vector import unit
 
 
 @dataclass(frozen=True)
-class SAM(Term):
-    """`g(w + rho unit(g(w)))`: two passes on the same batch. Foret et al., ICLR 2021; FedSAM: Qu et al., ICML 2022."""
+class Perturbation(Term):
+    """A displacement of length `rho`; `eps` is added to the norm that it is divided by."""
 
     rho: float = 0.05
-    eps: float = 1e-12
+    eps: float = field(default=1e-12, kw_only=True)
+    roles = frozenset({"perturb"})
 
     def __post_init__(self) -> None:
-        _check_radius(self.rho)
+        if not self.rho >= 0:
+            raise ValueError(f"rho is the radius of a perturbation, zero or more, not {self.rho}")
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w + self.rho * unit(oracle(w), self.eps))
+
+def raw(v: Tensor, eps: float) -> Tensor:
+    """The vector itself: a perturbation as long as the gradient says."""
+    return v
 
 
 @dataclass(frozen=True)
-class ASAM(Term):
-    """SAM in a ball scaled by `T = |w| + eta`: `e = rho T^2 g / ||T g||`. Kwon et al., ICML 2021."""
+class SAM(Perturbation):
+    """`g(w + rho unit(g(w)))`: two passes on the same batch. Foret et al., ICLR 2021; FedSAM: Qu et al., ICML 2022.
+
+    `mix` of it and `1 - mix` of g(w), in FedSpeed's paper, which may also ascend by `rho g` (`ascent=raw`).
+    """
+
+    mix: float = 1.0
+    ascent: Callable[[Tensor, float], Tensor] = unit
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        g = oracle(w)
+        return torch.lerp(g, oracle(w + self.rho * self.ascent(g, self.eps)), self.mix)
+
+
+@dataclass(frozen=True)
+class ASAM(Perturbation):
+    """SAM in a ball scaled by `T = |w| + eta`: `e = rho T^2 g / ||T g||`. Kwon et al., ICML 2021.
+
+    `scaled`: only the parameters whose names hold this word; the others have T = 1.
+    """
 
     rho: float = 0.5
     eta: float = 0.01
-    eps: float = 1e-12
-
-    def __post_init__(self) -> None:
-        _check_radius(self.rho)
+    scaled: str = ""
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         T, g = w.abs() + self.eta, oracle(w)
+        if self.scaled:
+            mask = v.layout.where(lambda name: self.scaled in name, w)
+            T = mask * T + (1 - mask)
         return oracle(w + self.rho * T.square() * g / ((T * g).norm() + self.eps))
 
 
 @dataclass(frozen=True)
-class LESAM(Term):
-    """One perturbation a visit, back to the model o_i that this client received last: `e = rho unit(o_i - w^t)`.
+class SMOO(Perturbation):
+    """FedSMOO (Sun et al., ICML 2023): `e = rho unit(g - mu_i - s)`, with a dual mu_i that pulls e to a common s.
 
-    Fan et al., ICML 2024, Eq. 3. `old` is o_i at the first visit: `initial` (w^0) or `received` (no perturbation).
+    `lag` of the last e is taken off mu_i in the message: 1 in the paper, 0 in the released code.
     """
 
-    rho: float = 0.05
-    old: Begin = initial
-    eps: float = 1e-12
+    rho: float = 0.1
+    lag: float = 1.0
+    eps: float = field(default=1e-7, kw_only=True)
+    client = {"mu_i": zeros}
+    server = {"s": zeros}
     local = {"e": zeros}
 
-    def __post_init__(self) -> None:
-        _check_radius(self.rho)
-
-    @property
-    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
-        return {"o_i": self.old}
-
-    def start(self, w: Tensor, v: Any) -> Tensor:
-        v.e, v.o_i = self.rho * unit(v.o_i - v.anchor, self.eps), v.anchor
-        return w
-
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        v.e = self.rho * unit(oracle(w) - v.mu_i - v.s, self.eps)
+        v.mu_i = v.mu_i + v.e - v.s
         return oracle(w + v.e)
 
+    def report(self, w: Tensor, v: Any) -> Tensor:
+        return v.mu_i - self.lag * v.e
 
-def by_global_norm(layout: Layout, G: Tensor, eps: float) -> Tensor:
-    """G over its L2 norm."""
-    return unit(G, eps)
-
-
-def by_sum_of_norms(layout: Layout, G: Tensor, eps: float) -> Tensor:
-    """G over the sum of its parameters' L2 norms, which is larger: what FedLESAM's code means to do."""
-    norms = torch.stack([part.norm() for part in layout.split(G)])
-    return G / (norms.sum() + eps)
-
-
-def by_first_coordinates(layout: Layout, G: Tensor, eps: float) -> Tensor:
-    """What FedLESAM's code does: tensor k is shifted, all its entries alike, by the k-th coordinate of G."""
-    first = G[: len(layout.sizes)] / (G[: len(layout.sizes)].abs().sum() + eps)
-    return torch.cat([x.expand(size) for x, size in zip(first, layout.sizes, strict=True)])
-
-
-@dataclass(frozen=True)
-class LastRound(Term):
-    """One perturbation for everybody, against the global model's last move G = w^t - w^(t-1): `e = -rho G/||G||`.
-
-    FedLESAM as its code means it; equals `LESAM` under full participation. `shape` says how G is normalised.
-    """
-
-    rho: float = 0.05
-    shape: Callable[[Layout, Tensor, float], Tensor] = by_global_norm
-    eps: float = 1e-12
-    server = {"last": initial}
-    local = {"e": zeros}
-
-    def __post_init__(self) -> None:
-        _check_radius(self.rho)
-
-    def start(self, w: Tensor, v: Any) -> Tensor:
-        v.e = -self.rho * self.shape(v.layout, v.anchor - v.last, self.eps)
-        return w
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w + v.e)
-
-    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
-        v.last = v.anchor
+    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
+        v.s = self.rho * unit(mean, self.eps)
         return delta
-
-
-def own(oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    """Ascend along the own gradient."""
-    return oracle(w)
-
-
-def neighbour(oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    """Ascend along the previous perturbed gradient R: saves one of the two passes."""
-    return v.R
-
-
-def fusion(oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    """Ascend along the own gradient plus the previous perturbed one."""
-    return oracle(w) + v.R
 
 
 def per_step(v: Any) -> Tensor:
@@ -150,37 +108,22 @@ def per_length(v: Any) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TOGA(Term):
-    """Perturb along `ascent + kappa Delta`, descend along `g(w + e) + beta Delta`; Delta: the last mean movement.
+class TOGA(Perturbation):
+    """Perturb along `g + kappa Delta`, descend along `g(w + e) + beta Delta`; Delta: the last mean movement.
 
-    FedTOGA (arXiv 2408.14144), Algorithm 1, without its dual. `Delta = mean_S (w^t - u_i) / per(v)`. R is the previous
-    perturbed gradient, zero at the start of a visit unless it is carried over from the client's last one.
+    FedTOGA (arXiv 2408.14144), Algorithm 1, without its dual. `Delta = mean_S (w^t - u_i) / per(v)`.
     """
 
     rho: float = 0.1
     kappa: float = 1.0
     beta: float = 0.8
-    ascent: Callable[[Oracle, Tensor, Any], Tensor] = own
     per: Callable[[Any], Tensor] = per_step
-    carry: bool = False
-    eps: float = 1e-7
+    eps: float = field(default=1e-7, kw_only=True)
     server = {"Delta": zeros}
 
-    def __post_init__(self) -> None:
-        _check_radius(self.rho)
-
-    @property
-    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
-        return {"R": zeros} if self.carry else {}
-
-    @property
-    def local(self) -> Mapping[str, Begin]:  # type: ignore[override]
-        return {} if self.carry else {"R": zeros}
-
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        e = self.rho * unit(self.ascent(oracle, w, v) + self.kappa * v.Delta, self.eps)
-        v.R = oracle(w + e)
-        return v.R + self.beta * v.Delta
+        e = self.rho * unit(oracle(w) + self.kappa * v.Delta, self.eps)
+        return oracle(w + e) + self.beta * v.Delta
 
     def report(self, w: Tensor, v: Any) -> Tensor:
         return (v.origin - w) / self.per(v)
@@ -188,3 +131,53 @@ class TOGA(Term):
     def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
         v.Delta = mean
         return delta
+
+
+class _Recalling:
+    """An oracle that answers the first question of a step from memory, and remembers the answer to the last one."""
+
+    def __init__(self, oracle: Oracle, first: Callable[[Tensor], Tensor], asked: list[Tensor]):
+        self.oracle, self.first, self.asked = oracle, first, asked
+
+    def __call__(self, w: Tensor) -> Tensor:
+        self.asked.append(self.oracle(w) if self.asked else self.first(w))
+        return self.asked[-1]
+
+    def of(self, loss: Loss, *taps: str) -> "_Recalling":
+        return _Recalling(self.oracle.of(loss, *taps), self.first, self.asked)
+
+    def part(self, index: int, count: int) -> "_Recalling":
+        return _Recalling(self.oracle.part(index, count), self.first, self.asked)
+
+
+@dataclass(frozen=True)
+class Neighbour(Around):
+    """FedTOGA's neighbourhood perturbation for any term that ascends along a gradient of its own.
+
+    The term's ascent gradient is replaced by R, its previous perturbed one, which saves a pass (`N-P`), or R is added
+    to it (`fusion`). R begins a visit at zero unless it is carried over from the client's last one.
+    """
+
+    fusion: bool = False
+    carry: bool = False
+    roles = frozenset({"perturb"})
+
+    @property
+    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
+        return {**self.inner.client, **({"R": zeros} if self.carry else {})}
+
+    @property
+    def local(self) -> Mapping[str, Begin]:  # type: ignore[override]
+        return {**self.inner.local, **({} if self.carry else {"R": zeros})}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        R, asked = v.R, list[Tensor]()
+        recalling = _Recalling(oracle, (lambda w: oracle(w) + R) if self.fusion else (lambda w: R), asked)
+        direction = self.inner.gradient(recalling, w, v)
+        if len(asked) != 2:
+            raise TermError(
+                f"{type(self.inner).__name__} asks for {len(asked)} gradient(s) a step, not for one to ascend along "
+                "and one to step along: a neighbourhood perturbation is for terms such as SAM, ASAM, SMOO and TOGA"
+            )
+        v.R = asked[-1]
+        return direction

@@ -1,18 +1,34 @@
-"""What the server does with the mean update."""
+"""What the server does with the mean update, and where clients start."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl_lightning.term import Begin, Term, zeros
+from fl_lightning.oracle import Oracle
+from fl_lightning.term import Begin, Term, initial, zeros
+
+
+def adam(v: Tensor, square: Tensor, beta: float) -> Tensor:
+    """FedAdam's second moment: a running mean."""
+    return beta * v + (1 - beta) * square
+
+
+def yogi(v: Tensor, square: Tensor, beta: float) -> Tensor:
+    """FedYogi's: moves by at most the square itself."""
+    return v - (1 - beta) * square * torch.sign(v - square)
+
+
+def adagrad(v: Tensor, square: Tensor, beta: float) -> Tensor:
+    """FedAdagrad's: a sum."""
+    return v + square
 
 
 @dataclass(frozen=True)
 class Adaptive(Term):
-    """FedAdam (Reddi et al., ICLR 2021, Algorithm 2): `m / (sqrt(v) + tau)`, moments of the mean update.
+    """`m / (sqrt(v) + tau)`, moments of the mean update. Reddi et al., ICLR 2021, Algorithm 2.
 
     A term and not `torch.optim.Adam`, which corrects the bias and cannot begin at `v0` (tau^2 in the paper).
     """
@@ -21,6 +37,8 @@ class Adaptive(Term):
     beta2: float = 0.99
     tau: float = 1e-3
     v0: float = 1e-6
+    second: Callable[[Tensor, Tensor, float], Tensor] = adam
+    roles = frozenset({"server"})
 
     @property
     def server(self) -> Mapping[str, Begin]:  # type: ignore[override]
@@ -28,5 +46,79 @@ class Adaptive(Term):
 
     def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
         v.m = self.beta1 * v.m + (1 - self.beta1) * delta
-        v.v = self.beta2 * v.v + (1 - self.beta2) * delta.square()
+        v.v = self.second(v.v, delta.square(), self.beta2)
         return v.m / (v.v.sqrt() + self.tau)
+
+
+@dataclass(frozen=True)
+class ServerMomentum(Term):
+    """FedAvgM: `m <- beta m + delta`, and the server moves by m. Hsu et al., arXiv 1909.06335."""
+
+    beta: float = 0.9
+    server = {"m": zeros}
+    roles = frozenset({"server"})
+
+    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        v.m = self.beta * v.m + delta
+        return v.m
+
+
+@dataclass(frozen=True)
+class Lookahead(ServerMomentum):
+    """FedACG (Kim et al., CVPR 2024): clients start where the momentum leads, `w^t + beta m`, and stay close to it.
+
+    `prox` is b in the code's `b ||u - start||^2`, without a half.
+    """
+
+    beta: float = 0.85
+    prox: float = 0.001
+    roles = frozenset({"server", "start"})
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        return w + self.beta * v.m
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w) + 2 * self.prox * (w - v.origin)
+
+
+@dataclass(frozen=True)
+class Normalize(Term):
+    """FedNova (Wang et al., NeurIPS 2020): average the progress per unit of path, then walk the average path.
+
+    The path is `v.span`: momentum and unequal steps are in it. It must come before terms that add to the update.
+    """
+
+    def report(self, w: Tensor, v: Any) -> tuple[Tensor, Tensor]:
+        return v.weight * v.span, v.weight * (w - v.origin) / v.span
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: Any) -> Tensor:
+        path, progress = mean
+        return path * progress
+
+
+@dataclass(frozen=True)
+class RelaxedStart(Term):
+    """FedInit (Sun et al., NeurIPS 2023): start at `w + beta (w - w_i)`, away from the client's own last model w_i.
+
+    `old` is w_i before the first visit: `initial` (w^0) or `received` (no shift). The server adds the mean move from
+    the starts, as released; with `whole` it takes the mean of the models, shifts included.
+    """
+
+    beta: float = 0.1
+    old: Begin = initial
+    whole: bool = False
+    roles = frozenset({"start"})
+
+    @property
+    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
+        return {"w_i": self.old}
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        return w + self.beta * (w - v.w_i)
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        v.w_i = w
+        return v.weight * (v.origin - v.anchor) if self.whole else ()
+
+    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        return delta + mean if self.whole else delta

@@ -1,0 +1,13 @@
+"""What the command line adds to any algorithm: a perturbation, its ascent, a start, a server step.
+
+`--algorithm scaffold --perturb lesam --server adam` is SCAFFOLD on LESAM's gradients with Adam on the server, whether a
+paper tried it or not. What cannot be combined is refused with the reason.
+"""
+
+from fl_lightning.add_ons import ascents, perturbations, servers, starts
+from fl_lightning.add_ons.add_on import AddOn
+
+PARTS = {"perturb": perturbations, "ascent": ascents, "start": starts, "server": servers}
+"""The options, in the order in which they are added: the module's functions are the choices, the first the default."""
+
+__all__ = ["PARTS", "AddOn"]

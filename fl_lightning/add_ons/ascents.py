@@ -1,0 +1,27 @@
+"""`--ascent`: FedTOGA's neighbourhood perturbation, for any perturbation that ascends along a gradient."""
+
+from fl_lightning import terms
+from fl_lightning.add_ons.add_on import AddOn
+
+
+def own() -> AddOn:
+    """As the perturbation says."""
+    return AddOn()
+
+
+def neighbour(carry: bool = False) -> AddOn:
+    """The previous perturbed gradient instead of a new one: one pass a step (N-P).
+
+    Args:
+        carry: Keep it from one visit of a client to the next.
+    """
+    return AddOn(around=lambda term: terms.Neighbour(term, carry=carry))
+
+
+def fusion(carry: bool = False) -> AddOn:
+    """The previous perturbed gradient added to the new one.
+
+    Args:
+        carry: Keep it from one visit of a client to the next.
+    """
+    return AddOn(around=lambda term: terms.Neighbour(term, fusion=True, carry=carry))

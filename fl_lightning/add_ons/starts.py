@@ -1,0 +1,20 @@
+"""`--start`: where clients start."""
+
+from fl_lightning import terms
+from fl_lightning.add_ons.add_on import AddOn
+from fl_lightning.catalogue.choices import FIRST, First
+
+
+def received() -> AddOn:
+    """At the received model, or as the algorithm says."""
+    return AddOn()
+
+
+def relaxed(beta: float = 0.1, first_participation: First = "init") -> AddOn:
+    """Away from the client's own last model: relaxed initialisation.
+
+    Args:
+        beta: How far, in differences between the received and the own last model.
+        first_participation: At a first visit w^0 stands for the own last model, or there is no shift.
+    """
+    return AddOn(outer=terms.RelaxedStart(beta, FIRST[first_participation]))

@@ -1,0 +1,44 @@
+"""Terms made of other terms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fl_lightning.oracle import Oracle
+from fl_lightning.term import Begin, Term
+
+
+@dataclass(frozen=True)
+class Around(Term):
+    """A term made of another one: it has the inner term's states, and its hooks except where it says otherwise."""
+
+    inner: Term
+
+    @property
+    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
+        return self.inner.client
+
+    @property
+    def server(self) -> Mapping[str, Begin]:  # type: ignore[override]
+        return self.inner.server
+
+    @property
+    def local(self) -> Mapping[str, Begin]:  # type: ignore[override]
+        return self.inner.local
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        return self.inner.start(w, v)
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return self.inner.gradient(oracle, w, v)
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        return self.inner.report(w, v)
+
+    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        return self.inner.update(delta, mean, v)
+
+    def personal(self, w: Tensor, v: Any) -> Tensor:
+        return self.inner.personal(w, v)

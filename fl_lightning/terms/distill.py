@@ -1,0 +1,114 @@
+"""Losses that look at the received model's outputs and features: distillation and contrast."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl_lightning.oracle import Oracle, Pass
+from fl_lightning.term import Term, initial
+
+
+def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
+    """`KL(softmax(reference / tau) || softmax(out / tau))`, averaged over the batch."""
+    return F.kl_div(F.log_softmax(out / tau, 1), F.softmax(reference / tau, 1), reduction="batchmean")
+
+
+@dataclass(frozen=True)
+class Distill(Term):
+    """Adds `beta KL(received model || local model)` at temperature tau to the loss: FedSOL's proximal loss."""
+
+    beta: float = 1.0
+    tau: float = 3.0
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def loss(b: Pass) -> Tensor:
+            return b.loss + self.beta * divergence(b.out, b.at(v.anchor).out, self.tau)
+
+        return oracle.of(loss)(w)
+
+
+@dataclass(frozen=True)
+class NotTrue(Term):
+    """Adds `beta tau^2 KL` over the C - 1 classes that are not the label's. FedNTD: Lee et al., NeurIPS 2022."""
+
+    beta: float = 1.0
+    tau: float = 1.0
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def loss(b: Pass) -> Tensor:
+            true = torch.arange(b.out.shape[1], device=b.y.device) == b.y[:, None]
+            out, received = (p.out.masked_fill(true, -1e9) for p in (b, b.at(v.anchor)))  # the softmax forgets it
+            return b.loss + self.beta * self.tau**2 * divergence(out, received, self.tau)
+
+        return oracle.of(loss)(w)
+
+
+@dataclass(frozen=True)
+class Contrastive(Term):
+    """MOON (Li et al., CVPR 2021): features near the received model's, far from the client's own last model's.
+
+    The features are what enters the head; there is no projection, as in FedSOL's repository. w_i begins at w^0.
+    """
+
+    mu: float = 1.0
+    tau: float = 0.5
+    client = {"w_i": initial}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        head = v.layout.head
+
+        def loss(b: Pass) -> Tensor:
+            z, z_g, z_p = (p.seen[head][0] for p in (b, b.at(v.anchor), b.at(v.w_i)))
+            near, far = (F.cosine_similarity(z, other) / self.tau for other in (z_g, z_p))
+            return b.loss + self.mu * F.softplus(far - near).mean()
+
+        return oracle.of(loss, head)(w)
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        v.w_i = w
+        return ()
+
+
+@dataclass(frozen=True)
+class RelaxedContrastive(Term):
+    """FedRCL (Seo et al., CVPR 2024): classmates attract each other at several levels, and not too much.
+
+    Attributes:
+        layers: The submodules whose outputs are contrasted; None is every block of the body.
+        tau: Temperature.
+        negatives: How many of the most similar samples of other classes repel.
+        threshold: A least similar classmate at least as similar as this is pushed away again.
+        attraction, penalty: Weights of the two losses.
+    """
+
+    layers: tuple[str, ...] | None = None
+    tau: float = 0.05
+    negatives: int = 2
+    threshold: float = 0.7
+    attraction: float = 1.0
+    penalty: float = 1.0
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        layers = self.layers or v.layout.body_blocks()
+
+        def loss(b: Pass) -> Tensor:
+            return b.loss + sum(self._level(b.seen[layer][1], b.y) for layer in layers) / len(layers)
+
+        return oracle.of(loss, *layers)(w)
+
+    def _level(self, z: Tensor, y: Tensor) -> Tensor:
+        z = z.mean((-2, -1)) if z.ndim == 4 else z.flatten(1)
+        with torch.autocast(z.device.type, enabled=False):
+            z = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)))
+            S = z @ z.T
+        same, me = y[:, None] == y, torch.eye(len(y), dtype=torch.bool, device=y.device)
+        farthest = S.masked_fill(~same, 2).amin(1)  # among classmates, oneself included
+        others = S.masked_fill(same, -torch.inf).topk(min(self.negatives, len(y)), 1).values
+        attraction = torch.logsumexp(torch.cat([farthest[:, None], others], 1) / self.tau, 1) - farthest / self.tau
+        mate = S.masked_fill(~same | me, 2).amin(1)
+        mate = torch.where((mate >= self.threshold) & (mate < 1.5), mate, -1.0)  # 1.5: there is no other classmate
+        penalty = F.softplus((mate - S.diagonal()) / self.tau)
+        return (self.attraction * attraction + self.penalty * penalty).mean()

@@ -1,0 +1,158 @@
+"""FedSOL: the proximal objective is not added to the loss but tells where its gradient is taken."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.oracle import Loss, Oracle, Pass
+from fl_lightning.terms.around import Around
+from fl_lightning.terms.distill import divergence
+from fl_lightning.terms.perturb import Perturbation
+from fl_lightning.vector import Layout, unit
+
+
+class Taskless:
+    """An oracle without the task: a term folded around it gives what the term alone adds to the gradient."""
+
+    def __init__(self, oracle: Oracle):
+        self.oracle = oracle
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(w)
+
+    def of(self, loss: Loss, *taps: str) -> Oracle:
+        """The gradient of `loss`, to which the loss so far is zero."""
+        return self.oracle.of(lambda b: torch.zeros_like(b.loss)).of(loss, *taps)
+
+    def part(self, index: int, count: int) -> "Taskless":
+        """The same on a part of the batch."""
+        return Taskless(self.oracle.part(index, count))
+
+
+def by_tensor(moved: Tensor) -> Tensor:
+    """`|w - w^t|` of a parameter over its L2 norm: the paper's Eq. 7."""
+    return moved.abs() / moved.norm().clamp(min=1e-12)
+
+
+def by_column(moved: Tensor) -> Tensor:
+    """The same over the norm along the first axis, column by column: the released code."""
+    return moved.abs() / moved.norm(dim=0).clamp(min=1e-12)
+
+
+Gradient = Callable[[Tensor], Tensor]
+"""The gradient at `w` of one of the two objectives."""
+
+Scale = Callable[[Tensor], Tensor]
+"""How strongly each weight of a parameter is perturbed, given how far it has moved."""
+
+
+def everywhere(layout: Layout, q: Tensor) -> Tensor:
+    """Perturb the whole model."""
+    return q
+
+
+def body(layout: Layout, q: Tensor) -> Tensor:
+    """Perturb all but the head."""
+    return q * (1 - layout.mask(layout.head + ".", q))
+
+
+def head(layout: Layout, q: Tensor) -> Tensor:
+    """Perturb the head only."""
+    return q * layout.mask(layout.head + ".", q)
+
+
+def _strength(w: Tensor, v: Any, scale: Scale | None, still: bool) -> Tensor:
+    """What multiplies the unit direction; 0 as long as the client has not moved, where q is rounding noise."""
+    moved = w - v.anchor
+    if scale is not None:
+        return v.layout.map(scale, moved)
+    return (moved != 0).any().to(w) if still else torch.ones_like(w[0])
+
+
+def ahead(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> Tensor:
+    """The task's gradient at w + e: FedSOL, row A1 of its Table 10."""
+    return task(w + e)
+
+
+def proximal_ahead(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> Tensor:
+    """Row A2: the task's gradient at w, the proximal one at w + e."""
+    return task(w) + proximal(w + e)
+
+
+def both_ahead(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> Tensor:
+    """Row A3: both at w + e."""
+    return task(w + e) + proximal(w + e)
+
+
+def proximal_here(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> Tensor:
+    """Row A6: the task's gradient at w + e, the proximal one at w."""
+    return task(w + e) + proximal(w)
+
+
+@dataclass(frozen=True)
+class SOL(Around):
+    """FedSOL (Lee et al., CVPR 2024): `g(w + rho strength unit(q))`, q the gradient that the inner term adds.
+
+    Any drift correction can be the inner term (FedSOL's Table 4): its states move as they would on their own.
+
+    Attributes:
+        rho: Radius of the perturbation.
+        scale: Perturb each weight by how far it has moved; None perturbs all alike.
+        scope: Which part of the model is perturbed.
+        use: Which gradients are stepped along (Table 10).
+        still: Do not perturb before the first step; without it a fixed strength blows rounding noise up, as released.
+    """
+
+    rho: float = 2.0
+    scale: Scale | None = by_column
+    scope: Callable[[Layout, Tensor], Tensor] = everywhere
+    use: Callable[[Gradient, Gradient, Tensor, Tensor], Tensor] = ahead
+    still: bool = True
+    roles = frozenset({"perturb"})
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def proximal(w: Tensor) -> Tensor:
+            return self.inner.gradient(Taskless(oracle), w, v)
+
+        q = self.scope(v.layout, proximal(w))
+        e = self.rho * _strength(w, v, self.scale, self.still) * unit(q)
+        return self.use(oracle, proximal, w, e)
+
+
+@dataclass(frozen=True)
+class HeadSOL(Perturbation):
+    """`SOL` of the head along the distillation loss, in one pass: what moves lies behind the features.
+
+    The body runs once; q, from its features alone, displaces the head; the task's loss of the displaced head runs back
+    through head and body. Exact, but that dropout in the body draws one mask where two passes draw two.
+    """
+
+    rho: float = 2.0
+    tau: float = 3.0
+    scale: Scale | None = by_column
+    still: bool = True
+    eps: float = field(default=1e-12, kw_only=True)
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        strength = self.rho * _strength(w, v, self.scale, self.still)
+
+        def displaced(b: Pass) -> Tensor:
+            received = b.at(v.anchor).out
+            q = torch.func.grad(lambda e: divergence(b.top(e, fixed=True).out, received, self.tau))(torch.zeros_like(w))
+            return b.top(strength * unit(q, self.eps)).loss
+
+        return oracle.of(displaced, v.layout.head)(w)
+
+
+@dataclass(frozen=True)
+class Projected(Around):
+    """The task's gradient without what goes against the inner term's: FedSOL's Table 1, gradient projection."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        g, q = oracle(w), self.inner.gradient(Taskless(oracle), w, v)
+        conflict = (g.dot(q) / q.dot(q).clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=0)
+        return g - (w != v.anchor).any() * conflict * q

@@ -1,0 +1,75 @@
+"""Perturbations found once a visit, from models that a client has seen: one pass a step."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.oracle import Oracle
+from fl_lightning.term import Begin, initial, zeros
+from fl_lightning.terms.perturb import Perturbation
+from fl_lightning.vector import Layout, unit
+
+
+@dataclass(frozen=True)
+class LESAM(Perturbation):
+    """Back to the model o_i that this client received last time: `e = rho unit(o_i - w^t)`.
+
+    Fan et al., ICML 2024, Eq. 3. `old` is o_i at the first visit: `initial` (w^0) or `received` (no perturbation).
+    """
+
+    old: Begin = initial
+    local = {"e": zeros}
+
+    @property
+    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
+        return {"o_i": self.old}
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        v.e, v.o_i = self.rho * unit(v.o_i - v.anchor, self.eps), v.anchor
+        return w
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w + v.e)
+
+
+def by_global_norm(layout: Layout, G: Tensor, eps: float) -> Tensor:
+    """G over its L2 norm."""
+    return unit(G, eps)
+
+
+def by_sum_of_norms(layout: Layout, G: Tensor, eps: float) -> Tensor:
+    """G over the sum of its parameters' L2 norms, which is larger: what FedLESAM's code means to do."""
+    norms = torch.stack([part.norm() for part in layout.split(G)])
+    return G / (norms.sum() + eps)
+
+
+def by_first_coordinates(layout: Layout, G: Tensor, eps: float) -> Tensor:
+    """What FedLESAM's code does: tensor k is shifted, all its entries alike, by the k-th coordinate of G."""
+    first = G[: len(layout.sizes)] / (G[: len(layout.sizes)].abs().sum() + eps)
+    return torch.cat([x.expand(size) for x, size in zip(first, layout.sizes, strict=True)])
+
+
+@dataclass(frozen=True)
+class LastRound(Perturbation):
+    """For everybody against the global model's last move G = w^t - w^(t-1): `e = -rho G/||G||`.
+
+    FedLESAM as its code means it; equals `LESAM` under full participation. `shape` says how G is normalised.
+    """
+
+    shape: Callable[[Layout, Tensor, float], Tensor] = by_global_norm
+    server = {"last": initial}
+    local = {"e": zeros}
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        v.e = -self.rho * self.shape(v.layout, v.anchor - v.last, self.eps)
+        return w
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w + v.e)
+
+    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        v.last = v.anchor
+        return delta

@@ -1,0 +1,30 @@
+"""Aggregation weights that look at the clients' labels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl_lightning.algorithm import Cohort
+
+
+@dataclass(frozen=True)
+class Disco:
+    """FedDisco (Ye et al., ICML 2023): `max(0, p_i - a k_i + b)`, fewer for clients with skewed labels.
+
+    p_i is the client's share of the cohort's samples, k_i its share of the cohort's discrepancies
+    `KL(labels of i || uniform)`. Where no weight would be positive, the weights are p_i.
+    """
+
+    a: float = 0.5
+    b: float = 0.1
+
+    def __call__(self, cohort: Cohort) -> Tensor:
+        """The weights, (M,), up to a common factor."""
+        p = cohort.size / cohort.size.sum()
+        q = cohort.labels.to(p) / cohort.labels.sum(1, keepdim=True)
+        discrepancy = torch.xlogy(q, q * q.shape[1]).sum(1)
+        total = discrepancy.sum()
+        k = discrepancy / total if total > 0 else torch.zeros_like(p)
+        weights = (p - self.a * k + self.b).clamp(min=0)
+        return weights if weights.sum() > 0 else p
