@@ -154,6 +154,14 @@ class Algorithm:
             check_message(messages[-1], term)
         return messages, [view._states() for view in views]
 
+    def personal(self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]) -> Tensor:
+        """The model that a client uses for itself when the global one is `w`."""
+        for term, view in zip(self.terms, self._views("personal", facts, states, shared), strict=True):
+            with blame(term, "personal"):
+                own = term.personal(w, view)
+            w = returned(own, w, term, "personal")
+        return w
+
     def update(
         self, delta: Tensor, means: Sequence[Any], facts: Facts, shared: Sequence[States]
     ) -> tuple[Tensor, list[States]]:

@@ -19,7 +19,7 @@ from torch.optim import SGD
 
 from fl_lightning import add_ons, cli
 from fl_lightning.algorithm import Algorithm
-from fl_lightning.callbacks import Checkpoint, Evaluation, ProgressLine, TensorBoardPages
+from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
 from fl_lightning.catalogue import algorithms
 from fl_lightning.clients import Bernoulli, FixedSize, Participation
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes
@@ -119,7 +119,10 @@ class Experiment:
         partition = self.split(train)
         federation = self.federation(fabric, train, partition, folder.clients)
         checkpoint, progress = Checkpoint(folder.path, o.checkpoint_every), ProgressLine()
-        evaluation = Evaluation(test.to(fabric.device), o.evaluate_every)
+        test = test.to(fabric.device)
+        scores: list[Any] = [Evaluation(test, o.evaluate_every)]
+        if o.personalise:
+            scores.append(Personalisation(test, o.personalise, folder.path / "personal.csv", o.finetune_lr))
         if o.resume:
             checkpoint.resume(federation)
         folder.write(self.resolved(), fabric)
@@ -130,7 +133,7 @@ class Experiment:
         events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=done + 1)
         loggers += [events, MetricsTable(folder.metrics, after=done)]
         pages = TensorBoardPages(cli.flat(self.resolved()), partition, train.y, train.classes)
-        callbacks += [pages, evaluation, progress, checkpoint, *self.callbacks]
+        callbacks += [pages, *scores, progress, checkpoint, *self.callbacks]
         try:
             federation.fit()
         finally:
@@ -221,7 +224,7 @@ class Experiment:
     def summary(self, train: Dataset, test: Dataset, partition: Partition, federation: Federation) -> str:
         """What is about to run, for people."""
         o, names = self.options, {name: c.name for name, c in self.chosen.items()}
-        cost, d = federation.cost, federation.layout.size
+        cost, d = federation.cost, sum(p.numel() for p in federation.module.parameters())
         return "\n".join(
             [
                 f"{self.method} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "

@@ -4,6 +4,7 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from math import ceil, isfinite
 from pathlib import Path
@@ -93,7 +94,8 @@ class Federation:
         if not algorithm.trains_head:
             module.get_submodule(self.layout.head).requires_grad_(False)
             self.layout = Layout(module)
-        self.executor = executor(module, self.layout, loss=loss, autocast=fabric.autocast)
+        self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
+        self.executor = self.new_executor(module, self.layout)
         self.w = nn.Parameter(self.layout.read(module))
         self.first = self.w.detach().clone()
         self.buffers = {k: b.clone() for k, b in module.named_buffers() if k not in self.executor.keys}
@@ -150,7 +152,7 @@ class Federation:
         started = _now(self.w)
         anchor = self.w.detach().clone()
         cohort = self.participation(self.clients.num_clients, self.seed, self.round)
-        common = self._common_facts(anchor, len(cohort))
+        common = self.common_facts(anchor, len(cohort))
         weights = self._weights(cohort)
         tally = Tally(anchor, self._message, self.buffers)
         work = [self.clients.num_steps(i) for i in cohort]
@@ -220,7 +222,8 @@ class Federation:
             )
         return weights / weights.mean()
 
-    def _common_facts(self, anchor: Tensor, cohort: int) -> dict[str, Any]:
+    def common_facts(self, anchor: Tensor, cohort: int) -> dict[str, Any]:
+        """What is true of every visit of a round with a cohort of this size."""
         return {
             "anchor": anchor,
             "share": cohort / self.clients.num_clients,
@@ -258,6 +261,12 @@ class Federation:
             for name, value in self.buffers.items():
                 live[name].copy_(value)
         return self.module.eval()
+
+    def personal(self, client: int) -> Tensor:
+        """The model that a client uses for itself before any fine-tuning: the global one unless a term says otherwise."""
+        w = self.w.detach()
+        states = self._states(client, w)
+        return self.algorithm.personal(w, self.common_facts(w, 1), states, self.shared)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs to go on, except the rows of the client store, which lie on disk."""

@@ -25,6 +25,9 @@ class Options:
         executor: Clients of a rank one after another, or several at once.
         width: How many at once.
         evaluate_every: Rounds between evaluations of the global model.
+        personalise: After the last round every client fine-tunes for so many epochs, e.g. 1,5, and its own model is
+            scored on test samples like its data; none for no such scores.
+        finetune_lr: Learning rate of that fine-tuning; none for the rate of the round to come.
         checkpoint_every: Rounds between checkpoints.
         seed: Names every random number of the run.
         data_dir: Where data sets lie, or are downloaded to.
@@ -47,6 +50,8 @@ class Options:
     executor: Literal["sequential", "stacked"] = "sequential"
     width: int = 10
     evaluate_every: int = 1
+    personalise: tuple[int, ...] | None = None
+    finetune_lr: float | None = None
     checkpoint_every: int = 10
     seed: int = 0
     data_dir: Path = Path("data")
@@ -80,5 +85,7 @@ class Launch:
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
 
 
-HARMLESS = frozenset({"rounds", "evaluate_every", "checkpoint_every", "data_dir", "executor", "width"})
+HARMLESS = frozenset(
+    {"rounds", "evaluate_every", "personalise", "finetune_lr", "checkpoint_every", "data_dir", "executor", "width"}
+)
 """Options that may change between a run and its resumption: they do not change what a round computes."""

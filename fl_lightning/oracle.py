@@ -48,7 +48,7 @@ class Pass:
         self.loss: Tensor = x.new_zeros(())
         self.earlier: Sequence[Loss] = ()
         self._network, self._taps = network, taps
-        with _tapped(network.module, taps) as self.seen:
+        with tapped(network.module, taps) as self.seen:
             self.out = network.forward(x)
 
     def at(self, w: Tensor) -> "Pass":
@@ -165,7 +165,7 @@ def objective(b: Pass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def _tapped(module: nn.Module, names: tuple[str, ...]) -> Iterator[dict[str, tuple[Any, Any]]]:
+def tapped(module: nn.Module, names: tuple[str, ...]) -> Iterator[dict[str, tuple[Any, Any]]]:
     """Record input and output of submodules during one forward pass; no change to the model, works under vmap."""
     seen: dict[str, tuple[Any, Any]] = {}
 

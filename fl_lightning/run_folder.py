@@ -113,9 +113,19 @@ class RunFolder:
         best, tail = max(scored, key=lambda score: score[1]), [accuracy for _, accuracy in scored[-10:]]
         return (
             f"test accuracy {scored[-1][1]:.2%}; best {best[1]:.2%} in round {best[0]}; "
-            f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}\n"
+            f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}\n{_personal(rows[-1])}"
             f"curves:  tensorboard --logdir {self.path}\nscalars: {self.metrics}\nmodel:   {self.path / 'model.pt'}"
         )
+
+
+def _personal(row: Mapping[str, str]) -> str:
+    """What the clients' own models reach, if that was scored."""
+    tags = [tag for tag in row if tag.startswith("personal/accuracy_") and row[tag]]
+    told = [
+        f"{float(row[tag]):.2%} ± {float(row[tag.replace('accuracy', 'spread')]):.2%} after {tag.rpartition('_')[2]}"
+        for tag in tags
+    ]
+    return f"own models, mean ± spread over clients: {', '.join(told)} epochs of fine-tuning\n" if told else ""
 
 
 def _claimed(parent: Path, algorithm: str) -> Path:

@@ -34,6 +34,20 @@ OPTIONS = {
     "fedtoga, over epochs": catalogue.fedtoga(delta="epochs"),
     "fedtoga, as a gradient": catalogue.fedtoga(delta="gradient"),
     "fedtoga, active dual": catalogue.fedtoga(dual="active"),
+    "fedspeed, raw ascent, half": catalogue.fedspeed(ascent="raw", mix=0.5),
+    "fedsmoo, as released": catalogue.fedsmoo(consensus="released"),
+    "fedsol, all": catalogue.fedsol(scope="all"),
+    "fedsol, fixed": catalogue.fedsol(strength="fixed"),
+    "fedsol, by tensor": catalogue.fedsol(scope="body", per="tensor"),
+    "fedsol, scaffold": catalogue.fedsol(scope="all", proximal="scaffold"),
+    "fedssg, running gate": catalogue.fedssg(gate="running", gate_map="clip01", gate_alignment=True, gate_offset=0),
+    "fedssg, proximal": catalogue.fedssg(alignment="proximal", gate_map="logistic", gate_memory=False),
+    "fedssg, active": catalogue.fedssg(aggregation="active"),
+    "feddc, active": catalogue.feddc(dual="active"),
+    "fedvra, d": catalogue.fedvra(d=1.5),
+    "feddisco, on feddyn": catalogue.feddisco(alpha=0.1),
+    "fednova, mean": catalogue.fednova(variates="mean"),
+    "fedinit, models": catalogue.fedinit(server="models"),
 }
 EVERY_ALGORITHM = {name: make() for name, make in catalogue.algorithms().items()} | OPTIONS
 """The whole catalogue at its defaults, and its options."""

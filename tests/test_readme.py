@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from docstring_parser import parse
 from PIL import Image
 
-from fl_lightning import Dataset, Layout, algorithms, models
-from fl_lightning.cost import cost
+from fl_lightning import Dataset, algorithms
+from fl_lightning.__main__ import main, markdown
 from fl_lightning.data import sources
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,7 +96,9 @@ def test_make_targets_are_run_by_ci() -> None:
     targets = [c for c in COMMANDS if c.startswith("make ")]
     assert targets == ["make demo", "make test"]
     assert all(target in ci for target in targets)
-    known = [c for c in COMMANDS if c.startswith(("fabric run recipes/", "python recipes/", "make "))]
+    known = [
+        c for c in COMMANDS if c.startswith(("fabric run recipes/", "python recipes/", "make ", "fl-lightning list"))
+    ]
     assert known == COMMANDS, "every command is run by one of these tests"
 
 
@@ -135,19 +136,15 @@ def test_the_snippet_for_lightning_wraps_the_optimizer() -> None:
     assert type(optimizer).__name__ == "SAM"
 
 
-def algorithm_table() -> str:
-    network = models.mlp(4, 2, (3,)).double()
-    layout, lines = (
-        Layout(network),
-        ["| `--algorithm` | method | sends | receives | keeps | gradients |", "|---|---|---|---|---|---|"],
-    )
-    for name, make in algorithms().items():
-        c, d = cost(make(), layout, layout.read(network)), layout.size
-        what = parse(make.__doc__ or "").short_description
-        counts = f"{c.uplink / d:.3g} | {c.downlink / d:.3g} | {c.client_state / d:.3g} | {c.gradients}"
-        lines.append(f"| `{name}` | {what} | {counts} |")
-    return "\n".join(lines)
-
-
 def test_the_table_of_algorithms_is_what_the_terms_cost() -> None:
-    assert algorithm_table() in README, f"the README's table should read\n\n{algorithm_table()}"
+    assert markdown() in README, f"the README's table should read\n\n{markdown()}"
+
+
+def test_the_list_shows_every_algorithm_and_anything_else_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list"])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in algorithms())
+    with pytest.raises(SystemExit) as left:
+        main(["train"])
+    assert left.value.code == 2
+    assert "fl-lightning list" in capsys.readouterr().out

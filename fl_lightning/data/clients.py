@@ -1,5 +1,6 @@
 """A data set split over clients, and the mini-batches of one client's visit."""
 
+from copy import copy
 from functools import cached_property
 from hashlib import sha256
 from math import ceil
@@ -113,6 +114,12 @@ class ClientData:
         self.augment = augment
         self.shuffle = shuffle
         self.seed = seed
+
+    def lasting(self, epochs: float) -> "ClientData":
+        """The same clients, with visits of so many epochs."""
+        other = copy(self)
+        other.epochs, other.steps = epochs, None
+        return other
 
     @property
     def num_clients(self) -> int:

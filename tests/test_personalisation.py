@@ -1,0 +1,148 @@
+"""Clients' own models: what fine-tuning is, what it leaves alone, and how it is scored."""
+
+import csv
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fl_lightning.callbacks import Personalisation
+from problems import classification, classifier, everything, federation, hard, rows
+from torch import nn
+
+from fl_lightning import Algorithm, Dataset, Federation, Stacked, catalogue
+from fl_lightning.adaptation import Adaptation
+from fl_lightning.data import aligned
+from fl_lightning.vector import Layout
+
+LR = 0.05
+
+
+def trained(algorithm: Algorithm, **options: Any) -> Federation:
+    run = federation(hard(algorithm), **options)
+    for _ in range(run.rounds):
+        run.train_round()
+    return run
+
+
+def alone(run: Federation, client: int, w: torch.Tensor, epochs: int) -> nn.Module:
+    """A plain loop of SGD on one client's samples, by hand; dropout must be off."""
+    module = classifier(norm=False, dropout=0.0)
+    Layout(module).load(module, w)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=0.9, weight_decay=0.01)
+    for x, y in run.clients.lasting(epochs).visit(client, run.round):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+    return module
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> None:
+    """Without the algorithm's terms and without its clipping, with the local optimizer's momentum and weight decay."""
+    run = trained(catalogue.scaffold(), module=classifier(norm=False, dropout=0.0))
+    models = list(Adaptation(run, LR).models([1, 4], epochs))
+    for client, (w, _) in zip([1, 4], models, strict=True):
+        torch.testing.assert_close(
+            w, Layout(by_hand := alone(run, client, run.w.detach(), epochs)).read(by_hand), rtol=0, atol=1e-12
+        )
+        assert (w - run.w).norm() > 0.01
+
+
+def test_executors_fine_tune_alike_with_batchnorm_and_dropout() -> None:
+    one, several = (
+        list(Adaptation(trained(catalogue.fedavg(), **options), LR).models(range(6), 2))
+        for options in ({}, {"executor": partial(Stacked, width=4)})
+    )
+    for (w, buffers), (other, others) in zip(one, several, strict=True):
+        torch.testing.assert_close(w, other, rtol=0, atol=1e-10)
+        torch.testing.assert_close(buffers, others, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "local_only", "scaffold"])
+def test_personalisation_leaves_the_federation_as_it_was(algorithm: str) -> None:
+    run = trained(catalogue.algorithms()[algorithm]())
+    before = {name: kept.clone() for name, kept in everything(run).items()}
+    list(Adaptation(run, LR).models(range(6), 1))
+    after = everything(run)
+    assert all(after[name].equal(kept) for name, kept in before.items())
+    run.train_round()  # and it goes on
+    assert not run.w.detach().equal(before["model"]) or algorithm == "local_only"
+
+
+def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
+    module = classifier(norm=False, dropout=0.0)
+    drawn = {name: p.detach().clone() for name, p in module.named_parameters()}
+    run = trained(catalogue.fedbabu(), module=module)
+    assert all(not name.startswith("outer") for name in run.layout.names)
+    ((whole, _),) = Adaptation(run, LR).models([0], 0)
+    ((tuned, _),) = Adaptation(run, LR).models([0], 1)
+    layout = Layout(classifier(norm=False, dropout=0.0))
+    for name in ("outer.weight", "outer.bias"):
+        assert layout.named(whole)[name].equal(drawn[name])
+        assert not layout.named(tuned)[name].equal(drawn[name])
+    assert not layout.named(whole)["inner.weight"].equal(drawn["inner.weight"])
+
+
+def test_local_only_brings_its_own_models() -> None:
+    run = trained(catalogue.local_only())
+    models = [w for w, _ in Adaptation(run, LR).models(range(6), 0)]
+    torch.testing.assert_close(torch.stack(models), rows(run, "w_i"), rtol=0, atol=0)
+    assert len({tuple(w.tolist()) for w in models}) == 6  # all took part
+
+
+def scored(run: Federation, path: Path, epochs: tuple[int, ...] = (1, 2), **options: Any) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    Personalisation(run.clients.dataset, epochs, path, LR, **options).on_round_end(run, metrics)
+    return metrics
+
+
+def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path: Path) -> None:
+    """Here the test set is the training set, and the scores are taken again by hand."""
+    run = trained(catalogue.fedavg())
+    metrics = scored(run, tmp_path / "personal.csv", samples=20)
+    tests = aligned(run.clients.dataset.y, run.clients.class_counts, 20, run.seed)
+    module, data, right = run.load_global(), run.clients.dataset, []
+    for client in range(6):
+        index = tests[client]
+        right.append((module(data.x[index]).argmax(1) == data.y[index]).double().mean())
+    expected = torch.stack(right)
+    assert metrics["personal/accuracy_0"] == pytest.approx(expected.mean().item(), abs=1e-12)
+    assert metrics["personal/spread_0"] == pytest.approx(expected.std(correction=0).item(), abs=1e-12)
+    with (tmp_path / "personal.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [float(row["accuracy_0"]) for row in table] == pytest.approx(expected.tolist())
+    assert [int(row["test_samples"]) for row in table] == tests.sizes.tolist()
+    assert set(metrics) == {f"personal/{what}_{e}" for what in ("accuracy", "spread") for e in (0, 1, 2)}
+
+
+def test_neighbours_change_what_a_client_predicts(tmp_path: Path) -> None:
+    """The test set is what clients hold: a client's nearest neighbour is the sample itself."""
+    known = scored(
+        trained(catalogue.knn_per(neighbours=1, mix=1.0), module=classifier(dropout=0.0)), tmp_path / "a.csv"
+    )
+    plain = scored(trained(catalogue.knn_per(mix=0.0), module=classifier(dropout=0.0)), tmp_path / "b.csv")
+    fedavg = scored(trained(catalogue.fedavg(), module=classifier(dropout=0.0)), tmp_path / "c.csv")
+    assert plain == fedavg
+    assert known != plain
+
+
+def test_only_the_last_round_is_scored(tmp_path: Path) -> None:
+    run = federation(catalogue.fedavg())
+    run.train_round()
+    assert scored(run, tmp_path / "personal.csv") == {}
+    assert not (tmp_path / "personal.csv").exists()
+
+
+def test_no_epochs_of_fine_tuning_are_no_choice() -> None:
+    data = Dataset(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), ("a",))
+    with pytest.raises(ValueError, match="at least one epoch, not 0"):
+        Personalisation(data, (0,), Path("personal.csv"))
+
+
+def test_lasting_changes_the_visits_and_nothing_else() -> None:
+    data = classification(steps=3)
+    longer = data.lasting(4)
+    assert (data.num_steps(0), longer.num_steps(0)) == (3, 12)
+    assert longer.digest == data.digest
