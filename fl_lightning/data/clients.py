@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.data.augment import CropFlip
-from fl_lightning.data.dataset import Dataset
+from fl_lightning.data.dataset import Dataset, channels_last
 from fl_lightning.data.partition import Partition
 from fl_lightning.randomness import generator
 
@@ -49,7 +49,7 @@ class Batches:
         index = self._index[k]
         x = self._dataset.inputs(index)
         if self._augment and self._draws:
-            x = self._augment.apply(x, self._draws[k])
+            x = channels_last(self._augment.apply(x, self._draws[k]))
         return x, self._dataset.y[index]
 
 

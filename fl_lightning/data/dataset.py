@@ -90,7 +90,12 @@ class Dataset:
             (b, channels, height, width) float32, normalised, for images; `x[index]` for features.
         """
         x = self.x.index_select(0, index)
-        return x if x.is_floating_point() else torch.addcmul(self._shift, x.float(), self._scale)
+        return channels_last(x if x.is_floating_point() else torch.addcmul(self._shift, x.float(), self._scale))
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images with their channels innermost in memory, which convolutions like; anything else as it is."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> None:

@@ -1,0 +1,80 @@
+"""Adaptation: clients make the global model their own, by plain local steps on their own samples."""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from math import isclose
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.algorithm import Algorithm
+from fl_lightning.executors import Visit
+from fl_lightning.executors.visit import Buffers
+from fl_lightning.federation import Federation
+from fl_lightning.oracle import tapped
+from fl_lightning.personal import Own
+from fl_lightning.randomness import derived_seed
+from fl_lightning.terms import Alone
+from fl_lightning.vector import Layout
+
+
+class Adaptation:
+    """The clients' own models, begun from the global one, or from what the algorithm keeps for them (`Term.personal`).
+
+    Fine-tuning is the local optimizer without any term, head included, in the federation's kind of executor. It works
+    on a copy: the federation stays as it is.
+
+    Args:
+        federation: After its rounds.
+        lr: The learning rate; None is that of the next round.
+    """
+
+    def __init__(self, federation: Federation, lr: float | None = None):
+        self.federation = federation
+        self.module = deepcopy(federation.load_global())
+        self.trained, self.head = federation.layout, federation.layout.head
+        self.module.get_submodule(self.head).requires_grad_(True)
+        self.layout = Layout(self.module)
+        self.executor = federation.new_executor(self.module, self.layout)
+        self.lr = federation.local_lr * federation.schedule(federation.round, 0) if lr is None else lr
+
+    def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
+        """Weights and buffers of each client's own model after so many epochs on its own samples."""
+        federation, buffers = self.federation, self.federation.buffers
+        begun = [self._begun(client) for client in clients]
+        if isclose(epochs, 0):
+            yield from ((w, buffers) for w in begun)
+            return
+        data, tuning = federation.clients.lasting(epochs), Algorithm(Alone(), local=federation.algorithm.local)
+        common = federation.common_facts(begun[0], 1) | {"layout": self.layout}
+        visits = []
+        for client, w in zip(clients, begun, strict=True):
+            batches = data.visit(client, federation.round)
+            seed = derived_seed(federation.seed, "adaptation", client)
+            visits.append(Visit(client, {}, [{"w_i": w}], batches, [self.lr] * len(batches), seed))
+        for first in range(0, len(visits), self.executor.width):
+            group = visits[first : first + self.executor.width]
+            for visit, outcome in zip(group, list(self.executor(tuning, common, group, [{}], buffers)), strict=True):
+                yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
+
+    def own(self, client: int, w: Tensor, buffers: Buffers) -> Own:
+        """What predictions for a client are made from; valid until the next model is made or asked for."""
+        self.layout.load(self.module, w)
+        live = dict(self.module.named_buffers())
+        for name, value in buffers.items():
+            live[name].copy_(value)
+        self.module.eval()
+        data = self.federation.clients.dataset
+        index = self.federation.clients.partition[client].to(data.y.device)
+        return Own(self._look, data.inputs(index), data.y[index], len(data.classes))
+
+    def _look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(), self.federation.fabric.autocast(), tapped(self.module, (self.head,)) as seen:
+            out = self.module(x)
+        return seen[self.head][0].flatten(1).float(), out.float()
+
+    def _begun(self, client: int) -> Tensor:
+        """What the client would use without fine-tuning, as a vector of the whole model."""
+        whole: nn.Module = self.federation.load_global()
+        self.trained.load(whole, self.federation.personal(client))
+        return self.layout.flatten(p.detach() for p in map(whole.get_parameter, self.layout.names)).clone()
