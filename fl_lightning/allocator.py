@@ -9,7 +9,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_* of glibc's malloc.h
 def keep_freed_memory() -> bool:
     """Let malloc keep large freed blocks for this process instead of giving each back to the system.
 
-    By default glibc maps large blocks anew and hands free memory back, so that a step on the CPU spends much of its time
+    By default glibc maps large blocks anew and hands free memory back, so a step on the CPU spends much of its time
     in page faults: LeNet's took 1.3 times as long (benchmarks/RESULTS.md). The process stays as large as it has been.
 
     Returns:

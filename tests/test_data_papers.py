@@ -82,7 +82,7 @@ def test_mnist_has_three_equal_channels_when_asked(tmp_path: Path, monkeypatch):
     assert (gray.shape, train.shape, test.shape) == ((1, 28, 28), (3, 28, 28), (3, 28, 28))
     index = torch.tensor([4, 2])
     assert torch.equal(train.inputs(index), gray.inputs(index).repeat(1, 3, 1, 1))
-    assert train.inputs(index).is_contiguous()
+    assert train.inputs(index).is_contiguous(memory_format=torch.channels_last)
 
 
 def write_images(root: Path, folders: list[str], each: int = 2, size: tuple[int, int] = (6, 6)) -> None:
