@@ -19,10 +19,10 @@ class Layout:
         shapes: Their shapes.
         sizes: Their numbers of elements.
         head: Name of the submodule that classifies: `module.head` if that is a name, else the last child with a
-            parameter. The rest is the body.
+            parameter. The rest is the body. A model without children is all head, and its name is empty.
 
     Raises:
-        ValueError: If there is nothing to train, or parameters differ in dtype or device.
+        ValueError: If there is nothing to train, parameters differ in dtype or device, or there is no such head.
     """
 
     def __init__(self, module: nn.Module):
@@ -72,9 +72,13 @@ class Layout:
         ones = [like.new_full((size,), float(chosen(n))) for n, size in zip(self.names, self.sizes, strict=True)]
         return torch.cat(ones)
 
+    def head_mask(self, like: Tensor) -> Tensor:
+        """A vector of ones for the head, zeros for the body."""
+        return self.mask(f"{self.head}." if self.head else "", like)
+
     def body_blocks(self) -> list[str]:
         """The children that hold the body's parameters, from the input to the head."""
-        children = dict.fromkeys(name.partition(".")[0] for name in self.names)
+        children = dict.fromkeys(name.partition(".")[0] for name in self.names if "." in name)
         return [child for child in children if child != self.head]
 
     @torch.no_grad()
@@ -99,6 +103,8 @@ def _head(module: nn.Module) -> str:
     """The part that the model declares as its head, or its last child that holds a parameter."""
     declared = getattr(module, "head", None)
     if isinstance(declared, str):
+        if declared not in dict(module.named_modules()):
+            raise ValueError(f"the model says that its head is {declared!r}, but has no such submodule")
         return declared
     children = [name for name, child in module.named_children() if any(True for _ in child.parameters())]
     return children[-1] if children else ""

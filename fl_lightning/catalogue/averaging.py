@@ -3,7 +3,7 @@
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.algorithm import Algorithm, by_size
+from fl_lightning.algorithm import Algorithm
 from fl_lightning.catalogue.choices import WEIGHTS, ProxClip, Weighting, at, dynamic
 from fl_lightning.weights import Disco
 
@@ -59,4 +59,4 @@ def feddisco(a: float = 0.5, b: float = 0.1, alpha: float | None = None, size_we
         size_weighting: Divide alpha by the client's relative size, as FedSSG's code does.
     """
     base = () if alpha is None else dynamic(alpha, size_weighting=size_weighting)
-    return Algorithm(*base, weight=Disco(a, b) if a or b else by_size)
+    return Algorithm(*base, weight=Disco(a, b))

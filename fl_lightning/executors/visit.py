@@ -121,7 +121,7 @@ class Weighted:
 
     def top(self, features: Tensor, e: Tensor, fixed: bool) -> Tensor:
         """The head's output for its input `features`, its weights displaced by `e`."""
-        prefix, weights = self.head + ".", self.weights()
+        prefix, weights = f"{self.head}." if self.head else "", self.weights()
         displaced = {
             name.removeprefix(prefix): (weights[name].detach() if fixed else weights[name]) + part
             for name, part in self.layout.named(e).items()

@@ -57,12 +57,12 @@ def everywhere(layout: Layout, q: Tensor) -> Tensor:
 
 def body(layout: Layout, q: Tensor) -> Tensor:
     """Perturb all but the head."""
-    return q * (1 - layout.mask(layout.head + ".", q))
+    return q * (1 - layout.head_mask(q))
 
 
 def head(layout: Layout, q: Tensor) -> Tensor:
     """Perturb the head only."""
-    return q * layout.mask(layout.head + ".", q)
+    return q * layout.head_mask(q)
 
 
 def _strength(w: Tensor, v: Any, scale: Scale | None, still: bool) -> Tensor:
