@@ -1,0 +1,299 @@
+"""The presets of the papers: every one resolves for every method of its table, to the values that the papers have."""
+
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from fl_lightning import Algorithm, Dataset, algorithms, cli
+from fl_lightning.annotations import convert
+from fl_lightning.experiment import Experiment
+
+ROOT = Path(__file__).resolve().parents[1]
+PRESETS = ROOT / "recipes/presets"
+FILES = sorted(PRESETS.rglob("*.yaml"))
+README = (PRESETS / "README.md").read_text()
+
+Files = tuple[str, ...]
+
+
+def documented() -> Iterator[Files]:
+    """Presets as the README has them: one alone, then with each of those that are read after it."""
+    for table, columns in re.findall(r"^\| `([\w/.]+)` \|.*\|([^|]*)\|$", README, re.M):
+        yield (table,)
+        yield from ((table, f"{table.partition('/')[0]}/{column}") for column in re.findall(r"`([\w.]+)`", columns))
+
+
+COMBINATIONS = list(documented())
+
+
+def head(file: str) -> list[str]:
+    lines = (PRESETS / file).read_text().splitlines()
+    return lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
+
+
+def flags(file: str) -> list[str]:
+    """The flags that the head of a file names, between backticks."""
+    return [flag for line in head(file) for flag in re.findall(r"`(--[^`]*)`", line)]
+
+
+@cache
+def contents(file: str) -> dict[str, Any]:
+    return yaml.safe_load((PRESETS / file).read_text())
+
+
+def rows(files: Files) -> dict[str, dict[str, Any]]:
+    """The methods' rows, those of later files in place of earlier ones."""
+    return {name: row for file in files for name, row in contents(file).get("methods", {}).items()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _files_and_docstrings_are_read_once() -> Iterator[None]:
+    """Every run that is resolved here reads the same ones."""
+    read = cache(yaml.safe_load)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "safe_load", lambda text: deepcopy(read(text)))
+        patch.setattr(cli, "_helps", cache(cli._helps))
+        yield
+
+
+def resolve(files: Files, *arguments: str) -> Experiment:
+    """What the recipe would run."""
+    recipe = runpy.run_path(str(ROOT / "recipes/papers.py"))
+    configs = [argument for file in files for argument in ("--config", str(PRESETS / file))]
+    made: list[Experiment] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Experiment, "run", lambda experiment: made.append(experiment))
+        patch.setattr(sys, "argv", ["papers.py", *configs, *arguments])
+        recipe["main"]()
+    return made[0]
+
+
+def asked_for(files: Files, method: str) -> dict[str, Any]:
+    """Every option that the files name for a method, as `Experiment.resolved` names it."""
+    general: dict[str, Any] = {}
+    for file in files:
+        general |= cli.flat({k: v for k, v in contents(file).items() if k != "methods"})
+    row = rows(files)[method]
+    own = {f"algorithm.{k}" if k in signature(algorithms()[method]).parameters else k: v for k, v in row.items()}
+    return general | own | {"algorithm": method}
+
+
+def made_up(classes: int, side: int, channels: int, samples: int, domains: int = 0) -> Dataset:
+    x = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(samples, channels, side, side)
+    names, labels = tuple(map(str, range(classes))), torch.arange(samples) % classes
+    if not domains:
+        return Dataset(x, labels, names)
+    return Dataset(
+        x, labels, names, domains=torch.arange(samples) % domains, domain_names=tuple(map(str, range(domains)))
+    )
+
+
+SHAPES = {  # classes, pixels of a side, channels, domains that train
+    "cifar10": (10, 32, 3, 0),
+    "cifar100": (100, 32, 3, 0),
+    "mnist": (10, 28, 1, 0),
+    "emnist_letters_aj": (10, 28, 1, 0),
+    "svhn": (10, 32, 3, 0),
+    "cinic10": (10, 32, 3, 0),
+    "pathmnist": (9, 28, 3, 0),
+    "tissuemnist": (8, 28, 3, 0),
+    "office_home": (65, 224, 3, 3),
+    "domain_net": (345, 224, 3, 5),
+}
+
+
+def stand_in(experiment: Experiment, samples: int) -> Dataset:
+    """A data set of the shape of the chosen one."""
+    data = experiment.chosen["data"]
+    classes, side, channels, domains = SHAPES[data.name]
+    side, channels = data.options.get("size", side), data.options.get("channels", channels)
+    return made_up(classes, side, channels, samples, domains)
+
+
+def check_split(experiment: Experiment) -> None:
+    """All clients get something."""
+    partition = experiment.split(stand_in(experiment, 30 * max(100, experiment.options.clients)))
+    assert len(partition) == experiment.options.clients
+    assert partition.sizes.min() > 0
+
+
+def test_every_file_is_documented() -> None:
+    assert {file for files in COMBINATIONS for file in files} == {str(file.relative_to(PRESETS)) for file in FILES}
+
+
+@pytest.mark.parametrize("file", [str(file.relative_to(PRESETS)) for file in FILES])
+def test_the_first_line_names_paper_and_table(file: str) -> None:
+    paper = {"fedtoga": "FedTOGA", "fedlesam": "FedLESAM", "fedsol": "FedSOL", "fedssg": "FedSSG"}[
+        file.partition("/")[0]
+    ]
+    assert re.match(rf"# {paper}\b.*, Tables? \d", head(file)[0])
+    assert all(len(line) <= 120 for line in (PRESETS / file).read_text().splitlines())
+
+
+@pytest.mark.parametrize("files", COMBINATIONS, ids=" ".join)
+def test_every_method_of_a_table_gets_what_its_preset_says(files: Files) -> None:
+    own, methods = str(contents(files[0])["algorithm"]), rows(files)
+    assert own in methods
+    assert own.startswith(files[0].partition("/")[0])
+    assert resolve(files).chosen["algorithm"].name == own
+    check_split(resolve(files))
+    for method in methods:
+        experiment = resolve(files, "--algorithm", method)
+        assert isinstance(experiment.algorithm(), Algorithm)
+        resolved = cli.flat(experiment.resolved())
+        for name, value in asked_for(files, method).items():
+            expected = tuple(value) if isinstance(value, list) else None if value == "none" else value
+            actual = None if resolved[name] == "none" else resolved[name]
+            assert actual == expected, f"{method}: {name}"
+
+
+@pytest.mark.parametrize("files", COMBINATIONS, ids=" ".join)
+def test_the_flags_in_the_head_of_a_preset_are_accepted(files: Files) -> None:
+    """Those of one method for that one, others for all."""
+    assert flags(files[-1])
+    for text in flags(files[-1]):
+        given = shlex.split(text)
+        methods = [] if any(flag.startswith("--algorithm") for flag in given) else rows(files)
+        check_split(resolve(files, *given))
+        for method in methods or [""]:
+            experiment = resolve(files, *given, *(["--algorithm", method] if method else []))
+            assert isinstance(experiment.algorithm(), Algorithm)
+            resolved = cli.flat(experiment.resolved())
+            for flag, value in zip(given, [*given[1:], "--"], strict=True):
+                if flag.startswith("--") and not value.startswith("--"):
+                    now = resolved[flag[2:].replace("-", "_")]
+                    assert now == (now if now is None else convert(type(now), value)), text
+
+
+def test_the_commands_of_the_readme() -> None:
+    commands = re.findall(r"^fabric run recipes/papers\.py (.*)$", README, re.M)
+    assert len(commands) == 3
+    for command in commands:
+        words = shlex.split(command)
+        files = tuple(w.removeprefix("recipes/presets/") for w in words if w.startswith("recipes/presets/"))
+        assert files in COMBINATIONS
+        rest = [w for w in words if w != "--config" and not w.startswith("recipes/presets/")]
+        assert isinstance(resolve(files, *rest).algorithm(), Algorithm)
+
+
+@pytest.mark.parametrize(
+    ("files", "method", "values"),
+    [
+        # FedTOGA: its hyper-parameters, section 2, and its set-up, section 3
+        ("fedtoga/table1.yaml", "fedtoga", {"rho": 0.1, "kappa": 1, "beta": 0.8, "lam": 0.1, "--lr-decay": 0.997}),
+        ("fedtoga/table1.yaml", "fedgamma", {"rho": 0.01, "--lr": 0.1, "--batch-size": 50, "--local-epochs": 5}),
+        ("fedtoga/table1.yaml", "fedyogi", {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+        ("fedtoga/table1.yaml", "fedacg", {"beta": 0.85, "prox": 0.01 / 2, "--weight-decay": 1e-3}),
+        ("fedtoga/table1.yaml", "feddyn", {"alpha": 0.01, "--clients": 100, "--participation": 0.1}),
+        ("fedtoga/table2.yaml", "feddyn", {"alpha": 0.1, "--lr-decay": 0.998, "--rounds": 800}),
+        ("fedtoga/table2.yaml", "fedgamma", {"rho": 0.1}),
+        ("fedtoga/table2.yaml", "fedlesam_d", {"rho": 0.1, "--lr-decay": 0.9995}),
+        ("fedtoga/table1.yaml fedtoga/cifar100_200_clients.yaml", "fedtoga", {"--lr-decay": 0.9995, "--clients": 200}),
+        ("fedtoga/table1.yaml fedtoga/cifar100_100_clients.yaml", "fedavg", {"--local-epochs": 2, "--batch-size": 20}),
+        # FedLESAM: sections 2.3 and 3.1 and 3.2
+        ("fedlesam/table2.yaml", "fedlesam", {"rho": 0.01, "reference": "last_active", "--lr-decay": 0.998}),
+        ("fedlesam/table2.yaml", "fedlesam_s", {"rho": 0.1, "correction": 1, "--lr-decay": 0.998}),
+        ("fedlesam/table2.yaml", "fedlesam_d", {"rho": 0.1, "lam": 0.1, "--lr-decay": 0.9995}),
+        ("fedlesam/table2.yaml", "fedsmoo", {"rho": 0.1, "prox_clip": "split", "--lr-decay": 0.9995}),
+        ("fedlesam/table2.yaml", "fedadam", {"server_lr": 0.1, "tau": 0.01, "v0": 0, "--clip": 10}),
+        ("fedlesam/table3.yaml", "fedavg", {"--lr": 1e-3, "--rounds": 400, "--batch-size": 32, "--clients": 3}),
+        (
+            "fedlesam/table3.yaml fedlesam/domain_net_50_clients.yaml",
+            "fedsam",
+            {"--clients": 50, "--participation": 0.2},
+        ),
+        # FedSOL: tables 7 and 8, sections 2 and 3
+        ("fedsol/table2.yaml", "fedsol", {"rho": 2, "tau": 3, "scope": "head", "--momentum": 0.9, "--lr": 0.01}),
+        ("fedsol/table2.yaml", "fedprox", {"mu": 1, "--weight-decay": 1e-5, "--lr-decay": 0.99, "--clip": None}),
+        ("fedsol/table2.yaml", "fedsam", {"rho": 0.1, "weighting": "by_size", "--rounds": 300}),
+        ("fedsol/table2.yaml", "fedasam", {"rho": 1, "eta": 0, "scaled": "all"}),
+        ("fedsol/table2.yaml", "moon", {"mu": 0.1, "tau": 0.5}),
+        (
+            "fedsol/table2.yaml fedsol/tissuemnist.yaml",
+            "fedntd",
+            {"beta": 1, "tau": 1, "--rounds": 200, "--clients": 200},
+        ),
+        ("fedsol/table9.yaml", "local_only", {"--rounds": 200, "--local-epochs": 1, "--personalise": (1, 5)}),
+        ("fedsol/table9.yaml", "knn_per", {"neighbours": 5, "mix": 0.5, "capacity": 500}),
+        # FedSSG: sections 1.8, 2.9, 3.5 and 3.6
+        ("fedssg/table1.yaml", "fedssg", {"alpha": 0.05, "gate_offset": 1, "--rounds": 1000}),
+        ("fedssg/table1.yaml", "fedprox", {"mu": 2e-4}),
+        ("fedssg/table1.yaml", "feddc", {"alpha": 0.01, "correction_lr": "base"}),
+        ("fedssg/table1.yaml fedssg/cifar10_500_clients.yaml", "fedssg", {"alpha": 0.2, "--participation": 0.02}),
+        ("fedssg/table1.yaml fedssg/cifar100_500_clients.yaml", "feddc", {"alpha": 0.05, "--rounds": 1500}),
+        ("fedssg/table4.yaml", "feddc", {"alpha": 0.1, "--rounds": 300, "--participation": 0.15}),
+        (
+            "fedssg/table4.yaml fedssg/emnist_500_clients.yaml",
+            "fedssg",
+            {"alpha": 0.6, "--rounds": 600, "--clients": 500},
+        ),
+    ],
+)
+def test_values_of_the_papers(files: str, method: str, values: dict[str, Any]) -> None:
+    resolved = cli.flat(resolve(tuple(files.split()), "--algorithm", method).resolved())
+    for name, value in values.items():
+        key = name[2:].replace("-", "_") if name.startswith("--") else f"algorithm.{name}"
+        assert resolved[key] == pytest.approx(value), name
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "parameters"),
+    [
+        ("fedtoga/table1.yaml", "", 797_962),
+        ("fedtoga/table1.yaml fedtoga/cifar100_100_clients.yaml", "", 815_332),
+        ("fedlesam/table2.yaml", "", 11_181_642),
+        ("fedsol/table2.yaml", "", 2_156_490),
+        ("fedsol/table2.yaml fedsol/mnist.yaml", "", 1_664_970),
+        ("fedsol/table2.yaml", "--model vgg11", 9_750_922),
+        ("fedsol/table2.yaml fedsol/pathmnist.yaml", "--model sl_vit", 6_132_432),
+        ("fedssg/table4.yaml", "", 199_210),
+        ("fedssg/table4.yaml fedssg/emnist_100_clients.yaml", "", 89_610),
+    ],
+)
+def test_networks_have_the_size_that_the_papers_give(files: str, arguments: str, parameters: int) -> None:
+    experiment = resolve(tuple(files.split()), *arguments.split())
+    model = experiment.model(stand_in(experiment, 100))
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+def test_the_pretrained_network_of_table_3_is_offered() -> None:
+    chosen_model = resolve(("fedlesam/table3.yaml",)).chosen["model"]
+    assert (chosen_model.name, chosen_model.options) == ("vit_b32", {"weights": "imagenet"})
+
+
+def test_a_flag_goes_over_a_row_and_a_row_over_the_general_options() -> None:
+    fedsmoo = ("fedtoga/table2.yaml",), "--algorithm", "fedsmoo"
+    assert resolve(*fedsmoo).options.lr_decay == 0.9995
+    assert resolve(*fedsmoo, "--lr-decay", "0.99").options.lr_decay == 0.99
+
+
+@pytest.mark.parametrize(
+    ("written", "misspelt"),
+    [
+        ("local_epochs: 5", "local_epohcs: 5"),
+        ("kappa: 1.0", "kapa: 1.0"),
+        ("  fedsam:", "  fedsamm:"),
+        ("reuse:", "reues:"),
+    ],
+)
+def test_a_misspelt_key_is_refused(
+    written: str, misspelt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (PRESETS / "fedtoga/table1.yaml").read_text()
+    assert text.count(written) == 1
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(text.replace(written, misspelt))
+    with pytest.raises(SystemExit):
+        resolve((str(wrong),))
+    assert misspelt.strip().partition(":")[0] in capsys.readouterr().err
