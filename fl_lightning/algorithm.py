@@ -25,7 +25,8 @@ def trial_facts(layout: Layout, w: Tensor) -> dict[str, Any]:
     """Facts of a made-up visit, to run hooks outside a round."""
     one = w.new_ones(())
     own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one}
-    return {"anchor": w, "share": 0.5, "round": 1, "rounds": 2, "nominal": 1.0, "layout": layout, **own}
+    run = {"share": 0.5, "expected": 0.5, "round": 1, "rounds": 2, "nominal": 1.0, "layout": layout}
+    return {"anchor": w, **run, **own}
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,22 @@ whose parser cannot hold both `--algorithm` and `--algorithm.rho`.
 """
 
 import argparse
-import os
 import runpy
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from inspect import Parameter, signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, cast, get_type_hints
 
-import yaml
 from docstring_parser import parse as parse_docstring
 
 from fl_lightning.annotations import convert, is_option, metavar, nearest, shown
+from fl_lightning.configuration import fail as fail
+from fl_lightning.configuration import flat as flat
+from fl_lightning.configuration import read_files
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def parse(
         SystemExit: With one sentence, for anything that does not fit.
     """
     argv = normalised(argv)
-    config, tables = _config(_values_of(argv, "--config"), {part.table for part in parts.values() if part.table})
+    config, tables = read_files(_values_of(argv, "--config"), {part.table for part in parts.values() if part.table})
     named = {}
     for name, part in parts.items():
         configured, flagged = str(config.get(name, part.default)), last_value(argv, f"--{name}")
@@ -106,7 +108,7 @@ def parse(
     }
     every = {o.name: o for o in [*own, *(o for group in parts_options.values() for o in group)]}
     for name, part in parts.items():
-        config |= _row(name, part, named[name], tables.get(part.table, {}), every)
+        config |= _row(name, parts, named[name], tables.get(part.table, {}), every)
     for key in config:
         if key not in every and key not in parts:
             fail(f"the configuration has no option {key!r}{nearest(key, every)}")
@@ -137,13 +139,6 @@ def parse(
         for name, group in parts_options.items()
     }
     return {o.name: values[o.name] for o in own}, chosen
-
-
-def fail(sentence: str) -> NoReturn:
-    """Leave with one sentence and exit code 2; in a launch of several ranks only the first one speaks."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"error: {sentence}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -217,48 +212,28 @@ def _from_function(part: str, choice: Part, function: Callable[..., Any], own: M
     ]
 
 
+@cache
 def _helps(documented: Any) -> dict[str, str]:
     doc = parse_docstring(documented.__doc__ or "")
     return {p.arg_name: " ".join((p.description or "").split()) for p in doc.params}
 
 
-def _row(name: str, part: Part, choice: str, table: Mapping[str, Any], every: Mapping[str, _Option]) -> dict[str, Any]:
+def _row(
+    name: str, parts: Mapping[str, Part], choice: str, table: Mapping[str, Any], every: Mapping[str, _Option]
+) -> dict[str, Any]:
     """The options that a table of the configuration has for a choice."""
+    part = parts[name]
     for row, options in table.items():
         if row not in part.choices:
             fail(f"the configuration's {part.table}: there is no {name} {row!r}{nearest(row, part.choices)}")
         if not isinstance(options or {}, Mapping):
             fail(f"the configuration's {part.table}.{row} must map option names to values, but is {options!r}")
+    for option in (table.get(choice) or {}).keys() & parts.keys():
+        fail(f"the configuration's {part.table}.{choice} cannot choose {option}: give --{option} beside the file")
     return {
         f"{name}.{option}" if f"{name}.{option}" in every else option: value
         for option, value in (table.get(choice) or {}).items()
     }
-
-
-def _config(files: Sequence[str], tables: Collection[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The options of the files, later ones winning, and their tables of options by choice."""
-    merged: dict[str, Any] = {}
-    found: dict[str, dict[str, Any]] = {table: {} for table in tables}
-    for file in files:
-        try:
-            read = yaml.safe_load(Path(file).read_text()) or {}
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            fail(f"cannot read the configuration {file}: {' '.join(str(error).split())}")
-        if not isinstance(read, dict):
-            fail(f"the configuration {file} must map names to values, like `rounds: 100`")
-        for table in found:
-            found[table].update(read.pop(table, {}))
-        merged.update(flat({str(key): value for key, value in read.items()}))
-    return merged, found
-
-
-def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"algorithm": {"name": "fedsam", "rho": 0.1}}` as `{"algorithm": "fedsam", "algorithm.rho": 0.1}`."""
-    result: dict[str, Any] = {}
-    for key, value in nested.items():
-        inner = value.items() if isinstance(value, Mapping) else [("name", value)]
-        result.update({key if name == "name" else f"{key}.{name}": v for name, v in inner})
-    return result
 
 
 def last_value(argv: Sequence[str], flag: str, alone: str | None = None) -> str | None:

@@ -118,7 +118,7 @@ class _Trial:
         facts |= {"anchor": later.model, "origin": here}
         direction, states = self._hook("gradient", oracle, here, facts, begun, later.states)
         messages, _ = self._hook("report", here - direction, facts, states, later.states)
-        common = {name: facts[name] for name in ("anchor", "share", "round", "rounds", "nominal", "layout")}
+        common = {name: facts[name] for name in ("anchor", "share", "expected", "round", "rounds", "nominal", "layout")}
         delta, _ = self._hook("update", moved * -direction, messages, common, later.states)
         return _Visit(origin, begun, -direction, messages, oracle.calls, delta)
 

@@ -41,7 +41,7 @@ def received(first: Tensor, now: Tensor) -> Tensor:
     return now.clone()
 
 
-FACTS = {"anchor", "share", "round", "rounds", "nominal", "layout"} | {
+FACTS = {"anchor", "share", "expected", "round", "rounds", "nominal", "layout"} | {
     "origin",
     "steps",
     "epochs",
@@ -72,6 +72,7 @@ class View:
         size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
         weight: Aggregation weight times the cohort's size, so 1 on average, 0-dim.
         share (s): Size of the cohort over the number of clients, M / N.
+        expected (s): What share is expected to be: the probability of taking part in a round.
         nominal (s): K eta_0 of FedDC's code: the span of a client of mean size at the first round's learning rate.
         round, rounds (s): This round, from 0, and how many there are.
         layout (s): The model's `Layout`.

@@ -43,7 +43,8 @@ def needy(name: str) -> str:
     return name
 
 
-PARTS = {"algorithm": cli.Part({"first": first, "second": second, "needy": needy}, "first", given=frozenset({"y"}))}
+FUNCTIONS = {"first": first, "second": second, "needy": needy}
+PARTS = {"algorithm": cli.Part(FUNCTIONS, "first", given=frozenset({"y"}), table="methods")}
 
 
 def parse(*argv: str, **defaults: Any) -> tuple[dict[str, Any], dict[str, cli.Chosen]]:
@@ -158,3 +159,54 @@ def test_help_shows_the_options_of_what_was_chosen(capsys: pytest.CaptureFixture
     assert "--algorithm.hidden" in shown
     assert "--algorithm.rho" not in shown
     assert "How many." in shown
+
+
+def written(folder: Path, *texts: str) -> list[str]:
+    """The flags that read these texts as configuration files."""
+    files = [folder / f"{number}.yaml" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    return [argument for file in files for argument in ("--config", str(file))]
+
+
+TABLE = "rounds: 5\nmethods:\n  first: {rho: 0.3, rounds: 7}\n  second:\n"
+
+
+def test_a_table_has_options_for_each_choice(tmp_path: Path) -> None:
+    """The chosen row counts, its own options and general ones; flags override it."""
+    flags = written(tmp_path, TABLE)
+    options, chosen = parse(*flags)
+    assert (options["rounds"], chosen["algorithm"].options["rho"]) == (7, 0.3)
+    options, chosen = parse(*flags, "--algorithm", "second")
+    assert (options["rounds"], chosen["algorithm"].name) == (5, "second")
+    options, chosen = parse(*flags, "--rounds", "9", "--algorithm.rho", "0.5")
+    assert (options["rounds"], chosen["algorithm"].options["rho"]) == (9, 0.5)
+
+
+def test_later_files_replace_rows_and_leave_the_others(tmp_path: Path) -> None:
+    options, chosen = parse(*written(tmp_path, TABLE, "methods:\n  second: {hidden: [4]}\n"))
+    assert (options["rounds"], chosen["algorithm"].options["rho"]) == (7, 0.3)
+    options, chosen = parse(*written(tmp_path, TABLE, "methods:\n  first: {rho: 0.4}\n"))
+    assert (options["rounds"], chosen["algorithm"].options["rho"]) == (5, 0.4)
+
+
+def test_another_function_in_a_later_file_forgets_the_first_ones_options(tmp_path: Path) -> None:
+    flags = written(tmp_path, "algorithm: {name: first, rho: 0.3}\n", "algorithm: {name: second, hidden: [4]}\n")
+    _, chosen = parse(*flags)
+    assert chosen["algorithm"].options == {"hidden": (4,), "first_participation": "init"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("methods:\n  thrid: {}\n", "there is no algorithm 'thrid'"),
+        ("methods:\n  first: 3\n", "methods.first must map option names to values, but is 3"),
+        ("methods:\n  first: {rhoo: 3}\n", "has no option 'rhoo'"),
+        ("methods:\n  first: {algorithm: second}\n", "cannot choose algorithm"),
+        ("methods: 3\n", "must map names to options under methods, but has 3"),
+    ],
+)
+def test_a_table_that_does_not_fit_gets_a_sentence(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in sentence(capsys, *written(tmp_path, text))

@@ -49,7 +49,13 @@ def fednova(
     return Algorithm(terms.Normalize(), *correction, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
-def feddisco(a: float = 0.5, b: float = 0.1, alpha: float | None = None, size_weighting: bool = False) -> Algorithm:
+def feddisco(
+    a: float = 0.5,
+    b: float = 0.1,
+    alpha: float | None = None,
+    size_weighting: bool = False,
+    prox_clip: ProxClip = "whole",
+) -> Algorithm:
     """FedDisco: clients with skewed labels weigh less (Ye et al., ICML 2023).
 
     Args:
@@ -57,6 +63,7 @@ def feddisco(a: float = 0.5, b: float = 0.1, alpha: float | None = None, size_we
         b: Added to every weight.
         alpha: Coefficient of the FedDyn that it is put on, as in most of the paper's results; none for FedAvg.
         size_weighting: Divide alpha by the client's relative size, as FedSSG's code does.
+        prox_clip: Let clipping see the whole pull of FedDyn, or, as FedSSG's code, only the half `h_i - w^t`.
     """
-    base = () if alpha is None else dynamic(alpha, size_weighting=size_weighting)
+    base = () if alpha is None else dynamic(alpha, prox_clip=prox_clip, size_weighting=size_weighting)
     return Algorithm(*base, weight=Disco(a, b))

@@ -4,25 +4,35 @@ from typing import Literal
 
 from fl_lightning import terms
 from fl_lightning.algorithm import Algorithm
-from fl_lightning.catalogue.choices import LENGTHS, Dual, Length, ProxClip, at, dynamic, scale_of
+from fl_lightning.catalogue.choices import LENGTHS, WEIGHTS, Dual, Length, ProxClip, Weighting, at, dynamic, scale_of
 from fl_lightning.terms import dual as duals
 from fl_lightning.terms.drift import one
 
 
-def scaffold(server_lr: float = 1.0, correction_lr: Length = "current", size_weighting: bool = False) -> Algorithm:
+def scaffold(
+    server_lr: float = 1.0,
+    correction_lr: Length = "current",
+    size_weighting: bool = False,
+    weighting: Weighting = "uniform",
+) -> Algorithm:
     """SCAFFOLD, option II: control variates against client drift (Karimireddy et al., ICML 2020).
 
     Args:
         server_lr: How far the global model moves towards the mean.
         correction_lr: Divide moves by this visit's own steps and rates, or by one undecayed K eta_0 (FedSSG's code).
         size_weighting: Divide c by the client's relative size in the step, as FedSSG's code does.
+        weighting: Weigh clients' models all alike, or by their samples (FedSOL's code).
     """
     variate = terms.ControlVariate(length=LENGTHS[correction_lr], scale=scale_of(size_weighting), kept=one)
-    return Algorithm(variate, server=at(server_lr))
+    return Algorithm(variate, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
 def feddyn(
-    alpha: float = 0.1, dual: Dual = "all", size_weighting: bool = False, prox_clip: ProxClip = "whole"
+    alpha: float = 0.1,
+    dual: Dual = "all",
+    size_weighting: bool = False,
+    prox_clip: ProxClip = "whole",
+    weighting: Weighting = "uniform",
 ) -> Algorithm:
     """FedDyn: dynamic regularisation, a dual for each client (Acar et al., ICLR 2021).
 
@@ -31,8 +41,9 @@ def feddyn(
         dual: The server adds the mean dual of all clients, or of the active ones.
         size_weighting: Divide alpha by the client's relative size, as the authors' code does.
         prox_clip: Let clipping see the whole pull, or, as the authors' code, only the half `h_i - w^t`.
+        weighting: Weigh clients' models all alike, or by their samples (FedSOL's code).
     """
-    return Algorithm(*dynamic(alpha, dual, prox_clip, size_weighting))
+    return Algorithm(*dynamic(alpha, dual, prox_clip, size_weighting), weight=WEIGHTS[weighting])
 
 
 def fedvra(gamma: float = 0.1, a: float = 7.0, d: float | None = None) -> Algorithm:

@@ -5,7 +5,7 @@ from typing import Literal
 from fl_lightning import terms
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.catalogue.choices import WEIGHTS, Weighting
-from fl_lightning.catalogue.representation import Scope, fedsol
+from fl_lightning.catalogue.representation import Per, Scope, fedsol
 from fl_lightning.personal import NearestNeighbours
 
 
@@ -61,14 +61,21 @@ def knn_per(
 
 
 def fedsol_ft(
-    rho: float = 2.0, strength: Literal["adaptive", "fixed"] = "adaptive", scope: Scope = "head", tau: float = 3.0
+    rho: float = 2.0,
+    strength: Literal["adaptive", "fixed"] = "adaptive",
+    per: Per = "column",
+    scope: Scope = "head",
+    tau: float = 3.0,
+    weighting: Weighting = "by_size",
 ) -> Algorithm:
     """FedSOL-FT: FedSOL's model, fine-tuned by every client with plain SGD (Lee et al., CVPR 2024).
 
     Args:
         rho: Radius of the perturbation.
         strength: Weigh the perturbation by how far each weight has moved, or not.
+        per: Adaptive strength over the norm of each column or of the whole parameter.
         scope: What is perturbed.
         tau: Temperature of the distillation.
+        weighting: Weigh clients by their samples, or all alike.
     """
-    return fedsol(rho, strength, scope=scope, tau=tau)
+    return fedsol(rho, strength, per, scope, tau=tau, weighting=weighting)

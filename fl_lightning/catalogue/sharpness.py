@@ -46,15 +46,19 @@ def fedasam(
     return Algorithm(perturbation, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
-def mofedsam(rho: float = 0.1, alpha: float = 0.1, server_lr: float = 1.0) -> Algorithm:
+def mofedsam(
+    rho: float = 0.1, alpha: float = 0.1, gain: Literal["alpha", "one"] = "alpha", server_lr: float = 1.0
+) -> Algorithm:
     """MoFedSAM: FedCM with sharpness-aware gradients (Qu et al., ICML 2022).
 
     Args:
         rho: Radius of the perturbation (FL-Simulator 0.1, FedTOGA's tables 0.01).
         alpha: Weight of the client's own gradient; the momentum has the rest.
+        gain: What multiplies the own gradient; one in FedLESAM's code, by a slip.
         server_lr: How far the global model moves towards the mean.
     """
-    return Algorithm(terms.SAM(rho), terms.ClientMomentum(alpha), server=at(server_lr))
+    momentum = terms.ClientMomentum(alpha, {"alpha": None, "one": 1.0}[gain])
+    return Algorithm(terms.SAM(rho), momentum, server=at(server_lr))
 
 
 def fedgamma(rho: float = 0.1, server_lr: float = 1.0) -> Algorithm:
@@ -189,6 +193,7 @@ def fedtoga(
     carry: bool = False,
     delta: Literal["steps", "epochs", "gradient"] = "steps",
     dual: Dual = "all",
+    prox_clip: ProxClip = "whole",
 ) -> Algorithm:
     """FedTOGA: perturbation and dual corrected by the global trend Delta (arXiv 2408.14144, Algorithm 1).
 
@@ -208,8 +213,9 @@ def fedtoga(
             like server momentum beta, and wants a smaller one where clients differ much.
         dual: The server's dual sums over all clients (the fixed point of the paper's appendix) or over the active ones
             (the letter of Algorithm 1).
+        prox_clip: Let clipping see the whole pull, or, as the code family of the papers, only the half `h_i - w^t`.
     """
     trend: Term = terms.TOGA(rho, kappa, beta, SCALES[delta])
     if perturbation != "local":
         trend = terms.Neighbour(trend, fusion=perturbation == "fusion", carry=carry)
-    return Algorithm(trend, *dynamic(lam, share={"all": None, "active": 1.0}[dual]))
+    return Algorithm(trend, *dynamic(lam, prox_clip=prox_clip, share={"all": None, "active": 1.0}[dual]))

@@ -75,12 +75,12 @@ class TwoStepDual(DynamicRegularizer):
 
 def horizon(v: Any) -> Tensor:
     """Visits so far over those expected in the whole run: from 0 to about 1 (Algorithm 1, and the code)."""
-    return v.count / (v.share * v.rounds)
+    return v.count / (v.expected * v.rounds)
 
 
 def running(v: Any) -> Tensor:
     """Visits so far over those expected so far (Eq. 5): about 1, but N/M at a visit in the first round."""
-    return v.count / (v.share * (v.round + 1) + 1e-6)
+    return v.count / (v.expected * (v.round + 1) + 1e-6)
 
 
 def clipped(ratio: Tensor) -> Tensor:
