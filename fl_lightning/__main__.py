@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if list(argv) != ["list"]:
         print(USAGE)
         raise SystemExit(0 if not argv or argv[0] in ("-h", "--help") else 2)
-    table = Table(*HEADINGS, caption=EXPLANATION)
+    table = Table(caption=EXPLANATION)
+    for heading in HEADINGS:
+        table.add_column(heading, no_wrap=heading == HEADINGS[0])
     for row in rows():
         table.add_row(*row)
     Console().print(table)
