@@ -1,74 +1,152 @@
 """Checkpoints that are whole or absent."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 
 from fl_lightning.federation import Federation, Metrics
+from fl_lightning.options import refuse_changes
 
 
 class Checkpoint:
-    """Writes `last.ckpt` at the start, every so many rounds and at the end, and then the global model as `model.pt`.
+    """Writes `checkpoints/round-<r>.ckpt` at the start, every so many rounds, at the end and before an early stop.
 
-    The file is written aside and renamed. It holds everything but the rows of the client store, which lie beside it and
-    are not overwritten as long as it refers to them. It loads with `weights_only=True`.
+    The newest ones are kept, and the one with the best test accuracy, whose global model lies in `best.pt` too; after
+    the last round `model.pt` holds the last one. A file is written aside, put on disk and renamed; it loads with
+    `weights_only=True`. It holds everything but the rows of the client store, which lie beside it and are not written
+    over as long as a kept checkpoint refers to them: to go on from an older checkpoint, delete the newer ones.
 
     Args:
-        folder: Where the files go.
+        folder: The run's folder.
         every: Save after every `every`-th round.
+        keep: How many of the newest checkpoints are kept.
+        options: The run's options, plain: a run is resumed with the same.
     """
 
-    def __init__(self, folder: Path, every: int = 10):
+    def __init__(self, folder: Path, every: int = 10, keep: int = 2, options: Mapping[str, Any] | None = None):
         if every < 1:
             raise ValueError(f"save a checkpoint after every n-th round with n at least 1, not {every}")
-        self.folder, self.every = folder, every
-
-    @property
-    def path(self) -> Path:
-        """The newest checkpoint."""
-        return self.folder / "last.ckpt"
+        if keep < 1:
+            raise ValueError(f"at least one checkpoint is kept, but keep_checkpoints is {keep}")
+        self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
+        self.options = dict(options or {})
+        self.best: dict[str, Any] = {}
 
     def on_fit_start(self, federation: Federation) -> None:
         """Save a run that begins: whatever happens to it, it can be resumed."""
         if federation.round == 0:
-            self._save(federation)
+            self._save(federation, {})
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save, when it is time."""
-        if federation.round % self.every == 0 or federation.round == federation.rounds:
-            self._save(federation)
-
-    def _save(self, federation: Federation) -> None:
-        if federation.fabric.is_global_zero:
-            _write(federation.state_dict(), self.path)
-        federation.fabric.barrier()
-        federation.store.pin()
+        if federation.round % self.every == 0 or federation.round == federation.rounds or federation.stopping:
+            self._save(federation, metrics)
 
     def on_fit_end(self, federation: Federation) -> None:
         """Export the global model as an ordinary `state_dict`."""
-        module = federation.load_global()
         if federation.fabric.is_global_zero:
-            _write({k: t.cpu() for k, t in module.state_dict().items()}, self.folder / "model.pt")
+            _export(federation, self.run / "model.pt")
+
+    def _save(self, federation: Federation, metrics: Metrics) -> None:
+        """Rows first, then the file that refers to them; an older file goes before its rows may be written over."""
+        fabric, store = federation.fabric, federation.store
+        name = f"round-{federation.round}.ckpt"
+        improved = metrics.get("test/accuracy", -1.0) > self.best.get("accuracy", -1.0)
+        if improved:
+            self.best = {"name": name, "round": federation.round, "accuracy": metrics["test/accuracy"]}
+        store.flush()
+        store.pin(name)
+        surplus = sorted(store.pinned, key=_round)[: -self.keep]
+        surplus = [old for old in surplus if old != self.best.get("name")]
+        fabric.barrier()
+        if fabric.is_global_zero:
+            for logger in fabric.loggers:
+                logger.save()
+            if improved:
+                _export(federation, self.run / "best.pt")
+            rows = {"pinned": store.pinned, "best": self.best, "options": self.options}
+            _write({**federation.state_dict(), **rows}, self.folder / name)
+            for old in surplus:
+                (self.folder / old).unlink(missing_ok=True)
+        fabric.barrier()
+        for old in surplus:
+            store.unpin(old)
 
     def resume(self, federation: Federation) -> None:
-        """Go on from the newest checkpoint.
+        """Go on from the newest checkpoint that is whole; a run that ended before its first checkpoint begins anew.
+
+        Files that are not whole are set aside under another name, which is said in a sentence each.
 
         Raises:
-            FileNotFoundError: If there is none.
-            ValueError: If it is of another model or algorithm.
+            FileNotFoundError: If there is none of a run that had one.
+            ValueError: If all are damaged, or the newest is of another model, algorithm, or other options.
         """
-        if not self.path.is_file():
-            raise FileNotFoundError(f"there is nothing to resume: {self.path} does not exist; start without --resume")
-        federation.load_state_dict(torch.load(self.path, map_location="cpu", weights_only=True))
+        fabric = federation.fabric
+        names, damaged, begun = fabric.broadcast(self._survey() if fabric.is_global_zero else ([], [], False))
+        if not names and damaged:
+            raise ValueError(f"no checkpoint in {self.folder} is whole, {damaged[0]}: start another run elsewhere")
+        if not names and begun:
+            raise FileNotFoundError(f"there is nothing to resume: {self.folder} holds no checkpoint")
+        if not names:
+            fabric.print("the run to resume had not begun: it starts with round 1")
+            return
+        if damaged:
+            fabric.print(f"{' and '.join(damaged)}: going on from {names[-1]}")
+        state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
+        refuse_changes(state["options"], self.options)
+        federation.load_state_dict(state)
+        pinned = {name: place for name, place in state["pinned"].items() if name in names}
+        federation.store.restore(state["place"], {**pinned, names[-1]: state["place"]})
+        self.best = state["best"]
+
+    def _survey(self) -> tuple[list[str], list[str], bool]:
+        """The checkpoints up to the newest that is whole, what ails newer ones, and whether a round was ever logged."""
+        names, damaged = sorted((path.name for path in self.folder.glob("round-*.ckpt")), key=_round), []
+        while names and (damage := _damage(self.folder / names[-1])):
+            path = self.folder / names.pop()
+            path.rename(path.with_suffix(".damaged"))  # its rows may be written over: it must never count again
+            damaged.append(f"{path.name} is damaged ({damage})")
+        table = self.run / "metrics.csv"
+        return names, damaged, table.exists() and len(table.read_text().splitlines()) > 1
+
+
+def _round(name: str) -> int:
+    return int(name.removeprefix("round-").removesuffix(".ckpt"))
+
+
+def _damage(path: Path) -> str:
+    """What is wrong with a checkpoint file; an empty string if it is whole."""
+    try:
+        with ZipFile(path) as archive:
+            broken = archive.testzip()  # torch.load does not compare checksums
+        if broken:
+            return f"the checksum of {broken} is wrong"
+        torch.load(path, map_location="cpu", weights_only=True)["pinned"]
+    except (PermissionError, MemoryError):
+        raise
+    except Exception as error:  # whatever a reader of zip files and pickles stumbles over
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
+def _export(federation: Federation, path: Path) -> None:
+    _write({k: t.cpu() for k, t in federation.load_global().state_dict().items()}, path)
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".part")
+    aside = path.parent / ".part"
     with aside.open("wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name too
+    finally:
+        os.close(folder)

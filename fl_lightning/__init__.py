@@ -4,8 +4,9 @@ from fl_lightning.algorithm import Algorithm, by_size, uniform
 from fl_lightning.catalogue import algorithms
 from fl_lightning.clients import Bernoulli, FixedSize
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
+from fl_lightning.divergence import Diverged
 from fl_lightning.executors import Sequential, Stacked
-from fl_lightning.federation import Diverged, Federation
+from fl_lightning.federation import Federation
 from fl_lightning.oracle import ModelError
 from fl_lightning.schedule import Decay
 from fl_lightning.term import Term, TermError, initial, received, scalar, zeros

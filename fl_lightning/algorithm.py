@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -108,14 +108,7 @@ class Algorithm:
         The sum of the learning rates for plain SGD, more with momentum. SCAFFOLD, FedCM and others divide a
         displacement by it to estimate the mean gradient.
         """
-        w = nn.Parameter(torch.zeros((), dtype=torch.float64))
-        optimizer = self.local([w])
-        for lr in lrs:
-            for group in optimizer.param_groups:
-                group.update(lr=lr, weight_decay=0.0)
-            w.grad = torch.ones_like(w)
-            optimizer.step()
-        return -w.item()
+        return _span(self.local, tuple(lrs))
 
     def __repr__(self) -> str:
         return f"Algorithm({', '.join(map(_shown, self.terms))})"
@@ -177,6 +170,19 @@ class Algorithm:
     def _views(self, hook: str, facts: Facts, states: Sequence[States], shared: Sequence[States]) -> list[View]:
         every = zip(self.terms, states, shared, strict=True)
         return [View(term, hook, mine, {**facts, **theirs}) for term, mine, theirs in every]
+
+
+@lru_cache
+def _span(local: OptimizerFactory, lrs: tuple[float, ...]) -> float:
+    """See `Algorithm.span`: once for all visits of a round that are alike."""
+    w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    optimizer = local([w])
+    for lr in lrs:
+        for group in optimizer.param_groups:
+            group.update(lr=lr, weight_decay=0.0)
+        w.grad = torch.ones_like(w)
+        optimizer.step()
+    return -w.item()
 
 
 def _shown(term: Term) -> str:

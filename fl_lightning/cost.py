@@ -30,6 +30,7 @@ class Cost:
         sends: What is sent, by name: the model, and the terms whose messages are.
         receives: What is received: the model or the start, and server states.
         keeps: The client's states.
+        has_horizon: Whether the method depends on how many rounds a run has.
     """
 
     uplink: int
@@ -40,6 +41,7 @@ class Cost:
     sends: tuple[str, ...]
     receives: tuple[str, ...]
     keeps: tuple[str, ...]
+    has_horizon: bool
 
 
 class _Stub:
@@ -108,10 +110,12 @@ class _Trial:
         self.states = [{**kept, **begun(t.local)} for kept, t in zip(self.client, algorithm.terms, strict=True)]
         self.told = _Told(w, [begun(term.server) for term in algorithm.terms])
 
-    def run(self, first: _Told | None = None, later: _Told | None = None, moved: float = 1.0) -> _Visit:
+    def run(
+        self, first: _Told | None = None, later: _Told | None = None, moved: float = 1.0, rounds: float = 2
+    ) -> _Visit:
         """Let the client see `first` where it starts and `later` afterwards; multiply its progress by `moved`."""
         first, later, oracle = first or self.told, later or self.told, _Stub()
-        facts = trial_facts(self.layout, first.model)
+        facts = trial_facts(self.layout, first.model) | {"rounds": rounds}
         del facts["origin"]
         origin, begun = self._hook("start", first.model, facts, self.states, first.states)
         here = torch.zeros_like(origin) if origin.isnan().any() else origin  # what follows is not of interest then
@@ -149,6 +153,12 @@ class _Trial:
             names.insert(0, "model" if start_only == ["model"] else "start")
         return sum(map(self.told.size, needed)) + bool(start_only) * self.told.model.numel(), names
 
+    def has_horizon(self) -> bool:
+        """Whether anything depends on the number of rounds."""
+        visit, usual = self.run(rounds=torch.nan), self.run()
+        outcomes = [(v.origin, v.progress, v.messages, v.delta) for v in (visit, usual)]
+        return any(_spoiled(one) and not _spoiled(other) for one, other in zip(*outcomes, strict=True))
+
     def uplink(self) -> tuple[int, list[str]]:
         """Numbers and names of what the server must be told."""
         visit = self.run()
@@ -179,6 +189,7 @@ def cost(algorithm: Algorithm, layout: Layout, w: Tensor) -> Cost:
         sends=tuple(sends),
         receives=tuple(receives),
         keeps=tuple(name for states in trial.client for name in states),
+        has_horizon=trial.has_horizon(),
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from lightning.fabric import Fabric
@@ -19,6 +19,7 @@ from torch.optim import SGD
 
 from fl_lightning import add_ons, cli
 from fl_lightning.algorithm import Algorithm
+from fl_lightning.allocator import keep_freed_memory
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
 from fl_lightning.catalogue import algorithms
 from fl_lightning.clients import Bernoulli, FixedSize, Participation
@@ -26,10 +27,11 @@ from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes
 from fl_lightning.executors import Executor, Sequential, Stacked
 from fl_lightning.federation import Federation
 from fl_lightning.loggers import MetricsTable
-from fl_lightning.options import HARMLESS, Launch, Options
+from fl_lightning.options import Launch, Options
 from fl_lightning.randomness import derived_seed
-from fl_lightning.run_folder import RunFolder, in_one_sentence
+from fl_lightning.run_folder import RunFolder, in_one_sentence, plain
 from fl_lightning.schedule import Decay
+from fl_lightning.supervision import STOPPED, ending_with_the_launcher, heeding_signals, launched_by_the_first_rank
 from fl_lightning.terms import Clip
 
 Source = Callable[..., tuple[Dataset, Dataset]]
@@ -103,22 +105,21 @@ class Experiment:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
         with in_one_sentence():
             o = self.options
-            folder = RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume, HARMLESS)
-            try:
-                self._run(folder)
-            finally:
-                folder.leave()
+            with RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder:
+                loggers: list[Any] = []
+                callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
+                fabric = self.fabric(loggers, callbacks)
+                with ending_with_the_launcher(fabric), folder.shared(fabric):
+                    self._run(folder, fabric, loggers, callbacks)
 
-    def _run(self, folder: RunFolder) -> None:
+    def _run(self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
         o = self.options
-        loggers: list[Any] = []
-        callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
-        fabric = self.fabric(loggers, callbacks)
         with fabric.rank_zero_first():
             train, test = self.load()
         partition = self.split(train)
         federation = self.federation(fabric, train, partition, folder.clients)
-        checkpoint, progress = Checkpoint(folder.path, o.checkpoint_every), ProgressLine()
+        options, progress = plain(self.resolved()), ProgressLine()
+        checkpoint = Checkpoint(folder.path, o.checkpoint_every, o.keep_checkpoints, options)
         test = test.to(fabric.device)
         scores: list[Any] = [Evaluation(test, o.evaluate_every)]
         if o.personalise:
@@ -130,20 +131,36 @@ class Experiment:
             partition.save(folder.path)
         fabric.print(self.summary(train, test, partition, federation))
         done = federation.round
-        events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=done + 1)
+        again = done + 1 if done else 0  # whatever an earlier attempt logged from here on counts no more
+        events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=again)
         loggers += [events, MetricsTable(folder.metrics, after=done)]
         pages = TensorBoardPages(cli.flat(self.resolved()), partition, train.y, train.classes)
         callbacks += [pages, *scores, progress, checkpoint, *self.callbacks]
-        try:
-            federation.fit()
-        finally:
-            progress.stop()
-            events.finalize("")
+        with heeding_signals(federation.ask_to_stop) as signals:
+            try:
+                federation.fit()
+            finally:
+                progress.stop()
+                events.finalize("")
+        if federation.round < federation.rounds:
+            self._leave(federation, folder, signals)
         if fabric.is_global_zero:
             print(folder.results())
 
+    def _leave(self, federation: Federation, folder: RunFolder, signals: Sequence[str]) -> NoReturn:
+        """End a run that was asked to stop, on all ranks at once."""
+        fabric, why = federation.fabric, f"by {signals[0]}" if signals else "as another rank or a callback asked"
+        fabric.print(
+            f"stopped {why} after round {federation.round} of {federation.rounds}, which is saved: "
+            f"go on with --run-dir {folder.path} --resume"
+        )
+        fabric.barrier()  # the first rank has written everything
+        # Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0
+        raise SystemExit(0 if launched_by_the_first_rank(fabric) else STOPPED)
+
     def fabric(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
         """A launched Fabric, as the command line has it."""
+        keep_freed_memory()
         try:
             fabric = Fabric(**self._launch, loggers=loggers, callbacks=callbacks)
         except (ValueError, RuntimeError, MisconfigurationException) as error:
@@ -219,6 +236,7 @@ class Experiment:
             executor=executors[o.executor],
             seed=o.seed,
             state_dir=state_dir,
+            on_divergence=o.on_divergence,
         )
 
     def summary(self, train: Dataset, test: Dataset, partition: Partition, federation: Federation) -> str:

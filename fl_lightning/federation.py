@@ -3,28 +3,29 @@
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
-from math import ceil, isfinite
+from math import ceil, isfinite, nan
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import Algorithm, Cohort, trial_facts
-from fl_lightning.clients import ClientStore, FixedSize, Participation, share_out
+from fl_lightning.algorithm import Algorithm, trial_facts
+from fl_lightning.clients import ClientStore, FixedSize, Participation
 from fl_lightning.cost import cost
 from fl_lightning.data import ClientData
-from fl_lightning.executors import Executor, Sequential, Visit
+from fl_lightning.divergence import OnDivergence, diverged
+from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.visit import TaskLoss
-from fl_lightning.randomness import derived_seed
 from fl_lightning.schedule import Decay, Schedule
+from fl_lightning.snapshot import restore, snapshot
 from fl_lightning.tally import Tally
 from fl_lightning.term import begin
+from fl_lightning.training import states_of, train
 from fl_lightning.vector import Layout
 
 PRECISIONS = "32-true", "bf16-mixed"
@@ -34,8 +35,8 @@ Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
 
 
-class Diverged(Exception):
-    """The model left the finite numbers; the last checkpoint is as it was."""
+class RankLost(Exception):
+    """Another rank ended in the middle of a round."""
 
 
 class Federation:
@@ -58,9 +59,13 @@ class Federation:
         loss: The task's loss of the model's output and the targets.
         seed: Names cohorts and dropout; batch order and augmentation have the seed of `clients`.
         state_dir: Where clients' states are kept; a temporary folder if None.
+        on_divergence: What becomes of a client whose training is no longer finite: "stop" the run; "skip-client" leaves
+            it out of the round, with its states as they were, and counts it in `client/skipped`; "continue".
 
     Attributes:
         round: Rounds completed.
+        asked_to_stop: Whether this rank asks for it.
+        stopping: Whether the ranks have agreed to end the run early, after this round (see `ask_to_stop`).
         w: The global model, a flat Parameter of the server's optimizer.
         cost: What a visit sends, keeps and computes.
     """
@@ -79,9 +84,12 @@ class Federation:
         loss: TaskLoss = nn.functional.cross_entropy,
         seed: int = 0,
         state_dir: Path | None = None,
+        on_divergence: OnDivergence = "stop",
     ):
         if rounds < 1:
             raise ValueError(f"a simulation has at least one round, not {rounds}")
+        if on_divergence not in get_args(OnDivergence):
+            raise ValueError(f"on_divergence is one of {', '.join(get_args(OnDivergence))}, not {on_divergence!r}")
         precision = fabric.strategy.precision.precision
         if precision not in PRECISIONS:
             raise ValueError(
@@ -106,8 +114,9 @@ class Federation:
         self.nominal = algorithm.span([self.local_lr] * (clients.steps or max(1, round(clients.epochs * mean_size))))
         self.store = self._open_store(state_dir)
         self.cost = cost(algorithm, self.layout, self.first)
-        self._message = self._trial_message()
-        self.round = 0
+        self.message = self._trial_message()
+        self.round, self.on_divergence = 0, on_divergence
+        self.stopping = self.asked_to_stop = False
 
     def _open_store(self, folder: Path | None) -> ClientStore:
         begun = [begin(term.client, self.first, self.first) for term in self.algorithm.terms]
@@ -125,13 +134,15 @@ class Federation:
     # ------------------------------------------------------------------------------------------------- the way of a run
 
     def fit(self) -> None:
-        """Run the rounds that remain.
+        """Run the rounds that remain, or until a rank asks to stop; `on_fit_end` is for a run with all its rounds.
 
         Raises:
-            Diverged: If the global model is no longer finite.
+            Diverged: If a client's training, or the global model, is no longer finite.
+            RankLost: If another rank ended.
         """
+        self.stopping = False
         self.fabric.call("on_fit_start", federation=self)
-        while self.round < self.rounds:
+        while self.round < self.rounds and not self.stopping:
             started = _now(self.w)
             metrics = self.train_round()
             trained = _now(self.w)
@@ -139,8 +150,15 @@ class Federation:
             metrics["time/evaluate_s"] = _now(self.w) - trained
             metrics["time/round_s"] = _now(self.w) - started
             self.fabric.log_dict(metrics, step=self.round)
+            if self.fabric.world_size == 1:  # one rank agrees with itself, also after the sums
+                self.stopping = self.stopping or self.asked_to_stop
             self.fabric.call("on_round_logged", federation=self, metrics=metrics)
-        self.fabric.call("on_fit_end", federation=self)
+        if self.round == self.rounds:
+            self.fabric.call("on_fit_end", federation=self)
+
+    def ask_to_stop(self) -> None:
+        """Let `fit` return after this round, or the next one if the ranks have added up this one; any rank may ask."""
+        self.asked_to_stop = True
 
     def train_round(self) -> Metrics:
         """Run one round: the cohort trains, one all-reduce, the server steps.
@@ -148,38 +166,34 @@ class Federation:
         Returns:
             The scalars of the round. `client/drift` is the mean squared distance between a client's move and the global
             model's; `comm/` counts the whole cohort.
+
+        Raises:
+            Diverged: If a client's training, or the global model, is no longer finite; the former leaves it unmoved.
+            RankLost: If another rank ended.
         """
         started = _now(self.w)
         anchor = self.w.detach().clone()
         cohort = self.participation(self.clients.num_clients, self.seed, self.round)
         common = self.common_facts(anchor, len(cohort))
-        weights = self._weights(cohort)
-        tally = Tally(anchor, self._message, self.buffers)
-        work = [self.clients.num_steps(i) for i in cohort]
-        mine = share_out(work, self.fabric.world_size)[self.fabric.global_rank]
-        for group in _groups(mine, self.executor.width):
-            visits = [self._visit(cohort[k], weights[k], anchor) for k in group]
-            outcomes = self.executor(self.algorithm, common, visits, self.shared, self.buffers)
-            for k, outcome in zip(group, outcomes, strict=True):
-                self.store.write(cohort[k], outcome.states)
-                tally.add(outcome, float(weights[k]))
-        self.store.commit(cohort)
+        tally = train(self, cohort, common)
         trained = _now(self.w)
-        self.fabric.all_reduce(tally.total, reduce_op="sum")
-        progress, message, self.buffers, (loss, squared) = tally.means()
-        delta, self.shared = self.algorithm.update(progress, message, common, self.shared)
-        self.w.grad = -delta
-        self.optimizer.step()
-        move = self.w.detach() - anchor
-        drift = squared - 2 * progress.dot(move) + move.dot(move)  # mean ||progress_i - move||^2, progress_i being gone
-        train_loss, drift, moved = torch.stack([loss, drift.clamp(min=0), move.norm()]).tolist()
-        if not isfinite(moved):
-            raise Diverged(self._divergence(train_loss, common))
+        self._add_up(tally)
+        verdict = tally.verdict()
+        lost = [cohort[k] for k in verdict.diverged] if self.on_divergence != "continue" else []
+        if lost and self.on_divergence == "stop":
+            raise diverged(self.where(), lost, self._how())
+        self.stopping, train_loss, drift, moved = verdict.stop, nan, 0.0, 0.0
+        if not verdict.empty:
+            train_loss, drift, moved = self._move(tally, common)
+            self.store.commit([client for client in cohort if client not in lost])
+        if not isfinite(moved) and self.on_divergence != "continue":
+            raise diverged(self.where(), [], self._how())
         lr = self.local_lr * self.schedule(self.round, 0)
         self.round += 1
         return {
             "train/loss": train_loss,
             "client/drift": drift,
+            **({"client/skipped": float(len(lost))} if self.on_divergence == "skip-client" else {}),
             "server/update_norm": moved,
             "local/lr": lr,
             "comm/uplink_mb": self._megabytes(self.cost.uplink) * len(cohort),
@@ -188,45 +202,31 @@ class Federation:
             "time/aggregate_s": _now(self.w) - trained,
         }
 
-    def _visit(self, client: int, weight: Tensor, anchor: Tensor) -> Visit:
-        batches = self.clients.visit(client, self.round)
-        lrs = [self.local_lr * self.schedule(self.round, epoch) for epoch in batches.epochs]
-        facts: dict[str, float | Tensor] = {
-            "steps": len(lrs),
-            "epochs": len(lrs) / self.clients.steps_per_epoch(client),
-            "span": self.algorithm.span(lrs),
-            "size": self.clients.sizes[client] / self.clients.sizes.mean(),
-            "weight": weight,
-        }
-        values = torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype).to(anchor.device)
-        own = dict(zip(facts, values.unbind(), strict=True))
-        states = self._states(client, anchor)
-        seed = derived_seed(self.seed, "dropout", self.round, client)
-        return Visit(client, own, states, batches, lrs, seed)
+    def _add_up(self, tally: Tally) -> None:
+        try:
+            self.fabric.all_reduce(tally.total, reduce_op="sum")
+        except RuntimeError as error:
+            if self.fabric.world_size == 1:
+                raise
+            reason = str(error).splitlines()[0]
+            raise RankLost(f"{self.where()}: another rank ended, so its clients are missing ({reason})") from error
 
-    def _states(self, client: int, anchor: Tensor) -> list[dict[str, Tensor]]:
-        terms = self.algorithm.terms
-        if self.store.has(client):
-            kept = self.store.read(client, anchor.device)
-        else:
-            kept = [begin(term.client, self.first, anchor) for term in terms]
-        return [{**k, **begin(term.local, self.first, anchor)} for k, term in zip(kept, terms, strict=True)]
-
-    def _weights(self, cohort: Sequence[int]) -> Tensor:
-        index = torch.tensor(cohort)
-        sizes = self.clients.sizes[index] / self.clients.sizes.mean()
-        weights = self.algorithm.weight(Cohort(sizes, self.clients.class_counts[index]))
-        if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
-            raise ValueError(
-                f"aggregation weights must be finite, not negative and not all zero, but are {weights.tolist()}"
-            )
-        return weights / weights.mean()
+    def _move(self, tally: Tally, common: dict[str, Any]) -> list[float]:
+        """The server's step; returns training loss, drift and how far the model moved."""
+        progress, message, self.buffers, (loss, squared) = tally.means()
+        delta, self.shared = self.algorithm.update(progress, message, common, self.shared)
+        self.w.grad = -delta
+        self.optimizer.step()
+        move = self.w.detach() - common["anchor"]
+        drift = squared - 2 * progress.dot(move) + move.dot(move)  # mean ||progress_i - move||^2, progress_i being gone
+        return torch.stack([loss, drift.clamp(min=0), move.norm()]).tolist()
 
     def common_facts(self, anchor: Tensor, cohort: int) -> dict[str, Any]:
         """What is true of every visit of a round with a cohort of this size."""
         return {
             "anchor": anchor,
             "share": cohort / self.clients.num_clients,
+            "expected": getattr(self.participation, "expected_share", cohort / self.clients.num_clients),
             "round": self.round,
             "rounds": self.rounds,
             "nominal": self.nominal,
@@ -244,12 +244,12 @@ class Federation:
         buffers = sum(b.numel() * b.element_size() for b in self.buffers.values())
         return (numbers * self.w.element_size() + buffers) / 1e6
 
-    def _divergence(self, loss: float, common: dict[str, Any]) -> str:
-        lr = self.local_lr * self.schedule(self.round, 0)
-        return (
-            f"round {self.round + 1} of {self.rounds}: the model is no longer finite (training loss {loss:.3g}, local "
-            f"learning rate {lr:.3g}, {self.algorithm}). Lower the learning rate or the method's coefficients, or clip."
-        )
+    def where(self) -> str:
+        """The round that is being run, for messages."""
+        return f"round {self.round + 1} of {self.rounds}"
+
+    def _how(self) -> str:
+        return f"local learning rate {self.local_lr * self.schedule(self.round, 0):.3g}, {self.algorithm}"
 
     # ------------------------------------------------------------------------------------------------ the global model
 
@@ -263,29 +263,14 @@ class Federation:
         return self.module.eval()
 
     def personal(self, client: int) -> Tensor:
-        """The model that a client uses for itself before any fine-tuning: the global one unless a term says otherwise."""
+        """The model that a client uses before any fine-tuning: the global one unless a term says otherwise."""
         w = self.w.detach()
-        states = self._states(client, w)
+        states = states_of(self, client, w)
         return self.algorithm.personal(w, self.common_facts(w, 1), states, self.shared)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs to go on, except the rows of the client store, which lie on disk."""
-        return {
-            "terms": self._terms(),
-            "data": self.clients.digest,
-            "precision": self.fabric.strategy.precision.precision,
-            "round": self.round,
-            "w": self.w.detach(),
-            "first": self.first,
-            "buffers": self.buffers,
-            "shared": self.shared,
-            "optimizer": self.optimizer.state_dict(),
-            "place": self.store.place,
-        }
-
-    def _terms(self) -> list[str]:
-        """The terms and their states' names: in what a checkpoint of another algorithm differs."""
-        return [f"{type(t).__name__}({', '.join([*t.client, *t.server])})" for t in self.algorithm.terms]
+        return snapshot(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint.
@@ -293,38 +278,7 @@ class Federation:
         Raises:
             ValueError: If the checkpoint is of another model, number of clients or algorithm.
         """
-        theirs = state["w"].numel(), len(state["place"]), state["terms"]
-        mine = self.w.numel(), self.clients.num_clients, self._terms()
-        if theirs != mine:
-            raise ValueError(
-                "this run has another model, number of clients or algorithm than the checkpoint, which holds {} "
-                "parameters, {} clients and terms {}; this run has {}, {} and {}".format(*theirs, *mine)
-            )
-        precision = self.fabric.strategy.precision.precision
-        if state["data"] != self.clients.digest or state["precision"] != precision:
-            raise ValueError(
-                f"the checkpoint is of data {state['data']} at precision {state['precision']}, this run has data "
-                f"{self.clients.digest} at {precision}: resume with the same data, partition and precision"
-            )
-        if state["round"] > self.rounds:
-            raise ValueError(
-                f"the checkpoint is of round {state['round']}, this run ends with {self.rounds}: name more"
-            )
-        device = self.w.device
-        with torch.no_grad():
-            self.w.copy_(state["w"])
-        self.first = state["first"].to(device)
-        self.buffers = {k: b.to(device) for k, b in state["buffers"].items()}
-        self.shared = [{k: t.to(device) for k, t in s.items()} for s in state["shared"]]
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.store.restore(state["place"])
-        self.round = state["round"]
-
-
-def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:
-    rest = iter(positions)
-    while group := list(islice(rest, width)):
-        yield group
+        restore(self, state)
 
 
 def _now(w: Tensor) -> float:

@@ -27,7 +27,7 @@ class MetricsTable(Logger):
         if after and path.exists():
             with path.open(newline="") as file:
                 reader = csv.DictReader(file)
-                self._rows = [row for row in reader if int(row["round"]) <= after]
+                self._rows = [row for k, row in enumerate(reader, 1) if k <= after and row["round"] == str(k)]
                 self._columns = list(reader.fieldnames or self._columns)
         self._rewrite()
 

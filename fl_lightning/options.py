@@ -1,8 +1,12 @@
 """The options that every recipe has."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from fl_lightning import cli
+from fl_lightning.divergence import OnDivergence
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,14 @@ class Options:
             scored on test samples like its data; none for no such scores.
         finetune_lr: Learning rate of that fine-tuning; none for the rate of the round to come.
         checkpoint_every: Rounds between checkpoints.
+        keep_checkpoints: How many of the newest checkpoints are kept, beside the one with the best test accuracy.
+        on_divergence: When a client's training is no longer finite: stop; or leave that client out of the round,
+            counted in client/skipped; or continue.
         seed: Names every random number of the run.
         data_dir: Where data sets lie, or are downloaded to.
         run_dir: Everything of the run goes there; none for runs/<recipe>/<algorithm>-<number>.
-        resume: Go on from the last checkpoint in --run-dir.
+        resume: Go on from the newest checkpoint in --run-dir. SIGTERM and SIGUSR1 let a run finish its round, write a
+            checkpoint and leave with exit code 75.
     """
 
     clients: int = 100
@@ -53,6 +61,8 @@ class Options:
     personalise: tuple[int, ...] | None = None
     finetune_lr: float | None = None
     checkpoint_every: int = 10
+    keep_checkpoints: int = 2
+    on_divergence: OnDivergence = "stop"
     seed: int = 0
     data_dir: Path = Path("data")
     run_dir: Path | None = None
@@ -85,7 +95,22 @@ class Launch:
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
 
 
-HARMLESS = frozenset(
-    {"rounds", "evaluate_every", "personalise", "finetune_lr", "checkpoint_every", "data_dir", "executor", "width"}
-)
-"""Options that may change between a run and its resumption: they do not change what a round computes."""
+HARMLESS = frozenset({"rounds", "evaluate_every", "personalise", "finetune_lr", "data_dir", "executor", "width"}) | {
+    "checkpoint_every",
+    "keep_checkpoints",
+    "on_divergence",
+}
+"""Options that may change between a run and its resumption: they do not change what a finite round computes."""
+
+
+def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Compare the options of a run, as YAML holds them, with those of its resumption.
+
+    Raises:
+        ValueError: If others than the harmless ones differ, naming them.
+    """
+    before, now = cli.flat(before), cli.flat(now)
+    changed = [k for k in sorted({*before, *now} - HARMLESS) if before.get(k) != now.get(k)]
+    if changed:
+        which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)
+        raise ValueError(f"a resumed run keeps its options, but {which}: leave these flags away, or start another run")

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from statistics import fmean
 from traceback import extract_tb
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import yaml
@@ -21,8 +21,11 @@ from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning import callbacks, cli
-from fl_lightning.federation import Diverged
+from fl_lightning.divergence import Diverged
+from fl_lightning.federation import RankLost
+from fl_lightning.options import refuse_changes
 from fl_lightning.oracle import ModelError
+from fl_lightning.run_lock import RunLock
 from fl_lightning.term import TermError
 
 
@@ -62,48 +65,57 @@ class RunFolder:
         return list(argv)
 
     @staticmethod
-    def open(
-        path: Path | None, algorithm: str, options: Mapping[str, Any], resume: bool, harmless: Collection[str]
-    ) -> "RunFolder":
-        """The folder of a new run, claimed on rank 0, or of one to be resumed.
+    @contextmanager
+    def open(path: Path | None, algorithm: str, options: Mapping[str, Any], resume: bool) -> Iterator["RunFolder"]:
+        """The folder of a new run, or of one to be resumed, locked on rank 0 as long as the context lasts.
 
         Raises:
-            ValueError: If a run would be overwritten, or resumed with other options than it had.
+            ValueError: If a run is at work there or would be overwritten, or is resumed with other options than it had.
         """
         if resume and path is None:
             raise ValueError("--resume goes on with the run in --run-dir: name it")
         folder = RunFolder(path or _claimed(Path("runs", Path(sys.argv[0]).stem), algorithm))
         if resume and not folder.config.exists():
             raise ValueError(f"there is nothing to resume: {folder.config} does not exist; start without --resume")
-        if resume:
-            folder._refuse_other_options(options, harmless)
-        elif folder.config.exists() and _first_rank():
-            raise ValueError(
-                f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
-            )
-        return folder
-
-    def leave(self) -> None:
-        """Take a folder away again in which nothing was begun."""
+        lock = RunLock(folder.path)
         if _first_rank():
-            with suppress(OSError):  # it is not empty: a run lies in it
-                self.path.rmdir()
+            lock.take()
+        try:
+            if resume:
+                refuse_changes(yaml.safe_load(folder.config.read_text()), plain(options))
+            elif folder.config.exists() and _first_rank():
+                raise ValueError(
+                    f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
+                )
+            yield folder
+        finally:
+            folder._leave(lock)
 
-    def _refuse_other_options(self, options: Mapping[str, Any], harmless: Collection[str]) -> None:
-        before, now = cli.flat(yaml.safe_load(self.config.read_text())), cli.flat(plain(options))
-        changed = [k for k in sorted({*before, *now} - set(harmless)) if before.get(k) != now.get(k)]
-        if changed:
-            which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)
-            raise ValueError(
-                f"a resumed run keeps its options, but {which}: leave these flags away, or start another run"
-            )
+    def _leave(self, lock: RunLock) -> None:
+        """Let go of the folder; take it away again if nothing was begun in it."""
+        if _first_rank() and set(self.path.iterdir()) <= {lock.path}:
+            lock.remove()
+            with suppress(OSError):  # another run has begun there
+                self.path.rmdir()
+        lock.release()
+
+    @contextmanager
+    def shared(self, fabric: Fabric) -> Iterator[None]:
+        """Let the other ranks of the run hold the folder's lock too: one that outlives the first keeps others out."""
+        first = Path(fabric.broadcast(str(self.path)))  # the others may have been given no folder
+        lock = RunLock(first)
+        if not fabric.is_global_zero:
+            lock.share()
+        try:
+            yield
+        finally:
+            lock.release()
 
     @rank_zero_only
     def write(self, options: Mapping[str, Any], fabric: Fabric) -> None:
         """Begin: write down the options, and what the run is made with."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.config.write_text(yaml.safe_dump(plain(options), sort_keys=False))
-        (self.path / "environment.yaml").write_text(yaml.safe_dump(environment(fabric), sort_keys=False))
+        _put(self.path / "environment.yaml", environment(fabric))
+        _put(self.config, plain(options))
 
     def results(self) -> str:
         """What came out and where it lies, for people."""
@@ -116,6 +128,13 @@ class RunFolder:
             f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}\n{_personal(rows[-1])}"
             f"curves:  tensorboard --logdir {self.path}\nscalars: {self.metrics}\nmodel:   {self.path / 'model.pt'}"
         )
+
+
+def _put(path: Path, content: Any) -> None:
+    """Write YAML, whole or not at all."""
+    aside = path.with_suffix(".part")
+    aside.write_text(yaml.safe_dump(content, sort_keys=False))
+    aside.replace(path)
 
 
 def _personal(row: Mapping[str, str]) -> str:
@@ -194,11 +213,18 @@ def in_one_sentence() -> Iterator[None]:
     """Leave with one sentence where this package raised one; anything else keeps its traceback."""
     try:
         yield
-    except (TermError, ModelError, Diverged) as error:
-        cli.fail(str(error))
+    except (TermError, ModelError, Diverged, RankLost) as error:
+        _fail(error)
     except (ValueError, OSError) as error:
         raised_in = Path(extract_tb(error.__traceback__)[-1].filename)
         told = isinstance(error, OSError) or any(map(raised_in.is_relative_to, OURS))
         if os.environ.get("FL_LIGHTNING_TRACEBACK") or not told:
             raise
-        cli.fail(str(error))
+        _fail(error)
+
+
+def _fail(error: Exception) -> NoReturn:
+    """Leave with what an error says and whose training it was, of which this rank alone may know."""
+    notes = getattr(error, "__notes__", [])
+    alone = bool(notes) or isinstance(error, RankLost)
+    cli.fail(" ".join([str(error), *(f"({note})" for note in notes)]), alone)

@@ -20,6 +20,7 @@ from fl_lightning.federation import Federation
 from fl_lightning.schedule import Decay, Schedule
 from fl_lightning.terms.around import Around
 from fl_lightning.terms.recall import LastRound, by_sum_of_norms
+from fl_lightning.training import weights_of
 
 State = Callable[[Federation], torch.Tensor]
 
@@ -101,7 +102,7 @@ def _clients(name: str, factor: float = 1.0) -> State:
 def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
     cohorts = [federation.participation(10, 0, round) for round in range(federation.rounds)]
-    weights = torch.stack([federation._weights(cohort) for cohort in cohorts])
+    weights = torch.stack([weights_of(federation, cohort) for cohort in cohorts])
     return weights / weights.sum(1, keepdim=True)
 
 
@@ -128,8 +129,8 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
 
     def mofedsam(variant: set[str]) -> Algorithm:
         if "asis" in variant:
-            return Algorithm(terms.SAM(rho), terms.ClientMomentum(h["alpha"], gain=1.0), server=partial(SGD, lr=lr))
-        return c.mofedsam(rho, h["alpha"], lr)
+            return c.mofedsam(rho, h["alpha"], "one", lr)
+        return c.mofedsam(rho, h["alpha"], server_lr=lr)
 
     def correction(variant: set[str]) -> float:
         return lamb if "asis" in variant else 1.0

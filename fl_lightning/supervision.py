@@ -1,0 +1,74 @@
+"""How the processes of a run end: by a signal that asks for it, and never one without the others."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+
+STOPPED = 75
+"""Exit code of a run that a signal ended after a checkpoint: sysexits' EX_TEMPFAIL, "try again later"."""
+
+SIGNALS = signal.SIGTERM, signal.SIGUSR1
+"""What schedulers send before they kill: SLURM's preemption and `--signal`, `kill`, torchrun to its workers."""
+
+PATIENCE = 2.0
+"""Seconds after which a rank notices that the process that launched it is gone."""
+
+
+@contextmanager
+def heeding_signals(ask_to_stop: Callable[[], None]) -> Iterator[list[str]]:
+    """Let signals ask for a stop instead of ending the process; gives the names of those that came."""
+    received: list[str] = []
+
+    def heed(number: int, _: object) -> None:
+        received.append(signal.Signals(number).name)
+        ask_to_stop()
+
+    if threading.current_thread() is not threading.main_thread():  # where Python does not let signals be handled
+        yield received
+        return
+    before = {number: signal.signal(number, heed) for number in SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def ending_with_the_launcher(fabric: Fabric) -> Iterator[None]:
+    """Let this rank end when the process that launched it is gone, which may be unable to say so.
+
+    A rank that Lightning launched from the first rank ends at once: without the first rank nothing can be added up. A
+    worker of torchrun, which `fabric run` is, asks for a stop as SIGTERM does. Others have somebody who watches over
+    them: torchrun ends its workers when one fails, within 30 seconds, Lightning's first rank within 5.
+    """
+    under_torchrun, launched = "TORCHELASTIC_RUN_ID" in os.environ, launched_by_the_first_rank(fabric)
+    if not under_torchrun and not launched:
+        yield
+        return
+    over, launcher = threading.Event(), os.getppid()
+
+    def watch() -> None:
+        while not over.wait(PATIENCE):
+            if os.getppid() != launcher:
+                if launched:
+                    os._exit(1)
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    threading.Thread(target=watch, daemon=True, name="launcher-watch").start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def launched_by_the_first_rank(fabric: Fabric) -> bool:
+    """Whether Lightning started this process from that of the first rank, as `python recipe.py --devices 2` does."""
+    environment = getattr(fabric.strategy, "cluster_environment", None)
+    return isinstance(environment, LightningEnvironment) and environment.local_rank() > 0

@@ -1,0 +1,85 @@
+"""A run that is killed at any instant, and resumed, is the run that never was."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import lives
+import pytest
+import torch
+from fl_lightning.callbacks import Checkpoint
+from lightning.fabric import Fabric
+
+from fl_lightning.clients import ClientStore
+from fl_lightning.executors import Sequential
+from fl_lightning.loggers import MetricsTable
+
+ROUNDS = tuple(range(1, 8))
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def never_killed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """The results with so many ranks."""
+
+    def results(ranks: int) -> dict[str, Any]:
+        folder = tmp_path_factory.getbasetemp() / "never" / str(ranks)
+        if not folder.exists():
+            assert lives.end(lives.begin(folder, ranks=ranks)) == [0] * ranks, lives.said(folder)
+        return lives.results(folder)
+
+    return results
+
+
+def write_half(_: Any, store: ClientStore, client: int, states: Any) -> None:
+    """Die in the middle of a client's row."""
+    row = store._at(int(store._free(torch.tensor([client]))), client)[0]["c_i"]
+    row[: len(row) // 2] = torch.nan
+    lives.die()
+
+
+def save_half(save: Any, state: Any, file: BinaryIO) -> None:
+    """Die in the middle of a checkpoint's file."""
+    whole = io.BytesIO()
+    save(state, whole)
+    file.write(whole.getvalue()[: whole.tell() // 2])
+    os.fsync(file.fileno())
+    lives.die()
+
+
+POINTS = {
+    "before the first checkpoint": lives.at_call(1, Checkpoint, "on_fit_start"),
+    "in training": lives.at_call(6, Sequential, "_visit"),
+    "in the store's write": lives.at_call(11, ClientStore, "write", write_half),
+    "before the row of metrics that a checkpoint would follow": lives.at_call(2, MetricsTable, "log_metrics"),
+    "before the old checkpoint goes": lives.at_call(1, Path, "unlink"),
+    "after the old checkpoint went": lives.at_call(1, ClientStore, "unpin"),
+    "in the checkpoint's write": lives.at_call(1, torch, "save", save_half),
+}
+"""Every life goes on from the last one's checkpoint, one of the middle ones with rows that a killed life wrote."""
+
+
+def test_killed_at_every_stage_and_resumed_equals_never_killed(never_killed: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for point, prepare in POINTS.items():
+        assert lives.end(lives.begin(folder, prepare=prepare)) == [-9], f"{point}: {lives.said(folder)}"
+        assert not (folder / "model.pt").exists()
+    assert lives.end(lives.begin(folder)) == [0], lives.said(folder)
+    assert lives.results(folder) == never_killed(1)
+    assert lives.steps_in_tensorboard(folder) == [ROUNDS]
+
+
+@pytest.mark.parametrize(("victim", "other"), [(0, 1), (1, 0)])
+def test_a_rank_killed_in_the_sum_ends_the_other_with_a_sentence_and_both_resume(
+    victim: int, other: int, never_killed: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    codes = lives.end(lives.begin(folder, ranks=2, prepare=lives.at_call(6, Fabric, "all_reduce", rank=victim)))
+    assert (codes[victim], codes[other]) == (-9, 2), lives.said(folder)
+    assert "error: round 6 of 7: another rank ended" in lives.said(folder)
+    assert lives.end(lives.begin(folder, ranks=2)) == [0, 0], lives.said(folder)
+    assert lives.results(folder) == never_killed(2)
+    assert lives.steps_in_tensorboard(folder) == [ROUNDS]

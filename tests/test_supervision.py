@@ -1,0 +1,153 @@
+"""Signals that ask for a stop, ranks that raise, and ranks whose launcher is gone."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import lives
+import pytest
+from lightning.fabric import Fabric
+from problems import federation
+
+from fl_lightning import Algorithm, TermError, supervision
+from fl_lightning.executors import Sequential
+from fl_lightning.supervision import STOPPED, ending_with_the_launcher, heeding_signals
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """The results with so many ranks."""
+
+    def results(ranks: int) -> dict[str, Any]:
+        folder = tmp_path_factory.getbasetemp() / "never stopped" / str(ranks)
+        if not folder.exists():
+            assert lives.end(lives.begin(folder, ranks=ranks)) == [0] * ranks, lives.said(folder)
+        return lives.results(folder)
+
+    return results
+
+
+def signalled(number: signal.Signals) -> Callable[..., Any]:
+    """Let a signal come in the middle of a client's training."""
+
+    def visit(function: Any, *args: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return function(*args)
+
+    return visit
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hit", "number", "codes"),
+    [(1, 0, signal.SIGTERM, [STOPPED]), (2, 1, signal.SIGUSR1, [STOPPED, 0])],
+    ids=["one rank", "one of two ranks"],
+)
+def test_a_signal_ends_the_round_writes_a_checkpoint_and_leaves_on_every_rank(
+    ranks: int, hit: int, number: signal.Signals, codes: list[int], never_stopped: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    visits = 12 // ranks - 1  # in the third round, of four clients
+    prepare = lives.at_call(visits, Sequential, "_visit", signalled(number), rank=hit)
+    assert lives.end(lives.begin(folder, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
+    why = f"by {number.name}" if hit == 0 else "as another rank or a callback asked"
+    assert f"stopped {why} after round 3 of 7, which is saved: go on with --run-dir {folder} --resume\n" in lives.said(
+        folder
+    )
+    assert (folder / "checkpoints" / "round-3.ckpt").exists()
+    assert not (folder / "model.pt").exists()
+    assert lives.end(lives.begin(folder, ranks=ranks)) == [0] * ranks, lives.said(folder)
+    assert lives.results(folder) == never_stopped(ranks)
+    assert lives.steps_in_tensorboard(folder) == [tuple(range(1, 8))]
+
+
+def test_one_rank_stops_after_a_signal_in_the_evaluation_too() -> None:
+    class Asks:
+        def on_round_end(self, federation: Any, metrics: dict[str, float]) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run = federation(Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=[Asks()]))
+    with heeding_signals(run.ask_to_stop) as received:
+        run.fit()
+    assert (run.round, run.stopping, received) == (1, True, ["SIGTERM"])
+
+
+def test_handlers_are_given_back() -> None:
+    before = [signal.getsignal(number) for number in supervision.SIGNALS]
+    with heeding_signals(lambda: None):
+        assert [signal.getsignal(number) for number in supervision.SIGNALS] != before
+    assert [signal.getsignal(number) for number in supervision.SIGNALS] == before
+
+
+def fails(_: Any, *args: Any) -> Any:
+    raise RuntimeError("a bug of my own")
+
+
+def test_a_rank_that_raises_names_client_and_round_and_ends_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    started = time.monotonic()
+    codes = lives.end(lives.begin(folder, ranks=2, prepare=lives.at_call(5, Sequential, "_visit", fails, rank=1)))
+    assert codes == [2, 1], lives.said(folder)
+    assert time.monotonic() - started < 60
+    assert "RuntimeError: a bug of my own\n" in lives.said(folder)
+    assert "in round 3 of 7, client " in lives.said(folder)
+    assert "error: round 3 of 7: another rank ended" in lives.said(folder)
+
+
+def wrong(_: Any, *args: Any) -> Any:
+    raise TermError("this term is wrong")
+
+
+def test_a_sentence_that_one_rank_alone_knows_is_said_by_it(tmp_path: Path) -> None:
+    """The first rank could only say that another rank ended."""
+    folder = tmp_path / "run"
+    codes = lives.end(lives.begin(folder, ranks=2, prepare=lives.at_call(1, Sequential, "_visit", wrong, rank=1)))
+    assert codes == [2, 2], lives.said(folder)
+    assert "error: this term is wrong (in round 1 of 7, client " in lives.said(folder)
+
+
+def watched(launched_as: dict[str, str], say: Callable[[str], None]) -> None:
+    """A rank that does nothing for ten seconds but heed signals, and its launcher's end."""
+    fabric, asked = Fabric(accelerator="cpu", devices=2, strategy="ddp"), list[bool]()
+    os.environ |= launched_as
+    supervision.PATIENCE = 0.02
+    with heeding_signals(lambda: asked.append(True)), ending_with_the_launcher(fabric):
+        say("watching")
+        for _ in range(1000):
+            time.sleep(0.01)
+            if asked:
+                say("asked to stop")
+                os._exit(0)
+    say("outlived its launcher")
+    os._exit(0)
+
+
+BY_LIGHTNING, BY_TORCHRUN = {"LOCAL_RANK": "1"}, {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("launched_as", "last_words"),
+    [(BY_LIGHTNING, ["watching"]), (BY_TORCHRUN, ["watching", "asked to stop"])],
+    ids=["by Lightning", "by torchrun"],
+)
+def test_a_rank_whose_launcher_is_gone_ends(launched_as: dict[str, str], last_words: list[str]) -> None:
+    fork, (read, write) = get_context("fork"), os.pipe()
+
+    def say(word: str) -> None:
+        os.write(write, f"{word}\n".encode())
+
+    def launcher() -> None:
+        fork.Process(target=watched, args=(launched_as, say)).start()
+        os._exit(0)
+
+    process = fork.Process(target=launcher)
+    process.start()
+    process.join()
+    os.close(write)
+    with os.fdopen(read) as words:  # ends when nobody is left who could speak
+        assert words.read().splitlines() == last_words
