@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,8 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, Dataset, Federation, Partition, catalogue
+from fl_lightning import Algorithm, ClientData, Dataset, Federation, Partition, Term, catalogue, zeros
+from fl_lightning.oracle import Oracle
 from fl_lightning.terms import Clip
 from fl_lightning.vector import Layout
 
@@ -136,6 +138,38 @@ def distances(run: Federation, other: Federation) -> dict[str, float]:
     return {name: float((mine[name].double() - theirs[name].double()).abs().max()) for name in mine}
 
 
+def assert_same_unless(
+    general: Algorithm, special: Algorithm, different: Algorithm, *, tolerance: float = 1e-12, **options: Any
+) -> None:
+    """Two algorithms train one model, and a third one, with what the first lacks, trains another."""
+    w, expected, other = (trained(hard(a), **options).w.detach() for a in (general, special, different))
+    torch.testing.assert_close(w, expected, rtol=0, atol=tolerance)
+    assert (other - expected).abs().max() > 1e-6
+
+
+@dataclass(frozen=True)
+class Recorder(Term):
+    """Writes down every gradient that passes by, and where it was taken."""
+
+    log: list[tuple[Tensor, Tensor]]
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        g = oracle(w)
+        self.log.append((w.clone(), g.clone()))
+        return g
+
+
+@dataclass(frozen=True)
+class Left(Term):
+    """Keeps the model with which a client ended its last visit, and the one with which it began."""
+
+    client = {"u": zeros, "began": zeros}
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        v.u, v.began = w, v.origin
+        return ()
+
+
 # ----------------------------------------------------------------------------------- linear regressions of two weights
 
 INPUTS = ([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 2.0]])
@@ -170,6 +204,13 @@ def two_of_three(num_clients: int, seed: int, round: int) -> list[int]:
 
 def all_three(num_clients: int, seed: int, round: int) -> list[int]:
     return [0, 1, 2]
+
+
+def round_after_round(run: Federation, rounds: int = 4) -> Federation:
+    """The same, after as many rounds."""
+    for _ in range(rounds):
+        run.train_round()
+    return run
 
 
 def mean_gradient(w: Tensor) -> Tensor:

@@ -148,10 +148,13 @@ def test_zeroing_in_place_is_as_good_as_setting_to_none():
     assert_equal(model, other)
 
 
-def test_a_loss_of_the_transforms_own_needs_a_closure_that_takes_it():
+@pytest.mark.parametrize(
+    "asks", [lambda oracle, w: oracle.of(lambda b: b.loss)(w), lambda oracle, w: oracle.part(0, 2)(w)]
+)
+def test_a_loss_of_the_transforms_own_or_a_part_needs_a_closure_that_takes_the_question(asks):
     model = network()
-    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: oracle.of(lambda b: b.loss)(w))
-    with pytest.raises(ValueError, match=r"pass closure\(losses, taps\)"):
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), asks)
+    with pytest.raises(ValueError, match=r"or a part of the batch: pass closure\(question\)"):
         train(model, optimizer, batches(1))
 
 

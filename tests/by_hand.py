@@ -1,0 +1,76 @@
+"""Views, oracles and passes that one can see through: what the tests of single terms share."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from problems import vec
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_lightning import Term
+from fl_lightning.executors.visit import Weighted
+from fl_lightning.oracle import Evaluations, Loss, Pass, Question, objective
+from fl_lightning.vector import Layout
+
+
+def view(**attributes: Any) -> Any:
+    return SimpleNamespace(**attributes)
+
+
+def quadratic(w: Tensor) -> Tensor:
+    """The gradient of `w_1^2 / 2 + w_2^2`."""
+    return w * vec(1.0, 2.0)
+
+
+class Asked:
+    """The quadratic's gradient; remembers where it was taken."""
+
+    def __init__(self) -> None:
+        self.at: list[Tensor] = []
+
+    def __call__(self, w: Tensor) -> Tensor:
+        self.at.append(w)
+        return quadratic(w)
+
+
+class _Listener:
+    """An oracle that keeps the loss that it is asked about, and what the loss wants to observe."""
+
+    def of(self, loss: Loss, *taps: str) -> "_Listener":
+        self.loss, self.taps = loss, taps
+        return self
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return w
+
+
+def loss_of(term: Term, v: Any, b: Any) -> float:
+    """The value of the loss that a term asks about, for a pass made by hand."""
+    listener = _Listener()
+    term.gradient(listener, vec(0), v)
+    assert set(listener.taps) <= set(getattr(b, "seen", {}))
+    return float(listener.loss(b))
+
+
+def oracle_of(module: nn.Module, x: Tensor, y: Tensor) -> Evaluations:
+    """The gradient oracle of the cross-entropy of a real model on one batch."""
+    layout, buffers = Layout(module), dict(module.named_buffers())
+
+    def evaluate(w: Tensor, question: Question) -> Tensor:
+        def value(w: Tensor) -> Tensor:
+            b = Pass(Weighted(module, layout, buffers, w), *question.batch(x, y), question.taps)
+            return objective(b, (lambda b: F.cross_entropy(b.out, b.y), *question.losses))[0]
+
+        gradient: Tensor = torch.func.grad(value)(w)
+        return gradient
+
+    return Evaluations(evaluate)
+
+
+def autograd(w: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+    """The gradient of a function of the flat vector."""
+    w = w.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(w), w)
+    return gradient

@@ -1,0 +1,142 @@
+"""Parts of a batch, and the head displaced alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from by_hand import autograd, oracle_of
+from problems import classifier
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from fl_lightning import Algorithm, ModelError
+from fl_lightning.executors.visit import Weighted
+from fl_lightning.oracle import Pass, Question
+from fl_lightning.terms import HeadSOL
+from fl_lightning.vector import Layout
+
+X, Y = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.arange(6) % 3
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+
+
+def gradient(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    layout = Layout(module)
+    loss = lambda w: F.cross_entropy(functional_call(module, layout.named(w), (x,)), y)  # noqa: E731
+    return autograd(layout.read(module), loss)
+
+
+def test_the_parts_of_a_batch_are_interleaved_and_have_parts_of_their_own() -> None:
+    module = network()
+    oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
+    for part, samples in [
+        (oracle.part(0, 2), [0, 2, 4]),
+        (oracle.part(1, 2), [1, 3, 5]),
+        (oracle.part(2, 4), [2]),
+        (oracle.part(1, 2).part(0, 3), [1]),
+        (oracle.part(1, 2).part(2, 3), [5]),
+        (oracle.part(0, 3).part(1, 2), [3]),
+    ]:
+        torch.testing.assert_close(part(w), gradient(module, X[samples], Y[samples]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_parts_cover_a_batch_and_are_never_empty(size: int, count: int) -> None:
+    batch = torch.arange(size)
+    parts = [Question(index=i, count=count).batch(batch, batch)[0].tolist() for i in range(count)]
+    assert all(parts)
+    assert {sample for part in parts for sample in part} == set(range(size))
+    assert size < count or sum(map(len, parts)) == size  # nobody twice, unless there are too few
+
+
+def test_a_loss_of_a_part_is_a_part_of_the_loss() -> None:
+    module = network()
+    oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
+
+    def loss(b: Pass) -> Tensor:
+        return b.loss + b.out.square().mean()
+
+    one, other = oracle.part(1, 2).of(loss)(w), oracle.of(loss).part(1, 2)(w)
+    torch.testing.assert_close(one, oracle_of(module, X[1::2], Y[1::2]).of(loss)(w))
+    torch.testing.assert_close(one, other)
+
+
+# --------------------------------------------------------------------------------------------- the head displaced alone
+
+
+def passed(module: nn.Module) -> Pass:
+    layout = Layout(module)
+    b = Pass(Weighted(module, layout, {}, layout.read(module)), X, Y, (layout.head,))
+    b.earlier = (lambda b: F.cross_entropy(b.out, b.y), lambda b: 2 * b.loss + b.out.sum())
+    return b
+
+
+def test_a_displaced_head_is_the_model_whose_head_is_displaced() -> None:
+    module = network()
+    layout = Layout(module)
+    w, e = layout.read(module), torch.randn(layout.size, dtype=torch.float64)
+    head = layout.mask("2.", w)
+    expected = functional_call(module, layout.named(w + head * e), (X,))
+    for fixed in (False, True):
+        torch.testing.assert_close(passed(module).top(e, fixed).out, expected)
+    loss_so_far = 2 * F.cross_entropy(expected, Y) + expected.sum()
+    torch.testing.assert_close(passed(module).top(e).loss, loss_so_far)
+
+
+def test_a_fixed_head_has_a_gradient_with_respect_to_the_displacement_only() -> None:
+    module = network()
+    b, layout = passed(module), Layout(module)
+
+    def out(e: Tensor) -> Tensor:
+        return b.top(e, fixed=True).out.square().sum()
+
+    g = autograd(torch.zeros(layout.size, dtype=torch.float64), out)
+    assert g[layout.mask("0.", g).bool()].abs().max() == 0
+    expected = autograd(layout.read(module), lambda w: functional_call(module, layout.named(w), (X,)).square().sum())
+    torch.testing.assert_close(g, expected * layout.mask("2.", g))
+
+
+class Onwards(nn.Module):
+    """Goes on after its head."""
+
+    head = "top"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top, self.below = nn.Linear(3, 3), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.below(x)).tanh()
+
+
+class Keeping(nn.Module):
+    """Its head keeps statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.top = nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.below(x))
+
+
+@pytest.mark.parametrize("model", [Onwards, Keeping])
+def test_a_head_that_cannot_be_displaced_alone_is_refused(model: Any) -> None:
+    module = model().double()
+    oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
+    algorithm = Algorithm(HeadSOL())
+    facts: dict[str, Any] = {"anchor": w, "layout": Layout(module)}
+    with pytest.raises(ModelError, match=r"the head 'top' cannot be displaced alone.*attribute `head`, or perturb all"):
+        algorithm.gradient(oracle, w, facts, [{}], [{}])
+
+
+def test_the_head_that_a_model_names_is_its_head() -> None:
+    assert Layout(Onwards()).head == "top"
+    assert Layout(Onwards()).body_blocks() == ["below"]
+    assert Layout(classifier()).head == "outer"
+    assert Layout(classifier()).body_blocks() == ["inner", "norm"]

@@ -1,0 +1,171 @@
+"""Losses of a user's own: added, replaced, of features and of other models."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from problems import classification, classifier, distances, federation, hard, trained
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from fl_lightning import Algorithm, Sequential, Stacked, Term
+from fl_lightning.oracle import Oracle, Pass
+
+STACKED = partial(Stacked, width=3)
+BOTH = pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
+
+
+@dataclass(frozen=True)
+class SmallOutputs(Term):
+    """Adds to the loss."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle.of(lambda b: b.loss + b.out.square().mean())(w)
+
+
+@dataclass(frozen=True)
+class SmallFeatures(Term):
+    """Adds a function of what a layer received and returned."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def penalty(b: Pass) -> Tensor:
+            received, returned = b.seen["tanh"]
+            return b.loss + (received * returned).mean()
+
+        return oracle.of(penalty, "tanh")(w)
+
+
+@dataclass(frozen=True)
+class Teacher(Term):
+    """Adds the distance to what the received model answers, and to its features."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def distance(b: Pass) -> Tensor:
+            teacher = b.at(v.anchor)
+            features = (b.seen["tanh"][1] - teacher.seen["tanh"][1]).square().mean()
+            return b.loss + (b.out - teacher.out).square().mean() + features
+
+        return oracle.of(distance, "tanh")(w)
+
+
+@dataclass(frozen=True)
+class Smoothed(Term):
+    """Replaces the loss."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle.of(lambda b: F.cross_entropy(b.out, b.y, label_smoothing=0.3))(w)
+
+
+OWN_LOSSES = [SmallOutputs(), SmallFeatures(), Teacher()]
+
+
+def one_step(*terms: Term, executor: Any = Sequential, start: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
+    """Weights before and after one step of size 1 on one batch of one client, and that batch."""
+    data = classification([8], batch_size=8, epochs=1)
+    module = classifier(norm=False, dropout=0.0)
+    algorithm = Algorithm(*terms, local=partial(SGD, lr=1.0))
+    options = {"schedule": lambda *_: 1.0, "participation": lambda *_: [0], "executor": executor}
+    run = federation(algorithm, clients=data, module=module, **options)
+    before = run.w.detach().clone()
+    run.train_round()
+    return before, run.w.detach(), data.visit(0, 0)[0]
+
+
+SHAPES = [(8, 6), (8,), (3, 8), (3,)]
+
+
+def by_hand(w: Tensor, loss: Any) -> Tensor:
+    """Autograd's gradient of a loss of the classifier's two weight matrices and two biases."""
+    w = w.clone().requires_grad_()
+    A, a, B, b = (part.view(s) for part, s in zip(w.split([48, 8, 24, 3]), SHAPES, strict=True))
+    loss(A, a, B, b).backward()
+    assert w.grad is not None
+    return w.grad
+
+
+@BOTH
+def test_an_added_loss_has_the_gradient_written_by_hand(executor: Any) -> None:
+    before, after, (x, y) = one_step(SmallOutputs(), SmallFeatures(), executor=executor)
+
+    def loss(A: Tensor, a: Tensor, B: Tensor, b: Tensor) -> Tensor:
+        h = x @ A.T + a
+        out = h.tanh() @ B.T + b
+        return F.cross_entropy(out, y) + out.square().mean() + (h * h.tanh()).mean()
+
+    torch.testing.assert_close(before - after, by_hand(before, loss), rtol=0, atol=1e-12)
+
+
+@BOTH
+def test_a_loss_that_ignores_the_loss_so_far_replaces_it(executor: Any) -> None:
+    """The outer term chooses its loss first; the inner one adds to what it is asked for."""
+    alone_before, alone_after, (x, y) = one_step(Smoothed(), executor=executor)
+    both_before, both_after, _ = one_step(SmallOutputs(), Smoothed(), executor=executor)
+
+    def outputs(A: Tensor, a: Tensor, B: Tensor, b: Tensor) -> Tensor:
+        return (x @ A.T + a).tanh() @ B.T + b
+
+    def smoothed(*parts: Tensor) -> Tensor:
+        return F.cross_entropy(outputs(*parts), y, label_smoothing=0.3)
+
+    def and_small(*parts: Tensor) -> Tensor:
+        return smoothed(*parts) + outputs(*parts).square().mean()
+
+    torch.testing.assert_close(alone_before - alone_after, by_hand(alone_before, smoothed), rtol=0, atol=1e-12)
+    torch.testing.assert_close(both_before - both_after, by_hand(both_before, and_small), rtol=0, atol=1e-12)
+
+
+def test_another_model_on_the_same_batch_pulls_by_hand_too() -> None:
+    """At the received model the distance and its gradient are zero, so the second step is the first that feels it."""
+    data = classification([8], batch_size=8, steps=2)
+    run = federation(
+        Algorithm(Teacher(), local=partial(SGD, lr=0.5)),
+        clients=data,
+        module=classifier(norm=False, dropout=0.0),
+        schedule=lambda *_: 1.0,
+        participation=lambda *_: [0],
+    )
+    anchor = run.w.detach().clone()
+    w = anchor
+    batches = data.visit(0, 0)
+    C, c, D, d = (p.view(s) for p, s in zip(anchor.split([48, 8, 24, 3]), SHAPES, strict=True))
+    for x, y in (batches[0], batches[1]):
+
+        def loss(A: Tensor, a: Tensor, B: Tensor, b: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+            h, h0 = (x @ A.T + a).tanh(), (x @ C.T + c).tanh()
+            out, out0 = h @ B.T + b, h0 @ D.T + d
+            return F.cross_entropy(out, y) + (out - out0).square().mean() + (h - h0).square().mean()
+
+        w = w - 0.5 * by_hand(w, loss)
+    run.train_round()
+    torch.testing.assert_close(run.w.detach(), w, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("term", OWN_LOSSES, ids=lambda term: type(term).__name__)
+def test_executors_agree_on_losses_of_ones_own_under_batchnorm_and_dropout(term: Term) -> None:
+    algorithm = hard(Algorithm(term))
+    one_by_one = trained(algorithm)
+    plain = trained(hard(Algorithm()))
+    assert distances(one_by_one, plain)["model"] > 1e-6
+    assert max(distances(one_by_one, trained(algorithm, executor=STACKED)).values()) <= 1e-10
+
+
+@BOTH
+def test_two_added_losses_commute(executor: Any) -> None:
+    for first, second in [(SmallOutputs(), SmallFeatures()), (SmallFeatures(), Teacher())]:
+        one, other = (trained(hard(Algorithm(*pair)), executor=executor) for pair in [(first, second), (second, first)])
+        assert max(distances(one, other).values()) <= 1e-12
+
+
+def test_a_term_that_never_asks_the_oracle_steps_all_the_same() -> None:
+    @dataclass(frozen=True)
+    class Shrink(Term):
+        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+            return w
+
+    for executor in (Sequential, STACKED):
+        run = federation(Algorithm(Shrink()), schedule=lambda *_: 1.0, participation=lambda *_: [1], executor=executor)
+        run.train_round()  # client 1 takes four steps of size 0.1
+        torch.testing.assert_close(run.w.detach(), 0.9**4 * run.first, rtol=0, atol=1e-12)

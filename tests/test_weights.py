@@ -1,0 +1,57 @@
+"""FedDisco's aggregation weights on cohorts made by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from problems import close, vec
+
+from fl_lightning import catalogue
+from fl_lightning.algorithm import Cohort
+from fl_lightning.weights import Disco
+
+
+def cohort(sizes: list[float], *labels: list[int]) -> Cohort:
+    return Cohort(vec(*sizes), torch.tensor(labels))
+
+
+ONE_SKEWED = cohort([1, 3], [5, 5], [30, 0])
+"""A quarter and three quarters of the samples; all of the discrepancy is the second client's."""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "weights"),
+    [
+        (0.5, 0.1, (0.25 + 0.1, 0.75 - 0.5 + 0.1)),
+        (0.0, 0.1, (0.25 + 0.1, 0.75 + 0.1)),
+        (1.0, 0.0, (0.25, 0)),  # not below zero
+    ],
+)
+def test_a_skewed_client_weighs_less(a: float, b: float, weights: tuple[float, float]) -> None:
+    close(Disco(a, b)(ONE_SKEWED), *weights)
+
+
+def test_discrepancies_are_shared_out_over_the_cohort() -> None:
+    """KL of (1/2, 1/2, 0, 0) and of (1, 0, 0, 0) from uniform: log 2 and 2 log 2; of uniform: 0."""
+    three = cohort([1, 1, 2], [7, 7, 0, 0], [0, 3, 0, 0], [2, 2, 2, 2])
+    close(Disco(0.3, 0.2)(three), 0.25 - 0.3 / 3 + 0.2, 0.25 - 0.3 * 2 / 3 + 0.2, 0.5 + 0.2)
+
+
+@pytest.mark.parametrize("labels", [([4, 4], [9, 9]), ([4], [9])], ids=["uniform", "one class"])
+def test_clients_with_uniform_labels_weigh_their_samples_and_nothing_is_divided_by_zero(labels: Any) -> None:
+    close(Disco(0.5, 0.1)(cohort([1, 3], *labels)), 0.25 + 0.1, 0.75 + 0.1)
+
+
+def test_where_no_weight_is_positive_samples_weigh() -> None:
+    close(Disco(10.0, 0.0)(cohort([1, 3], [5, 0], [0, 30])), 0.25, 0.75)
+    close(Disco(10.0, 0.1)(cohort([3], [5, 0])), 1.0)
+
+
+def test_without_coefficients_samples_weigh() -> None:
+    close(Disco(0.0, 0.0)(ONE_SKEWED), 0.25, 0.75)
+    close(Disco(0.0, 7.0)(ONE_SKEWED), 7.25, 7.75)
+
+
+def test_feddisco_names_its_weights() -> None:
+    assert catalogue.feddisco().weight == Disco(0.5, 0.1)
+    assert catalogue.feddisco(0.3, 0.2, alpha=0.1).weight == Disco(0.3, 0.2)
