@@ -98,18 +98,19 @@ class GradientTransform(Optimizer):
         if not params:
             raise ValueError("no parameter of the optimizer requires a gradient: unfreeze what is to be trained")
         before, after, losses = [b.clone() for b in self.buffers], list[Tensor](), list[Any]()
-        w = _flat(params)
+        w = self._read(params)
         held: Tensor | None = w
 
         def hold(vector: Tensor) -> None:
             nonlocal held
             if vector is not held:  # a method without perturbation never moves the weights
-                held = None  # unknown while they move: an interrupted copy must be undone
-                _copy(params, _split(vector, params))
+                held = None  # unknown while they move: an interrupted move must be undone
+                self._move(params, vector)
                 held = vector
 
         def evaluate(w: Tensor, question: Question) -> Tensor:
             if losses:
+                after[:] = after or [b.clone() for b in self.buffers]
                 _copy(self.buffers, before)
             hold(w)
             for p in params:
@@ -117,8 +118,6 @@ class GradientTransform(Optimizer):
             backward = _backward if self._probed else _probing_backward
             losses.append(backward(closure if question == PLAIN else partial(_ask, closure, question), params))
             self._probed = True
-            if len(losses) == 1:
-                after[:] = [b.clone() for b in self.buffers]
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
             return gradients[0].detach().reshape(-1) if len(params) == 1 else _flat(gradients)
 
@@ -126,13 +125,22 @@ class GradientTransform(Optimizer):
             direction = self.transform(Evaluations(evaluate), w)
         finally:  # also when interrupted: who saves the model then must not save the perturbed one
             hold(w)
-            _copy(self.buffers, after or before)
+            if after or not losses:  # else they are as the one evaluation left them
+                _copy(self.buffers, after or before)
         check_shape(direction, w.shape, "the transform returned", "it must return a vector like w")
         for p, part in zip(params, _split(direction, params), strict=True):
             if p.grad is not None or not losses:  # or the transform asked for no gradient at all
                 p.grad = part.to(p)
         self.base.step()
         return losses[0] if losses else None
+
+    def _read(self, params: Sequence[Tensor]) -> Tensor:
+        """The weights as one vector, which stays as it is when they move."""
+        return _flat(params)
+
+    def _move(self, params: Sequence[Tensor], vector: Tensor) -> None:
+        """Move the weights to where a gradient is asked for, and back."""
+        _copy(params, _split(vector, params))
 
 
 class SAM(GradientTransform):

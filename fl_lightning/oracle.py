@@ -121,6 +121,8 @@ class Question:
 
     def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The asked part of a batch, interleaved; where a batch is smaller than `count`, parts share samples."""
+        if self.count == 1:
+            return x, y
         index = self.index % max(1, min(self.count, len(y)))
         return x[index :: self.count], y[index :: self.count]
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fl_lightning.algorithm import Algorithm, Facts
 from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted
-from fl_lightning.optim import GradientTransform
+from fl_lightning.optim import GradientTransform, Transform
 from fl_lightning.oracle import PLAIN, Oracle, Pass, Question, objective
 from fl_lightning.term import States
 from fl_lightning.vector import Layout
@@ -24,9 +25,13 @@ class Sequential(Executor):
         super().__init__(module, layout, **common)
         self.w = nn.Parameter(layout.read(module))
         self.parameters = layout.parameters(module)
-        for p, part in zip(self.parameters, layout.split(self.w.data), strict=True):
-            p.data = part
+        self.point_to(self.w.detach())
         self.buffers = dict(module.named_buffers())
+
+    def point_to(self, vector: Tensor) -> None:
+        """Make the module's parameters views of `vector`."""
+        for p, part in zip(self.parameters, self.layout.split(vector.to(self.w)), strict=True):
+            p.data = part
 
     def __call__(
         self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
@@ -53,16 +58,18 @@ class Sequential(Executor):
         def fold(oracle: Oracle, w: Tensor) -> Tensor:
             nonlocal states
             direction, states = algorithm.gradient(oracle, w, facts, states, shared)
+            states = [{name: _apart(state, w) for name, state in term.items()} for term in states]
             kept = any(direction is state for term in states for state in term.values())
-            return direction.clone() if kept else direction  # some optimizers change a gradient in place
+            return direction.clone() if kept else _apart(direction, w)  # some optimizers change a gradient in place
 
-        optimizer = GradientTransform(algorithm.local([self.w]), fold, self.buffers.values())
+        optimizer = _InPlace(algorithm.local([self.w]), fold, self)
         total = self.w.new_zeros(())
         for step, lr in enumerate(visit.lrs):
             for group in optimizer.param_groups:
                 group["lr"] = lr
             first_loss = self._step(optimizer, *visit.batches[step], received)
             total += first_loss
+        optimizer.zero_grad()
         w = self.w.detach().clone()
         message, states = algorithm.report(w, facts, states, shared)
         after = {name: self.buffers[name].clone() for name in received if name not in self.keys}
@@ -71,19 +78,44 @@ class Sequential(Executor):
     def _step(self, optimizer: GradientTransform, x: Tensor, y: Tensor, received: Buffers) -> Tensor:
         """One local step; returns the task's loss at its first evaluation."""
         tasks: list[Tensor] = []
-
         live = _Live(self.module, self.layout, received)
 
         def closure(question: Question = PLAIN) -> Tensor:
             with self.autocast():
                 b = Pass(live, *question.batch(x, y), question.taps)
                 value, task = objective(b, (self.task, *question.losses))
-            self.w.grad = self.layout.flatten(torch.autograd.grad(value, self.parameters, materialize_grads=True))
+            optimizer.zero_grad()  # frees the memory that backward then takes
+            gradients = torch.autograd.grad(value, self.parameters, materialize_grads=True)
+            self.w.grad = self.layout.flatten(gradients)
             tasks.append(task.detach())
             return value.detach()
 
         optimizer.step(closure)
         return tasks[0] if tasks else self.w.new_full((), torch.nan)
+
+
+class _InPlace(GradientTransform):
+    """Steps on the executor's flat parameter itself: in a step no weight is copied.
+
+    Where a gradient is asked for elsewhere, the module's parameters become views of that vector for a while.
+    """
+
+    def __init__(self, base: Optimizer, transform: Transform, executor: Sequential):
+        super().__init__(base, transform, executor.buffers.values())
+        self.executor = executor
+        self._probed = True  # the executor's closure never adds to earlier gradients
+
+    def _read(self, params: Sequence[Tensor]) -> Tensor:
+        return self.executor.w.detach()
+
+    def _move(self, params: Sequence[Tensor], vector: Tensor) -> None:
+        self.executor.point_to(vector)
+
+
+def _apart(tensor: Tensor, w: Tensor) -> Tensor:
+    """The tensor, or a copy if it lies in `w`, which the step is about to move."""
+    same = tensor.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()
+    return tensor.clone() if same else tensor
 
 
 class _Live(Weighted):

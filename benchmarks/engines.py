@@ -1,0 +1,64 @@
+"""pfl-research's CIFAR-10 benchmark: pfl, Flower and ours, interleaved in one run.
+
+    export OMP_NUM_THREADS=1
+    python benchmarks/engines.py --peers DIR --peers-python VENV/bin/python --passes 5 --rounds 6
+    python benchmarks/engines.py --peers DIR --peers-python VENV/bin/python --passes 3 --only pfl-2,ours-2,flower-2
+
+DIR holds time_pfl.py, time_flower.py, time_plain.py and common_cifar.py; VENV has `pfl[pytorch]` and
+`flwr[simulation]`. In every pass each contestant runs so many rounds in processes of its own, with one thread each;
+the first round does not count. Quote ratios of the medians only. On a machine that others use at the same time
+`--clock cpu` counts the first rank's CPU seconds instead, without waiting (not for Flower, whose actors do the work).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from statistics import median
+
+from common import run, table, where
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--peers", type=Path, required=True)
+    parser.add_argument("--peers-python", required=True)
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", default="pfl-2,ours-2,ours-2-bf16", help="contestants: NAME-PROCESSES[-bf16]")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU seconds of the first rank")
+    options = parser.parse_args()
+    clock = [str(Path(__file__).with_name("cpu_clock.py"))] if options.clock == "cpu" else []
+
+    def command(name: str, processes: str, precision: str = "") -> list[str]:
+        if name == "ours":
+            script = [sys.executable, *clock, str(Path(__file__).with_name("ours.py")), "--ranks", processes]
+            script += ["--accelerator", "cuda" if options.device == "cuda" else "cpu"]
+            return [*script, "--rounds", str(options.rounds), *(["--precision", "bf16-mixed"] if precision else [])]
+        launcher = [options.peers_python]
+        if name == "pfl" and processes != "1":
+            launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+        return [*launcher, *clock, str(options.peers / f"time_{name}.py"), str(options.rounds)]
+
+    print(where(), flush=True)
+    names = options.only.split(",")
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    peaks: dict[str, float] = {}
+    for turn in range(options.passes):
+        for name in names:
+            parts = name.split("-")
+            environment = {"OMP_NUM_THREADS": "1", "THREADS": "1", "WORKERS": parts[1], "DEVICE": options.device}
+            each, peak = run(command(*parts), **environment)
+            seconds[name].append(each)
+            peaks[name] = max(peaks.get(name, 0), peak)
+            print(f"pass {turn + 1} {name:16} {each:.3f} s/round", flush=True)
+    print(table(seconds, 2500, {name: f"peak {peak:.0f} MB" for name, peak in peaks.items()}))
+    for name in names[1:]:
+        each = [a / b for a, b in zip(seconds[names[0]], seconds[name], strict=True)]
+        print(f"{names[0]} / {name}: {median(each):.2f} (median of passes; {', '.join(f'{r:.2f}' for r in each)})")
+    print(where().splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()
