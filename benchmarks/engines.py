@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from common import run, table, where
+from contest import run, table, where
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from common import federation, table, where
+from contest import federation, table, where
 from lightning.fabric import Fabric
 
 from fl_lightning.allocator import keep_freed_memory

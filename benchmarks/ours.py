@@ -12,7 +12,7 @@ import time
 from statistics import median
 
 import torch
-from common import MODELS, federation
+from contest import MODELS, federation
 from lightning.fabric import Fabric
 
 from fl_lightning.allocator import keep_freed_memory

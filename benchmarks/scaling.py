@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from common import run, table, where
+from contest import run, table, where
 from ours import SIZES
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import MODELS, federation, where
+from contest import MODELS, federation, where
 from lightning.fabric import Fabric
 from ours import SIZES
 from torch.profiler import profile
