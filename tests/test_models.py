@@ -1,11 +1,13 @@
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fl_lightning.models import (
@@ -20,6 +22,7 @@ from fl_lightning.models import (
     vgg11,
     vit_b32,
 )
+from fl_lightning.models.convolution import reaching
 
 
 def num_parameters(model: nn.Module) -> int:
@@ -234,3 +237,34 @@ def test_weights_of_a_larger_network_are_refused(tmp_path: Path):
     path = saved(torchvision.models.resnet34(), tmp_path)
     with pytest.raises(ValueError, match=r"do not fit ResNet: it also holds layer1.2.conv1.weight and \d+ more;"):
         resnet18(weights=path)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"), [(3, 1, 1, 1), (3, 2, 1, 1), (7, 2, 3, 1), (3, 1, 2, 2)]
+)
+def test_leaving_out_what_only_meets_padding_changes_neither_outputs_nor_gradients(
+    size: int, kernel: int, stride: int, padding: int, dilation: int
+) -> None:
+    plain = nn.Conv2d(3, 4, kernel, stride, padding, dilation).double()
+    shorter = reaching(deepcopy(plain))
+    x = torch.randn(2, 3, size, size, dtype=torch.float64)
+    for conv in (plain, shorter):
+        conv(x).square().sum().backward()
+    torch.testing.assert_close(shorter(x), plain(x), rtol=0, atol=1e-12)
+    torch.testing.assert_close(shorter.weight.grad, plain.weight.grad, rtol=0, atol=1e-10)
+
+
+def test_resnets_last_stage_computes_with_the_centres_of_its_kernels() -> None:
+    model, used = resnet18_gn(), {}
+    plain = F.conv2d
+
+    def noting(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        used[tuple(weight.shape)] = tuple(x.shape[-2:])
+        return plain(x, weight, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "conv2d", noting)
+        model(torch.zeros(2, 3, 32, 32))
+    assert used[512, 512, 1, 1] == (1, 1)
+    assert used[512, 256, 2, 2] == (2, 2)

@@ -25,13 +25,14 @@ def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
     side = ((size - 4) // 2 - 4) // 2
     if side < 1:
         raise ValueError(f"size is {size}; LeNet needs images of at least 16x16 pixels, use an mlp for smaller ones.")
+    # pooling first gives the same numbers and gradients, and leaves a quarter of them for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 64, 5),
-        relu1=nn.ReLU(),
         pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(),
         conv2=nn.Conv2d(64, 64, 5),
-        relu2=nn.ReLU(),
         pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(),
         flatten=nn.Flatten(),
         hidden1=nn.Linear(64 * side * side, 384),
         relu3=nn.ReLU(),

@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import nn
 
+from fl_lightning.models.convolution import reaching
 from fl_lightning.models.pretrained import load_body
 
 
@@ -97,7 +98,7 @@ def _imagenet_stem(classes: int, channels: int, norm: Callable[..., nn.Module]) 
     if channels != 3:
         model.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-    return model
+    return reaching(model)
 
 
 def _small_stem(blocks: list[int], classes: int, channels: int) -> nn.Module:

@@ -42,6 +42,7 @@ def vgg11(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
             layers[f"conv{number}"], layers[f"relu{number}"] = conv, nn.ReLU()
             inputs = width
         layers[f"pool{stage}"] = nn.MaxPool2d(2)
+        layers.move_to_end(f"relu{number}")  # the same numbers and gradients, and a quarter of them for ReLU
     layers["flatten"] = nn.Flatten()
     for hidden in (1, 2):
         layers[f"hidden{hidden}"], layers[f"relu{number + hidden}"] = nn.Linear(512, 512), nn.ReLU()
