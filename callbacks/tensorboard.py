@@ -11,6 +11,9 @@ from torch.utils.tensorboard.summary import hparams
 from fl_lightning.data import Partition
 from fl_lightning.federation import Federation
 
+SHOWN_CLIENTS = 1000
+"""About as many as the picture has columns of pixels."""
+
 
 class TensorBoardPages:
     """Fills the HPARAMS tab and shows which client holds how much of which class, in the IMAGES tab.
@@ -35,22 +38,26 @@ class TensorBoardPages:
                 writer = logger.experiment._get_file_writer()
                 for summary in hparams(simple, {"test/accuracy": 0.0, "test/loss": 0.0, "train/loss": 0.0}):
                     writer.add_summary(summary)
-                figure = partition_heat_map(self.partition.histogram(self.y, len(self.classes)), self.classes)
+                first = self.partition.subset(torch.arange(min(len(self.partition), SHOWN_CLIENTS)))
+                histogram = first.histogram(self.y, len(self.classes))
+                figure = partition_heat_map(histogram, self.classes, len(self.partition))
                 logger.experiment.add_figure("partition", figure, 0)
 
 
-def partition_heat_map(histogram: torch.Tensor, classes: tuple[str, ...]) -> Figure:
+def partition_heat_map(histogram: torch.Tensor, classes: tuple[str, ...], of: int | None = None) -> Figure:
     """A heat map of samples by client and class.
 
     Args:
         histogram: Samples, (clients, classes).
         classes: The names of the classes.
+        of: How many clients there are, if these are the first of more.
     """
     clients = len(histogram)
+    whose = f"each of {clients} clients" if of in (None, clients) else f"the first {clients} of {of} clients"
     figure = Figure(figsize=(max(6.0, min(14.0, 2 + clients / 9)), max(3.0, min(9.0, 1.5 + len(classes) / 5))), dpi=110)
     axes = figure.subplots()
     image = axes.imshow(histogram.T.numpy(), aspect="auto", cmap="magma_r", interpolation="nearest")
-    axes.set(xlabel="client", ylabel="class", title=f"samples of each class on each of {clients} clients")
+    axes.set(xlabel="client", ylabel="class", title=f"samples of each class on {whose}")
     if len(classes) <= 30:
         axes.set_yticks(range(len(classes)), labels=list(classes))
     figure.colorbar(image, ax=axes, label="samples")

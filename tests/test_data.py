@@ -162,6 +162,8 @@ def test_sizes_and_class_counts():
     assert data.sizes.tolist() == [3.0, 2.0]
     assert data.sizes.dtype == torch.float64
     assert data.class_counts.tolist() == [[2, 1, 0, 0], [0, 0, 1, 1]]
+    assert data.labels_of(torch.tensor([1])).tolist() == [[0, 0, 1, 1]]
+    assert data.mean_size == 2.5
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ def test_by_domain_gives_every_client_one_domain():
         schemes.shards,
         lambda y, clients, seed: schemes.class_priors(y, clients, seed, alpha=0.1),
         lambda y, clients, seed: schemes.class_priors(y, clients, seed, classes=2, reuse=True),
+        lambda y, clients, seed: schemes.class_priors(y, clients, seed, alpha=0.1, reuse=True, size=9),
         lambda y, clients, seed: schemes.by_domain(y, clients, seed, domains=y % 2),
     ],
 )
@@ -145,12 +146,43 @@ def test_the_seed_alone_decides_the_split(split):
         (lambda y: schemes.class_priors(y, 100, 0, classes=0), "1 to 10"),
         (lambda y: schemes.pathological(y, 3, 0, classes=2), "4 to 10"),
         (lambda y: schemes.shards(y, 2000, 0, per_client=2), "4000 shards"),
+        (lambda y: schemes.class_priors(y, 3, 0, alpha=1.0, reuse=True, size=0), "at least one"),
+        (lambda y: schemes.class_priors(y, 3, 0, alpha=1.0, size=5), "and reuse"),
         (lambda y: schemes.by_domain(y, 3, 0, domains=y % 2), "multiple"),
     ],
 )
 def test_what_cannot_be_had_is_said(call, message: str):
     with pytest.raises(ValueError, match=message):
         call(labels())
+
+
+def test_clients_of_a_given_size_may_outnumber_the_samples():
+    y = labels()
+    alike, skewed = (schemes.class_priors(y, 5000, 0, alpha=alpha, reuse=True, size=4) for alpha in (1000.0, 0.01))
+    for partition in (alike, skewed):
+        assert (partition.sizes == 4).all()
+        assert len(partition.indices.unique()) == len(y)
+    mean_classes = [(p.histogram(y, 10) > 0).sum(1).double().mean() for p in (alike, skewed)]
+    assert mean_classes[1] < 1.2 < 3 < mean_classes[0]
+    assert schemes.class_priors(y, 5000, 0, alpha=1.0, reuse=True, size=4, sigma=0.5).sizes.min() >= 1
+
+
+@pytest.mark.parametrize("clients", [[3, 0, 19], [7], [5, 5]])
+def test_a_subset_of_clients_is_a_partition_of_its_own(clients: list[int]):
+    y = labels()
+    whole = schemes.dirichlet(y, 20, 0)
+    some = whole.subset(torch.tensor(clients, dtype=torch.int64))
+    assert [part.tolist() for part in some] == [whole[client].tolist() for client in clients]
+    assert some.histogram(y, 10).equal(whole.histogram(y, 10)[clients])
+
+
+def test_a_description_in_blocks_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch):
+    y = labels()
+    split = schemes.pathological(y, 20, 0, classes=3)
+    whole = split.describe(y, tuple("abcdefghij"))
+    monkeypatch.setattr("fl_lightning.data.partition.CELLS", 70)
+    assert split.describe(y, tuple("abcdefghij")) == whole
+    assert "mean number of classes 3.0;" in whole
 
 
 def test_a_hundred_thousand_clients_are_feasible():

@@ -132,6 +132,19 @@ class ClientData:
         return self.partition.sizes.double()
 
     @cached_property
+    def mean_size(self) -> float:
+        """How many samples a client holds on average."""
+        return self.sizes.mean().item()
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        return self.dataset.y.cpu()
+
+    def labels_of(self, clients: Tensor) -> Tensor:
+        """(m, num_classes) int64 on the CPU: the rows of `class_counts` of these clients, counting no others."""
+        return self.partition.subset(clients).histogram(self._labels, len(self.dataset.classes))
+
+    @cached_property
     def class_counts(self) -> Tensor:
         """(num_clients, num_classes) int64 on the CPU: how many samples of each class each client holds."""
         return self.partition.histogram(self.dataset.y, len(self.dataset.classes))
@@ -185,5 +198,6 @@ def _check_partition(dataset: Dataset, partition: Partition) -> None:
         some = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
         raise ValueError(
             f"{len(empty)} of {len(partition)} clients hold no samples (client {some}); "
-            "use fewer clients or a partition with a minimum size."
+            "their shares came out too small for one, as unequal shares do (a small alpha, few samples): use fewer "
+            "clients or a partition with a minimum size, as --partition.min-size 1."
         )

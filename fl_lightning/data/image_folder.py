@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from errno import ENOSPC
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
@@ -42,7 +43,8 @@ def image_folder(
 
     Raises:
         FileNotFoundError: there is no such folder, or no images in it.
-        ValueError: an image that cannot be read, images of unequal size without `size`, or a number out of range.
+        ValueError: an image that cannot be read, images of unequal size without `size`, a number out of range, or a
+            disk without room for the map.
     """
     root = Path(root)
     listing = _list_images(root, ["train", "test"], "train/<class>/*.jpg and test/<class>/*.jpg")
@@ -193,6 +195,7 @@ def _decode(listing: _Listing, size: int | None, crop: float, folder: Path) -> N
     height, width = _read(paths[0], size, crop).shape[1:]
     shape = (len(paths), 3, height, width)
     images = np.lib.format.open_memmap(folder / "images.npy", mode="w+", dtype=np.uint8, shape=shape)
+    _reserve(folder / "images.npy")
 
     def decode(start: int) -> None:
         for number in range(start, min(start + TOGETHER, len(paths))):
@@ -212,6 +215,23 @@ def _decode(listing: _Listing, size: int | None, crop: float, folder: Path) -> N
     images.flush()
     groups = torch.split(torch.from_numpy(images), listing.group_sizes())
     np.save(folder / "moments.npy", torch.stack([pixel_moments(group) for group in groups]).numpy())
+
+
+def _reserve(path: Path) -> None:
+    """Give a sparse file its room on disk: a mapped page that found the disk full would end the process with SIGBUS."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    size = path.stat().st_size
+    try:
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno != ENOSPC:
+            raise
+        raise ValueError(
+            f"the decoded images take {size / 1e6:,.1f} MB, for which the disk of {path.parent.parent} has no room; "
+            "free some, pass a smaller size, or move the images to a larger disk."
+        ) from error
 
 
 def _read(path: Path, size: int | None, crop: float) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

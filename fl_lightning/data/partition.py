@@ -15,6 +15,7 @@ from torch import Tensor
 
 SHOWN_CLIENTS = 12
 SHOWN_CLASSES = 12
+CELLS = 2**22  # clients times classes that are counted at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,13 @@ class Partition:
         """(num_clients,) int64: how many samples each client holds."""
         return self.offsets.diff()
 
+    def subset(self, clients: Tensor) -> "Partition":
+        """These clients, (m,) int64, as a partition of their own, at the cost of these alone."""
+        sizes = self.offsets[clients + 1] - self.offsets[clients]
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        shift = (self.offsets[clients] - offsets[:-1]).repeat_interleave(sizes)
+        return Partition(self.indices[torch.arange(len(shift)) + shift], offsets)
+
     def histogram(self, y: Tensor, num_classes: int) -> Tensor:
         """How many samples of each class each client holds: (num_clients, num_classes) int64."""
         owners = torch.arange(len(self)).repeat_interleave(self.sizes)
@@ -89,15 +97,18 @@ class Partition:
 
     def describe(self, y: Tensor, classes: tuple[str, ...]) -> str:
         """A few lines to print: sizes, classes per client, and the class histogram of the first clients."""
-        counts, sizes = self.histogram(y, len(classes)), self.sizes
+        sizes, block = self.sizes, max(1, CELLS // len(classes))
+        blocks = torch.arange(len(self)).split(block)  # a million clients and a thousand classes are 8 GB at once
+        held = sum(int((self.subset(some).histogram(y, len(classes)) > 0).sum()) for some in blocks)
+        first = self.subset(torch.arange(min(len(self), SHOWN_CLIENTS))).histogram(y, len(classes))
         lines = [
             f"{len(self)} clients, {len(self.indices)} samples; per client min {int(sizes.min())}, median "
             f"{int(sizes.median())}, max {int(sizes.max())}, mean number of classes "
-            f"{(counts > 0).sum(1).double().mean().item():.1f}; partition {self.digest}"
+            f"{held / len(self):.1f}; partition {self.digest}"
         ]
         names = [name[:7] for name in classes[:SHOWN_CLASSES]] + ["..."] * (len(classes) > SHOWN_CLASSES)
         lines.append("client " + "".join(f"{name:>8}" for name in names))
-        for client, row in enumerate(counts[:SHOWN_CLIENTS, :SHOWN_CLASSES].tolist()):
+        for client, row in enumerate(first[:, :SHOWN_CLASSES].tolist()):
             lines.append(f"{client:<7}" + "".join(f"{count:>8}" for count in row))
         if len(self) > SHOWN_CLIENTS:
             lines.append(f"... and {len(self) - SHOWN_CLIENTS} more clients")

@@ -108,6 +108,7 @@ def class_priors(
     alpha: float | None = None,
     classes: int | None = None,
     reuse: bool = False,
+    size: int | None = None,
     sigma: float = 0.0,
 ) -> Partition:
     """Only the mix of classes varies, sizes are equal: each client has a class prior and draws its samples from it.
@@ -128,15 +129,19 @@ def class_priors(
         reuse: an exhausted class starts over in whole passes, so samples may be held more than once or never.
             Otherwise it is left out, clients whose classes are all exhausted draw from what is left, and every sample
             is held exactly once.
+        size: samples of a client on average, with `reuse`: then there may be more clients than samples, a million of
+            them on MNIST; none shares out the data.
         sigma: sizes are log-normal with this spread; 0: they differ by one at most.
 
     Raises:
-        ValueError: not exactly one of alpha and classes is given, or it is out of range.
+        ValueError: not exactly one of alpha and classes is given, or it is out of range, or `size` without `reuse`.
     """
-    check_labels(y, clients)
+    if size is not None and (size < 1 or clients < 1 or not reuse):
+        raise ValueError(f"size is {size} for {clients} clients; give at least one for at least one client, and reuse.")
+    check_labels(y, clients if size is None else 1)
     g = generator(seed, "partition")
     y = y.cpu()
-    counts = y.bincount()
+    counts, total = y.bincount(), len(y) if size is None else clients * size
     if (alpha is None) == (classes is None):
         raise ValueError(f"alpha is {alpha} and classes is {classes}; give exactly one of them.")
     if alpha is not None:
@@ -147,11 +152,11 @@ def class_priors(
     pool = torch.randperm(len(y), generator=g)
     pool = pool[y[pool].argsort(stable=True)]
     start = counts.cumsum(0) - counts
-    owners = log_normal_shares(len(y), clients, sigma, generator(seed, "partition sizes"))
-    owners = owners[torch.randperm(len(y), generator=g)]
+    owners = log_normal_shares(total, clients, sigma, generator(seed, "partition sizes"))
+    owners = owners[torch.randperm(total, generator=g)]
     samples = torch.empty_like(owners)
     left = counts.clone()
-    waiting = torch.arange(len(y))
+    waiting = torch.arange(total)
     while len(waiting):  # each pass exhausts a class or is the last
         label = draw_classes(log_prior, left, owners[waiting], g)
         rank = rank_within(label)

@@ -1,0 +1,110 @@
+"""What the states that clients keep will take of disk and memory, and whether there is room for it."""
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fl_lightning.participation import largest_cohort
+
+if TYPE_CHECKING:
+    from fl_lightning.federation import Federation
+
+BLOCK = 4096
+"""What a disk gives out at once."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the clients' states of a run take, in bytes.
+
+    Attributes:
+        clients: Number of clients.
+        row: What one client keeps; 0 if the algorithm keeps nothing.
+        versions: In how many versions a row may lie on disk: one for each kept checkpoint, and the one that is written.
+        round: What the largest cohort keeps, which is what a round reads and writes.
+        used: What lies on disk now.
+        most: What may lie there when the run ends: all versions of all clients, or fewer if it ends before.
+        memory: Bound on what stays in a machine's memory; None leaves it to the system.
+        folder: Where the states lie.
+        free: Room on its disk.
+    """
+
+    clients: int
+    row: int
+    versions: int
+    round: int
+    used: int
+    most: int
+    memory: int | None
+    folder: Path
+    free: int
+
+    @classmethod
+    def of(cls, federation: "Federation", keep_checkpoints: int) -> "Budget":
+        """The budget of the rounds that remain, with so many checkpoints and the best one kept."""
+        store, fabric, versions = federation.store, federation.fabric, keep_checkpoints + 2
+        row, clients = store.row, federation.clients.num_clients
+        used, free = fabric.broadcast((store.used(), free_space(store.folder)))
+        cohort = largest_cohort(federation.participation, clients)
+        visits = cohort * (federation.rounds - federation.round)
+        written = (row // BLOCK + 2) * BLOCK  # a row shares the blocks at its ends
+        most = max(used, min(versions * clients * (row + BLOCK), used + visits * written)) if row else 0
+        return cls(clients, row, versions, cohort * row, used, most, store.memory, store.folder, free)
+
+    def refuse_small_disk(self) -> None:
+        """Refuse to begin what the disk cannot hold in the end.
+
+        Raises:
+            ValueError: If less is free than the states may still grow by.
+        """
+        if self.free < self.most - self.used:
+            raise ValueError(
+                f"clients' states may grow by {readable(self.most - self.used)}, but {readable(self.free)} are free on "
+                f"the disk of {self.folder}: free some, put --run-dir on a larger disk, or run fewer --rounds, "
+                "--clients or --keep-checkpoints"
+            )
+
+    def __str__(self) -> str:
+        """In words; empty if clients keep nothing."""
+        if not self.row:
+            return ""
+        resident = "and in memory what the system has room for"
+        if self.memory is not None:
+            resident = f"and at most {readable(self.memory)} resident"
+        there = f", {readable(self.used)} there already" if self.used else ""
+        return (
+            f"{self.clients} clients: at most {readable(self.most)} on disk ({readable(self.row)} a client, in up to "
+            f"{self.versions} versions for the checkpoints{there}), {readable(self.round)} of it a round, {resident}"
+        )
+
+
+def free_space(folder: Path) -> int:
+    """Bytes free on the disk where a folder lies or will be made."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    return shutil.disk_usage(there).free
+
+
+def readable(size: float) -> str:
+    """A number of bytes for people: 44.7 GB."""
+    units = ["bytes", "kB", "MB", "GB", "TB", "PB"]
+    power = 0
+    while size >= 999.95 and power < len(units) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {units[power]}" if power else f"{int(size)} bytes"
+
+
+def bytes_of(size: str) -> int:
+    """The bytes of a size such as 512MiB, 4GiB or 2.5GB.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", size.strip().lower())
+    if not found or float(found[1]) <= 0:
+        raise ValueError(f"state_memory is a size such as 512MiB, 4GiB or 2.5GB, not {size!r}")
+    number, prefix, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** (1 + "kmgt".index(prefix)))

@@ -1,0 +1,167 @@
+"""What each client keeps between rounds."""
+
+import platform
+import shutil
+import weakref
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from fl_lightning.randomness import derived_seed
+from fl_lightning.row_files import RowFiles
+from fl_lightning.term import States
+
+ALIGNMENT = 16
+"""Every state of a row begins at a multiple of so many bytes, whatever its dtype."""
+
+
+class ClientStore:
+    """What clients keep between rounds: one row a client, in sparse files shared by all ranks.
+
+    A client's row begins at its first visit and takes no disk before. A row has several places, and a write goes to the
+    first one that no kept checkpoint refers to. So a run killed at any moment, in the middle of a write too, finds the
+    rows of every checkpoint as they were: nothing is copied, and nothing has to be undone. On disk a row takes two
+    places while one checkpoint is kept, never more than k + 1 with k of them, and fewer where rows have not changed
+    in between.
+
+    All ranks call `commit`, `pin` and `unpin` alike; a row is written by the one rank that trains the client. A row is
+    read and written whole, and on a device both wait for the copy, so nothing sees a row that is on its way.
+
+    Args:
+        folder: Where the files lie; made with the first row.
+        num_clients: Number of rows.
+        begin: States as they would begin, one dictionary a term: names, shapes and dtypes of the rows.
+        memory: Bytes of rows that may stay in the machine's memory; None leaves it to the system.
+        ranks: How many ranks of the machine share that, each with a store of the same folder.
+
+    Attributes:
+        memory: As given.
+        row: Bytes of a client's row; 0 if the algorithm keeps nothing.
+        place: Where each client's row lies now, (num_clients,) int8; -1 if it was never visited.
+        pinned: The same as of each kept checkpoint, by its name.
+    """
+
+    def __init__(
+        self, folder: Path, num_clients: int, begin: Sequence[States], memory: int | None = None, ranks: int = 1
+    ):
+        self.num_clients, self.folder, self.memory = num_clients, folder, memory
+        self.place = torch.full((num_clients,), -1, dtype=torch.int8)
+        self.pinned: dict[str, Tensor] = {}
+        self._begin = [{name: (state.shape, state.dtype) for name, state in states.items()} for states in begin]
+        lengths = [_length(*kind) for states in self._begin for kind in states.values()]
+        self.row = sum(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)
+        self._files = RowFiles(folder, self.row, None if memory is None else memory // ranks)
+        self._staged = torch.zeros(self.row, dtype=torch.uint8)
+
+    def _states(self, row: Tensor) -> list[States]:
+        """The states in a row of bytes, as views."""
+        start, terms = 0, list[States]()
+        for states in self._begin:
+            views = {}
+            for name, (shape, dtype) in states.items():
+                stop = start + _length(shape, dtype)
+                views[name] = row[start:stop].view(dtype).view(shape)
+                start = -(-stop // ALIGNMENT) * ALIGNMENT
+            terms.append(views)
+        return terms
+
+    def has(self, client: int) -> bool:
+        """Whether this client has been visited before."""
+        return bool(self.place[client] >= 0)
+
+    def read(self, client: int, device: torch.device) -> list[States]:
+        """The client's states, one dictionary a term, copied to the device."""
+        row = self._files.read(int(self.place[client]), client) if self.row else self._staged
+        return self._states(row.to(device))
+
+    def write(self, client: int, states: Sequence[States]) -> None:
+        """Write the client's row; it counts from the next `commit` on. States that are not kept are passed over."""
+        if not self.row:
+            return
+        for term, values in zip(self._states(self._staged), states, strict=True):
+            for name, state in term.items():
+                state.copy_(values[name].detach())  # from a device this waits until it is here
+        self._files.write(int(self._free(torch.tensor([client]))), client, self._staged)
+
+    def commit(self, clients: Sequence[int]) -> None:
+        """Let the rows that were written for these clients count: once a round, on every rank."""
+        cohort = torch.tensor(clients, dtype=torch.long)
+        self.place[cohort] = self._free(cohort)
+
+    def _free(self, clients: Tensor) -> Tensor:
+        """The first place of each client's row that no checkpoint refers to."""
+        candidates = torch.arange(len(self.pinned) + 1, dtype=torch.int8)[:, None]
+        taken = torch.zeros(len(candidates), len(clients), dtype=torch.bool)
+        for place in self.pinned.values():
+            taken |= candidates == place[clients]
+        return taken.to(torch.int8).argmin(0).to(torch.int8)  # of equal ones the first
+
+    def used(self) -> int:
+        """Bytes that the rows take on disk now."""
+        return self._files.used()
+
+    def flush(self) -> None:
+        """Put the rows of this machine on disk, before a checkpoint says that they are there."""
+        self._files.flush()
+
+    def pin(self, checkpoint: str = "last") -> None:
+        """A checkpoint refers to the rows as they are now, in place of one of the same name: write elsewhere."""
+        self.pinned[checkpoint] = self.place.clone()
+
+    def unpin(self, checkpoint: str) -> None:
+        """This checkpoint is no more: its rows may be written over."""
+        del self.pinned[checkpoint]
+
+    def restore(self, place: Tensor, pinned: Mapping[str, Tensor] | None = None) -> None:
+        """Go back to the rows of a checkpoint.
+
+        Args:
+            place: `place` as it was.
+            pinned: The checkpoints whose rows must stay, this one among them; None if it is the only one.
+
+        Raises:
+            ValueError: If the rows are not there.
+        """
+        if self.row and not self._files.begun and bool((place >= 0).any()):
+            raise ValueError(
+                f"the checkpoint refers to clients' states in {self.folder}, where there were none: resume there"
+            )
+        self.place = place.to(torch.int8).clone()
+        self.pinned = {"last": self.place.clone()} if pinned is None else dict(pinned)
+
+
+def open_store(
+    fabric: Fabric, folder: Path | None, num_clients: int, begin: Sequence[States], memory: int | None = None
+) -> ClientStore:
+    """The store of a run, on every rank: all use the folder of the first, since any rank may train any client.
+
+    Args:
+        fabric: A launched Fabric.
+        folder: Where the files lie; None is a temporary folder that goes with the first rank's store.
+        num_clients: Number of rows.
+        begin: As for `ClientStore`.
+        memory: As for `ClientStore`.
+    """
+    temporary = Path(mkdtemp(prefix="fl_lightning-")) if folder is None and fabric.is_global_zero else None
+    folder = Path(fabric.broadcast(str(folder or f"{temporary}/rows")))
+    store = ClientStore(folder, num_clients, begin, memory, 1 if memory is None else _ranks_here(fabric))
+    if temporary:
+        weakref.finalize(store, shutil.rmtree, temporary, ignore_errors=True)
+    return store
+
+
+def _ranks_here(fabric: Fabric) -> int:
+    """How many ranks run on this machine."""
+    names, mine = torch.zeros(fabric.world_size, dtype=torch.int64, device=fabric.device), fabric.global_rank
+    names[mine] = derived_seed(0, platform.node())
+    fabric.all_reduce(names, reduce_op="sum")
+    return int((names == names[mine]).sum())
+
+
+def _length(shape: torch.Size, dtype: torch.dtype) -> int:
+    return prod(shape) * dtype.itemsize

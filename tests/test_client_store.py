@@ -1,0 +1,294 @@
+"""What clients keep between rounds: rows that come back, survive, and stay out of memory."""
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fl_lightning.client_store import ClientStore
+
+CPU = torch.device("cpu")
+
+BEGIN = [{"h_i": torch.zeros(3), "count": torch.zeros(())}, {}, {"c_i": torch.zeros(2, dtype=torch.float64)}]
+
+
+def store(folder: Path, clients: int = 5) -> ClientStore:
+    return ClientStore(folder, clients, BEGIN)
+
+
+def states(value: float) -> list[dict[str, Tensor]]:
+    """A client's states; `e` is one of those that are not kept."""
+    h = torch.full((3,), value)
+    return [{"h_i": h, "count": h.sum(), "e": h}, {"e": h}, {"c_i": torch.full((2,), -value, dtype=torch.float64)}]
+
+
+def keep(store: ClientStore, value: float, *clients: int) -> None:
+    for client in clients:
+        store.write(client, states(value))
+    store.commit(clients)
+
+
+def kept(store: ClientStore, client: int) -> float:
+    """The one number that the client's row is made of, which all its states must tell alike."""
+    term, nothing, last = store.read(client, CPU)
+    assert term.keys() == {"h_i", "count"}
+    assert nothing == {}
+    value = float(term["h_i"][0])
+    assert term["h_i"].tolist() == [value] * 3
+    assert term["count"].shape == ()
+    assert float(term["count"]) == 3 * value
+    assert last["c_i"].tolist() == [-value] * 2
+    assert last["c_i"].dtype == torch.float64
+    return value
+
+
+def test_rows_come_back_and_are_each_clients_own(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    assert not any(s.has(i) for i in range(5))
+    keep(s, 1.5, 1)
+    keep(s, 2.5, 3)
+    assert [s.has(i) for i in range(5)] == [False, True, False, True, False]
+    assert (kept(s, 1), kept(s, 3)) == (1.5, 2.5)
+
+
+def test_what_is_read_is_a_copy(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    keep(s, 1.5, 1)
+    s.read(1, CPU)[0]["h_i"].add_(1)
+    assert kept(s, 1) == 1.5
+
+
+def test_stores_of_one_folder_share_their_rows(tmp_path: Path) -> None:
+    mine, theirs = store(tmp_path), store(tmp_path)
+    mine.write(0, states(1.5))
+    theirs.write(4, states(2.5))
+    for s in (mine, theirs):
+        s.commit([0, 4])
+        assert (kept(s, 0), kept(s, 4)) == (1.5, 2.5)
+
+
+def test_a_client_takes_no_disk_before_its_first_visit(tmp_path: Path) -> None:
+    size = 1 << 18
+    s = ClientStore(tmp_path, 100, [{"h_i": torch.zeros(size)}])
+
+    row = 4 * size
+    assert s.row == row
+    assert s.used() == 0
+    s.write(57, [{"h_i": torch.ones(size)}])
+    s.flush()
+    assert row <= s.used() < 2 * row
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) == 58 * row
+
+
+def test_an_algorithm_without_client_states_leaves_no_folder(tmp_path: Path) -> None:
+    s = ClientStore(tmp_path / "states", 3, [{}, {}])
+    s.write(1, [{}, {}])
+    s.commit([1])
+    s.flush()
+    assert s.read(1, CPU) == [{}, {}]
+    assert s.row == s.used() == 0
+    assert not (tmp_path / "states").exists()
+
+
+def test_the_rows_of_a_checkpoint_survive_later_rounds(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    keep(s, 1.0, 0, 1)
+    keep(s, 2.0, 1)
+    place = s.place.clone()
+    s.pin()
+    for value in (3.0, 4.0, 5.0):  # an odd and an even number of later writes must both leave them alone
+        keep(s, value, 1, 2)
+        assert kept(s, 1) == kept(s, 2) == value
+        again = store(tmp_path)
+        again.restore(place)
+        assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
+        assert not again.has(2)
+
+
+def test_work_goes_on_from_a_restored_checkpoint(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    keep(s, 1.0, 0)
+    place = s.place.clone()
+    s.pin()
+    keep(s, 2.0, 0, 1)
+    s.restore(place)
+    keep(s, 3.0, 0)
+    assert kept(s, 0) == 3.0
+    s.restore(place)
+    assert kept(s, 0) == 1.0
+    assert not s.has(1)
+
+
+def test_a_row_counts_from_the_commit_on(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    keep(s, 1.0, 0)
+    s.pin()
+    s.write(0, states(2.0))
+    assert kept(s, 0) == 1.0
+    s.commit([0])
+    assert kept(s, 0) == 2.0
+
+
+def test_a_checkpoint_without_its_rows_is_refused(tmp_path: Path) -> None:
+    begin = [{"c": torch.zeros(3)}]
+    ran = ClientStore(tmp_path / "ran", 2, begin)
+    ran.write(1, [{"c": torch.ones(3)}])
+    ran.commit([1])
+    with pytest.raises(ValueError, match="there were none: resume there"):
+        ClientStore(tmp_path / "elsewhere", 2, begin).restore(ran.place)
+
+
+def test_states_of_odd_lengths_and_dtypes_share_a_row(tmp_path: Path) -> None:
+    begin = {"bytes": torch.zeros(3, dtype=torch.uint8), "half": torch.zeros(5, dtype=torch.bfloat16)}
+    s = ClientStore(tmp_path, 3, [begin, {"wide": torch.zeros(2, 3, dtype=torch.float64)}])
+    written = {"bytes": torch.tensor([1, 2, 3], dtype=torch.uint8), "half": torch.arange(5.0).bfloat16()}
+    wide = torch.arange(6.0, dtype=torch.float64).view(2, 3)
+    for client in (2, 0):
+        s.write(client, [written, {"wide": wide + client}])
+    s.commit([0, 2])
+    for client in (0, 2):
+        first, second = s.read(client, CPU)
+        assert all(first[name].equal(value) for name, value in written.items())
+        assert second["wide"].equal(wide + client)
+
+
+def test_a_file_that_was_cut_short_is_told(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    keep(s, 1.0, 4)
+    os.truncate(tmp_path / "0.rows", 100)
+    with pytest.raises(OSError, match=r"ends before the row of client 4.*0\.rows"):
+        s.read(4, CPU)
+
+
+def test_a_full_disk_is_told_with_the_files_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    s = store(tmp_path)
+    keep(s, 1.0, 0)
+    s.pin()
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match=r"No space left on device.*1\.rows"):
+        s.write(0, states(2.0))
+    assert kept(s, 0) == 1.0
+
+
+def test_a_system_that_moves_a_few_bytes_at_once_moves_whole_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.preadv, os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, part, offset: write(file, part[:7], offset))
+    monkeypatch.setattr(os, "preadv", lambda file, parts, offset: read(file, [parts[0][:5]], offset))
+    s = store(tmp_path)
+    keep(s, 1.5, 1)
+    assert kept(s, 1) == 1.5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a device that computes while the program goes on")
+def test_a_row_that_is_still_being_computed_is_written_whole(tmp_path: Path) -> None:
+    size, device = 1 << 22, torch.device("cuda")
+    s = ClientStore(tmp_path, 2, [{"h": torch.zeros(size)}])
+    for value in range(1, 9):
+        a = torch.eye(4096, device=device)
+        for _ in range(20):
+            a = a @ a
+        s.write(1, [{"h": torch.full((size,), float(value), device=device) * a[0, 0]}])
+        s.commit([1])
+        assert bool((s.read(1, device)[0]["h"] == value).all())
+
+
+# ---------------------------------------------------------------------------------------------------- rows in memory
+
+ROW = 1 << 18
+
+
+def in_memory(folder: Path) -> int:
+    """Bytes of all files of a folder that the system has in its memory."""
+    libc, count = ctypes.CDLL(None, use_errno=True), 0
+    for path in folder.iterdir():
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
+            here = ctypes.c_char.from_buffer(mapped)
+            assert libc.mincore(ctypes.byref(here), ctypes.c_size_t(len(mapped)), pages) == 0, ctypes.get_errno()
+            del here
+            count += sum(page & 1 for page in pages)
+    return count * mmap.PAGESIZE
+
+
+def visited(store: ClientStore, rounds: int, folder: Path) -> int:
+    """Let all clients be visited in every round, ten at a time; the most that was in memory."""
+    most = 0
+    for round in range(rounds):
+        for cohort in torch.arange(store.num_clients).split(10):
+            for client in cohort.tolist():
+                old = store.read(client, CPU)[0]["h"] if store.has(client) else torch.full((ROW // 4,), float(client))
+                assert float(old[-1]) == client + round
+                store.write(client, [{"h": old + 1}])
+            store.commit(cohort.tolist())
+            most = max(most, in_memory(folder))
+        store.pin()
+    return most
+
+
+@pytest.fixture
+def drops(tmp_path: Path) -> Path:
+    """A folder on a disk; what lies in a memory file system cannot leave memory."""
+    (probe := tmp_path / "probe").mkdir()
+    with (probe / "file").open("wb") as file:
+        file.write(bytes(1 << 20))
+        os.fdatasync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if in_memory(probe):
+        pytest.skip("the temporary folder keeps its files in memory")
+    return tmp_path / "rows"
+
+
+def test_rows_in_memory_stay_within_their_bound(drops: Path) -> None:
+    memory, begin = 4 << 20, [{"h": torch.zeros(ROW // 4)}]
+    bounded = ClientStore(drops, 100, begin, memory)
+    assert visited(bounded, 3, drops) <= memory
+    assert bounded.used() >= 10 * memory
+    assert visited(ClientStore(drops.with_name("free"), 100, begin), 2, drops.with_name("free")) > 10 * memory
+
+
+def test_two_ranks_of_a_machine_share_the_bound(drops: Path) -> None:
+    """Each with its half of it, reading what the other wrote."""
+    memory = 4 << 20
+    ranks = [ClientStore(drops, 40, [{"h": torch.zeros(ROW // 4)}], memory, 2) for _ in range(2)]
+    for round in range(4):
+        for client in range(40):
+            if round:
+                assert float(ranks[(client + round) % 2].read(client, CPU)[0]["h"][-1]) == client + round - 1
+            ranks[(client + round) % 2].write(client, [{"h": torch.full((ROW // 4,), float(client + round))}])
+            assert in_memory(drops) <= memory
+        for store in ranks:
+            store.commit(range(40))
+            store.pin()
+
+
+def test_rows_that_fit_are_never_dropped(drops: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(_: int) -> None:
+        raise AssertionError("a row was dropped")
+
+    monkeypatch.setattr(os, "fdatasync", never)
+    store = ClientStore(drops, 10, [{"h": torch.zeros(ROW // 4)}], 20 * (ROW + 4096))
+    assert visited(store, 3, drops) >= 10 * ROW
+
+
+def test_what_an_earlier_process_left_in_memory_is_dropped(drops: Path) -> None:
+    begin = [{"h": torch.zeros(ROW // 4)}]
+    visited(ClientStore(drops, 20, begin), 1, drops)
+    assert in_memory(drops) >= 20 * ROW
+    ClientStore(drops, 20, begin, 4 << 20)
+    assert in_memory(drops) == 0
+
+
+def test_a_bound_below_one_row_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"1,000 bytes for each rank.*a client's row takes 266,240"):
+        ClientStore(tmp_path, 5, [{"h": torch.zeros(ROW // 4)}], 1000)
+    assert ClientStore(tmp_path, 5, [{}], 1000).row == 0  # nothing is kept: nothing to bound

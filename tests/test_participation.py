@@ -1,0 +1,149 @@
+"""Who takes part, and which rank trains whom."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations, permutations
+
+import pytest
+import torch
+
+from fl_lightning.participation import Bernoulli, FixedSize, Participation, Weighted, largest_cohort, share_out
+
+SIZES = torch.arange(1.0, 51.0)
+
+
+@pytest.mark.parametrize("participation", [FixedSize(0.3), Bernoulli(0.3), Weighted(0.3, SIZES), Weighted(0.1, SIZES)])
+def test_a_cohort_is_a_function_of_seed_and_round(participation: Participation) -> None:
+    draw = participation(50, 7, 3)
+    torch.manual_seed(99)
+    participation(50, 7, 2)
+    assert participation(50, 7, 3) == draw == sorted(set(draw))
+    assert participation(50, 7, 4) != draw
+    assert participation(50, 8, 3) != draw
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "size"), [(0.1, 100, 10), (0.25, 10, 3), (0.001, 10, 1), (1.0, 7, 7), (0.35, 10, 4)]
+)
+def test_a_fixed_size_is_rounded_and_at_least_one(fraction: float, clients: int, size: int) -> None:
+    assert len(FixedSize(fraction)(clients, 0, 0)) == size
+
+
+def test_everyone_takes_part_about_as_often() -> None:
+    counts = torch.zeros(20)
+    for round in range(1000):
+        counts[FixedSize(0.25)(20, 0, round)] += 1
+    assert counts.sum() == 5000
+    assert (counts - 250).abs().max() < 5 * (1000 * 0.25 * 0.75) ** 0.5
+
+
+def test_bernoulli_draws_the_fraction_on_average() -> None:
+    sizes = [len(Bernoulli(0.2)(100, 0, round)) for round in range(500)]
+    assert abs(sum(sizes) / 500 - 20) < 5 * (100 * 0.2 * 0.8 / 500) ** 0.5
+    assert len(set(sizes)) > 10
+
+
+def test_bernoulli_is_never_empty() -> None:
+    assert all(Bernoulli(0.01)(3, 0, round) for round in range(200))
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1])
+@pytest.mark.parametrize("kind", [FixedSize, Bernoulli, partial(Weighted, sizes=SIZES)])
+def test_a_fraction_outside_0_to_1_is_refused(kind: Callable[[float], Participation], fraction: float) -> None:
+    with pytest.raises(ValueError, match="above 0 and at most 1"):
+        kind(fraction)
+
+
+def law(sizes: list[int], count: int) -> dict[tuple[int, ...], float]:
+    """The probability of every cohort when clients are drawn one after another in proportion to what is left."""
+    cohorts = dict.fromkeys(combinations(range(len(sizes)), count), 0.0)
+    for order in permutations(range(len(sizes)), count):
+        probability, left = 1.0, sum(sizes)
+        for client in order:
+            probability *= sizes[client] / left
+            left -= sizes[client]
+        cohorts[tuple(sorted(order))] += probability
+    return cohorts
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 3, 3, 4, 5, 6], [9, 1, 2, 8]])  # no client is large; some hold most
+def test_weighted_cohorts_follow_their_exact_law(sizes: list[int]) -> None:
+    rounds, exact = 4000, law(sizes, 2)
+    draw = Weighted(2 / len(sizes), torch.tensor(sizes))
+    drawn = Counter(tuple(draw(len(sizes), 0, round)) for round in range(rounds))
+    assert drawn.keys() <= exact.keys()
+    for cohort, p in exact.items():
+        assert abs(drawn[cohort] - rounds * p) < 4 * (rounds * p * (1 - p)) ** 0.5
+    assert max(exact.values()) > 5 * min(exact.values())  # a uniform draw would not pass
+
+
+def test_a_small_weighted_cohort_holds_a_client_in_proportion_to_its_size() -> None:
+    """Inclusion, for what the docstring promises: fraction times size over mean size."""
+    sizes = torch.arange(1.0, 1001.0)
+    counts = torch.zeros(1000)
+    for round in range(4000):
+        counts[Weighted(0.01, sizes)(1000, 0, round)] += 1
+    quarters, promised = counts.view(4, -1).sum(1), 4000 * 0.01 * (sizes / sizes.mean()).view(4, -1).sum(1)
+    torch.testing.assert_close(quarters, promised, rtol=0.05, atol=0)
+
+
+def test_a_fraction_of_one_is_everyone() -> None:
+    assert Weighted(1.0, SIZES)(50, 3, 5) == list(range(50))
+
+
+def test_sizes_must_be_those_of_the_clients() -> None:
+    with pytest.raises(ValueError, match="sizes of 50 clients, but there are 49"):
+        Weighted(0.3, SIZES)(49, 0, 0)
+    with pytest.raises(ValueError, match="one positive number each"):
+        Weighted(0.3, torch.tensor([1.0, 0.0]))
+
+
+def test_few_of_many_are_drawn_uniformly() -> None:
+    """Beyond a hundred times the cohort nobody permutes all clients."""
+    parts = torch.zeros(10)
+    for round in range(1000):
+        cohort = FixedSize(1e-4)(100_000, 0, round)
+        assert len(set(cohort)) == 10
+        assert cohort == sorted(cohort)
+        parts += torch.tensor(cohort).div(10_000, rounding_mode="floor").bincount(minlength=10)
+    assert (parts - 1000).abs().max() < 4 * 1000**0.5
+
+
+def test_repeats_do_not_shorten_a_cohort_of_few_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = iter([torch.tensor([7, 3, 7]), torch.tensor([3, 3, 9]), torch.tensor([1, 2, 4])])
+    monkeypatch.setattr(torch, "randint", lambda *_, **__: next(draws))
+    assert FixedSize(3e-5)(100_000, 0, 0) == [3, 7, 9]
+
+
+@pytest.mark.parametrize(
+    ("participation", "clients", "most"),
+    [(FixedSize(0.1), 50, 5), (Weighted(0.1, SIZES), 50, 5), (Bernoulli(0.1), 10_000, 1201), (Bernoulli(0.5), 8, 8)],
+)
+def test_no_cohort_is_larger_than_told(participation: Participation, clients: int, most: int) -> None:
+    assert largest_cohort(participation, clients) == most
+    assert max(len(participation(clients, 0, round)) for round in range(50)) <= most
+
+
+def test_whatever_tells_no_largest_cohort_may_draw_everyone() -> None:
+    assert largest_cohort(lambda num_clients, seed, round: [0], 9) == 9
+
+
+def test_work_is_shared_out_evenly_and_completely() -> None:
+    work = torch.randint(1, 100, (40,), generator=torch.Generator().manual_seed(0)).tolist()
+    for ranks in (1, 2, 3, 8):
+        shares = share_out(work, ranks)
+        assert sorted(i for share in shares for i in share) == list(range(40))
+        loads = [sum(work[i] for i in share) for share in shares]
+        assert max(loads) - min(loads) <= max(work)  # longest first: no rank waits longer than for one client
+        assert max(loads) <= 4 / 3 * max(sum(work) / ranks, max(work))
+        assert share_out(work, ranks) == shares
+
+
+def test_the_longest_come_first_and_ties_go_to_the_first_rank() -> None:
+    assert share_out([1, 5, 3, 3], 2) == [[1, 0], [2, 3]]
+    assert share_out([2, 2, 2, 2], 2) == [[0, 2], [1, 3]]
+
+
+def test_more_ranks_than_clients_leave_ranks_without_work() -> None:
+    assert share_out([4, 9], 4) == [[1], [0], [], []]
