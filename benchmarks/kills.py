@@ -25,7 +25,7 @@ from typing import Any
 from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
-from fl_lightning.clients import ClientStore
+from fl_lightning.client_store import ClientStore
 from fl_lightning.executors import Sequential
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

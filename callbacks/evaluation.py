@@ -2,8 +2,6 @@
 
 import torch
 from torch import nn
-from torchmetrics import MeanMetric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning.data import Dataset
 from fl_lightning.executors.visit import TaskLoss
@@ -13,7 +11,8 @@ from fl_lightning.federation import Federation, Metrics
 class Evaluation:
     """Adds `test/accuracy` and `test/loss` every so many rounds, and after the last one.
 
-    Every rank scores its own part of the test set; torchmetrics adds the parts up, so that no sample counts twice.
+    The batches of the test set are dealt out to the ranks, and each has a row of its own in what the ranks add up: no
+    sample counts twice, and the scores are the same to the last bit on any number of ranks.
 
     Args:
         test: The test set, on the device.
@@ -28,23 +27,18 @@ class Evaluation:
         if every < 1:
             raise ValueError(f"evaluate after every n-th round with n at least 1, not {every}")
         self.test, self.every, self.batch_size, self.loss = test, every, batch_size, loss
-        device = test.x.device
-        accuracy = MulticlassAccuracy(num_classes=len(test.classes), average="micro")
-        self.metrics = MetricCollection({"test/accuracy": accuracy}).to(device)
-        self.mean_loss = MeanMetric().to(device)
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         """Score the global model, on all ranks."""
         if federation.round % self.every and federation.round < federation.rounds:
             return
         module, fabric = federation.load_global(), federation.fabric
-        index = torch.arange(fabric.global_rank, len(self.test), fabric.world_size, device=self.test.x.device)
+        batches = torch.arange(len(self.test), device=self.test.x.device).split(self.batch_size)
+        scores = torch.zeros(len(batches), 2, dtype=torch.float64, device=self.test.x.device)
         with torch.inference_mode(), fabric.autocast():
-            for batch in index.split(self.batch_size):
-                out, y = module(self.test.inputs(batch)), self.test.y[batch]
-                self.metrics.update(out.float(), y)
-                self.mean_loss.update(self.loss(out.float(), y), weight=len(y))
-        metrics.update({name: float(value) for name, value in self.metrics.compute().items()})
-        metrics["test/loss"] = float(self.mean_loss.compute())
-        self.metrics.reset()
-        self.mean_loss.reset()
+            for k in range(fabric.global_rank, len(batches), fabric.world_size):
+                out, y = module(self.test.inputs(batches[k])).float(), self.test.y[batches[k]]
+                right = (out.argmax(1) == y).sum()
+                scores[k] = torch.stack([right.double(), self.loss(out, y).double() * len(y)])
+        federation.add_up(scores)
+        metrics["test/accuracy"], metrics["test/loss"] = (scores.sum(0) / len(self.test)).tolist()

@@ -49,15 +49,16 @@ class Personalisation:
             return
         clients, fabric = federation.clients, federation.fabric
         tests = aligned(self.test.y.cpu(), clients.class_counts, self.samples, federation.seed)
-        mine = range(fabric.global_rank, clients.num_clients, fabric.world_size)
         adaptation = Adaptation(federation, self.lr)
+        block = adaptation.executor.width if federation.deterministic else 1  # who trains at once: not by the ranks
+        mine = [i for i in range(clients.num_clients) if i // block % fabric.world_size == fabric.global_rank]
         scores = torch.zeros(clients.num_clients, len(self.epochs), dtype=torch.float64, device=federation.w.device)
         for column, epochs in enumerate(self.epochs):
             models = adaptation.models(mine, epochs)
             for client, (w, buffers) in zip(mine, models, strict=True):
                 own = adaptation.own(client, w, buffers)
                 scores[client, column] = self._accuracy(own, federation, tests[client])
-        fabric.all_reduce(scores, reduce_op="sum")
+        federation.add_up(scores)
         for e, of_clients in zip(self.epochs, scores.T, strict=True):
             metrics[f"personal/accuracy_{e}"] = float(of_clients.mean())
             metrics[f"personal/spread_{e}"] = float(of_clients.std(correction=0))

@@ -42,7 +42,7 @@ class Adaptation:
         """Weights and buffers of each client's own model after so many epochs on its own samples."""
         federation, buffers = self.federation, self.federation.buffers
         begun = [self._begun(client) for client in clients]
-        if isclose(epochs, 0):
+        if isclose(epochs, 0) or not begun:
             yield from ((w, buffers) for w in begun)
             return
         data, tuning = federation.clients.lasting(epochs), Algorithm(Alone(), local=federation.algorithm.local)

@@ -1,13 +1,10 @@
 """Federation: the server, its clients, and the round."""
 
-import shutil
 import time
-import weakref
 from collections.abc import Callable
 from functools import partial
 from math import ceil, isfinite, nan
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, get_args
 
 import torch
@@ -15,18 +12,22 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import Algorithm, trial_facts
-from fl_lightning.clients import ClientStore, FixedSize, Participation
+from fl_lightning.client_store import open_store
 from fl_lightning.cost import cost
 from fl_lightning.data import ClientData
 from fl_lightning.divergence import OnDivergence, diverged
 from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.visit import TaskLoss
+from fl_lightning.participation import FixedSize, Participation
 from fl_lightning.schedule import Decay, Schedule
 from fl_lightning.snapshot import restore, snapshot
+from fl_lightning.sums import ExactSum, PlainSum, Sum
 from fl_lightning.tally import Tally
 from fl_lightning.term import begin
 from fl_lightning.training import states_of, train
+from fl_lightning.trial import try_out
 from fl_lightning.vector import Layout
+from fl_lightning.whereabouts import meet
 
 PRECISIONS = "32-true", "bf16-mixed"
 """What Fabric's precision may be: it rules the arithmetic of forward passes."""
@@ -59,12 +60,16 @@ class Federation:
         loss: The task's loss of the model's output and the targets.
         seed: Names cohorts and dropout; batch order and augmentation have the seed of `clients`.
         state_dir: Where clients' states are kept; a temporary folder if None.
+        state_memory: Bytes of them that may stay in a machine's memory; None leaves it to the system.
         on_divergence: What becomes of a client whose training is no longer finite: "stop" the run; "skip-client" leaves
             it out of the round, with its states as they were, and counts it in `client/skipped`; "continue".
+        deterministic: Equal to the last bit on any number of ranks with equal hardware, numbers of threads and widths,
+            by exact sums (see `ExactSum`); PyTorch's own switches are for the program to set.
 
     Attributes:
         round: Rounds completed.
         asked_to_stop: Whether this rank asks for it.
+        at_once: How many clients train at once: as many as the executor takes, until a device's memory is too small.
         stopping: Whether the ranks have agreed to end the run early, after this round (see `ask_to_stop`).
         w: The global model, a flat Parameter of the server's optimizer.
         cost: What a visit sends, keeps and computes.
@@ -84,7 +89,9 @@ class Federation:
         loss: TaskLoss = nn.functional.cross_entropy,
         seed: int = 0,
         state_dir: Path | None = None,
+        state_memory: int | None = None,
         on_divergence: OnDivergence = "stop",
+        deterministic: bool = False,
     ):
         if rounds < 1:
             raise ValueError(f"a simulation has at least one round, not {rounds}")
@@ -110,26 +117,18 @@ class Federation:
         self.shared = [begin(term.server, self.first, self.first) for term in algorithm.terms]
         self.optimizer = algorithm.server([self.w])
         self.local_lr = float(algorithm.local([nn.Parameter(self.first.new_zeros(1))]).param_groups[0]["lr"])
-        mean_size = ceil(clients.sizes.mean().item() / clients.batch_size)
+        mean_size = ceil(clients.mean_size / clients.batch_size)
         self.nominal = algorithm.span([self.local_lr] * (clients.steps or max(1, round(clients.epochs * mean_size))))
-        self.store = self._open_store(state_dir)
+        begun = [begin(term.client, self.first, self.first) for term in algorithm.terms]
+        self.store = open_store(fabric, state_dir, clients.num_clients, begun, state_memory)
+        self.whereabouts = meet(fabric, self.store.folder.with_name(".ranks"), self.executor.width)
         self.cost = cost(algorithm, self.layout, self.first)
         self.message = self._trial_message()
-        self.round, self.on_divergence = 0, on_divergence
+        self.at_once = self.executor.width
+        try_out(self, loss)
+        self.round, self.on_divergence, self.deterministic = 0, on_divergence, deterministic
+        self.sums: type[Sum] = ExactSum if deterministic else PlainSum
         self.stopping = self.asked_to_stop = False
-
-    def _open_store(self, folder: Path | None) -> ClientStore:
-        begun = [begin(term.client, self.first, self.first) for term in self.algorithm.terms]
-        if folder is None:
-            mine = mkdtemp(prefix="fl_lightning-")
-            weakref.finalize(self, shutil.rmtree, mine, ignore_errors=True)
-            folder = Path(mine) / "rows"
-        shared = Path(
-            self.fabric.broadcast(str(folder))
-        )  # whatever the others were given: any rank may train any client
-        store = ClientStore(shared, self.clients.num_clients, begun)
-        self.fabric.barrier()
-        return store
 
     # ------------------------------------------------------------------------------------------------- the way of a run
 
@@ -141,20 +140,24 @@ class Federation:
             RankLost: If another rank ended.
         """
         self.stopping = False
-        self.fabric.call("on_fit_start", federation=self)
-        while self.round < self.rounds and not self.stopping:
-            started = _now(self.w)
-            metrics = self.train_round()
-            trained = _now(self.w)
-            self.fabric.call("on_round_end", federation=self, metrics=metrics)
-            metrics["time/evaluate_s"] = _now(self.w) - trained
-            metrics["time/round_s"] = _now(self.w) - started
-            self.fabric.log_dict(metrics, step=self.round)
-            if self.fabric.world_size == 1:  # one rank agrees with itself, also after the sums
-                self.stopping = self.stopping or self.asked_to_stop
-            self.fabric.call("on_round_logged", federation=self, metrics=metrics)
-        if self.round == self.rounds:
-            self.fabric.call("on_fit_end", federation=self)
+        with self.whereabouts.watching(self.where):
+            self.fabric.call("on_fit_start", federation=self)
+            while self.round < self.rounds and not self.stopping:
+                self._run_round()
+            if self.round == self.rounds:
+                self.fabric.call("on_fit_end", federation=self)
+
+    def _run_round(self) -> None:
+        started = _now(self.w)
+        metrics = self.train_round()
+        trained = _now(self.w)
+        self.fabric.call("on_round_end", federation=self, metrics=metrics)
+        metrics["time/evaluate_s"] = _now(self.w) - trained
+        metrics["time/round_s"] = _now(self.w) - started
+        self.fabric.log_dict(metrics, step=self.round)
+        if self.fabric.world_size == 1:  # one rank agrees with itself, also after the sums
+            self.stopping = self.stopping or self.asked_to_stop
+        self.fabric.call("on_round_logged", federation=self, metrics=metrics)
 
     def ask_to_stop(self) -> None:
         """Let `fit` return after this round, or the next one if the ranks have added up this one; any rank may ask."""
@@ -177,7 +180,7 @@ class Federation:
         common = self.common_facts(anchor, len(cohort))
         tally = train(self, cohort, common)
         trained = _now(self.w)
-        self._add_up(tally)
+        self.add_up(tally.total)
         verdict = tally.verdict()
         lost = [cohort[k] for k in verdict.diverged] if self.on_divergence != "continue" else []
         if lost and self.on_divergence == "stop":
@@ -202,14 +205,20 @@ class Federation:
             "time/aggregate_s": _now(self.w) - trained,
         }
 
-    def _add_up(self, tally: Tally) -> None:
+    def add_up(self, numbers: Tensor) -> None:
+        """Add up a vector over the ranks, in place.
+
+        Raises:
+            RankLost: If another rank ended.
+        """
         try:
-            self.fabric.all_reduce(tally.total, reduce_op="sum")
+            self.fabric.all_reduce(numbers, reduce_op="sum")
         except RuntimeError as error:
             if self.fabric.world_size == 1:
                 raise
-            reason = str(error).splitlines()[0]
-            raise RankLost(f"{self.where()}: another rank ended, so its clients are missing ({reason})") from error
+            reason, others = str(error).splitlines()[0], self.whereabouts.of_others()
+            missing = f"; not done: {others}" if others else ", so its clients are missing"
+            raise RankLost(f"{self.where()}: another rank ended{missing} ({reason})") from error
 
     def _move(self, tally: Tally, common: dict[str, Any]) -> list[float]:
         """The server's step; returns training loss, drift and how far the model moved."""
@@ -249,7 +258,8 @@ class Federation:
         return f"round {self.round + 1} of {self.rounds}"
 
     def _how(self) -> str:
-        return f"local learning rate {self.local_lr * self.schedule(self.round, 0):.3g}, {self.algorithm}"
+        limit = f", sums of numbers below {self.sums.limit:,.0f}" if isfinite(self.sums.limit) else ""
+        return f"local learning rate {self.local_lr * self.schedule(self.round, 0):.3g}, {self.algorithm}{limit}"
 
     # ------------------------------------------------------------------------------------------------ the global model
 

@@ -61,11 +61,13 @@ def ending_with_the_launcher(fabric: Fabric) -> Iterator[None]:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
-    threading.Thread(target=watch, daemon=True, name="launcher-watch").start()
+    watcher = threading.Thread(target=watch, daemon=True, name="launcher-watch")
+    watcher.start()
     try:
         yield
     finally:
         over.set()
+        watcher.join()  # a thread that is about to end when Python does takes the process down with SIGABRT
 
 
 def launched_by_the_first_rank(fabric: Fabric) -> bool:

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fl_lightning.executors import Outcome
 from fl_lightning.executors.visit import Buffers
+from fl_lightning.sums import PlainSum, Sum
 
 
 @dataclass(frozen=True)
@@ -28,59 +29,73 @@ class Verdict:
 
 
 class Tally:
-    """Running sums `[weight * progress | message | weight * buffers | scalars | diverged]`.
+    """Running sums `[weight * progress | message | weight * buffers]`, a row for each client, and who asks to stop.
 
-    The scalars are the loss, the weighted squared distance, the weight, the number of clients, and how many ranks ask
-    to stop; `diverged` has a number for each client of the cohort.
+    A client's row holds its loss, its weight, the weighted squared length of its progress, whether it counts and
+    whether it diverged; as one rank alone fills it in, adding up the ranks moves no bit of it.
 
     Args:
         w: A vector like the model.
         message: Messages as `Algorithm.report` returns them, one a term; only their structure and shapes matter.
         buffers: The module's buffers.
         cohort: How many clients take part, on all ranks.
+        sums: How progress, messages and buffers are added up.
         finite_only: Leave out outcomes that are not finite.
+
+    Attributes:
+        total: What the ranks have to add up, one vector.
     """
 
-    def __init__(self, w: Tensor, message: list[Any], buffers: Buffers, cohort: int, finite_only: bool = False):
+    def __init__(
+        self,
+        w: Tensor,
+        message: list[Any],
+        buffers: Buffers,
+        cohort: int,
+        sums: type[Sum] = PlainSum,
+        finite_only: bool = False,
+    ):
         leaves, self._structure = tree_flatten(message)
         self._like = [w, *leaves, *buffers.values()]
         self._names, self._cohort, self._finite_only = list(buffers), cohort, finite_only
         self._messages = len(leaves)
-        sizes = [*(t.numel() for t in self._like), 5, cohort]
-        self.total = w.new_zeros(sum(sizes))
-        *self._parts, self._scalars, self._diverged = self.total.split(sizes)
+        self._sum = sums(w.dtype, cohort)
+        self._sizes = [t.numel() for t in self._like]
+        sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, 1]
+        self.total = torch.zeros(sum(sizes), dtype=self._sum.dtype, device=w.device)
+        limbs, rows, self._votes = self.total.split(sizes)
+        self._limbs, self._rows = limbs.view(self._sum.limbs, -1), rows.view(cohort, -1)
 
     def add(self, outcome: Outcome, weight: float, position: int) -> Tensor:
         """Add the outcome of the client at this position of the cohort.
 
         Returns:
-            Whether it is finite, 0-dim and on the device: nobody waits for it here.
+            Whether it is finite, and below what can be added up: 0-dim and on the device, nobody waits for it here.
         """
         message = tree_flatten(outcome.message)[0]
         tensors = [outcome.progress, *message, *(outcome.buffers[name] for name in self._names)]
         loss, progress = outcome.loss.to(outcome.progress), outcome.progress
         squared = weight * progress.dot(progress)  # overflows where the model's length would
-        finite = _all_finite([*tensors, squared]) & ~loss.isinf()  # a loss that no term asked for is nan
-        self._diverged[position] += ~finite
-        scalars = [loss, squared, progress.new_full((), weight), progress.new_ones(())]
+        finite = _all_below(tensors, self._sum.limit) & squared.isfinite() & ~loss.isinf()  # nan: no term asked for it
+        row = torch.stack([loss, progress.new_full((), weight), squared, progress.new_ones(()), (~finite).to(progress)])
         if self._finite_only:
-            tensors, scalars = ([torch.where(finite, t, 0) for t in ts] for ts in (tensors, scalars))
+            tensors, row[:-1] = [torch.where(finite, t, 0) for t in tensors], torch.where(finite, row[:-1], 0)
         alphas = [weight] + [1.0] * self._messages + [weight] * len(self._names)
-        for part, tensor, alpha in zip(self._parts, tensors, alphas, strict=True):
-            part.add_(tensor.reshape(-1), alpha=alpha) if tensor.is_floating_point() else part.add_(
-                alpha * tensor.reshape(-1)
-            )
-        self._scalars[:4] += torch.stack(scalars)
+        for part, tensor, alpha in zip(self._limbs.split(self._sizes, dim=1), tensors, alphas, strict=True):
+            self._sum.add(part, tensor.reshape(-1), alpha)
+        self._rows[position] = row
         return finite
 
     def ask_to_stop(self) -> None:
         """Let this rank's wish to end the run after this round count."""
-        self._scalars[4] += 1
+        self._votes += 1
 
     def verdict(self) -> Verdict:
         """What all ranks agree on, once the sums are complete. Waits for the device."""
-        _, _, weight, count, votes, *diverged = torch.cat([self._scalars, self._diverged]).tolist()
-        return Verdict(votes > 0, [k for k, n in enumerate(diverged) if n], not (count > 0 and weight > 0))
+        *rows, votes = torch.cat([self._rows.flatten(), self._votes]).tolist()
+        _, weights, _, counts, diverged = (rows[k :: len(COLUMNS)] for k in range(len(COLUMNS)))
+        empty = not (sum(counts) > 0 and sum(weights) > 0)
+        return Verdict(votes > 0, [k for k, n in enumerate(diverged) if n], empty)
 
     def means(self) -> tuple[Tensor, list[Any], dict[str, Tensor], Sequence[Tensor]]:
         """What the sums mean, once they are complete.
@@ -89,18 +104,26 @@ class Tally:
             The weighted mean progress, the mean messages, the weighted mean buffers (integers rounded), and the mean
             loss and weighted mean squared length of a client's progress.
         """
-        loss, squared, weight, count, _ = self._scalars
+        loss, weight, squared, count, _ = self._rows.sum(0)
         weight = torch.where(count == self._cohort, count, weight)  # the weights of a whole cohort are 1 on average
         shares = [weight] + [count] * self._messages + [weight] * len(self._names)
-        parts = [(p / n).view(t.shape) for p, n, t in zip(self._parts, shares, self._like, strict=True)]
+        totals = self._sum.value(self._limbs).split(self._sizes)
+        parts = [
+            (t / n).to(self._like[0]).view(like.shape) for t, n, like in zip(totals, shares, self._like, strict=True)
+        ]
         progress, message, buffers = parts[0], parts[1 : 1 + self._messages], parts[1 + self._messages :]
         averaged = {
             name: mean.to(like.dtype) if like.is_floating_point() else mean.round().to(like.dtype)
             for name, mean, like in zip(self._names, buffers, self._like[1 + self._messages :], strict=True)
         }
-        return progress, tree_unflatten(message, self._structure), averaged, (loss / count, squared / weight)
+        scalars = [(s / n).to(progress) for s, n in ((loss, count), (squared, weight))]
+        return progress, tree_unflatten(message, self._structure), averaged, scalars
 
 
-def _all_finite(tensors: Sequence[Tensor]) -> Tensor:
-    """Whether all numbers are finite: a sum is finite only if every number is, and takes one pass over memory."""
-    return torch.stack([t.sum().isfinite() for t in tensors if t.is_floating_point()]).all()
+COLUMNS = "loss", "weight", "squared", "counts", "diverged"
+
+
+def _all_below(tensors: Sequence[Tensor], limit: float) -> Tensor:
+    """Whether all numbers are finite and below `limit` in size; one pass over memory."""
+    extremes = [t.aminmax() for t in tensors if t.numel()]
+    return torch.stack([(least > -limit) & (most < limit) for least, most in extremes]).all()  # false for nan

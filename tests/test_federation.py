@@ -1,7 +1,6 @@
-"""The round, its scalars, and going on from a checkpoint."""
+"""The round, its scalars, and bad news."""
 
 import gc
-import re
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,10 @@ import torch
 from lightning.fabric import Fabric
 from problems import (
     COHORTS,
-    EVERY_ALGORITHM,
     SIZES,
     all_three,
     classification,
     classifier,
-    distances,
     federation,
     hard,
     per_epoch,
@@ -32,7 +29,7 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, by_size, catalogue, uniform
 from fl_lightning.data import Partition
-from fl_lightning.terms import LESAM, SAM
+from fl_lightning.terms import SAM
 
 STACKED = partial(Stacked, width=3)
 EXECUTORS = pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
@@ -221,100 +218,11 @@ def test_decay_multiplies_every_round() -> None:
     assert [Decay(0.5)(round, 7) for round in range(3)] == [1.0, 0.5, 0.25]
 
 
-# ------------------------------------------------------------------------------------------------- save and go on
-
-
-STATEFUL = ["scaffold", "fedlesam_d", "fedadam", "fedtoga, fusion carried", "fedlesam, last round"]
-
-
-def saved(run: Federation, path: Path) -> None:
-    torch.save(run.state_dict(), path)
-    run.store.pin()
-
-
-@EXECUTORS
-@pytest.mark.parametrize("name", STATEFUL)
-def test_to_stop_and_go_on_is_never_to_have_stopped(name: str, executor: Any, tmp_path: Path) -> None:
-    """Bit by bit; also when rounds were run, and abandoned, between the save and the restart."""
-    algorithm = hard(EVERY_ALGORITHM[name])
-    algorithm.server = partial(SGD, lr=0.7, momentum=0.3)
-    options = {"rounds": 4, "executor": executor, "participation": client_3_comes_late}
-    never = trained(algorithm, **options)
-    for abandoned in (0, 1, 2):
-        first = federation(algorithm, state_dir=tmp_path / str(abandoned), **options)
-        for _ in range(2):
-            first.train_round()
-        saved(first, tmp_path / "last.ckpt")
-        for _ in range(abandoned):
-            first.train_round()
-        again = federation(algorithm, module=other_start(), state_dir=tmp_path / str(abandoned), **options)
-        again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
-        assert again.round == 2
-        again.fit()
-        assert again.round == 4
-        assert distances(again, never) == dict.fromkeys(distances(again, never), 0.0)
-
-
-def client_3_comes_late(num_clients: int, seed: int, round: int) -> list[int]:
-    """After the save, when its states begin at w^0."""
-    return [[0, 1, 2, 4, 5], [0, 2], [0, 3, 4], [1, 3]][round]
-
-
-def other_start() -> nn.Module:
-    """w^0 is in the checkpoint, whatever model a run is resumed with."""
-    module = classifier()
-    nn.init.zeros_(module.get_parameter("outer.weight"))
-    return module
-
-
-def test_a_run_may_go_on_with_the_other_executor(tmp_path: Path) -> None:
-    algorithm = hard(catalogue.scaffold())
-    never = trained(algorithm)
-    first = federation(algorithm, state_dir=tmp_path / "states")
-    first.train_round()
-    saved(first, tmp_path / "last.ckpt")
-    again = federation(algorithm, state_dir=tmp_path / "states", executor=STACKED)
-    again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
-    again.fit()
-    assert max(distances(again, never).values()) < 1e-10
-
-
-OTHERS = {
-    "another method without server states": Algorithm(LESAM()),
-    "fewer terms": Algorithm(),
-    "other server states": catalogue.scaffold(),
-}
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_a_checkpoint_of_another_algorithm_is_refused(other: str) -> None:
-    state = federation(Algorithm(SAM())).state_dict()
-    with pytest.raises(ValueError, match=re.escape("terms ['SAM()']; this run has")):
-        federation(OTHERS[other]).load_state_dict(state)
-
-
-def test_a_checkpoint_of_another_model_or_other_clients_is_refused() -> None:
-    state = federation(Algorithm()).state_dict()
-    with pytest.raises(ValueError, match=r"99 parameters.*this run has 83"):
-        federation(Algorithm(), module=classifier(norm=False)).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"6 clients.*this run has 99, 3"):
-        federation(Algorithm(), clients=classification([5, 5, 5])).load_state_dict(state)
-
-
-def test_other_coefficients_may_go_on_from_a_checkpoint(tmp_path: Path) -> None:
-    folder = tmp_path / "rows"
-    run = federation(catalogue.fedtoga(rho=0.1), state_dir=folder)
-    run.train_round()
-    other = federation(catalogue.fedtoga(rho=0.2), state_dir=folder)
-    other.load_state_dict(run.state_dict())
-    assert other.w.equal(run.w)
-
-
 def test_a_temporary_client_store_goes_with_its_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run = federation(catalogue.scaffold())
     run.train_round()
-    assert [file.name for file in tmp_path.rglob("*.rows")] == ["0.c_i.rows"]
+    assert [file.name for file in tmp_path.rglob("*.rows")] == ["0.rows"]
     del run
     gc.collect()
     assert not list(tmp_path.iterdir())

@@ -1,41 +1,96 @@
 """One rank or several: the same run."""
 
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fl_lightning.callbacks import Evaluation, Personalisation
 from lightning.fabric import Fabric
-from problems import classification, classifier, federation, hard, rows, server
+from problems import federation, hard, rows, server
+from torch import nn
 
-from fl_lightning import Sequential, Stacked, catalogue
+from fl_lightning import ClientData, Dataset, Partition, Sequential, Stacked, catalogue
+from fl_lightning.data import CropFlip
+from fl_lightning.executors import Visit
 
+SIZES = (13, 7, 12, 9, 4, 10)
 COHORTS = [[0, 1, 2, 4, 5], [3], [2, 3], [0, 1, 3, 4]]
 """Also one and two clients for three ranks."""
 
-EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=2)}
+ROUNDS = 10
 
 
-def run(fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None) -> dict[str, Any]:
-    """What is left after four rounds, as plain numbers."""
-    cohorts: list[list[int]] = []
+def cohort(num_clients: int, seed: int, round: int) -> list[int]:
+    return COHORTS[round % len(COHORTS)]
 
-    def participation(num_clients: int, seed: int, round: int) -> list[int]:
-        cohorts.append(COHORTS[round])
-        return COHORTS[round]
 
+def images(count: int, dtype: torch.dtype, seed: int) -> Dataset:
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(3, (count,), generator=g)
+    x = torch.randn(count, 1, 6, 6, generator=g, dtype=torch.float64) + y[:, None, None, None]
+    return Dataset(x.to(dtype), y, classes=("a", "b", "c"))
+
+
+def clients(dtype: torch.dtype) -> ClientData:
+    """Six clients with short last batches, and crops and flips."""
+    owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
+    data, partition = images(sum(SIZES), dtype, seed=2), Partition.from_owners(owners, len(SIZES))
+    return ClientData(data, partition, batch_size=5, epochs=1, augment=CropFlip(padding=1))
+
+
+def network(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(1)
+    body = [nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Dropout(0.25)]
+    return nn.Sequential(*body, nn.Linear(32, 3)).to(dtype)
+
+
+def told(visit: Visit) -> str:
+    """A name for what a client trains on: its batches with their augmentation, its dropout."""
+    numbers = sha256(str(visit.seed).encode())
+    for step in range(len(visit.batches)):
+        for part in visit.batches[step]:
+            numbers.update(part.double().numpy().tobytes())
+    return numbers.hexdigest()
+
+
+class Watched:
+    """An executor that writes down all visits."""
+
+    def __init__(self, executor: Any, log: dict[str, str]):
+        self.executor, self.log = executor, log
+
+    def __call__(self, algorithm: Any, common: Any, visits: Sequence[Visit], *args: Any) -> Any:
+        self.log |= {f"round {common['round']} client {visit.client}": told(visit) for visit in visits}
+        return self.executor(algorithm, common, visits, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+
+def run(fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None, exact: bool = False) -> dict[str, Any]:
+    """What is left after ten rounds, as plain numbers."""
     federated = federation(
         hard(catalogue.scaffold().and_then(*catalogue.feddyn().terms)),
         fabric=fabric,
-        module=classifier(dtype=dtype),
-        clients=classification(dtype=dtype, epochs=1),
-        participation=participation,
+        module=network(dtype),
+        clients=clients(dtype),
+        participation=cohort,
         executor=executor,
-        rounds=len(COHORTS),
+        rounds=ROUNDS,
         state_dir=folder,
+        deterministic=exact,
     )
-    metrics = [federated.train_round() for _ in COHORTS]
+    visits: dict[str, str] = {}
+    federated.executor = Watched(federated.executor, visits)
+    evaluation = Evaluation(images(7, dtype, seed=3), batch_size=2)
+    metrics = []
+    for _ in range(ROUNDS):
+        metrics.append(federated.train_round())
+        evaluation.on_round_end(federated, metrics[-1])
     fabric.barrier()
     kept = {name: rows(federated, name).flatten().tolist() for name in ("c_i", "h_i")}
     kept |= {name: server(federated, name).tolist() for name in ("c", "h")}
@@ -43,38 +98,77 @@ def run(fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None) 
     kept |= {name: [m[name] for m in metrics] for name in metrics[0] if not name.startswith("time/")}
     apart = (federated.w.detach() - fabric.broadcast(federated.w.detach())).abs().max()
     return {
-        "cohorts": cohorts,
+        "visits": {k: v for rank in range(fabric.world_size) for k, v in fabric.broadcast(visits, src=rank).items()},
         "ranks apart": float(fabric.all_reduce(apart, reduce_op="sum")),
         "numbers": {"model": federated.w.detach().tolist(), **kept},
     }
 
 
-def launched(ranks: int, executor: str, dtype: torch.dtype, folder: Path) -> dict[str, Any]:
-    strategy = "auto" if ranks == 1 else "ddp_fork"
-    fabric = Fabric(accelerator="cpu", devices=ranks, strategy=strategy)
-    return fabric.launch(partial(run, executor=EXECUTORS[executor], dtype=dtype, folder=folder / f"{ranks}"))
+EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=2)}
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """What is left of a run on so many ranks."""
+
+    @cache
+    def launched(ranks: int, executor: str, dtype: torch.dtype, exact: bool = False) -> dict[str, Any]:
+        fabric = Fabric(accelerator="cpu", devices=ranks, strategy="auto" if ranks == 1 else "ddp_fork")
+        folder = tmp_path_factory.mktemp("rows") / "rows"
+        return fabric.launch(partial(run, executor=EXECUTORS[executor], dtype=dtype, folder=folder, exact=exact))
+
+    return launched
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_several_ranks_train_what_one_rank_trains(
-    executor: str, dtype: torch.dtype, tolerance: float, tmp_path: Path
+    executor: str, dtype: torch.dtype, tolerance: float, launched: Any
 ) -> None:
-    """Cohorts, model, BatchNorm statistics, states of server and clients, scalars; some ranks without a client."""
-    alone = launched(1, executor, dtype, tmp_path)
-    assert alone["cohorts"] == COHORTS
+    """Cohorts, batches, augmentation and dropout; model, BatchNorm, states, scalars; some ranks without a client."""
+    alone = launched(1, executor, dtype)
+    expected = {f"round {r} client {i}" for r in range(ROUNDS) for i in cohort(len(SIZES), 0, r)}
+    assert alone["visits"].keys() == expected
     for ranks in (2, 3):
-        together = launched(ranks, executor, dtype, tmp_path)
-        assert together["cohorts"] == COHORTS
+        together = launched(ranks, executor, dtype)
+        assert together["visits"] == alone["visits"]
         assert together["ranks apart"] == 0
         for name, numbers in alone["numbers"].items():
             apart = torch.tensor(together["numbers"][name]).double() - torch.tensor(numbers).double()
             assert apart.abs().max() <= tolerance, f"{name} with {ranks} ranks"
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_with_exact_sums_they_train_it_to_the_last_bit(executor: str, launched: Any) -> None:
+    alone = launched(1, executor, torch.float32, exact=True)
+    for ranks in (2, 3):
+        together = launched(ranks, executor, torch.float32, exact=True)
+        assert together["ranks apart"] == 0
+        for name, numbers in alone["numbers"].items():
+            assert together["numbers"][name] == numbers, f"{name} with {ranks} ranks"
+
+
+def own_models(fabric: Fabric, executor: Any, folder: Path) -> str:
+    """The scores of the clients' own models; of groups of four, the third rank has none."""
+    options = {"module": network(torch.float32), "clients": clients(torch.float32), "executor": executor, "rounds": 1}
+    run = federation(catalogue.fedavg(), fabric=fabric, deterministic=True, **options)
+    metrics = run.train_round()
+    Personalisation(images(40, torch.float32, seed=3), [2], folder / "personal.csv").on_round_end(run, metrics)
+    return "\n".join(f"{name} {value!r}" for name, value in metrics.items() if not name.startswith("time/"))
+
+
+@pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=4)], ids=["sequential", "stacked"])
+def test_own_models_score_the_same_on_three_ranks(executor: Any, tmp_path: Path) -> None:
+    score = partial(own_models, executor=executor, folder=tmp_path)
+    together = Fabric(accelerator="cpu", devices=3, strategy="ddp_fork").launch(score)
+    rows = (tmp_path / "personal.csv").read_text()
+    assert together == score(Fabric(accelerator="cpu", devices=1))
+    assert rows == (tmp_path / "personal.csv").read_text()
+
+
 def test_without_a_folder_all_ranks_use_that_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
-    together = fabric.launch(partial(run, executor=Sequential, dtype=torch.float64, folder=None))
-    alone = launched(1, "sequential", torch.float64, tmp_path)
+    options: Any = {"executor": Sequential, "dtype": torch.float64, "folder": None}
+    together = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(partial(run, **options))
+    alone = run(Fabric(accelerator="cpu", devices=1), **options)
     assert together["numbers"]["c_i"] == pytest.approx(alone["numbers"]["c_i"], abs=1e-12)

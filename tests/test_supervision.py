@@ -1,6 +1,7 @@
 """Signals that ask for a stop, ranks that raise, and ranks whose launcher is gone."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from lightning.fabric import Fabric
 from problems import federation
 
 from fl_lightning import Algorithm, TermError, supervision
-from fl_lightning.executors import Sequential
+from fl_lightning import federation as simulation
+from fl_lightning.executors import Sequential, Stacked
 from fl_lightning.supervision import STOPPED, ending_with_the_launcher, heeding_signals
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -97,6 +99,55 @@ def test_a_rank_that_raises_names_client_and_round_and_ends_the_others(tmp_path:
     assert "RuntimeError: a bug of my own\n" in lives.said(folder)
     assert "in round 3 of 7, client " in lives.said(folder)
     assert "error: round 3 of 7: another rank ended" in lives.said(folder)
+
+
+STACKED = "--executor", "stacked", "--width", "2"
+FEW = "--participation", "0.125"
+"""One client a round, on rank 0: the other rank idles."""
+
+
+def test_clients_that_train_at_once_are_all_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    prepare = lives.at_call(3, Stacked, "__call__", fails, rank=1)
+    codes = lives.end(lives.begin(folder, *STACKED, ranks=2, prepare=prepare))
+    assert codes == [2, 1], lives.said(folder)
+    assert re.search(r"in round 3 of 7, clients \d, \d\n", lives.said(folder))
+
+
+def for_long(_: Any, *args: Any) -> Any:
+    time.sleep(600)
+
+
+def both(*prepares: lives.Prepare) -> lives.Prepare:
+    return lambda rank: [prepare(rank) for prepare in prepares] and None
+
+
+KILLED = {
+    "training": ((), 6, (Sequential, "_visit"), r"rank 1, training client \d\n"),
+    "training two at once": (STACKED, 3, (Stacked, "__call__"), r"rank 1, training clients \d, \d\n"),
+    "idle": (FEW, 3, (simulation, "train"), r"rank 1\n"),
+}
+"""Options, and where in round 3 one rank is killed and the other is busy."""
+
+
+@pytest.mark.parametrize("case", KILLED)
+def test_a_killed_rank_ends_one_that_is_busy_for_long_and_whom_it_was_training_is_said(
+    case: str, tmp_path: Path
+) -> None:
+    """Long before the sums, where the loss of a rank would show."""
+    options, call, place, who = KILLED[case]
+    folder = tmp_path / "run"
+    prepare = both(lives.at_call(call, *place, rank=1), lives.at_call(call, *place, for_long, rank=0))
+    codes = lives.end(lives.begin(folder, *options, ranks=2, prepare=prepare))
+    assert codes == [2, -9], lives.said(folder)
+    assert re.search(f"error: round 3 of 7: another rank ended: {who}", lives.said(folder)), lives.said(folder)
+
+
+def test_an_idle_rank_ends_when_the_one_that_trains_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    codes = lives.end(lives.begin(folder, *FEW, ranks=2, prepare=lives.at_call(3, Sequential, "_visit", rank=0)))
+    assert codes == [-9, 2], lives.said(folder)
+    assert re.search(r"error: round 3 of 7: another rank ended.*rank 0, training client \d", lives.said(folder))
 
 
 def wrong(_: Any, *args: Any) -> Any:

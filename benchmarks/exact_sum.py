@@ -1,0 +1,72 @@
+"""What `--deterministic` costs: rounds with exact sums beside rounds with plain ones, interleaved in one run.
+
+    OMP_NUM_THREADS=1 python benchmarks/exact_sum.py --model resnet18_gn --samples 50 --turns 3
+    OMP_NUM_THREADS=1 python benchmarks/exact_sum.py --model lenet --ranks 2
+
+10 clients, all in every round, one epoch in batches of 50. PyTorch's deterministic algorithms are on for neither: on a
+CPU they change nothing here.
+"""
+
+import argparse
+from statistics import median
+from time import perf_counter
+
+import torch
+from contest import MODELS, federation, table, take_turns, where
+from lightning.fabric import Fabric
+
+from fl_lightning import Federation
+from fl_lightning.allocator import keep_freed_memory
+from fl_lightning.executors import Outcome
+from fl_lightning.sums import ExactSum
+from fl_lightning.tally import Tally
+
+CLIENTS = 10
+
+
+def tally_of(run: Federation) -> Tally:
+    """An empty tally of a round."""
+    return Tally(run.first, run.message, run.buffers, CLIENTS, run.sums)
+
+
+def milliseconds(run: Federation) -> float:
+    """To add one client's outcome to the sums."""
+    tally, zero = tally_of(run), run.first.new_zeros(())
+    outcome, seconds = Outcome(run.first, run.message, [], run.buffers, zero), []
+    for _ in range(6):
+        started = perf_counter()
+        tally.add(outcome, 1.0, 0).item()
+        seconds.append(perf_counter() - started)
+    return 1e3 * median(seconds[1:])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", choices=MODELS, default="lenet")
+    parser.add_argument("--algorithm", default="fedavg")
+    parser.add_argument("--samples", type=int, default=100, help="of a client")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    fabric = Fabric(accelerator="cpu", devices=options.ranks, strategy="ddp" if options.ranks > 1 else "auto")
+    fabric.launch()
+    plain, exact = (
+        federation(fabric, options.model, options.algorithm, clients=CLIENTS, samples=options.samples) for _ in range(2)
+    )
+    exact.deterministic, exact.sums = True, ExactSum
+    runs = {"plain": plain, "exact": exact}
+    fabric.print(where())
+    seconds = take_turns({name: run.train_round for name, run in runs.items()}, options.turns)
+    notes = {
+        name: f"{tally_of(run).total.nbytes / 1e6:.1f} MB all-reduced, {milliseconds(run):.2f} ms to add a client"
+        for name, run in runs.items()
+    }
+    fabric.print(f"{options.model}, {options.ranks} rank(s)")
+    fabric.print(table(seconds, CLIENTS * options.samples, notes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""PyTorch's own switches for arithmetic that gives the same bits every time."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+from torch.backends import cudnn
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool = True) -> Iterator[None]:
+    """Let PyTorch choose deterministic algorithms, if wanted; an operation that has none raises an error that says so.
+
+    Before the first use of a GPU, whose matrix products read their switch then.
+    """
+    if not wanted:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    memory: Any = torch.utils.deterministic
+    switches = (memory, "fill_uninitialized_memory"), (cudnn, "deterministic"), (cudnn, "benchmark")
+    before, algorithms = [getattr(*switch) for switch in switches], torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # a pass over all new memory, of which nothing is read unwritten
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(algorithms)
+        for switch, value in zip(switches, before, strict=True):
+            setattr(*switch, value)

@@ -1,0 +1,66 @@
+"""The global model's scores: every test sample counts once, whoever scores it."""
+
+from typing import Any
+
+import pytest
+import torch
+from fl_lightning.callbacks import Evaluation
+from lightning.fabric import Fabric
+from problems import classifier, federation
+from torch.nn import functional as F
+
+from fl_lightning import Algorithm, Dataset
+
+SIZES = [(7, 2), (7, 100), (2, 1), (1, 5), (13, 3)]
+"""Samples and batch size: with three ranks batches and samples do not divide, or are fewer than ranks."""
+
+
+def samples(count: int) -> Dataset:
+    g = torch.Generator().manual_seed(count)
+    y = torch.randint(3, (count,), generator=g)
+    return Dataset(torch.randn(count, 6, generator=g, dtype=torch.float64) + y[:, None], y, ("a", "b", "c"))
+
+
+def scores(fabric: Fabric) -> list[dict[str, float]]:
+    run, found = federation(Algorithm(), fabric=fabric), list[dict[str, float]]()
+    for count, batch_size in SIZES:
+        found.append({})
+        Evaluation(samples(count), batch_size=batch_size).on_round_end(run, found[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def on_ranks() -> Any:
+    return {r: Fabric(accelerator="cpu", devices=r, strategy="ddp_fork").launch(scores) for r in (2, 3)}
+
+
+@pytest.mark.parametrize("case", range(len(SIZES)), ids=[f"{n} in batches of {b}" for n, b in SIZES])
+def test_scores_are_the_same_bits_on_one_two_and_three_ranks(case: int, on_ranks: Any) -> None:
+    alone = scores(Fabric(accelerator="cpu", devices=1))[case]
+    assert on_ranks[2][case] == on_ranks[3][case] == alone
+
+
+@pytest.mark.parametrize("case", range(len(SIZES)), ids=[f"{n} in batches of {b}" for n, b in SIZES])
+def test_every_sample_counts_once(case: int, on_ranks: Any) -> None:
+    data, module = samples(SIZES[case][0]), classifier().eval()
+    with torch.inference_mode():
+        out = module(data.x)
+    right, loss = (out.argmax(1) == data.y).double().mean(), F.cross_entropy(out, data.y)
+    for ranks in (2, 3):
+        assert on_ranks[ranks][case]["test/accuracy"] == pytest.approx(float(right), abs=1e-15)
+        assert on_ranks[ranks][case]["test/loss"] == pytest.approx(float(loss), rel=1e-6)  # scored in float32
+
+
+def test_the_model_is_scored_every_so_many_rounds_and_after_the_last() -> None:
+    run, scored = federation(Algorithm(), rounds=5), list[int]()
+    evaluation = Evaluation(samples(7), every=2)
+    for run.round in range(1, 6):
+        metrics: dict[str, float] = {}
+        evaluation.on_round_end(run, metrics)
+        scored += [run.round] * bool(metrics)
+    assert scored == [2, 4, 5]
+
+
+def test_a_rate_of_evaluations_is_at_least_one() -> None:
+    with pytest.raises(ValueError, match="n at least 1, not 0"):
+        Evaluation(samples(7), every=0)
