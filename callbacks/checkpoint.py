@@ -1,7 +1,8 @@
 """Checkpoints that are whole or absent."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -137,14 +138,31 @@ def _export(federation: Federation, path: Path) -> None:
     _write({k: t.cpu() for k, t in federation.load_global().state_dict().items()}, path)
 
 
+@contextmanager
+def _telling_of(path: Path) -> Iterator[None]:
+    """Let what the system says of a file reach the user: `torch.save` wraps it, and a write does not name the file."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        reason: BaseException | None = error
+        while reason is not None and not isinstance(reason, OSError):
+            reason = reason.__cause__ or reason.__context__
+        if isinstance(reason, OSError):
+            raise OSError(reason.errno, reason.strerror, str(path)) from error
+        raise
+
+
 def _write(state: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.parent / ".part"
-    with aside.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with _telling_of(aside), aside.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)  # a part of a file only takes room
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the new name too

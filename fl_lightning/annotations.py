@@ -3,6 +3,7 @@
 import types
 from difflib import get_close_matches
 from inspect import Parameter
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -36,9 +37,12 @@ def convert(kind: Any, value: Any) -> Any:
     if kind is int and isinstance(value, float | bool):
         raise ValueError(f"{value!r} is not a whole number")
     try:
-        return kind(value)
+        converted = kind(value)
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
+    if kind in _WORDS and not abs(converted) < (2**63 if kind is int else inf):  # nor is nan below it
+        raise ValueError(f"{value!r} is not {_WORDS[kind]} that can be reckoned with")
+    return converted
 
 
 def is_option(kind: Any) -> bool:

@@ -20,19 +20,24 @@ from torch.optim import SGD
 from fl_lightning import add_ons, cli
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.allocator import keep_freed_memory
+from fl_lightning.budget import Budget, bytes_of
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
 from fl_lightning.catalogue import algorithms
-from fl_lightning.clients import Bernoulli, FixedSize, Participation
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes
+from fl_lightning.determinism import deterministic_algorithms
 from fl_lightning.executors import Executor, Sequential, Stacked
+from fl_lightning.failure import Named, in_one_sentence
 from fl_lightning.federation import Federation
 from fl_lightning.loggers import MetricsTable
 from fl_lightning.options import Launch, Options
+from fl_lightning.oracle import ModelError
+from fl_lightning.participation import participation
 from fl_lightning.randomness import derived_seed
-from fl_lightning.run_folder import RunFolder, in_one_sentence, plain
+from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.schedule import Decay
 from fl_lightning.supervision import STOPPED, ending_with_the_launcher, heeding_signals, launched_by_the_first_rank
 from fl_lightning.terms import Clip
+from fl_lightning.trial import check_pair
 
 Source = Callable[..., tuple[Dataset, Dataset]]
 """`source(root=...)` gives the training and the test set."""
@@ -103,7 +108,7 @@ class Experiment:
 
     def run(self) -> None:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
-        with in_one_sentence():
+        with in_one_sentence(), deterministic_algorithms(self.options.deterministic):
             o = self.options
             with RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder:
                 loggers: list[Any] = []
@@ -117,7 +122,10 @@ class Experiment:
         with fabric.rank_zero_first():
             train, test = self.load()
         partition = self.split(train)
-        federation = self.federation(fabric, train, partition, folder.clients)
+        try:
+            federation = self.federation(fabric, train, partition, folder.clients)
+        except ModelError as error:
+            raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
         options, progress = plain(self.resolved()), ProgressLine()
         checkpoint = Checkpoint(folder.path, o.checkpoint_every, o.keep_checkpoints, options)
         test = test.to(fabric.device)
@@ -126,6 +134,7 @@ class Experiment:
             scores.append(Personalisation(test, o.personalise, folder.path / "personal.csv", o.finetune_lr))
         if o.resume:
             checkpoint.resume(federation)
+        Budget.of(federation, o.keep_checkpoints).refuse_small_disk()
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
@@ -135,7 +144,7 @@ class Experiment:
         events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=again)
         loggers += [events, MetricsTable(folder.metrics, after=done)]
         pages = TensorBoardPages(cli.flat(self.resolved()), partition, train.y, train.classes)
-        callbacks += [pages, *scores, progress, checkpoint, *self.callbacks]
+        callbacks += [pages, *scores, progress, checkpoint, *map(Named, self.callbacks)]
         with heeding_signals(federation.ask_to_stop) as signals:
             try:
                 federation.fit()
@@ -163,7 +172,7 @@ class Experiment:
         keep_freed_memory()
         try:
             fabric = Fabric(**self._launch, loggers=loggers, callbacks=callbacks)
-        except (ValueError, RuntimeError, MisconfigurationException) as error:
+        except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             cli.fail(" ".join(str(error).split()))
         if not _under_fabric_run():
             fabric.launch()
@@ -176,6 +185,7 @@ class Experiment:
             if self.chosen["data"].wants("root")
             else self.chosen["data"]()
         )
+        check_pair(train, test, self.chosen["data"].name)
         return train, test
 
     def split(self, train: Dataset) -> Partition:
@@ -206,15 +216,17 @@ class Experiment:
         for part in add_ons.PARTS:
             chosen = self.chosen[part]().to(chosen)
         clip = [] if o.clip is None else [Clip(o.clip)]
-        return chosen.and_then(*clip, local=partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay))
+        # fused: one pass over the weights for decay, momentum and step
+        sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
+        return chosen.and_then(*clip, local=sgd)
 
     def federation(self, fabric: Fabric, train: Dataset, partition: Partition, state_dir: Path) -> Federation:
         """The simulation."""
         o = self.options
-        samplings: dict[str, Callable[[float], Participation]] = {"fixed": FixedSize, "bernoulli": Bernoulli}
+        together = partial(Stacked, compiled=o.batch_size if o.compile else 0)
         executors: dict[str, Callable[..., Executor]] = {
-            "sequential": Sequential,
-            "stacked": partial(Stacked, width=o.width),
+            "sequential": partial(together, width=1) if o.compile else Sequential,
+            "stacked": partial(together, width=o.width),
         }
         clients = ClientData(
             train.to(fabric.device),
@@ -231,18 +243,21 @@ class Experiment:
             self.algorithm(),
             clients,
             rounds=o.rounds,
-            participation=samplings[o.sampling](o.participation),
+            participation=participation(o.sampling, o.participation, clients.sizes),
             schedule=Decay(o.lr_decay),
             executor=executors[o.executor],
             seed=o.seed,
             state_dir=state_dir,
+            state_memory=None if o.state_memory is None else bytes_of(o.state_memory),
             on_divergence=o.on_divergence,
+            deterministic=o.deterministic,
         )
 
     def summary(self, train: Dataset, test: Dataset, partition: Partition, federation: Federation) -> str:
         """What is about to run, for people."""
         o, names = self.options, {name: c.name for name, c in self.chosen.items()}
         cost, d = federation.cost, sum(p.numel() for p in federation.module.parameters())
+        budget = Budget.of(federation, o.keep_checkpoints)
         return "\n".join(
             [
                 f"{self.method} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
@@ -251,6 +266,7 @@ class Experiment:
                 f"{cost.downlink / d:.3g} times that, keeps {cost.client_state / d:.3g} times, and evaluates "
                 f"{cost.gradients} gradient(s) a step; {federation.fabric.world_size} rank(s) on "
                 f"{federation.w.device.type}",
+                *([f"{self.method}, {budget}"] if budget.row else []),
                 partition.describe(train.y, train.classes),
             ]
         )

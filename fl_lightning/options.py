@@ -3,10 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fl_lightning import cli
+from fl_lightning.budget import bytes_of
 from fl_lightning.divergence import OnDivergence
+from fl_lightning.participation import Sampling
+from fl_lightning.ranges import BelowOne, Count, NonNegative, Positive, Range, Share, Whole, check
+
+Epochs = Annotated[float, Range("a number above 0 and at most 10,000", lambda x: 0 < x <= 10_000)]
+Kept = Annotated[int, Range("a whole number from 1 to 100", lambda x: 1 <= x <= 100)]
+Steps = Annotated[int, Range("a whole number from 1 to a million", lambda x: 1 <= x <= 1_000_000)]
 
 
 @dataclass(frozen=True)
@@ -15,12 +22,14 @@ class Options:
 
     Attributes:
         clients: Number of clients.
-        participation: Fraction of the clients in a round.
-        sampling: A cohort of fixed size, or each client with that probability.
+        participation: Fraction of the clients in a round, of which there is always one at least.
+        sampling: A cohort of fixed size; or each client with that probability; or a fixed size drawn with probability
+            proportional to clients' numbers of samples, which then count twice if the algorithm's weighting is by_size
+            too: give it uniform.
         rounds: Communication rounds.
         local_epochs: Passes over a client's samples in one visit; fractions are allowed.
         local_steps: Steps in one visit, the same for every client, instead of epochs.
-        batch_size: Samples a local step.
+        batch_size: Samples a local step; a client with fewer takes all of them in each.
         lr: Local learning rate.
         lr_decay: Factor on the local learning rate after every round.
         momentum: Of the local SGD; it begins anew at each visit.
@@ -28,14 +37,20 @@ class Options:
         clip: Largest norm of a local step's direction, without weight decay; none for no clipping.
         executor: Clients of a rank one after another, or several at once.
         width: How many at once.
+        compile: Compile the local step of a full batch, by torch.compile: some seconds once, then fewer passes over
+            memory and no Python in between. It pays for small networks and small batches, and needs a C++ compiler.
         evaluate_every: Rounds between evaluations of the global model.
         personalise: After the last round every client fine-tunes for so many epochs, e.g. 1,5, and its own model is
             scored on test samples like its data; none for no such scores.
         finetune_lr: Learning rate of that fine-tuning; none for the rate of the round to come.
         checkpoint_every: Rounds between checkpoints.
         keep_checkpoints: How many of the newest checkpoints are kept, beside the one with the best test accuracy.
+        state_memory: Memory that clients' states may take on a machine, all ranks together, e.g. 512MiB or 4GiB; none
+            leaves it to the system, which caches their files and drops them when programs need the room.
         on_divergence: When a client's training is no longer finite: stop; or leave that client out of the round,
             counted in client/skipped; or continue.
+        deterministic: Equal to the last bit on any number of ranks with equal hardware, numbers of threads and width:
+            sums are exact, and stacked clients grouped before they are spread over the ranks.
         seed: Names every random number of the run.
         data_dir: Where data sets lie, or are downloaded to.
         run_dir: Everything of the run goes there; none for runs/<recipe>/<algorithm>-<number>.
@@ -43,39 +58,40 @@ class Options:
             checkpoint and leave with exit code 75.
     """
 
-    clients: int = 100
-    participation: float = 0.1
-    sampling: Literal["fixed", "bernoulli"] = "fixed"
-    rounds: int = 100
-    local_epochs: float = 1.0
-    local_steps: int | None = None
-    batch_size: int = 50
-    lr: float = 0.1
-    lr_decay: float = 1.0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
+    clients: Count = 100
+    participation: Share = 0.1
+    sampling: Sampling = "fixed"
+    rounds: Count = 100
+    local_epochs: Epochs = 1.0
+    local_steps: Steps | None = None
+    batch_size: Count = 50
+    lr: Positive = 0.1
+    lr_decay: Positive = 1.0
+    momentum: BelowOne = 0.0
+    weight_decay: NonNegative = 0.0
+    clip: Positive | None = None
     executor: Literal["sequential", "stacked"] = "sequential"
-    width: int = 10
-    evaluate_every: int = 1
+    width: Count = 10
+    compile: bool = False
+    evaluate_every: Count = 1
     personalise: tuple[int, ...] | None = None
-    finetune_lr: float | None = None
-    checkpoint_every: int = 10
-    keep_checkpoints: int = 2
+    finetune_lr: Positive | None = None
+    checkpoint_every: Count = 10
+    keep_checkpoints: Kept = 2
+    state_memory: str | None = None
     on_divergence: OnDivergence = "stop"
-    seed: int = 0
+    deterministic: bool = False
+    seed: Whole = 0
     data_dir: Path = Path("data")
     run_dir: Path | None = None
     resume: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("lr", "lr_decay"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is a positive number, not {getattr(self, name)}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is at least 0 and below 1, not {self.momentum}")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay is zero or more, not {self.weight_decay}")
+        check(self)
+        if any(epochs < 1 for epochs in self.personalise or ()):
+            raise ValueError(f"personalise is numbers of epochs of at least 1, not {min(self.personalise or ())}")
+        if self.state_memory is not None:
+            bytes_of(self.state_memory)
 
 
 @dataclass(frozen=True)
@@ -85,19 +101,23 @@ class Launch:
     Attributes:
         accelerator: Which hardware, e.g. cpu, cuda or auto.
         devices: How many devices, or which.
+        num_nodes: On how many machines this program is started (see "Several machines" in the README).
         strategy: How ranks talk, e.g. auto or ddp.
         precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
     """
 
     accelerator: str = "auto"
     devices: str = "1"
+    num_nodes: Count = 1
     strategy: str = "auto"
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
 
 
 HARMLESS = frozenset({"rounds", "evaluate_every", "personalise", "finetune_lr", "data_dir", "executor", "width"}) | {
+    "compile",
     "checkpoint_every",
     "keep_checkpoints",
+    "state_memory",
     "on_divergence",
 }
 """Options that may change between a run and its resumption: they do not change what a finite round computes."""

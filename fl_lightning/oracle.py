@@ -174,9 +174,17 @@ def tapped(module: nn.Module, names: tuple[str, ...]) -> Iterator[dict[str, tupl
     def record(name: str) -> Callable[..., None]:
         return lambda _module, inputs, output: seen.__setitem__(name, (inputs[0], output))
 
-    hooks = [module.get_submodule(name).register_forward_hook(record(name)) for name in names]
+    hooks = [_submodule(module, name).register_forward_hook(record(name)) for name in names]
     try:
         yield seen
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _submodule(module: nn.Module, name: str) -> nn.Module:
+    try:
+        return module.get_submodule(name)
+    except AttributeError as error:
+        there = ", ".join(known for known, _ in module.named_modules() if known)
+        raise ModelError(f"the model has no submodule {name!r} to look at; there are: {there}") from error

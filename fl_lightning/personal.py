@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fl_lightning.ranges import Count, Fraction, Positive, check
+
 
 @dataclass(frozen=True)
 class Own:
@@ -47,15 +49,14 @@ class NearestNeighbours:
         logits: Mix with the raw logits, as the authors' code does by a slip.
     """
 
-    neighbours: int = 7
-    mix: float = 0.5
-    scale: float = 1.0
-    capacity: int | None = None
+    neighbours: Count = 7
+    mix: Fraction = 0.5
+    scale: Positive = 1.0
+    capacity: Count | None = None
     logits: bool = False
 
     def __post_init__(self) -> None:
-        if self.neighbours < 1 or not 0 <= self.mix <= 1 or not self.scale > 0 or (self.capacity or 1) < 1:
-            raise ValueError(f"{self} needs neighbours and capacity of at least 1, mix in [0, 1] and scale above 0")
+        check(self, " of NearestNeighbours")
 
     def __call__(self, own: Own) -> Callable[[Tensor], Tensor]:
         """Store the features of the client's samples."""

@@ -1,7 +1,6 @@
 """The folder in which everything of a run lies."""
 
 import csv
-import os
 import platform
 import subprocess
 import sys
@@ -12,21 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from statistics import fmean
-from traceback import extract_tb
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
 import yaml
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from fl_lightning import callbacks, cli
-from fl_lightning.divergence import Diverged
-from fl_lightning.federation import RankLost
+from fl_lightning import cli
 from fl_lightning.options import refuse_changes
-from fl_lightning.oracle import ModelError
 from fl_lightning.run_lock import RunLock
-from fl_lightning.term import TermError
 
 
 @dataclass(frozen=True)
@@ -202,29 +195,3 @@ def _git_commit() -> str | None:
     except OSError:
         return None
     return commit.stdout.decode().strip() or None
-
-
-OURS = Path(__file__).parent, Path(callbacks.__file__).parent, Path(torch.optim.__file__).parent
-"""Where an error is raised on purpose, in a sentence; torch.optim checks learning rates and the like."""
-
-
-@contextmanager
-def in_one_sentence() -> Iterator[None]:
-    """Leave with one sentence where this package raised one; anything else keeps its traceback."""
-    try:
-        yield
-    except (TermError, ModelError, Diverged, RankLost) as error:
-        _fail(error)
-    except (ValueError, OSError) as error:
-        raised_in = Path(extract_tb(error.__traceback__)[-1].filename)
-        told = isinstance(error, OSError) or any(map(raised_in.is_relative_to, OURS))
-        if os.environ.get("FL_LIGHTNING_TRACEBACK") or not told:
-            raise
-        _fail(error)
-
-
-def _fail(error: Exception) -> NoReturn:
-    """Leave with what an error says and whose training it was, of which this rank alone may know."""
-    notes = getattr(error, "__notes__", [])
-    alone = bool(notes) or isinstance(error, RankLost)
-    cli.fail(" ".join([str(error), *(f"({note})" for note in notes)]), alone)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fl_lightning.ranges import Positive, check
+
 Schedule = Callable[[int, int], float]
 """`schedule(round, epoch)`: the factor on the local learning rate."""
 
@@ -11,11 +13,10 @@ Schedule = Callable[[int, int], float]
 class Decay:
     """The local learning rate is multiplied by `rate` every round."""
 
-    rate: float = 1.0
+    rate: Positive = 1.0
 
     def __post_init__(self) -> None:
-        if self.rate <= 0:
-            raise ValueError(f"the learning rate is multiplied by a positive number every round, not by {self.rate}")
+        check(self, " of Decay")
 
     def __call__(self, round: int, epoch: int) -> float:
         """The factor in a round."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.oracle import Loss, ModelError, Oracle
+from fl_lightning.ranges import check
 
 Begin = Callable[[Tensor, Tensor], Tensor]
 """How a state begins: `begin(first, now)` of the initial global model w^0 and the model received now."""
@@ -72,7 +73,7 @@ class View:
         size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
         weight: Aggregation weight times the cohort's size, so 1 on average, 0-dim.
         share (s): Size of the cohort over the number of clients, M / N.
-        expected (s): What share is expected to be: the probability of taking part in a round.
+        expected (s): What share is expected to be: the probability of taking part in a round, its mean over clients.
         nominal (s): K eta_0 of FedDC's code: the span of a client of mean size at the first round's learning rate.
         round, rounds (s): This round, from 0, and how many there are.
         layout (s): The model's `Layout`.
@@ -116,9 +117,10 @@ class View:
 class Term:
     """One piece of a federated algorithm. Override the hooks it needs; each default does nothing.
 
-    Subclasses are frozen dataclasses of hyper-parameters. States are declared by lifetime and by how they begin
-    (`zeros`, `scalar`, `initial`, `received`) and are attributes of the view `v`; assign them anew, never with `+=`.
-    A declaration that depends on a hyper-parameter is a property.
+    Subclasses are frozen dataclasses of hyper-parameters; those annotated as in `fl_lightning.ranges`, e.g.
+    `rho: NonNegative`, are checked. States are declared by lifetime and by how they begin (`zeros`, `scalar`,
+    `initial`, `received`) and are attributes of the view `v`; assign them anew, never with `+=`. A declaration that
+    depends on a hyper-parameter is a property.
 
     Attributes:
         client: What each client keeps between rounds.
@@ -132,6 +134,9 @@ class Term:
     client: Mapping[str, Begin] = {}
     server: Mapping[str, Begin] = {}
     local: Mapping[str, Begin] = {}
+
+    def __post_init__(self) -> None:
+        check(self, f" of {type(self).__name__}")
 
     def start(self, w: Tensor, v: Any) -> Tensor:
         """Where this client starts. May assign client and local states."""

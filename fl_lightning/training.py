@@ -1,7 +1,8 @@
 """The clients' part of a round: who is visited with what, and what all of it sums up to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -9,27 +10,31 @@ import torch
 from torch import Tensor
 
 from fl_lightning.algorithm import Cohort
-from fl_lightning.clients import share_out
 from fl_lightning.executors import Outcome, Visit
+from fl_lightning.oracle import ModelError
+from fl_lightning.participation import share_out
 from fl_lightning.randomness import derived_seed
 from fl_lightning.tally import Tally
 from fl_lightning.term import States, begin
+from fl_lightning.trial import single_sample
 
 if TYPE_CHECKING:
     from fl_lightning.federation import Federation
 
 
 def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any]) -> Tally:
-    """Train this rank's part of the cohort, write the clients' rows, and sum up the outcomes."""
-    clients, fabric = federation.clients, federation.fabric
+    """Train this rank's part of the cohort, write the clients' rows, and sum up the outcomes.
+
+    Raises:
+        ValueError: If the cohort is empty or none of the clients'.
+    """
+    _check(cohort, federation)
     weights, skips = weights_of(federation, cohort), federation.on_divergence == "skip-client"
-    tally = Tally(common["anchor"], federation.message, federation.buffers, len(cohort), finite_only=skips)
-    mine = share_out([clients.num_steps(i) for i in cohort], fabric.world_size)[fabric.global_rank]
-    for group in _groups(mine, federation.executor.width):
+    tally = Tally(common["anchor"], federation.message, federation.buffers, len(cohort), federation.sums, skips)
+    for group in _mine(federation, cohort):
+        visits = {k: partial(_visit, federation, cohort[k], weights[k], common["anchor"]) for k in group}
         with _blame(federation, [cohort[k] for k in group]):
-            visits = [_visit(federation, cohort[k], weights[k], common["anchor"]) for k in group]
-            outcomes = federation.executor(federation.algorithm, common, visits, federation.shared, federation.buffers)
-            for k, visit, outcome in zip(group, visits, outcomes, strict=True):
+            for k, visit, outcome in _trained(federation, visits, common):
                 finite = tally.add(outcome, float(weights[k]), k)
                 federation.store.write(cohort[k], _kept(visit, outcome, finite) if skips else outcome.states)
     if federation.asked_to_stop:
@@ -44,8 +49,8 @@ def weights_of(federation: "Federation", cohort: Sequence[int]) -> Tensor:
         ValueError: If the algorithm gives weights that cannot be averaged with.
     """
     index, clients = torch.tensor(cohort), federation.clients
-    sizes = clients.sizes[index] / clients.sizes.mean()
-    weights = federation.algorithm.weight(Cohort(sizes, clients.class_counts[index]))
+    sizes = clients.sizes[index] / clients.mean_size
+    weights = federation.algorithm.weight(Cohort(sizes, clients.labels_of(index)))
     if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
         raise ValueError(
             f"aggregation weights must be finite, not negative and not all zero, but are {weights.tolist()}"
@@ -63,6 +68,17 @@ def states_of(federation: "Federation", client: int, anchor: Tensor) -> list[Sta
     return [{**k, **begin(term.local, federation.first, anchor)} for k, term in zip(kept, terms, strict=True)]
 
 
+def _check(cohort: Sequence[int], federation: "Federation") -> None:
+    """A participation of the user's own may give anything."""
+    num_clients = federation.clients.num_clients
+    if not cohort or sorted(set(cohort)) != list(cohort) or cohort[0] < 0 or cohort[-1] >= num_clients:
+        shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
+        raise ValueError(
+            f"{federation.where()}: {federation.participation} gave the cohort [{shown}], but a round has at least one "
+            f"client of 0 to {num_clients - 1}, each once and in ascending order"
+        )
+
+
 def _visit(federation: "Federation", client: int, weight: Tensor, anchor: Tensor) -> Visit:
     clients, algorithm, round = federation.clients, federation.algorithm, federation.round
     batches = clients.visit(client, round)
@@ -71,13 +87,59 @@ def _visit(federation: "Federation", client: int, weight: Tensor, anchor: Tensor
         "steps": len(lrs),
         "epochs": len(lrs) / clients.steps_per_epoch(client),
         "span": algorithm.span(lrs),
-        "size": clients.sizes[client] / clients.sizes.mean(),
+        "size": clients.sizes[client] / clients.mean_size,
         "weight": weight,
     }
     values = torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype).to(anchor.device)
     own = dict(zip(facts, values.unbind(), strict=True))
     states = states_of(federation, client, anchor)
     return Visit(client, own, states, batches, lrs, derived_seed(federation.seed, "dropout", round, client))
+
+
+def _trained(
+    federation: "Federation", visits: Mapping[int, Callable[[], Visit]], common: dict[str, Any]
+) -> Iterator[tuple[int, Visit, Outcome]]:
+    """Train clients at once, by their positions; from now on fewer at once where the device's memory does not suffice.
+
+    Raises:
+        ModelError: If it does not suffice for one client alone.
+    """
+    waiting, algorithm = dict(visits), federation.algorithm
+    while waiting:
+        group = list(islice(waiting, federation.at_once))
+        try:
+            begun = [waiting[k]() for k in group]
+            outcomes = federation.executor(algorithm, common, begun, federation.shared, federation.buffers)
+            for k, visit, outcome in zip(group, begun, outcomes, strict=True):
+                del waiting[k]  # whatever comes, this client is not trained again
+                yield k, visit, outcome
+            continue
+        except torch.OutOfMemoryError as error:
+            if len(group) == 1:
+                raise _too_large(federation, error) from error
+        begun, outcomes = [], []  # what they hold is what is lacking
+        _train_fewer_at_once(federation, len(group))
+
+
+def _train_fewer_at_once(federation: "Federation", tried: int) -> None:
+    """Halve how many clients train at once on this rank, for the rest of the run, and say so."""
+    federation.at_once, device = tried // 2, federation.w.device
+    print(
+        f"{federation.where()}, rank {federation.fabric.global_rank}: {tried} clients at once do not fit into the "
+        f"memory of {device}: going on with {federation.at_once} at once, with the same result to rounding"
+    )
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _too_large(federation: "Federation", error: torch.OutOfMemoryError) -> ModelError:
+    numbers, clients = sum(p.numel() for p in federation.module.parameters()), federation.clients
+    shape = "x".join(map(str, clients.dataset.shape))
+    return ModelError(
+        f"{type(federation.module).__name__} of {numbers:,} parameters, with batches of {clients.batch_size} samples "
+        f"of shape {shape}, does not fit into the memory of {federation.w.device} even for one client at a time "
+        f"({str(error).split('. ')[0]}): lower --batch-size or choose a smaller --model"
+    )
 
 
 def _kept(visit: Visit, outcome: Outcome, finite: Tensor) -> list[States]:
@@ -88,13 +150,30 @@ def _kept(visit: Visit, outcome: Outcome, finite: Tensor) -> list[States]:
 
 @contextmanager
 def _blame(federation: "Federation", clients: Sequence[int]) -> Iterator[None]:
-    """Let an exception say whose training raised it."""
+    """Let an exception say whose training raised it, and the other ranks, should this one be killed."""
+    federation.whereabouts.note(clients)
     try:
         yield
     except Exception as error:
+        told = single_sample(error) or error
         who = f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}"
-        error.add_note(f"in {federation.where()}, {who}")
-        raise
+        told.add_note(f"in {federation.where()}, {who}")
+        if told is error:
+            raise
+        raise told from error
+    federation.whereabouts.note([])
+
+
+def _mine(federation: "Federation", cohort: Sequence[int]) -> list[list[int]]:
+    """The positions in the cohort that this rank trains, in groups that train at once."""
+    fabric, width = federation.fabric, federation.executor.width
+    work = [federation.clients.num_steps(i) for i in cohort]
+    if not federation.deterministic:
+        return list(_groups(share_out(work, fabric.world_size)[fabric.global_rank], width))
+    # the last bits of a client's training depend on how many train at once: who trains with whom must not on the ranks
+    together = list(_groups(share_out(work, 1)[0], width))
+    shares = share_out([sum(work[k] for k in group) for group in together], fabric.world_size)
+    return [together[i] for i in shares[fabric.global_rank]]
 
 
 def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.algorithm import Cohort
+from fl_lightning.ranges import Finite, NonNegative, check
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,11 @@ class Disco:
     `KL(labels of i || uniform)`. Where no weight would be positive, the weights are p_i.
     """
 
-    a: float = 0.5
-    b: float = 0.1
+    a: NonNegative = 0.5
+    b: Finite = 0.1
+
+    def __post_init__(self) -> None:
+        check(self, " of Disco")
 
     def __call__(self, cohort: Cohort) -> Tensor:
         """The weights, (M,), up to a common factor."""

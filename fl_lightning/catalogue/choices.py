@@ -1,6 +1,7 @@
 """What the options of several algorithms mean."""
 
 from functools import partial
+from math import inf
 from typing import Literal
 
 from torch.optim import SGD
@@ -24,7 +25,13 @@ ProxClip = Literal["whole", "split"]
 
 
 def at(server_lr: float) -> OptimizerFactory:
-    """The server moves by `server_lr` times the update."""
+    """The server moves by `server_lr` times the update.
+
+    Raises:
+        ValueError: If it is not a positive number.
+    """
+    if not 0 < server_lr < inf:
+        raise ValueError(f"the server's learning rate is a positive number, not {server_lr}")
     return partial(SGD, lr=server_lr)
 
 

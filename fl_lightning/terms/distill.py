@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl_lightning.oracle import Oracle, Pass
+from fl_lightning.ranges import Finite, NonNegative, Positive, Whole
 from fl_lightning.term import Term, initial
 
 
@@ -20,8 +21,8 @@ def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
 class Distill(Term):
     """Adds `beta KL(received model || local model)` at temperature tau to the loss: FedSOL's proximal loss."""
 
-    beta: float = 1.0
-    tau: float = 3.0
+    beta: NonNegative = 1.0
+    tau: Positive = 3.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         def loss(b: Pass) -> Tensor:
@@ -34,8 +35,8 @@ class Distill(Term):
 class NotTrue(Term):
     """Adds `beta tau^2 KL` over the C - 1 classes that are not the label's. FedNTD: Lee et al., NeurIPS 2022."""
 
-    beta: float = 1.0
-    tau: float = 1.0
+    beta: NonNegative = 1.0
+    tau: Positive = 1.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         def loss(b: Pass) -> Tensor:
@@ -53,8 +54,8 @@ class Contrastive(Term):
     The features are what enters the head; there is no projection, as in FedSOL's repository. w_i begins at w^0.
     """
 
-    mu: float = 1.0
-    tau: float = 0.5
+    mu: NonNegative = 1.0
+    tau: Positive = 0.5
     client = {"w_i": initial}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -85,11 +86,11 @@ class RelaxedContrastive(Term):
     """
 
     layers: tuple[str, ...] | None = None
-    tau: float = 0.05
-    negatives: int = 2
-    threshold: float = 0.7
-    attraction: float = 1.0
-    penalty: float = 1.0
+    tau: Positive = 0.05
+    negatives: Whole = 2
+    threshold: Finite = 0.7
+    attraction: NonNegative = 1.0
+    penalty: NonNegative = 1.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         layers = self.layers or v.layout.body_blocks()

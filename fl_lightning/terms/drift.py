@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.oracle import Oracle
+from fl_lightning.ranges import NonNegative, Positive, Share
 from fl_lightning.term import Term, zeros
 
 
@@ -14,7 +15,7 @@ from fl_lightning.term import Term, zeros
 class Proximal(Term):
     """`g + mu (w - w^t)`; with `split` without `mu w` (see `WeightPull`). FedProx: Li et al., MLSys 2020."""
 
-    mu: float = 0.1
+    mu: NonNegative = 0.1
     split: bool = False
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -43,7 +44,7 @@ class WeightPull(Term):
     the other half, `mu (h_i - w^t)`; this and a `split` term are that pull.
     """
 
-    mu: float = 0.1
+    mu: NonNegative = 0.1
     scale: Scale = one
     roles = frozenset({"unclipped"})
 
@@ -69,7 +70,7 @@ class ControlVariate(Term):
     and FedDC's code does, and `kept` in c_i's update (SCAFFOLD of that code: `one`).
     """
 
-    k: float = 1.0
+    k: NonNegative = 1.0
     length: Scale = own_span
     scale: Scale = one
     kept: Scale | None = None
@@ -129,8 +130,8 @@ class ClientMomentum(Term):
     `gain` replaces alpha in front of g (1 in FedLESAM's MoFedSAM).
     """
 
-    alpha: float = 0.1
-    gain: float | None = None
+    alpha: Share = 0.1
+    gain: NonNegative | None = None
     server = {"m": zeros}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -149,11 +150,7 @@ class ClientMomentum(Term):
 class Clip(Term):
     """Scale the whole direction down to norm `max_norm`; outermost, so that weight decay stays outside."""
 
-    max_norm: float = 10.0
-
-    def __post_init__(self) -> None:
-        if not self.max_norm > 0:
-            raise ValueError(f"clipping scales a direction down to a positive norm, not to {self.max_norm}")
+    max_norm: Positive = 10.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         g = oracle(w)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.oracle import Oracle
+from fl_lightning.ranges import Finite, NonNegative, Positive
 from fl_lightning.term import Term, scalar, zeros
 from fl_lightning.terms.drift import Scale, nominal, om, one
 
@@ -21,9 +22,9 @@ class DynamicRegularizer(Term):
     of FedTOGA's Algorithm 1. With `split` without `alpha w` (see `WeightPull`).
     """
 
-    alpha: float = 0.1
+    alpha: NonNegative = 0.1
     scale: Scale = one
-    share: float | None = None
+    share: NonNegative | None = None
     split: bool = False
     client = {"h_i": zeros}
     server = {"h": zeros}
@@ -62,8 +63,8 @@ class TwoStepDual(DynamicRegularizer):
     `h_i <- h_i + a (u_i - w^t)`, and `w <- w + (d/N) sum_S (u_i - w) + h`; d None is N/M, the plain mean.
     """
 
-    a: float = 1.0
-    d: float | None = None
+    a: NonNegative = 1.0
+    d: Positive | None = None
 
     def report(self, w: Tensor, v: Any) -> Tensor:
         v.h_i = v.h_i + self.a * (w - v.anchor)
@@ -140,14 +141,14 @@ class SSG(Term):
             clients, as the code does.
     """
 
-    alpha: float = 0.05
+    alpha: NonNegative = 0.05
     gate: Callable[[Any], Tensor] | None = horizon
     shape: Callable[[Tensor], Tensor] = identity
-    offset: float = 1.0
+    offset: Finite = 1.0
     align: Callable[[Tensor, Any], Tensor] | None = inner_product
     gated_alignment: bool = False
     gated_variate: bool = True
-    correction: float = 1.0
+    correction: NonNegative = 1.0
     length: Scale = nominal
     scale: Scale = om
     amend: Callable[[Tensor, Tensor, Any], Tensor] | None = None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.oracle import Loss, Oracle, Pass
+from fl_lightning.ranges import NonNegative, Positive
 from fl_lightning.terms.around import Around
 from fl_lightning.terms.distill import divergence
 from fl_lightning.terms.perturb import Perturbation
@@ -107,7 +108,7 @@ class SOL(Around):
         still: Do not perturb before the first step; without it a fixed strength blows rounding noise up, as released.
     """
 
-    rho: float = 2.0
+    rho: NonNegative = 2.0
     scale: Scale | None = by_column
     scope: Callable[[Layout, Tensor], Tensor] = everywhere
     use: Callable[[Gradient, Gradient, Tensor, Tensor], Tensor] = ahead
@@ -131,11 +132,11 @@ class HeadSOL(Perturbation):
     through head and body. Exact, but that dropout in the body draws one mask where two passes draw two.
     """
 
-    rho: float = 2.0
-    tau: float = 3.0
+    rho: NonNegative = 2.0
+    tau: Positive = 3.0
     scale: Scale | None = by_column
     still: bool = True
-    eps: float = field(default=1e-12, kw_only=True)
+    eps: NonNegative = field(default=1e-12, kw_only=True)
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         strength = self.rho * _strength(w, v, self.scale, self.still)

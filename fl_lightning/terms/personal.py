@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.oracle import Oracle
+from fl_lightning.ranges import NonNegative
 from fl_lightning.term import Term, initial
 
 
@@ -38,7 +39,7 @@ class MetaStep(Term):
     Each half of the batch is a batch of the paper: it wants batches of twice the size.
     """
 
-    alpha: float = 0.01
+    alpha: NonNegative = 0.01
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         adapt, look = oracle.part(0, 2), oracle.part(1, 2)

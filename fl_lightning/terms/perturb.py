@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.oracle import Loss, Oracle
+from fl_lightning.ranges import Fraction, NonNegative
 from fl_lightning.term import Begin, Term, TermError, zeros
 from fl_lightning.terms.around import Around
 from fl_lightning.vector import unit
@@ -17,13 +18,9 @@ from fl_lightning.vector import unit
 class Perturbation(Term):
     """A displacement of length `rho`; `eps` is added to the norm that it is divided by."""
 
-    rho: float = 0.05
-    eps: float = field(default=1e-12, kw_only=True)
+    rho: NonNegative = 0.05
+    eps: NonNegative = field(default=1e-12, kw_only=True)
     roles = frozenset({"perturb"})
-
-    def __post_init__(self) -> None:
-        if not self.rho >= 0:
-            raise ValueError(f"rho is the radius of a perturbation, zero or more, not {self.rho}")
 
 
 def raw(v: Tensor, eps: float) -> Tensor:
@@ -38,7 +35,7 @@ class SAM(Perturbation):
     `mix` of it and `1 - mix` of g(w), in FedSpeed's paper, which may also ascend by `rho g` (`ascent=raw`).
     """
 
-    mix: float = 1.0
+    mix: Fraction = 1.0
     ascent: Callable[[Tensor, float], Tensor] = unit
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -53,8 +50,8 @@ class ASAM(Perturbation):
     `scaled`: only the parameters whose names hold this word; the others have T = 1.
     """
 
-    rho: float = 0.5
-    eta: float = 0.01
+    rho: NonNegative = 0.5
+    eta: NonNegative = 0.01
     scaled: str = ""
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -72,9 +69,9 @@ class SMOO(Perturbation):
     `lag` of the last e is taken off mu_i in the message: 1 in the paper, 0 in the released code.
     """
 
-    rho: float = 0.1
-    lag: float = 1.0
-    eps: float = field(default=1e-7, kw_only=True)
+    rho: NonNegative = 0.1
+    lag: NonNegative = 1.0
+    eps: NonNegative = field(default=1e-7, kw_only=True)
     client = {"mu_i": zeros}
     server = {"s": zeros}
     local = {"e": zeros}
@@ -114,11 +111,11 @@ class TOGA(Perturbation):
     FedTOGA (arXiv 2408.14144), Algorithm 1, without its dual. `Delta = mean_S (w^t - u_i) / per(v)`.
     """
 
-    rho: float = 0.1
-    kappa: float = 1.0
-    beta: float = 0.8
+    rho: NonNegative = 0.1
+    kappa: NonNegative = 1.0
+    beta: NonNegative = 0.8
     per: Callable[[Any], Tensor] = per_step
-    eps: float = field(default=1e-7, kw_only=True)
+    eps: NonNegative = field(default=1e-7, kw_only=True)
     server = {"Delta": zeros}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.oracle import Oracle
+from fl_lightning.ranges import BelowOne, NonNegative, Positive
 from fl_lightning.term import Begin, Term, initial, zeros
 
 
@@ -33,10 +34,10 @@ class Adaptive(Term):
     A term and not `torch.optim.Adam`, which corrects the bias and cannot begin at `v0` (tau^2 in the paper).
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-    v0: float = 1e-6
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
+    v0: NonNegative = 1e-6
     second: Callable[[Tensor, Tensor, float], Tensor] = adam
     roles = frozenset({"server"})
 
@@ -54,7 +55,7 @@ class Adaptive(Term):
 class ServerMomentum(Term):
     """FedAvgM: `m <- beta m + delta`, and the server moves by m. Hsu et al., arXiv 1909.06335."""
 
-    beta: float = 0.9
+    beta: BelowOne = 0.9
     server = {"m": zeros}
     roles = frozenset({"server"})
 
@@ -70,8 +71,8 @@ class Lookahead(ServerMomentum):
     `prox` is b in the code's `b ||u - start||^2`, without a half.
     """
 
-    beta: float = 0.85
-    prox: float = 0.001
+    beta: BelowOne = 0.85
+    prox: NonNegative = 0.001
     roles = frozenset({"server", "start"})
 
     def start(self, w: Tensor, v: Any) -> Tensor:
@@ -104,7 +105,7 @@ class RelaxedStart(Term):
     the starts, as released; with `whole` it takes the mean of the models, shifts included.
     """
 
-    beta: float = 0.1
+    beta: NonNegative = 0.1
     old: Begin = initial
     whole: bool = False
     roles = frozenset({"start"})

@@ -1,0 +1,51 @@
+"""Which numbers an option or a coefficient may be: said in its annotation, checked where it is set."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from math import inf
+from typing import Annotated, Any, get_args
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that are meant.
+
+    Attributes:
+        says: What they are, as in "lr is a positive number".
+        holds: Whether a number is one of them; never for nan.
+    """
+
+    says: str
+    holds: Callable[[float], bool]
+
+
+Finite = Annotated[float, Range("a finite number", lambda x: -inf < x < inf)]
+NonNegative = Annotated[float, Range("a finite number of at least 0", lambda x: 0 <= x < inf)]
+Positive = Annotated[float, Range("a positive number", lambda x: 0 < x < inf)]
+Fraction = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
+Share = Annotated[float, Range("a number above 0 and at most 1", lambda x: 0 < x <= 1)]
+BelowOne = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]
+Whole = Annotated[int, Range("a whole number of at least 0", lambda x: x >= 0)]
+Count = Annotated[int, Range("a whole number of at least 1", lambda x: x >= 1)]
+
+
+def check(thing: Any, of: str = "") -> None:
+    """Compare the fields of a dataclass with the ranges in their annotations; None always passes.
+
+    Args:
+        thing: The dataclass.
+        of: How a message goes on after the field's name, e.g. " of SAM".
+
+    Raises:
+        ValueError: If a number is out of its range.
+    """
+    for name, range in _ranges(type(thing)):
+        value = getattr(thing, name)
+        if value is not None and not range.holds(value):
+            raise ValueError(f"{name}{of} is {range.says}, not {value}")
+
+
+def _ranges(dataclass: type) -> Iterator[tuple[str, Range]]:
+    for field in fields(dataclass):
+        for kind in (field.type, *get_args(field.type)):  # `Positive | None` is a union
+            yield from ((field.name, note) for note in getattr(kind, "__metadata__", ()) if isinstance(note, Range))
