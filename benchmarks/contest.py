@@ -19,9 +19,9 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning import ClientData, Dataset, Federation, Sequential, Stacked, algorithms
-from fl_lightning.clients import FixedSize
 from fl_lightning.data import CropFlip, schemes
 from fl_lightning.models import lenet, mlp, resnet18_gn
+from fl_lightning.participation import FixedSize
 from fl_lightning.terms import Clip
 
 
@@ -41,6 +41,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet18_gn": resnet18_gn,
     "mlp": partial(mlp, 3 * 32 * 32, 10),
 }
+SIZES = {"pfl": {"clients": 1000, "cohort": 50, "samples": 50, "batch": 10}}
+"""What a model's benchmark has if not 10 clients of 500 samples in batches of 50."""
 
 
 def federation(
@@ -52,8 +54,11 @@ def federation(
     cohort: int | None = None,
     samples: int = 500,
     batch: int = 50,
+    epochs: int = 1,
     like_fl_simulator: bool = False,
     width: int = 0,
+    compiled: bool = False,
+    mode: str = "default",
 ) -> Federation:
     """A federation on random CIFAR-10 shaped images; with crops, clipping and weight decay like FL-Simulator's."""
     torch.manual_seed(0)
@@ -61,7 +66,7 @@ def federation(
     if like_fl_simulator:
         x = torch.randint(0, 256, (clients * samples, 3, 32, 32), dtype=torch.uint8)
         data = Dataset(x, torch.arange(len(x)) % 10, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
-        chosen = chosen.and_then(Clip(10.0), local=partial(SGD, lr=0.1, weight_decay=1e-3))
+        chosen = chosen.and_then(Clip(10.0), local=partial(SGD, lr=0.1, weight_decay=1e-3, fused=True))
     else:
         x = torch.randn(clients * samples, 3, 32, 32)
         data = Dataset(x, torch.arange(len(x)) % 10, tuple("0123456789"))
@@ -70,12 +75,22 @@ def federation(
         data,
         schemes.iid(data.y, clients, 0),
         batch_size=batch,
+        epochs=epochs,
         shuffle=like_fl_simulator,
         augment=CropFlip(padding=4) if like_fl_simulator else None,
     )
-    executor = partial(Stacked, width=width) if width else Sequential
+    stacked = partial(Stacked, width=max(1, width), compiled=batch if compiled else 0, mode=mode)
+    executor = stacked if width or compiled else Sequential
     share = FixedSize((cohort or clients) / clients)
     return Federation(fabric, MODELS[model](), chosen, split, rounds=10**6, participation=share, executor=executor)
+
+
+def evaluate(federation: Federation, images: torch.Tensor) -> None:
+    """One pass of the global model over these images."""
+    module = federation.load_global()
+    with torch.inference_mode(), federation.fabric.autocast():
+        for part in images.split(500):
+            module(part)
 
 
 def where() -> str:

@@ -26,16 +26,19 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--only", default="pfl-2,ours-2,ours-2-bf16", help="contestants: NAME-PROCESSES[-bf16]")
+    parser.add_argument(
+        "--only", default="pfl-2,ours-2-compile,ours-2-bf16-compile", help="NAME-PROCESSES[-bf16][-compile]"
+    )
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU seconds of the first rank")
     options = parser.parse_args()
     clock = [str(Path(__file__).with_name("cpu_clock.py"))] if options.clock == "cpu" else []
 
-    def command(name: str, processes: str, precision: str = "") -> list[str]:
+    def command(name: str, processes: str, *how: str) -> list[str]:
         if name == "ours":
             script = [sys.executable, *clock, str(Path(__file__).with_name("ours.py")), "--ranks", processes]
             script += ["--accelerator", "cuda" if options.device == "cuda" else "cpu"]
-            return [*script, "--rounds", str(options.rounds), *(["--precision", "bf16-mixed"] if precision else [])]
+            script += ["--precision", "bf16-mixed"] if "bf16" in how else []
+            return [*script, "--rounds", str(options.rounds), *(["--compile"] if "compile" in how else [])]
         launcher = [options.peers_python]
         if name == "pfl" and processes != "1":
             launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]

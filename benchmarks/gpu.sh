@@ -2,6 +2,7 @@
 # Everything that needs a GPU, in under 8 minutes, on a bare CUDA machine without network:
 #
 #     bash benchmarks/gpu.sh [OUT]          # results go to OUT/gpu.txt, a trace to OUT/trace.json
+#     LONG=1 bash benchmarks/gpu.sh         # 800 rounds of FedTOGA instead of 20, which takes some minutes more
 #     DEVICE=cpu bash benchmarks/gpu.sh     # the same pieces, tiny, where there is no GPU
 #
 # Carry, as wheels beside a machine that has Python >= 3.11 with torch and torchvision for its CUDA
@@ -20,8 +21,11 @@ if [ -n "${WHEELS:-}" ]; then
 fi
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 END=$((SECONDS + 470))
-ROUNDS=10 TURNS=5 TRIAL=() FEW=()
-if [ "$DEVICE" = cpu ]; then ROUNDS=2 TURNS=1 TRIAL=(--clients 2) FEW=(--samples 20); fi
+ROUNDS=20 LIMIT=40 TURNS=5 EPOCHS=5 TRIAL=() FEW=() WAYS=(--rounds 5)
+if [ "$DEVICE" = cpu ]; then
+  ROUNDS=2 TURNS=1 EPOCHS=1 TRIAL=(--clients 1) FEW=(--samples 20) WAYS=(--rounds 1 --clients 2 --only sequential)
+fi
+if [ -n "${LONG:-}" ]; then ROUNDS=800 LIMIT=600 END=$((SECONDS + 1000)); fi
 
 piece() { # seconds at most, then a command; one that fails or takes too long does not end the others
   local limit=$1 left=$((END - SECONDS))
@@ -32,17 +36,18 @@ piece() { # seconds at most, then a command; one that fails or takes too long do
 }
 
 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv 2>/dev/null || echo "no nvidia-smi"
-ours() { piece "$1" "$PYTHON" benchmarks/ours.py --accelerator "$DEVICE" --rounds "$ROUNDS" "${TRIAL[@]}" "${@:2}"; }
 
-for precision in 32-true bf16-mixed; do # one process, one client at a time and stacked
-  ours 30 --model pfl --precision $precision
-  ours 30 --model pfl --precision $precision --width 50
-  for algorithm in fedavg fedtoga; do
-    ours 30 --model lenet --algorithm $algorithm --precision $precision
-    ours 30 --model lenet --algorithm $algorithm --precision $precision --width 10
-  done
-  ours 40 --model resnet18_gn --algorithm fedtoga --precision $precision
-done
+ours() { piece "$1" "$PYTHON" benchmarks/ours.py --accelerator "$DEVICE" --rounds "$ROUNDS" "${TRIAL[@]}" "${@:2}"; }
+ways() { piece "$1" "$PYTHON" benchmarks/local_steps.py --accelerator "$DEVICE" "${FEW[@]}" "${@:2}" "${WAYS[@]}"; }
+
+# every way to train the same clients: one after another, stacked, each plain, compiled and as a CUDA graph
+ways 60 --model pfl --precision bf16-mixed --clients 50 --width 50
+ways 60 --model lenet --algorithm fedtoga --precision bf16-mixed
+ways 90 --model resnet18_gn --algorithm fedtoga --precision bf16-mixed
+ways 30 --model lenet --algorithm fedtoga --only "sequential,stacked 10"
+ways 30 --model resnet18_gn --algorithm fedtoga --only sequential
+# 10 clients x 50 steps, evaluation every 10 rounds: 800 rounds take (all rounds) x 800 / ROUNDS; LONG=1 runs them all
+ours "$LIMIT" --model resnet18_gn --algorithm fedtoga --precision bf16-mixed --epochs "$EPOCHS" --evaluate-every 10
 piece 40 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model resnet18_gn --algorithm fedtoga --rounds 2 \
   "${FEW[@]}" --profile "$OUT/trace.json"
 piece 30 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model lenet --algorithm fedtoga --rounds 3 "${FEW[@]}"

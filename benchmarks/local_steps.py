@@ -1,46 +1,42 @@
-"""What our round costs over its local steps: a bare PyTorch loop, Sequential and Stacked, interleaved in one run.
+"""Ways to train the same clients, interleaved in one run: a bare loop, and our executors, plain and compiled.
 
-    python benchmarks/local_steps.py --model lenet --rounds 7
+    OMP_NUM_THREADS=1 python benchmarks/local_steps.py --model pfl --rounds 5
+    python benchmarks/local_steps.py --model resnet18_gn --algorithm fedtoga --precision bf16-mixed --accelerator cuda
 
-All three take the same SGD steps on the same random images: 10 clients of 200 samples, batch 20, one epoch. Printed are
-the median seconds a round and their ratio to the bare loop; quote ratios only, and only from one run.
+The bare loop is FedAvg as one would write it by hand: its model reset for each client, a loss, a step, a sum. On CUDA
+there are also compiled steps that are replayed as CUDA graphs (torch.compile's reduce-overhead).
 """
 
 import argparse
-import time
+import os
 from collections.abc import Callable
 from functools import partial
-from statistics import median
+from typing import Any
 
 import torch
-import torch.nn.functional as F
+from contest import MODELS, SIZES, federation, table, take_turns, where
 from lightning.fabric import Fabric
 from torch import nn
+from torch.nn import functional as F
 
-from fl_lightning import ClientData, Dataset, Federation, Sequential, Stacked, algorithms
-from fl_lightning.data import schemes
-from fl_lightning.models import lenet, mlp, resnet18_gn
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": partial(mlp, 3 * 32 * 32, 10),
-    "lenet": lenet,
-    "resnet18_gn": resnet18_gn,
-}
-CLIENTS, SAMPLES, BATCH, LR = 10, 200, 20, 0.1
+from fl_lightning import ClientData
+from fl_lightning.allocator import keep_freed_memory
 
 
-def bare_loop(model: nn.Module, clients: ClientData) -> Callable[[], None]:
-    """One round of FedAvg as one would write it by hand: the floor."""
+def bare_loop(fabric: Fabric, model: nn.Module, clients: ClientData) -> Callable[[], None]:
+    """One round of FedAvg by hand: the floor of what Python and eager PyTorch can do with this network."""
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     def round() -> None:
         total = {name: torch.zeros_like(p) for name, p in start.items()}
-        for client in range(CLIENTS):
+        for client in range(clients.num_clients):
             model.load_state_dict(start, strict=False)
-            optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             for x, y in clients.visit(client, 0):
                 optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()
+                with fabric.autocast():
+                    loss = F.cross_entropy(model(x), y)
+                loss.backward()
                 optimizer.step()
             for name, p in model.named_parameters():
                 total[name] += p.detach()
@@ -52,37 +48,39 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", choices=MODELS, default="lenet")
-    parser.add_argument("--algorithm", choices=algorithms(), default="fedavg")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--algorithm", default="fedavg")
+    parser.add_argument("--precision", default="32-true")
+    parser.add_argument("--accelerator", default="cpu")
+    parser.add_argument("--samples", type=int, help="fewer samples a client than the benchmark's")
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--width", type=int, default=10, help="how many clients Stacked trains at once")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", help="some of the ways, as sequential,sequential compiled,stacked 10")
     options = parser.parse_args()
-    fabric = Fabric(devices=1)
-    x = torch.randint(0, 256, (CLIENTS * SAMPLES, 3, 32, 32), dtype=torch.uint8)
-    data = Dataset(x, torch.arange(len(x)) % 10, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3).to(fabric.device)
-    clients = ClientData(data, schemes.iid(data.y, CLIENTS, 0), batch_size=BATCH)
-
-    def ours(executor: Callable[..., Sequential | Stacked]) -> Callable[[], object]:
-        algorithm = algorithms()[options.algorithm]()
-        return Federation(
-            fabric, MODELS[options.model](), algorithm, clients, rounds=10**6, executor=executor
-        ).train_round
-
-    contestants: dict[str, Callable[[], object]] = {
-        "bare loop (FedAvg)": bare_loop(fabric.to_device(MODELS[options.model]()), clients),
-        f"Sequential ({options.algorithm})": ours(Sequential),
-        f"Stacked, 10 at once ({options.algorithm})": ours(partial(Stacked, width=CLIENTS)),
+    keep_freed_memory()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    fabric = Fabric(accelerator=options.accelerator, devices=1, precision=options.precision)
+    sizes: dict[str, Any] = {"samples": 500, "batch": 50, **SIZES.get(options.model, {})}
+    sizes |= {"clients": options.clients, "cohort": options.clients}
+    sizes |= {"samples": options.samples} if options.samples else {}
+    ours = partial(federation, fabric, options.model, options.algorithm, **sizes)
+    ways: dict[str, dict[str, Any]] = {
+        "sequential": {},
+        "sequential compiled": {"compiled": True},
+        f"stacked {options.width}": {"width": options.width},
+        f"stacked {options.width} compiled": {"width": options.width, "compiled": True},
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(options.rounds + 1):
-        for name, round in contestants.items():
-            started = time.perf_counter()
-            round()
-            if fabric.device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds[name].append(time.perf_counter() - started)
-    floor = median(next(iter(seconds.values()))[1:])
-    print(f"{options.model}, {fabric.device}, {torch.get_num_threads()} thread(s), median of {options.rounds} rounds")
-    for name, each in seconds.items():
-        print(f"{name:40} {median(each[1:]):8.3f} s/round   {median(each[1:]) / floor:6.2f} x")
+    if options.accelerator == "cuda":
+        ways["sequential graph"] = {"compiled": True, "mode": "reduce-overhead"}
+        ways[f"stacked {options.width} graph"] = {"width": options.width, "compiled": True, "mode": "reduce-overhead"}
+    chosen = options.only.split(",") if options.only else list(ways)
+    print(where())
+    model = fabric.to_device(MODELS[options.model]())
+    contestants: dict[str, Callable[[], Any]] = {"bare loop (FedAvg)": bare_loop(fabric, model, ours().clients)}
+    contestants |= {f"{name} ({options.algorithm})": ours(**ways[name]).train_round for name in chosen}
+    seconds = take_turns(contestants, options.rounds, options.accelerator)
+    print(f"{options.model}, {options.precision}, {fabric.device}, {torch.get_num_threads()} thread(s)")
+    print(table(seconds, sizes["clients"] * sizes["samples"]))
 
 
 if __name__ == "__main__":

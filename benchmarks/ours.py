@@ -12,12 +12,10 @@ import time
 from statistics import median
 
 import torch
-from contest import MODELS, federation
+from contest import MODELS, SIZES, evaluate, federation
 from lightning.fabric import Fabric
 
 from fl_lightning.allocator import keep_freed_memory
-
-SIZES = {"pfl": {"clients": 1000, "cohort": 50, "samples": 50, "batch": 10}}
 
 
 def main() -> None:
@@ -30,6 +28,9 @@ def main() -> None:
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--width", type=int, default=0, help="Stacked, so many clients at once; 0 is Sequential")
+    parser.add_argument("--compile", action="store_true", help="compiled local steps")
+    parser.add_argument("--epochs", type=int, default=1, help="passes of a client over its images in a round")
+    parser.add_argument("--evaluate-every", type=int, default=0, help="rounds between passes over 10,000 test images")
     parser.add_argument("--clients", type=int, help="fewer clients than the benchmark, for a trial")
     options = parser.parse_args()
     keep_freed_memory()
@@ -42,17 +43,31 @@ def main() -> None:
     sizes = dict(SIZES.get(options.model, {}))
     if options.clients:
         sizes.update(clients=options.clients, cohort=min(options.clients, sizes.get("cohort", 10)))
-    ours = federation(fabric, options.model, options.algorithm, width=options.width, **sizes)
+    ours = federation(
+        fabric,
+        options.model,
+        options.algorithm,
+        width=options.width,
+        compiled=options.compile,
+        epochs=options.epochs,
+        **sizes,
+    )
+    test = torch.randn(10_000 if options.evaluate_every else 0, 3, 32, 32, device=fabric.device)
     seconds, busy = [], []
-    for _ in range(options.rounds):
+    for round in range(options.rounds):
         started, worked = time.perf_counter(), time.process_time()
         ours.train_round()
+        if options.evaluate_every and (round + 1) % options.evaluate_every == 0:
+            evaluate(ours, test)
+        if fabric.device.type == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
         busy.append(time.process_time() - worked)
     digest = ours.w.detach().double().abs().sum().item()
     fabric.print(
         f"ours: median {median(seconds[1:]):.4f} s/round, min {min(seconds[1:]):.4f} s/round, "
-        f"CPU of this rank {median(busy[1:]):.4f} s/round, digest {digest:.6f}"
+        f"all {len(seconds)} rounds {sum(seconds):.1f} s, CPU of this rank {median(busy[1:]):.4f} s/round, "
+        f"digest {digest:.6f}"
     )
 
 

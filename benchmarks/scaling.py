@@ -7,8 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from contest import run, table, where
-from ours import SIZES
+from contest import SIZES, run, table, where
 
 
 def main() -> None:

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from contest import MODELS, federation, where
+from contest import MODELS, SIZES, evaluate, federation, where
 from lightning.fabric import Fabric
-from ours import SIZES
 from torch.profiler import profile
 
 from fl_lightning import oracle
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.allocator import keep_freed_memory
-from fl_lightning.clients import ClientStore
+from fl_lightning.client_store import ClientStore
 from fl_lightning.data import ClientData
 from fl_lightning.data.clients import Batches
 from fl_lightning.executors import sequential
@@ -41,7 +40,7 @@ PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("terms", Algorithm, ("start", "gradient", "report")),
     ("state rows", ClientStore, ("read", "write", "commit")),
     ("sums", Tally, ("add", "verdict")),
-    ("all-reduce", Federation, ("_add_up",)),
+    ("all-reduce", Federation, ("add_up",)),
     ("server", Federation, ("_move",)),
     ("evaluation", Federation, ("evaluate",)),
 ]
@@ -78,14 +77,6 @@ class Clock:
         setattr(owner, name, timed)
 
 
-def _evaluate(federation: Federation, x: torch.Tensor) -> None:
-    """One pass over as many test images as CIFAR-10 has."""
-    module = federation.load_global()
-    with torch.inference_mode(), federation.fabric.autocast():
-        for part in x.split(500):
-            module(part)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -110,7 +101,7 @@ def main() -> None:
         if options.test:
             Federation.evaluate(ours, test)
 
-    Federation.evaluate = _evaluate  # the callback's stand-in, so that it is watched like the rest
+    Federation.evaluate = evaluate  # the callback's stand-in, so that it is watched like the rest
     print(where())
     round()
     if options.profile:

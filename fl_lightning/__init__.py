@@ -2,12 +2,12 @@
 
 from fl_lightning.algorithm import Algorithm, by_size, uniform
 from fl_lightning.catalogue import algorithms
-from fl_lightning.clients import Bernoulli, FixedSize
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.divergence import Diverged
 from fl_lightning.executors import Sequential, Stacked
 from fl_lightning.federation import Federation
 from fl_lightning.oracle import ModelError
+from fl_lightning.participation import Bernoulli, FixedSize, Weighted
 from fl_lightning.schedule import Decay
 from fl_lightning.term import Term, TermError, initial, received, scalar, zeros
 from fl_lightning.vector import Layout, unit
@@ -29,6 +29,7 @@ __all__ = [
     "Stacked",
     "Term",
     "TermError",
+    "Weighted",
     "algorithms",
     "by_size",
     "initial",

@@ -60,7 +60,7 @@ def oracle_of(module: nn.Module, x: Tensor, y: Tensor) -> Evaluations:
 
     def evaluate(w: Tensor, question: Question) -> Tensor:
         def value(w: Tensor) -> Tensor:
-            b = Pass(Weighted(module, layout, buffers, w), *question.batch(x, y), question.taps)
+            b = Pass(Weighted(module, layout, buffers, layout.named(w)), *question.batch(x, y), question.taps)
             return objective(b, (lambda b: F.cross_entropy(b.out, b.y), *question.losses))[0]
 
         gradient: Tensor = torch.func.grad(value)(w)

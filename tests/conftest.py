@@ -1,8 +1,11 @@
 """Options and fixtures shared by the tests."""
 
 from pathlib import Path
+from typing import Any
 
+import lives
 import pytest
+import refusals
 import torch
 from lightning.fabric import Fabric
 
@@ -27,3 +30,11 @@ def _restore_global_state():
 @pytest.fixture
 def fabric() -> Fabric:
     return Fabric(accelerator="cpu", devices=1)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The results of `refusals.scaffold`, which is what a run must have that ended early and was gone on with."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    refusals.scaffold(folder)
+    return lives.results(folder)

@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 from problems import distances, federation, hard
 
 from fl_lightning import Federation, catalogue
-from fl_lightning.clients import ClientStore
+from fl_lightning.client_store import ClientStore
 
 ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8
 """Test accuracy after each round: the second one is the best."""
@@ -106,7 +106,7 @@ def test_a_row_takes_no_more_places_than_checkpoints_and_one(tmp_path: Path) -> 
         store.pin(str(round))
         for old in [name for name in store.pinned if name not in ("1", str(round), str(round - 1))]:
             store.unpin(old)
-    assert (tmp_path / "0.c.rows").stat().st_size == 4 * 2 * 3 * 4  # the newest two, number 1, and the next
+    assert len(list(tmp_path.iterdir())) == 4  # the newest two, number 1, and the next
     places = {name: store.pinned[name] for name in ("1", "18", "19")}
     for name, place in places.items():
         store.restore(place, places)
@@ -204,7 +204,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
         patch.setattr(torch, "save", full)
         with pytest.raises(OSError, match="No space left"):
             run(tmp_path)
-    assert set(names(tmp_path)) == {*before, ".part"}
+    assert names(tmp_path) == before
     assert same(run(tmp_path), finished[1])
 
 

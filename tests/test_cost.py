@@ -98,11 +98,11 @@ TABLE = {
     "local_only": (1, 0, 0, 1, 0),
 }
 
-CLIENTS = classification()
+CLIENTS = {dtype: classification(dtype=dtype) for dtype in (torch.float32, torch.float64)}
 
 
 def cost_of(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Cost:
-    return federation(algorithm, module=classifier(dtype=dtype), clients=CLIENTS).cost
+    return federation(algorithm, module=classifier(dtype=dtype), clients=CLIENTS[dtype]).cost
 
 
 def in_models(algorithm: Algorithm, dtype: torch.dtype = torch.float32) -> Any:

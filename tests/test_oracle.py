@@ -71,7 +71,7 @@ def test_a_loss_of_a_part_is_a_part_of_the_loss() -> None:
 
 def passed(module: nn.Module) -> Pass:
     layout = Layout(module)
-    b = Pass(Weighted(module, layout, {}, layout.read(module)), X, Y, (layout.head,))
+    b = Pass(Weighted(module, layout, {}, layout.named(layout.read(module))), X, Y, (layout.head,))
     b.earlier = (lambda b: F.cross_entropy(b.out, b.y), lambda b: 2 * b.loss + b.out.sum())
     return b
 

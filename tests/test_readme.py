@@ -21,6 +21,7 @@ README = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.splitlines()]
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.S)
 FABRICS_OWN = {"--accelerator", "--devices", "--strategy", "--precision"}
+FABRICS_OWN |= {"--num-nodes", "--node-rank", "--main-address"}
 
 
 def small(channels: int, side: int, classes: int) -> tuple[Dataset, Dataset]:

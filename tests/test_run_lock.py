@@ -88,5 +88,5 @@ def test_a_lock_whose_file_is_removed_meanwhile_is_taken_anew(tmp_path: Path, mo
 
 
 def test_a_mistake_leaves_no_lock_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "at least one round" in refused(tmp_path / "bad", capsys, "--rounds", "0")
+    assert "rounds is a whole number" in refused(tmp_path / "bad", capsys, "--rounds", "0")
     assert not (tmp_path / "bad").exists()

@@ -111,5 +111,5 @@ def test_clip_shortens_long_directions_only() -> None:
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, float("nan")])
 def test_clipping_needs_a_positive_norm(norm: float) -> None:
-    with pytest.raises(ValueError, match=f"to a positive norm, not to {norm}"):
+    with pytest.raises(ValueError, match=f"max_norm of Clip is a positive number, not {norm}"):
         Clip(norm)

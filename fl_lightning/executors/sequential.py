@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted, drawing_from
 from fl_lightning.optim import GradientTransform, Transform
 from fl_lightning.oracle import PLAIN, Oracle, Pass, Question, objective
 from fl_lightning.term import States
@@ -38,10 +38,8 @@ class Sequential(Executor):
     ) -> Iterable[Outcome]:
         """Train the clients, one after another, each when its outcome is asked for."""
         self.module.train()
-        devices = [self.w.device] if self.w.device.type == "cuda" else []
         for visit in visits:
-            with torch.random.fork_rng(devices):
-                torch.manual_seed(visit.seed)
+            with drawing_from(visit.seed, self.w.device):
                 yield self._visit(algorithm, common, visit, shared, {**buffers, **self.dropout_keys(visit.seed)})
 
     def _visit(
@@ -122,8 +120,5 @@ class _Live(Weighted):
     """The module as it is, its parameters and buffers live."""
 
     def __init__(self, module: nn.Module, layout: Layout, received: Buffers):
-        super().__init__(module, layout, received)
+        super().__init__(module, layout, received, dict(module.named_parameters()))
         self.forward = module  # type: ignore[method-assign]
-
-    def weights(self) -> dict[str, Tensor]:
-        return dict(self.module.named_parameters())

@@ -1,7 +1,7 @@
 """Several clients at once: rows of one matrix, one batched program."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -10,7 +10,8 @@ from torch.func import grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted
+from fl_lightning.executors.program import Program
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted, drawing_from
 from fl_lightning.oracle import Evaluations, ModelError, Pass, Question, objective
 from fl_lightning.term import States, TermError
 from fl_lightning.vector import Layout
@@ -25,19 +26,34 @@ class Stacked(Executor):
 
     Args:
         width: How many clients train at once.
+        compiled: The batch size whose steps are compiled where `width` clients take them together, which costs some
+            seconds once. Other steps, such as those of short last batches, run as they are. 0 compiles nothing.
+        mode: Of `torch.compile`; "reduce-overhead" replays CUDA graphs.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, *, width: int = 10, **common: Any):
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        *,
+        width: int = 10,
+        compiled: int = 0,
+        mode: str = "default",
+        **common: Any,
+    ):
         super().__init__(module, layout, **common)
         if width < 1:
             raise ValueError(f"at least one client trains at once, but width is {width}")
-        self.width = width
+        self.width, self.compiled, self.mode = width, compiled, mode
+        self._programs: dict[Algorithm, Program] = {}
 
     def __call__(
         self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
     ) -> Iterable[Outcome]:
         """Train the clients together."""
         self.module.train()
+        if self.compiled:  # or a program would hold the numbers of the round in which it was compiled
+            common = {name: _moving(fact, common["anchor"]) for name, fact in common.items()}
         own, states = _stack([dict(v.facts) for v in visits]), _stack([v.states for v in visits])
 
         def start(own: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
@@ -49,7 +65,9 @@ class Stacked(Executor):
         origin, states = vmap(start)(own, states)
         own["origin"] = origin
         received = _stack([{**buffers, **self.dropout_keys(v.seed)} for v in visits])
-        w, states, after, losses = self._steps(algorithm, common, visits, own, states, shared, received)
+        alone = drawing_from(visits[0].seed, origin.device) if len(visits) == 1 else nullcontext()
+        with alone:
+            w, states, after, losses = self._steps(algorithm, common, visits, own, states, shared, received)
         message, states = vmap(report)(w, own, states)
         for i in range(len(visits)):
             kept = {name: b[i] for name, b in after.items() if name not in self.keys}
@@ -69,15 +87,15 @@ class Stacked(Executor):
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = algorithm.local(rows)
         losses = matrix.new_zeros(len(visits))
-        direction = vmap(self._direction(algorithm, common, shared), randomness="error")
         for step in range(max(len(v.lrs) for v in visits)):
             for lr, together in _groups(visits, step):
                 batch = [visits[i].batches[step] for i in together]
-                x, y = torch.stack([x for x, _ in batch]), torch.stack([y for _, y in batch])
+                x, y = _stack([x for x, _ in batch]), _stack([y for _, y in batch])
                 of = _Rows(together, len(visits), matrix.device)
+                direction = self._direction(algorithm, compiled=len(y) == self.width and len(y[0]) == self.compiled)
                 with torch.no_grad():
                     arguments = (of.take(t) for t in (matrix, own, states, buffers, received))
-                    directions, moved, after, loss = direction(*arguments, x, y)
+                    directions, moved, after, loss = direction(*arguments, x, y, common, shared)
                     states, buffers = of.put(states, moved), of.put(buffers, after)
                     losses = of.put(losses, of.take(losses) + loss)
                 for i, g in zip(together, directions, strict=True):
@@ -88,8 +106,16 @@ class Stacked(Executor):
                 optimizer.zero_grad(set_to_none=True)
         return matrix, states, buffers, losses / losses.new_tensor([max(1, len(v.lrs)) for v in visits])
 
-    def _direction(self, algorithm: Algorithm, common: Facts, shared: Sequence[States]) -> Callable[..., Any]:
-        """One client's direction at one step, to be mapped over clients."""
+    def _direction(self, algorithm: Algorithm, compiled: bool) -> Callable[..., Any]:
+        """The directions of several clients at one step."""
+        if not compiled:
+            return _of_each(self._direction_of_one(algorithm))
+        if algorithm not in self._programs:
+            self._programs[algorithm] = Program(_of_each(self._direction_of_one(algorithm)), self.mode)
+        return self._programs[algorithm]
+
+    def _direction_of_one(self, algorithm: Algorithm) -> Callable[..., Any]:
+        """One client's direction at one step."""
 
         def one(
             w: Tensor,
@@ -99,23 +125,25 @@ class Stacked(Executor):
             received: Buffers,
             x: Tensor,
             y: Tensor,
+            common: Facts,
+            shared: Sequence[States],
         ) -> tuple[Tensor, list[States], Buffers, Tensor]:
             first: list[tuple[Buffers, Tensor]] = []
 
             def evaluate(w: Tensor, question: Question) -> Tensor:
-                def value(w: Tensor) -> tuple[Tensor, tuple[Buffers, Tensor]]:
+                def value(parts: list[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
                     moved = {name: b.clone() for name, b in buffers.items()}  # inside grad, or BatchNorm may not write
-                    network = Weighted(self.module, self.layout, received, w, moved)
+                    weights = dict(zip(self.layout.names, parts, strict=True))
+                    network = Weighted(self.module, self.layout, received, weights, moved)
                     with self.autocast():
                         b = Pass(network, *question.batch(x, y), question.taps)
                         total, task = objective(b, (self.task, *question.losses))
                     return total, (moved, task)
 
                 with _blame_model():
-                    gradient, (_, aside) = grad_and_value(value, has_aux=True)(w)
+                    gradients, (_, aside) = grad_and_value(value, has_aux=True)(self.layout.split(w))
                 first.append(aside)
-                result: Tensor = gradient
-                return result
+                return self.layout.flatten(gradients)
 
             g, states = algorithm.gradient(Evaluations(evaluate), w, {**common, **own}, states, shared)
             after, task = first[0] if first else (buffers, w.new_full((), torch.nan))
@@ -137,6 +165,22 @@ class _Rows:
         return new if self.index is None else tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
 
 
+def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
+    """From a function of one client to that of several: all arguments but the last two have a row for each."""
+
+    def each(*arguments: Any) -> Any:
+        *own, common, shared = arguments
+        if len(own[0]) > 1:
+            return vmap(one, in_dims=(*[0] * len(own), None, None), randomness="error")(*arguments)
+        return tree_map(lambda t: t[None], one(*_row(own, 0), common, shared))
+
+    return each
+
+
+def _moving(fact: Any, like: Tensor) -> Any:
+    return like.new_tensor(fact) if isinstance(fact, float | int) else fact
+
+
 def _groups(visits: Sequence[Visit], step: int) -> Iterator[tuple[float, list[int]]]:
     """Clients that can take this step together: equal batch size and learning rate."""
     groups: dict[tuple[int, float], list[int]] = {}
@@ -148,7 +192,8 @@ def _groups(visits: Sequence[Visit], step: int) -> Iterator[tuple[float, list[in
 
 
 def _stack(trees: Sequence[Any]) -> Any:
-    return tree_map(lambda *tensors: torch.stack(tensors), *trees)
+    """The trees' tensors, a row for each; a view of the only one."""
+    return tree_map(lambda *tensors: torch.stack(tensors) if len(trees) > 1 else tensors[0][None], *trees)
 
 
 def _row(tree: Any, i: int) -> Any:

@@ -1,8 +1,9 @@
 """What goes into an executor and what comes out: visits and outcomes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -91,7 +92,7 @@ class Weighted:
         module: The model.
         layout: Its flat vector.
         received: The buffers as the visit received them, where reference passes begin.
-        w: The weights.
+        weights: The trainable weights by name; those of the module where there are none.
         moved: The buffers that `forward` moves; copies of `received` if None.
     """
 
@@ -100,28 +101,24 @@ class Weighted:
         module: nn.Module,
         layout: Layout,
         received: Buffers,
-        w: Tensor | None = None,
+        weights: Mapping[str, Tensor] = MappingProxyType({}),
         moved: dict[str, Tensor] | None = None,
     ):
-        self.module, self.layout, self.received, self.w, self.moved = module, layout, received, w, moved
+        self.module, self.layout, self.received, self.weights, self.moved = module, layout, received, weights, moved
         self.head = layout.head
-
-    def weights(self) -> dict[str, Tensor]:
-        """The trainable weights by name."""
-        return self.layout.named(self.w) if self.w is not None else {}
 
     def forward(self, x: Tensor) -> Any:
         """The model's output."""
         moved = {name: b.clone() for name, b in self.received.items()} if self.moved is None else self.moved
-        return functional_call(self.module, (self.weights(), moved), (x,))
+        return functional_call(self.module, (dict(self.weights), moved), (x,))
 
     def at(self, w: Tensor) -> "Weighted":
         """The same model with weights `w`, its buffers as received."""
-        return Weighted(self.module, self.layout, self.received, w)
+        return Weighted(self.module, self.layout, self.received, self.layout.named(w))
 
     def top(self, features: Tensor, e: Tensor, fixed: bool) -> Tensor:
         """The head's output for its input `features`, its weights displaced by `e`."""
-        prefix, weights = f"{self.head}." if self.head else "", self.weights()
+        prefix, weights = f"{self.head}." if self.head else "", self.weights
         displaced = {
             name.removeprefix(prefix): (weights[name].detach() if fixed else weights[name]) + part
             for name, part in self.layout.named(e).items()
@@ -129,6 +126,14 @@ class Weighted:
         }
         out: Tensor = functional_call(self.module.get_submodule(self.head), displaced, (features,))
         return out
+
+
+@contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Let whatever a model draws from torch's own generators depend on this seed alone, and leave them as they were."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 class Executor:

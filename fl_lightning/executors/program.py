@@ -1,0 +1,80 @@
+"""A function of tensors as one compiled program."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from fl_lightning.oracle import ModelError
+from fl_lightning.term import TermError
+
+
+class Program:
+    """A function, traced down to its tensor operations once for each shape of its arguments, then compiled.
+
+    The trace goes through everything that Python does in between (terms, hooks, autocast, `torch.func` and the
+    backward pass), so what is compiled is a flat list of operations on tensors.
+
+    Args:
+        function: Takes pytrees of tensors and returns one; it must not change its arguments. What else is in them, such
+            as a layout, is taken for constant.
+        mode: Of `torch.compile`.
+    """
+
+    def __init__(self, function: Callable[..., Any], mode: str = "default"):
+        self.function, self.mode = function, mode
+        self._compiled: dict[Any, tuple[Callable[..., Any], TreeSpec]] = {}
+
+    def __call__(self, *trees: Any) -> Any:
+        """The function's value.
+
+        Raises:
+            ModelError: If it cannot be traced: it decides by the values of tensors, or calls what leaves no trace.
+        """
+        leaves, structure = tree_flatten(trees)
+        tensors = _distinct([leaf for leaf in leaves if isinstance(leaf, Tensor)])
+        key = structure, tuple((t.shape, t.stride(), t.dtype) for t in tensors)
+        if key in self._compiled:
+            run, out = self._compiled[key]
+            return tree_unflatten(run(*tensors), out)
+        try:
+            run, out = self._compile(leaves, structure, tensors)
+            values = run(*tensors)  # this is when torch.compile compiles
+        except (TermError, ModelError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise ModelError(
+                f"this local step cannot be compiled ({type(error).__name__}: {reason}): train without --compile"
+            ) from error
+        self._compiled[key] = run, out
+        return tree_unflatten(values, out)
+
+    def _compile(
+        self, leaves: Sequence[Any], structure: TreeSpec, tensors: Sequence[Tensor]
+    ) -> tuple[Callable[..., Any], TreeSpec]:
+        out: list[TreeSpec] = []
+
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            rest = iter(tensors)
+            complete = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            values, spec = tree_flatten(self.function(*tree_unflatten(complete, structure)))
+            out[:] = [spec]
+            return values
+
+        examples = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
+        compiled = torch.compile(graph, fullgraph=True, dynamic=False, mode=self.mode)
+        if self.mode != "reduce-overhead":
+            return compiled, out[0]
+        # a graph's results lie where its next replay will write, while they are the arguments of that one
+        return lambda *tensors: [result.clone() for result in compiled(*tensors)], out[0]
+
+
+def _distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors, copied where one comes twice: a program would take two arguments for one, in later calls too."""
+    seen: set[int] = set()
+    return [t.clone() if id(t) in seen or seen.add(id(t)) else t for t in tensors]  # type: ignore[func-returns-value]

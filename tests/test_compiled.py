@@ -1,0 +1,107 @@
+"""A compiled local step is the local step."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from problems import EVERY_ALGORITHM, classification, classifier, distances, federation, hard
+from torch import Tensor, nn
+
+from fl_lightning import Algorithm, ClientData, Federation, ModelError, Stacked, Term, catalogue
+from fl_lightning.oracle import Oracle
+
+TOLERANCE = 1e-10
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The traced programs, which run as they are: to compile each takes seconds."""
+    graphs: list[Any] = []
+
+    def as_traced(graph: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", as_traced)
+    return graphs
+
+
+def three_rounds(algorithm: Algorithm, **options: Any) -> Federation:
+    run = federation(hard(algorithm), **options)
+    for _ in range(3):
+        run.train_round()
+    return run
+
+
+def assert_alike(run: Federation, other: Federation) -> None:
+    assert not {name: d for name, d in distances(run, other).items() if not d <= TOLERANCE}
+
+
+def clients_of(name: str) -> ClientData:
+    """With short last batches, which are not compiled; halves of two samples for Per-FedAvg under BatchNorm."""
+    return classification((16, 10, 12, 11, 4, 6), batch_size=6) if name == "perfedavg" else classification()
+
+
+@pytest.mark.parametrize("name", EVERY_ALGORITHM)
+def test_one_trace_of_the_local_step_serves_all_rounds_clients_and_learning_rates(name: str, traces: list[Any]) -> None:
+    data = clients_of(name)
+    traced = partial(Stacked, width=1, compiled=data.batch_size)
+    plain = three_rounds(EVERY_ALGORITHM[name], clients=data)
+    assert_alike(plain, three_rounds(EVERY_ALGORITHM[name], clients=data, executor=traced))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedtoga", "fedssg", "fedrcl"])
+def test_several_clients_are_one_trace(name: str, traces: list[Any]) -> None:
+    traced = partial(Stacked, width=2, compiled=5)
+    assert_alike(three_rounds(EVERY_ALGORITHM[name]), three_rounds(EVERY_ALGORITHM[name], executor=traced))
+    assert len(traces) == 1
+
+
+def test_what_the_compiler_makes_of_it_is_the_same() -> None:
+    compiled = partial(Stacked, width=1, compiled=5)
+    assert_alike(three_rounds(catalogue.fedtoga()), three_rounds(catalogue.fedtoga(), executor=compiled))
+
+
+def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
+    three_rounds(catalogue.fedavg(), clients=classification((4, 3, 2, 4, 3, 2)), executor=partial(Stacked, compiled=5))
+    assert not traces
+
+
+class Impatient(Term):
+    """Decides by a value."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        g = oracle(w)
+        return g if float(g.norm()) > 1e-3 else 2 * g
+
+
+def test_a_step_that_cannot_be_compiled_is_one_sentence() -> None:
+    with pytest.raises(ModelError, match=r"this local step cannot be compiled .*: train without --compile"):
+        three_rounds(Algorithm(Impatient()), executor=partial(Stacked, width=1, compiled=5))
+
+
+def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no working C++ compiler found\nin any of these places")
+
+    monkeypatch.setattr(torch, "compile", lacking)
+    with pytest.raises(ModelError, match=r"\(RuntimeError: no working C\+\+ compiler found\): train without --compile"):
+        three_rounds(catalogue.fedavg(), executor=partial(Stacked, width=1, compiled=5))
+
+
+def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
+    """Random numbers that have no key: of a visit by itself they are named by the visit's seed."""
+
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = classifier(dropout=0.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x + 0.1 * torch.randn_like(x))
+
+    one_by_one = three_rounds(catalogue.fedavg(), module=Noisy())
+    assert_alike(one_by_one, three_rounds(catalogue.fedavg(), module=Noisy(), executor=partial(Stacked, width=1)))
