@@ -8,8 +8,10 @@ import pytest
 import torch
 from problems import EVERY_ALGORITHM, classification, classifier, distances, federation, hard
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fl_lightning import Algorithm, ClientData, Federation, ModelError, Stacked, Term, catalogue
+from fl_lightning.executors import matrix_products
 from fl_lightning.oracle import Oracle
 
 TOLERANCE = 1e-10
@@ -60,9 +62,60 @@ def test_several_clients_are_one_trace(name: str, traces: list[Any]) -> None:
     assert len(traces) == 1
 
 
+def descending(algorithm: Algorithm) -> Algorithm:
+    """With weight decay and no momentum: what the program does itself."""
+    return algorithm.and_then(local=partial(SGD, lr=0.1, weight_decay=0.01))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "fedsmoo", "fedtoga", "fedrcl"])
+def test_a_step_of_sgd_is_part_of_the_program(name: str, width: int, traces: list[Any]) -> None:
+    plain, traced = (
+        federation(descending(EVERY_ALGORITHM[name]), **options)
+        for options in ({}, {"executor": partial(Stacked, width=width, compiled=5)})
+    )
+    for _ in range(3):
+        plain.train_round()
+        traced.train_round()
+    assert_alike(plain, traced)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(("name", "written"), [("fedprox", 1), ("fedsam", 2)])
+def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(name: str, written: int, traces: list[Any]) -> None:
+    """New weights are put together once; SAM's norm needs the gradient besides, its second pass no perturbed vector."""
+    run = federation(descending(EVERY_ALGORITHM[name]), executor=partial(Stacked, width=1, compiled=5))
+    run.train_round()
+    assert sum(node.target is torch.ops.aten.cat.default for node in traces[0].graph.nodes) == written
+
+
+def test_large_float32_products_are_onednns_where_mkl_is_slow(
+    traces: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(matrix_products, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(matrix_products, "LEAST", 100)
+    options = {"clients": classification(dtype=torch.float32)}
+    plain, traced = (
+        three_rounds(catalogue.fedavg(), module=classifier(dtype=torch.float32), **options, **executor)
+        for executor in ({}, {"executor": partial(Stacked, width=1, compiled=5)})
+    )
+    assert max(distances(plain, traced).values()) < 1e-5
+    targets = [node.target for node in traces[0].graph.nodes]
+    assert targets.count(torch.ops.fl_lightning.product.default) == 5  # two forward, three backward
+    assert torch.ops.aten.mm.default not in targets
+
+
 def test_what_the_compiler_makes_of_it_is_the_same() -> None:
-    compiled = partial(Stacked, width=1, compiled=5)
-    assert_alike(three_rounds(catalogue.fedtoga()), three_rounds(catalogue.fedtoga(), executor=compiled))
+    plain, compiled = (
+        federation(descending(catalogue.fedtoga()), **options)
+        for options in ({}, {"executor": partial(Stacked, width=1, compiled=5)})
+    )
+    for _ in range(3):
+        plain.train_round()
+        compiled.train_round()
+    assert_alike(plain, compiled)
 
 
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from fl_lightning.executors.concatenation import with_late_concatenation
+from fl_lightning.executors.matrix_products import with_onednn
 from fl_lightning.oracle import ModelError
 from fl_lightning.term import TermError
 
@@ -67,6 +69,8 @@ class Program:
 
         examples = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
+        if tensors[0].device.type == "cpu":
+            graph = with_onednn(with_late_concatenation(graph))
         compiled = torch.compile(graph, fullgraph=True, dynamic=False, mode=self.mode)
         if self.mode != "reduce-overhead":
             return compiled, out[0]

@@ -1,0 +1,118 @@
+"""One local step of one client, and of several at once, as a function of tensors."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+from torch.optim import SGD, Optimizer
+from torch.utils._pytree import tree_map
+
+from fl_lightning.algorithm import Algorithm
+from fl_lightning.executors.program import Program
+from fl_lightning.executors.visit import Buffers, Executor, Weighted
+from fl_lightning.oracle import Evaluations, ModelError, Pass, Question, objective
+from fl_lightning.term import States, TermError
+
+Public = dict[str, Any]
+"""What all clients of a step share: the round's facts, `common`, and the server's states, `shared`."""
+
+
+class LocalStep:
+    """A local step of several clients at once, plain or compiled; all arguments but the last have a row for each.
+
+    Args:
+        executor: Whose model, loss and autocast it is.
+        algorithm: What a step is.
+        mode: Of `torch.compile`.
+
+    Attributes:
+        direction: `(w, own, states, buffers, received, x, y, public)` to the direction, the states, the buffers after
+            the first evaluation and the task's loss there.
+        compiled_direction: The same as a compiled program.
+        compiled_descent: A step of SGD too: the weights after it instead of the direction, with `public["lr"]` and the
+            weight decay `public["decay"]`, 0-dim.
+    """
+
+    def __init__(self, executor: Executor, algorithm: Algorithm, mode: str = "default"):
+        self.executor, self.algorithm = executor, algorithm
+        self.direction = _of_each(self._direction)
+        self.compiled_direction = Program(self.direction, mode)
+        self.compiled_descent = Program(_of_each(self._descent), mode)
+
+    def _direction(
+        self,
+        w: Tensor,
+        own: dict[str, Tensor],
+        states: list[States],
+        buffers: Buffers,
+        received: Buffers,
+        x: Tensor,
+        y: Tensor,
+        public: Public,
+    ) -> tuple[Tensor, list[States], Buffers, Tensor]:
+        executor, layout = self.executor, self.executor.layout
+        first: list[tuple[Buffers, Tensor]] = []
+
+        def evaluate(w: Tensor, question: Question) -> Tensor:
+            def value(parts: list[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
+                moved = {name: b.clone() for name, b in buffers.items()}  # inside grad, or BatchNorm may not write
+                weights = dict(zip(layout.names, parts, strict=True))
+                network = Weighted(executor.module, layout, received, weights, moved)
+                with executor.autocast():
+                    b = Pass(network, *question.batch(x, y), question.taps)
+                    total, task = objective(b, (executor.task, *question.losses))
+                return total, (moved, task)
+
+            with _blame_model():
+                gradients, (_, aside) = grad_and_value(value, has_aux=True)(layout.split(w))
+            first.append(aside)
+            return layout.flatten(gradients)
+
+        facts = {**public["common"], **own}
+        g, states = self.algorithm.gradient(Evaluations(evaluate), w, facts, states, public["shared"])
+        after, task = first[0] if first else (buffers, w.new_full((), torch.nan))
+        return g, states, after, task
+
+    def _descent(self, w: Tensor, *rest: Any) -> tuple[Any, ...]:
+        g, *others = self._direction(w, *rest)
+        lr, decay = rest[-1]["lr"], rest[-1]["decay"]
+        return w - lr * (g + decay * w), *others
+
+
+def weight_decay(optimizer: Optimizer) -> float | None:
+    """The weight decay of an SGD that does nothing but descend, as `compiled_descent` does; None of any other."""
+    if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
+        return None
+    group = optimizer.param_groups[0]
+    return None if group["momentum"] or group["maximize"] else float(group["weight_decay"])
+
+
+def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
+    """From a function of one client to that of several."""
+
+    def each(*arguments: Any) -> Any:
+        *own, public = arguments
+        if len(own[0]) > 1:
+            return vmap(one, in_dims=(*[0] * len(own), None), randomness="error")(*arguments)
+        alone = one(*tree_map(lambda t: t[0], own), public)
+        return tree_map(lambda t: t[None], alone)
+
+    return each
+
+
+@contextmanager
+def _blame_model() -> Iterator[None]:
+    try:
+        yield
+    except (TermError, ModelError):
+        raise
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        raise ModelError(
+            f"this model or its loss cannot run for several clients at once: {str(error).splitlines()[0]} "
+            "Train it with the sequential executor. (Dropout is fine as nn.Dropout; branches on values are not.)"
+        ) from error
