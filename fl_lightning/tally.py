@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -76,7 +77,9 @@ class Tally:
         tensors = [outcome.progress, *message, *(outcome.buffers[name] for name in self._names)]
         loss, progress = outcome.loss.to(outcome.progress), outcome.progress
         squared = weight * progress.dot(progress)  # overflows where the model's length would
-        finite = _all_below(tensors, self._sum.limit) & squared.isfinite() & ~loss.isinf()  # nan: no term asked for it
+        finite = squared.isfinite() & ~loss.isinf()  # nan: no term asked for it
+        for tensor in tensors if self._sum.limit < inf else tensors[1:]:  # progress is finite where its square is
+            finite &= _all_below(tensor, self._sum.limit)
         row = torch.stack([loss, progress.new_full((), weight), squared, progress.new_ones(()), (~finite).to(progress)])
         if self._finite_only:
             tensors, row[:-1] = [torch.where(finite, t, 0) for t in tensors], torch.where(finite, row[:-1], 0)
@@ -123,7 +126,9 @@ class Tally:
 COLUMNS = "loss", "weight", "squared", "counts", "diverged"
 
 
-def _all_below(tensors: Sequence[Tensor], limit: float) -> Tensor:
+def _all_below(tensor: Tensor, limit: float) -> Tensor | bool:
     """Whether all numbers are finite and below `limit` in size; one pass over memory."""
-    extremes = [t.aminmax() for t in tensors if t.numel()]
-    return torch.stack([(least > -limit) & (most < limit) for least, most in extremes]).all()  # false for nan
+    if not tensor.numel():
+        return True
+    least, most = tensor.aminmax()
+    return (least > -limit) & (most < limit)  # false for nan
