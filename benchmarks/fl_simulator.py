@@ -4,7 +4,8 @@
 
 FL-Simulator (github.com/woodenchild95/FL-Simulator) has no licence: fetch it yourself; nothing of it is here. Every
 contestant lives in a process of its own, set up as it ships, and they take turns. Ours is a whole round of one client,
-with server and sums. `--precision` of ours: both by default. Without `--path`, ours alone.
+with server and sums, on as many threads; `--ranks 2` adds a whole round of ten clients on two ranks of one thread, a
+tenth of which counts. `--precision` of ours: both by default. Without `--path`, ours alone.
 """
 
 import argparse
@@ -20,12 +21,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from contest import federation, table, where
+from contest import federation, run, table, where
 from lightning.fabric import Fabric
 
 from fl_lightning.allocator import keep_freed_memory
 
-SAMPLES, BATCH = 500, 50
+SAMPLES, BATCH, CLIENTS = 500, 50, 10
 THEIR_MODEL = {"lenet": "LeNet", "resnet18_gn": "ResNet18"}
 THEIR_METHOD = {"fedavg": "fedavg", "fedsam": "fedsam", "fedspeed": "fedspeed"}
 
@@ -70,6 +71,13 @@ def ours(model: str, method: str, precision: str, device: str) -> Callable[[], A
     ).train_round
 
 
+def on_ranks(model: str, method: str, precision: str, ranks: int) -> float:
+    """Seconds for each of ten clients in a round of ours on several ranks of one thread, in processes of its own."""
+    command = [sys.executable, str(Path(__file__).with_name("ours.py")), "--model", model, "--algorithm", method]
+    command += ["--ranks", str(ranks), "--precision", precision, "--like-fl-simulator", "--rounds", "3"]
+    return run(command, OMP_NUM_THREADS="1")[0] / CLIENTS
+
+
 def work(pipe: Connection, clock: str, kind: str, *arguments: Any) -> None:
     """A contestant's process: one client-epoch whenever it is asked."""
     device, now = arguments[-1], time.process_time if clock == "cpu" else time.perf_counter
@@ -92,6 +100,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU seconds of all threads")
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--ranks", type=int, default=0, help="ours on so many ranks of one thread too, on the CPU")
     options = parser.parse_args()
     print(where(), flush=True)
     context = get_context("spawn")
@@ -102,6 +111,8 @@ def main() -> None:
         for precision in options.precision.split(","):
             line_up[f"ours {method} {precision}"] = "ours", options.model, method, precision
         pipes, seconds, peaks = {}, {name: list[float]() for name in line_up}, {}
+        ranked = {f"ours {method} {p}, {options.ranks} ranks": p for p in options.precision.split(",") if options.ranks}
+        seconds |= {name: list[float]() for name in ranked}
         for name, arguments in line_up.items():
             pipes[name], end = context.Pipe()
             context.Process(target=work, args=(end, options.clock, *arguments, options.device), daemon=True).start()
@@ -110,6 +121,8 @@ def main() -> None:
                 pipe.send(True)
                 each, peaks[name] = pipe.recv()
                 seconds[name] += [each] * (turn > 0)
+            for name, precision in ranked.items() if turn else ():
+                seconds[name].append(on_ranks(options.model, method, precision, options.ranks))
         for pipe in pipes.values():
             pipe.send(False)
         print(f"{options.model}, one client-epoch of {SAMPLES} images, batch {BATCH}")

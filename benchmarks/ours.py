@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--width", type=int, default=0, help="Stacked, so many clients at once; 0 is Sequential")
     parser.add_argument("--compile", action="store_true", help="compiled local steps")
+    parser.add_argument("--like-fl-simulator", action="store_true", help="with crops, clipping and weight decay")
     parser.add_argument("--epochs", type=int, default=1, help="passes of a client over its images in a round")
     parser.add_argument("--evaluate-every", type=int, default=0, help="rounds between passes over 10,000 test images")
     parser.add_argument("--clients", type=int, help="fewer clients than the benchmark, for a trial")
