@@ -1,14 +1,14 @@
-from collections.abc import Callable
+"""Data sets, the batches of a visit, and augmentation."""
+
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
-from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, domain_folder, image_folder, schemes, sources
+from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes, sources
 
 MNIST = Path(__file__).parents[1].parent / "shared/data/mnist"
 
@@ -240,86 +240,3 @@ def test_mnist_opens_an_existing_folder():
     x = train.inputs(torch.arange(0, 60_000, 7))
     assert x.mean().item() == pytest.approx(0, abs=0.01)
     assert x.std().item() == pytest.approx(1, abs=0.01)
-
-
-def write_images(root: Path, folders: list[str], each: int = 3, size: int = 5) -> None:
-    g = np.random.default_rng(0)
-    for folder in folders:
-        (root / folder).mkdir(parents=True)
-        for number in range(each):
-            pixels = g.integers(0, 256, (size, size, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / folder / f"{number}.png")
-
-
-SPLITS = ["train/cat", "train/dog", "test/cat", "test/dog"]
-
-
-def test_an_image_folder_is_read_in_order_and_normalised(tmp_path: Path):
-    write_images(tmp_path, SPLITS)
-    train, test = image_folder(tmp_path)
-    assert train.classes == ("cat", "dog")
-    assert train.y.tolist() == test.y.tolist() == [0, 0, 0, 1, 1, 1]
-    stored = np.asarray(Image.open(tmp_path / "test/dog/1.png")).transpose(2, 0, 1)
-    assert np.array_equal(test.x[4].numpy(), stored)
-    x = train.inputs(torch.arange(6))
-    torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(x.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
-
-
-def test_an_image_folder_is_decoded_once_and_anew_when_a_file_changes(tmp_path: Path, monkeypatch):
-    write_images(tmp_path, SPLITS)
-    opened: list[Path] = []
-    open_image: Callable = Image.open
-    monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or open_image(path))
-    first, _ = image_folder(tmp_path)
-    assert opened
-    opened.clear()
-    again, _ = image_folder(tmp_path)
-    assert not opened
-    assert torch.equal(first.x, again.x)
-    assert first.mean == again.mean
-    Image.new("RGB", (5, 5), "red").save(tmp_path / "train/cat/0.png")
-    changed, _ = image_folder(tmp_path)
-    assert changed.x[0, :, 0, 0].tolist() == [255, 0, 0]
-
-
-def test_images_are_brought_to_one_size_when_asked(tmp_path: Path):
-    write_images(tmp_path, SPLITS)
-    Image.new("L", (9, 7), 128).save(tmp_path / "train/dog/9.jpg")
-    with pytest.raises(ValueError, match=r"9\.jpg has 9x7 pixels.*--data\.size"):
-        image_folder(tmp_path)
-    train, _ = image_folder(tmp_path, size=4, cache=tmp_path / "maps")
-    assert train.x.shape == (7, 3, 4, 4)
-    assert (train.x[-1] == 128).all()
-    assert [path.suffix for path in (tmp_path / "maps").iterdir()] == [""]
-
-
-def test_a_corrupted_image_is_named_and_leaves_no_map(tmp_path: Path):
-    write_images(tmp_path, SPLITS)
-    broken = tmp_path / "train/dog/1.png"
-    broken.write_bytes(broken.read_bytes()[:60])
-    with pytest.raises(ValueError, match=r"train/dog/1\.png cannot be read"):
-        image_folder(tmp_path)
-    assert not list((tmp_path / ".cache").iterdir())
-
-
-def test_a_missing_folder_is_named_with_the_layout(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"train, which is not a folder.*train/<class>"):
-        image_folder(tmp_path / "nothing")
-    write_images(tmp_path, ["train/cat", "test/cat", "test/cow"])
-    with pytest.raises(ValueError, match="test/cow"):
-        image_folder(tmp_path)
-
-
-def test_a_domain_is_held_out(tmp_path: Path):
-    write_images(tmp_path, ["art/cup", "art/pen", "photo/cup", "photo/pen", "sketch/cup"], each=4)
-    train, test = domain_folder(tmp_path, "photo")
-    assert (len(train), len(test)) == (12, 8)
-    assert train.domains is not None
-    assert train.domain_names == ("art", "photo", "sketch")
-    assert train.domains.tolist() == [0] * 8 + [2] * 4
-    assert train.y.tolist() == [0] * 4 + [1] * 4 + [0] * 4
-    x = train.inputs(torch.arange(12))
-    torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    with pytest.raises(ValueError, match="no domain 'clipart'; give one of art, photo, sketch"):
-        domain_folder(tmp_path, "clipart")
