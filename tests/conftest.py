@@ -1,5 +1,6 @@
 """Options and fixtures shared by the tests."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,16 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("runs") / "whole"
     refusals.scaffold(folder)
     return lives.results(folder)
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The traced programs, which run as they are: to compile each takes seconds."""
+    graphs: list[Any] = []
+
+    def as_traced(graph: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", as_traced)
+    return graphs

@@ -1,6 +1,5 @@
 """A compiled local step is the local step."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,19 +14,6 @@ from fl_lightning.executors import matrix_products
 from fl_lightning.oracle import Oracle
 
 TOLERANCE = 1e-10
-
-
-@pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The traced programs, which run as they are: to compile each takes seconds."""
-    graphs: list[Any] = []
-
-    def as_traced(graph: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph
-
-    monkeypatch.setattr(torch, "compile", as_traced)
-    return graphs
 
 
 def three_rounds(algorithm: Algorithm, **options: Any) -> Federation:

@@ -1,4 +1,6 @@
-"""Every recorded trajectory of the authors' code, replayed through both executors to 1e-9 in float64.
+"""Every recorded trajectory of the authors' code, replayed through all executors to 1e-9 in float64.
+
+A traced program runs as it is here, without the compiler, which takes seconds for each.
 
 `pytest tests/test_golden.py --golden DIR` replays another folder; there, a file that cannot be set up fails by name.
 """
@@ -6,6 +8,7 @@
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +24,12 @@ LOOSER = {"fedsol-fedsol-fixed-asis": 1e-6}
 """Rounding noise, blown up to full length at every first step: see README.md of the recordings."""
 
 HERE = Path(__file__).parent / "golden"
-EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=4), "stacked-by-3": partial(Stacked, width=3)}
+EXECUTORS: dict[str, dict[str, Any]] = {
+    "sequential": {},
+    "stacked": {"width": 4},
+    "stacked-by-3": {"width": 3},
+    "traced": {"width": 1, "compiled": True},
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,6 +57,7 @@ def federation(fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data
         steps=setup.steps,
         shuffle=False,
     )
+    options = EXECUTORS[executor] | ({"compiled": setup.batch_size} if "compiled" in EXECUTORS[executor] else {})
     return Federation(
         fabric,
         model(torch.from_numpy(problem["theta0"])),
@@ -57,13 +66,13 @@ def federation(fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data
         rounds=len(problem["cohorts"]),
         participation=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
         schedule=setup.schedule,
-        executor=EXECUTORS[executor],
+        executor=partial(Stacked, **options) if options else Sequential,
     )
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_replays_the_authors_trajectory(
-    golden_file: Path, executor: str, fabric: Fabric, request: pytest.FixtureRequest
+    golden_file: Path, executor: str, fabric: Fabric, request: pytest.FixtureRequest, traces: list[Any]
 ) -> None:
     assert golden_file.is_file(), f"{golden_file} holds no trajectory"
     try:
@@ -78,6 +87,7 @@ def test_replays_the_authors_trajectory(
     for theta in recorded["theta"][1:]:
         run.train_round()
         errors.append(float(np.abs(run.w.detach().numpy() - theta).max()))
+    assert bool(traces) == (executor == "traced")
     tolerance = LOOSER.get(golden_file.stem, TOLERANCE)
     assert max(errors) <= tolerance, f"largest error of each round: {errors}"
     for name in set(recorded.files) & set(setup.states):
