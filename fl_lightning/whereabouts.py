@@ -4,10 +4,12 @@ import os
 import socket
 import sys
 import threading
+import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from zlib import crc32
 
@@ -16,11 +18,15 @@ from lightning.fabric import Fabric
 GLANCE, GLANCES = 0.5, 3
 """Seconds between two looks at the others, and how many in a row must miss a rank: it may be ending as this one is."""
 
+SILENCE = 45.0
+"""Seconds without a beat after which a rank of another machine, whose processes cannot be seen, counts as ended."""
+
 
 class Whereabouts:
     """A line for each rank in a file that all of them read: a process that is killed leaves its line behind.
 
-    A line holds the rank's machine and process (0 once its rounds are over) and the clients that it is training.
+    A line holds the rank's machine and process (0 once its rounds are over), a number that goes up as long as it lives,
+    and the clients that it is training.
 
     Args:
         path: The file, in a folder that all ranks see.
@@ -30,11 +36,11 @@ class Whereabouts:
     """
 
     def __init__(self, path: Path, ranks: int, rank: int, width: int):
-        self.ranks, self.rank, self._columns = ranks, rank, 3 + width
+        self.ranks, self.rank, self._columns = ranks, rank, 4 + width
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         weakref.finalize(self, os.close, self._file)
-        self._put(0, _machine(), os.getpid(), 0, *[0] * width)
+        self._put(0, _machine(), os.getpid(), 0, 0, *[0] * width)
 
     def _put(self, column: int, *values: int) -> None:
         os.pwrite(self._file, array("q", values).tobytes(), 8 * (self.rank * self._columns + column))
@@ -45,21 +51,21 @@ class Whereabouts:
 
     def note(self, clients: Sequence[int]) -> None:
         """This rank begins to train these clients; none when it is done."""
-        self._put(2, len(clients), *clients)
+        self._put(3, len(clients), *clients)
 
     def of(self, rank: int) -> str:
         """The rank, and whom it is training, or was when it was killed."""
-        clients = self._line(rank)[3 : 3 + self._line(rank)[2]]
+        clients = self._line(rank)[4 : 4 + self._line(rank)[3]]
         plural = "s" * (len(clients) > 1)
         return f"rank {rank}" + f", training client{plural} {', '.join(map(str, clients))}" * bool(clients)
 
     def of_others(self) -> str:
         """The other ranks that are training, each with whom; an empty string if none is."""
-        return "; ".join(self.of(rank) for rank in range(self.ranks) if rank != self.rank and self._line(rank)[2])
+        return "; ".join(self.of(rank) for rank in range(self.ranks) if rank != self.rank and self._line(rank)[3])
 
     @contextmanager
     def watching(self, where: Callable[[], str]) -> Iterator[None]:
-        """End this process, with a sentence, when another rank of this machine ends before its rounds are over.
+        """End this process, with a sentence, when another rank ends before its rounds are over.
 
         The sums of the round will miss that rank, and who waits for it in an all-reduce may do so for long.
 
@@ -69,10 +75,17 @@ class Whereabouts:
         over = threading.Event()
 
         def watch() -> None:
-            missed = {rank: 0 for rank in range(self.ranks) if self._line(rank)[0] == self._line(self.rank)[0]}
-            while not over.wait(GLANCE):
+            here = {rank: self._line(rank)[0] == self._line(self.rank)[0] for rank in range(self.ranks)}
+            missed = {rank: 0 for rank in here if here[rank]}
+            heard = {rank: (-1, time.monotonic()) for rank in here if not here[rank]}
+            for beat in count(1):
+                if over.wait(GLANCE):
+                    return
+                self._put(2, beat)
                 missed = {rank: (missed[rank] + 1) * self._gone(rank) for rank in missed}
+                heard = {rank: self._hear(rank, *last) for rank, last in heard.items()}
                 gone = [rank for rank in missed if missed[rank] == GLANCES]
+                gone += [rank for rank, (_, since) in heard.items() if time.monotonic() - since > SILENCE]
                 if gone and not over.is_set():
                     if self.rank == min(rank for rank in missed if not missed[rank]):  # one of them says it
                         told = "; ".join(map(self.of, gone))
@@ -90,6 +103,11 @@ class Whereabouts:
             over.set()
             if self.ranks > 1:
                 watcher.join()
+
+    def _hear(self, rank: int, last: int, since: float) -> tuple[int, float]:
+        """A rank's last beat, and since when it is that; before its rounds and after them it need not beat."""
+        _, process, beat, *_ = self._line(rank)
+        return (last, since) if process and beat and beat == last else (beat, time.monotonic())
 
     def _gone(self, rank: int) -> bool:
         """Whether a rank of this machine has ended, though its rounds are not over."""
