@@ -1,5 +1,6 @@
 """A compiled local step is the local step."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -102,6 +103,25 @@ def test_what_the_compiler_makes_of_it_is_the_same() -> None:
         plain.train_round()
         compiled.train_round()
     assert_alike(plain, compiled)
+
+
+def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph writes its results where the last ones lay, of which some are its arguments."""
+
+    def replaying(graph: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        results: list[Tensor] = []
+
+        def replay(*tensors: Tensor) -> list[Tensor]:
+            for result in results:
+                result.zero_()
+            results[:] = graph(*tensors)
+            return results
+
+        return replay
+
+    monkeypatch.setattr(torch, "compile", replaying)
+    replayed = partial(Stacked, width=1, compiled=5, mode="reduce-overhead")
+    assert_alike(three_rounds(catalogue.scaffold()), three_rounds(catalogue.scaffold(), executor=replayed))
 
 
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
