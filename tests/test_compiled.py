@@ -108,7 +108,7 @@ def test_what_the_compiler_makes_of_it_is_the_same() -> None:
 def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CUDA graph writes its results where the last ones lay, of which some are its arguments."""
 
-    def replaying(graph: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+    def replaying(graph: Callable[..., Any], *_: Any) -> Callable[..., Any]:
         results: list[Tensor] = []
 
         def replay(*tensors: Tensor) -> list[Tensor]:
@@ -119,7 +119,7 @@ def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPat
 
         return replay
 
-    monkeypatch.setattr(torch, "compile", replaying)
+    monkeypatch.setattr(torch._inductor, "compile", replaying)
     replayed = partial(Stacked, width=1, compiled=5, mode="reduce-overhead")
     assert_alike(three_rounds(catalogue.scaffold()), three_rounds(catalogue.scaffold(), executor=replayed))
 
@@ -143,10 +143,10 @@ def test_a_step_that_cannot_be_compiled_is_one_sentence() -> None:
 
 
 def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lacking(*_: Any, **__: Any) -> Any:
+    def lacking(*_: Any) -> Any:
         raise RuntimeError("no working C++ compiler found\nin any of these places")
 
-    monkeypatch.setattr(torch, "compile", lacking)
+    monkeypatch.setattr(torch._inductor, "compile", lacking)
     with pytest.raises(ModelError, match=r"\(RuntimeError: no working C\+\+ compiler found\): train without --compile"):
         three_rounds(catalogue.fedavg(), executor=partial(Stacked, width=1, compiled=5))
 

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._inductor
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fl_lightning.executors.concatenation import with_late_concatenation
 from fl_lightning.executors.matrix_products import with_onednn
+from fl_lightning.executors.pooling import with_vector_pooling
 from fl_lightning.oracle import ModelError
 from fl_lightning.term import TermError
 
@@ -44,7 +46,7 @@ class Program:
             return tree_unflatten(run(*tensors), out)
         try:
             run, out = self._compile(leaves, structure, tensors)
-            values = run(*tensors)  # this is when torch.compile compiles
+            values = run(*tensors)
         except (TermError, ModelError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -70,12 +72,20 @@ class Program:
         examples = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         if tensors[0].device.type == "cpu":
-            graph = with_onednn(with_late_concatenation(graph))
-        compiled = torch.compile(graph, fullgraph=True, dynamic=False, mode=self.mode)
-        if self.mode != "reduce-overhead":
-            return compiled, out[0]
-        # a graph's results lie where its next replay will write, while they are the arguments of that one
-        return lambda *tensors: [result.clone() for result in compiled(*tensors)], out[0]
+            graph = with_vector_pooling(with_onednn(with_late_concatenation(graph)), examples)
+        # not torch.compile, which checks at every call what the key above says already, for 2 to 5 % of a small step
+        compiled = torch._inductor.compile(graph, list(tensors), torch._inductor.list_mode_options(self.mode))
+        return _replayed(compiled) if self.mode == "reduce-overhead" else compiled, out[0]
+
+
+def _replayed(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """A CUDA graph whose results stay: they lie where its next replay will write, while they are its arguments."""
+
+    def replay(*tensors: Tensor) -> list[Tensor]:
+        torch.compiler.cudagraph_mark_step_begin()
+        return [result.clone() for result in graph(*tensors)]
+
+    return replay
 
 
 def _distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
