@@ -25,8 +25,8 @@ from typing import Any
 from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
-from fl_lightning.client_store import ClientStore
 from fl_lightning.executors import Sequential
+from fl_lightning.row_files import RowFiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -34,7 +34,7 @@ import lives
 
 STAGES: dict[str, tuple[Any, str]] = {
     "training": (Sequential, "_visit"),
-    "the store's writes": (ClientStore, "write"),
+    "the store's writes": (RowFiles, "write"),
     "the checkpoint's writes": (Checkpoint, "_save"),
     "the all-reduce": (Fabric, "all_reduce"),
 }

@@ -38,7 +38,7 @@ PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("gradient", torch.autograd, ("grad",)),
     ("optimizer", torch.optim.SGD, ("step",)),
     ("terms", Algorithm, ("start", "gradient", "report")),
-    ("state rows", ClientStore, ("read", "write", "commit")),
+    ("state rows", ClientStore, ("prefetch", "read", "write", "settle", "commit")),
     ("sums", Tally, ("add", "verdict")),
     ("all-reduce", Federation, ("add_up",)),
     ("server", Federation, ("_move",)),

@@ -3,7 +3,9 @@
 import platform
 import shutil
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from tempfile import mkdtemp
@@ -29,14 +31,19 @@ class ClientStore:
     places while one checkpoint is kept, never more than k + 1 with k of them, and fewer where rows have not changed
     in between.
 
-    All ranks call `commit`, `pin` and `unpin` alike; a row is written by the one rank that trains the client. A row is
-    read and written whole, and on a device both wait for the copy, so nothing sees a row that is on its way.
+    All ranks call `commit`, `pin` and `unpin` alike; a row is written by the one rank that trains the client.
+
+    Rows are read and written whole, in the order of the calls, by a thread that begins with the first of them and ends
+    with the store, so that clients can train meanwhile: `prefetch` says whose rows are read next, and `settle` waits
+    for those that were written, before another rank may read them. To and from a GPU they go through pinned memory, in
+    the order of what it computes, so that the program need not wait for it.
 
     Args:
         folder: Where the files lie; made with the first row.
         num_clients: Number of rows.
         begin: States as they would begin, one dictionary a term: names, shapes and dtypes of the rows.
-        memory: Bytes of rows that may stay in the machine's memory; None leaves it to the system.
+        memory: Bytes of rows that may stay in the machine's memory, besides those on their way between file and client;
+            None leaves it to the system.
         ranks: How many ranks of the machine share that, each with a store of the same folder.
 
     Attributes:
@@ -56,7 +63,12 @@ class ClientStore:
         lengths = [_length(*kind) for states in self._begin for kind in states.values()]
         self.row = sum(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)
         self._files = RowFiles(folder, self.row, None if memory is None else memory // ranks)
-        self._staged = torch.zeros(self.row, dtype=torch.uint8)
+        devices = {state.device for states in begin for state in states.values()}
+        self._gpu = next((device for device in devices if device.type == "cuda"), None)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="client-rows")
+        self._ahead: dict[int, Future[Tensor]] = {}  # by client: rows that are read before they are asked for
+        self._behind: list[Future[None]] = []  # rows that are written
+        self._spare: list[Tensor] = []  # memory that rows were written from
 
     def _states(self, row: Tensor) -> list[States]:
         """The states in a row of bytes, as views."""
@@ -74,22 +86,63 @@ class ClientStore:
         """Whether this client has been visited before."""
         return bool(self.place[client] >= 0)
 
+    def prefetch(self, clients: Iterable[int]) -> None:
+        """Begin to read the rows of these clients, in the order of their visits; who was never visited has none."""
+        for client in clients if self.row else ():
+            if client not in self._ahead and self.has(client):
+                self._ahead[client] = self._begin_to_read(client)
+
+    def _begin_to_read(self, client: int) -> "Future[Tensor]":
+        row = torch.empty(self.row, dtype=torch.uint8, pin_memory=self._gpu is not None)
+        return self._thread.submit(self._files.read, int(self.place[client]), client, row)
+
     def read(self, client: int, device: torch.device) -> list[States]:
-        """The client's states, one dictionary a term, copied to the device."""
-        row = self._files.read(int(self.place[client]), client) if self.row else self._staged
-        return self._states(row.to(device))
+        """The client's states, one dictionary a term, copied to the device.
+
+        Raises:
+            OSError: If the file does not hold them.
+        """
+        if not self.row:
+            return [{} for _ in self._begin]
+        row = (self._ahead.pop(client, None) or self._begin_to_read(client)).result()
+        # PyTorch gives pinned memory out again only once the copies from it are done
+        return self._states(row.to(device, non_blocking=self._gpu is not None))
 
     def write(self, client: int, states: Sequence[States]) -> None:
-        """Write the client's row; it counts from the next `commit` on. States that are not kept are passed over."""
+        """Begin to write the client's row; `settle` tells whether it arrived, and it counts from the next `commit` on.
+
+        The states may change from now on; those that are not kept are passed over.
+        """
         if not self.row:
             return
-        for term, values in zip(self._states(self._staged), states, strict=True):
+        self._ahead.pop(client, None)  # what was read ahead is out of date
+        pinned = self._gpu is not None
+        row = self._spare.pop() if self._spare else torch.zeros(self.row, dtype=torch.uint8, pin_memory=pinned)
+        for term, values in zip(self._states(row), states, strict=True):
             for name, state in term.items():
-                state.copy_(values[name].detach())  # from a device this waits until it is here
-        self._files.write(int(self._free(torch.tensor([client]))), client, self._staged)
+                state.copy_(values[name].detach(), non_blocking=pinned)
+        here = torch.cuda.current_stream(self._gpu).record_event(torch.cuda.Event(blocking=True)) if pinned else None
+        place = int(self._free(torch.tensor([client])))
+        self._behind.append(self._thread.submit(_write, self._files, place, client, row, here, self._spare))
+
+    def settle(self, but: int = 0) -> None:
+        """Wait until the rows that were written are in their files, where every rank can read them.
+
+        Args:
+            but: So many of those written last may still be on their way.
+
+        Raises:
+            OSError: If one of them could not be written.
+        """
+        first = max(0, len(self._behind) - but)
+        behind, self._behind = self._behind[:first], self._behind[first:]
+        if failed := [error for written in behind if (error := written.exception())]:  # having waited for all of them
+            raise failed[0]
 
     def commit(self, clients: Sequence[int]) -> None:
-        """Let the rows that were written for these clients count: once a round, on every rank."""
+        """Let the rows that were written for these clients count: once a round, on every rank, after all settled."""
+        self.settle()
+        self._ahead.clear()
         cohort = torch.tensor(clients, dtype=torch.long)
         self.place[cohort] = self._free(cohort)
 
@@ -103,14 +156,17 @@ class ClientStore:
 
     def used(self) -> int:
         """Bytes that the rows take on disk now."""
+        self.settle()
         return self._files.used()
 
     def flush(self) -> None:
         """Put the rows of this machine on disk, before a checkpoint says that they are there."""
+        self.settle()
         self._files.flush()
 
     def pin(self, checkpoint: str = "last") -> None:
         """A checkpoint refers to the rows as they are now, in place of one of the same name: write elsewhere."""
+        self.settle()
         self.pinned[checkpoint] = self.place.clone()
 
     def unpin(self, checkpoint: str) -> None:
@@ -131,6 +187,9 @@ class ClientStore:
             raise ValueError(
                 f"the checkpoint refers to clients' states in {self.folder}, where there were none: resume there"
             )
+        with suppress(Exception):  # what was still being written counts no more
+            self.settle()
+        self._ahead.clear()
         self.place = place.to(torch.int8).clone()
         self.pinned = {"last": self.place.clone()} if pinned is None else dict(pinned)
 
@@ -151,8 +210,23 @@ def open_store(
     folder = Path(fabric.broadcast(str(folder or f"{temporary}/rows")))
     store = ClientStore(folder, num_clients, begin, memory, 1 if memory is None else _ranks_here(fabric))
     if temporary:
-        weakref.finalize(store, shutil.rmtree, temporary, ignore_errors=True)
+        weakref.finalize(store, _remove, temporary, store._thread)
     return store
+
+
+def _remove(folder: Path, thread: ThreadPoolExecutor) -> None:
+    with suppress(RuntimeError):  # the thread itself may be the one that finds the store gone
+        thread.shutdown(cancel_futures=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(
+    files: RowFiles, place: int, client: int, row: Tensor, here: torch.cuda.Event | None, spare: list[Tensor]
+) -> None:
+    if here is not None:
+        here.synchronize()
+    files.write(place, client, row)
+    spare.append(row)
 
 
 def _ranks_here(fabric: Fabric) -> int:

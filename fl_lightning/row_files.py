@@ -8,7 +8,6 @@ from itertools import groupby
 from mmap import PAGESIZE
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 
@@ -48,13 +47,12 @@ class RowFiles:
             with _open(path, os.O_RDONLY) as file:
                 _let_go(file)
 
-    def read(self, place: int, client: int) -> Tensor:
-        """The row, (bytes,) uint8, in memory of its own.
+    def read(self, place: int, client: int, content: Tensor) -> Tensor:
+        """Read the row into `content`, (bytes,) uint8 on the CPU, and return that.
 
         Raises:
             OSError: If the file does not hold it.
         """
-        content = torch.empty(self._row, dtype=torch.uint8)
         self._make_room(place, client)
         with self._opened(place, os.O_RDONLY) as file:
             self._move(lambda part, offset: os.preadv(file, [part], offset), client, content)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,12 +31,20 @@ def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any
     _check(cohort, federation)
     weights, skips = weights_of(federation, cohort), federation.on_divergence == "skip-client"
     tally = Tally(common["anchor"], federation.message, federation.buffers, len(cohort), federation.sums, skips)
-    for group in _mine(federation, cohort):
+    store, behind = federation.store, list[int]()
+    for group, ahead in pairwise([*_mine(federation, cohort), []]):
+        clients = [cohort[k] for k in group]
+        store.prefetch(cohort[k] for k in [*group, *ahead])
         visits = {k: partial(_visit, federation, cohort[k], weights[k], common["anchor"]) for k in group}
-        with _blame(federation, [cohort[k] for k in group]):
+        with _blame(federation, clients):
             for k, visit, outcome in _trained(federation, visits, common):
                 finite = tally.add(outcome, float(weights[k]), k)
-                federation.store.write(cohort[k], _kept(visit, outcome, finite) if skips else outcome.states)
+                store.write(cohort[k], _kept(visit, outcome, finite) if skips else outcome.states)
+        with _blame(federation, behind):  # their rows were written while these clients trained
+            store.settle(but=len(clients))
+        behind = clients
+    with _blame(federation, behind):
+        store.settle()
     if federation.asked_to_stop:
         tally.ask_to_stop()
     return tally

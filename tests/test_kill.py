@@ -15,6 +15,7 @@ from lightning.fabric import Fabric
 from fl_lightning.client_store import ClientStore
 from fl_lightning.executors import Sequential
 from fl_lightning.loggers import MetricsTable
+from fl_lightning.row_files import RowFiles
 
 ROUNDS = tuple(range(1, 8))
 
@@ -34,9 +35,11 @@ def never_killed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], di
     return results
 
 
-def write_half(write: Any, file: int, row: memoryview, offset: int) -> None:
+def write_half(write: Any, files: RowFiles, place: int, client: int, row: torch.Tensor) -> None:
     """Die in the middle of a client's row."""
-    write(file, row[: len(row) // 2], offset)
+    half = row.clone()
+    half[len(row) // 2 :] = 7  # what was never written
+    write(files, place, client, half)
     lives.die()
 
 
@@ -52,7 +55,7 @@ def save_half(save: Any, state: Any, file: BinaryIO) -> None:
 POINTS = {
     "before the first checkpoint": lives.at_call(1, Checkpoint, "on_fit_start"),
     "in training": lives.at_call(6, Sequential, "_visit"),
-    "in the store's write": lives.at_call(11, os, "pwrite", write_half),
+    "in the store's write": lives.at_call(11, RowFiles, "write", write_half),
     "before the row of metrics that a checkpoint would follow": lives.at_call(2, MetricsTable, "log_metrics"),
     "before the old checkpoint goes": lives.at_call(1, Path, "unlink"),
     "after the old checkpoint went": lives.at_call(1, ClientStore, "unpin"),
