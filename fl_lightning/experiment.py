@@ -1,11 +1,11 @@
 """Experiment: what a recipe is made of, from the command line to the last checkpoint."""
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from inspect import isfunction
+from math import ceil
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -29,10 +29,12 @@ from fl_lightning.executors import Executor, Sequential, Stacked
 from fl_lightning.failure import Named, in_one_sentence
 from fl_lightning.federation import Federation
 from fl_lightning.loggers import MetricsTable
+from fl_lightning.machine import under_fabric_run
 from fl_lightning.options import Launch, Options
 from fl_lightning.oracle import ModelError
-from fl_lightning.participation import participation
+from fl_lightning.participation import FixedSize, participation
 from fl_lightning.randomness import derived_seed
+from fl_lightning.ranks import launched
 from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.schedule import Decay
 from fl_lightning.supervision import STOPPED, ending_with_the_launcher, heeding_signals, launched_by_the_first_rank
@@ -53,8 +55,10 @@ class Experiment:
         partition: The default partition scheme, likewise.
         augment: How training images are augmented by default.
         callbacks: Callbacks of your own, called after the recipe's.
+        small: Whether a round takes so few milliseconds that `--devices auto` is one rank of one thread.
         doc: The recipe's docstring, shown by `--help`.
-        argv: The command line without the program; that of the process if None.
+        argv: The command line without the program; that of the process if None. With another one `--devices auto` is a
+            single rank: other ranks would run the program around it too.
         **defaults: Options whose default differs from `Options`.
 
     Attributes:
@@ -71,10 +75,12 @@ class Experiment:
         partition: str | Mapping[str, Any] = "dirichlet",
         augment: CropFlip | None = None,
         callbacks: Sequence[Any] = (),
+        small: bool = False,
         doc: str | None = None,
         argv: Sequence[str] | None = None,
         **defaults: Any,
     ):
+        self._alone, self._small = argv is not None, small
         argv = sys.argv[1:] if argv is None else list(argv)
         parts = {
             "data": _part({f.__name__: f for f in data}, data[0].__name__, "root"),
@@ -87,11 +93,11 @@ class Experiment:
                 for name, module in add_ons.PARTS.items()
             },
         }
-        groups: list[type] = [Options] if _under_fabric_run() else [Options, Launch]
+        groups: list[type] = [Options] if under_fabric_run() else [Options, Launch]
         self._default_of = {name: part.default for name, part in parts.items()}
         values, self.chosen = cli.parse(groups, parts, RunFolder.arguments(argv), doc or "", **defaults)
-        self._launch = {f.name: values.pop(f.name) for f in fields(Launch) if f.name in values}
         with in_one_sentence():
+            self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})
             self.options = Options(**values)
         self.callbacks = callbacks
 
@@ -170,13 +176,14 @@ class Experiment:
     def fabric(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
         """A launched Fabric, as the command line has it."""
         keep_freed_memory()
+        o, own = self.options, {"loggers": loggers, "callbacks": callbacks}
+        visits = FixedSize(o.participation).largest(o.clients)
+        if o.deterministic and o.executor == "stacked":
+            visits = ceil(visits / o.width)  # whole groups go to a rank
         try:
-            fabric = Fabric(**self._launch, loggers=loggers, callbacks=callbacks)
+            return launched(self._launch, visits, alone=self._alone, small=self._small, **own)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             cli.fail(" ".join(str(error).split()))
-        if not _under_fabric_run():
-            fabric.launch()
-        return fabric
 
     def load(self) -> tuple[Dataset, Dataset]:
         """The training and the test set of the chosen source."""
@@ -257,15 +264,15 @@ class Experiment:
         """What is about to run, for people."""
         o, names = self.options, {name: c.name for name, c in self.chosen.items()}
         cost, d = federation.cost, sum(p.numel() for p in federation.module.parameters())
-        budget = Budget.of(federation, o.keep_checkpoints)
+        budget, device = Budget.of(federation, o.keep_checkpoints), federation.w.device.type
+        threads = f", {torch.get_num_threads()} thread(s) each" if device == "cpu" else ""
         return "\n".join(
             [
                 f"{self.method} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
                 f"{o.clients} clients, {o.participation:.3g} of them a round, {o.rounds} rounds, seed {o.seed}",
                 f"{names['model']}: {d:,} parameters; a client sends {cost.uplink / d:.3g} and receives "
                 f"{cost.downlink / d:.3g} times that, keeps {cost.client_state / d:.3g} times, and evaluates "
-                f"{cost.gradients} gradient(s) a step; {federation.fabric.world_size} rank(s) on "
-                f"{federation.w.device.type}",
+                f"{cost.gradients} gradient(s) a step; {federation.fabric.world_size} rank(s) on {device}{threads}",
                 *([f"{self.method}, {budget}"] if budget.row else []),
                 partition.describe(train.y, train.classes),
             ]
@@ -292,7 +299,3 @@ def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
     """The public functions of a module, in its order."""
     own = {name: f for name, f in vars(module).items() if isfunction(f) and name[0] != "_"}
     return {name: f for name, f in own.items() if f.__module__ == module.__name__}
-
-
-def _under_fabric_run() -> bool:
-    return os.environ.get("LT_CLI_USED") == "1"

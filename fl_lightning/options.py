@@ -1,5 +1,6 @@
 """The options that every recipe has."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,17 +101,26 @@ class Launch:
 
     Attributes:
         accelerator: Which hardware, e.g. cpu, cuda or auto.
-        devices: How many devices, or which.
+        devices: How many ranks, or which GPUs, or auto: as many as a launcher such as torchrun has started; else one
+            GPU, or on a CPU a rank a core, but no more than clients in a round, and 3 GiB of free memory for each.
+            Ranks on a CPU share its cores as threads, unless OMP_NUM_THREADS says how many each has.
         num_nodes: On how many machines this program is started (see "Several machines" in the README).
         strategy: How ranks talk, e.g. auto or ddp.
         precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
     """
 
     accelerator: str = "auto"
-    devices: str = "1"
+    devices: str = "auto"
     num_nodes: Count = 1
     strategy: str = "auto"
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not re.fullmatch(r"auto|-1|0*[1-9]\d*|\d+(,\d+)*,|\d+(,\d+)+", self.devices):
+            raise ValueError(
+                f"devices is auto, or a number of ranks of at least 1, or which GPUs, e.g. 0,2, not {self.devices!r}"
+            )
 
 
 HARMLESS = frozenset({"rounds", "evaluate_every", "personalise", "finetune_lr", "data_dir", "executor", "width"}) | {

@@ -2,9 +2,9 @@
 
 Run it:
 
-    fabric run recipes/cifar10.py --algorithm fedtoga --algorithm.rho 0.1
+    python recipes/cifar10.py --algorithm fedtoga --algorithm.rho 0.1
     fabric run recipes/cifar10.py --model resnet18_gn --partition.alpha none --partition.classes 3
-    fabric run recipes/cifar10.py --accelerator cuda --devices 4 --strategy ddp --precision bf16-mixed
+    fabric run recipes/cifar10.py --accelerator cuda --devices 4 --precision bf16-mixed
 
 The papers let the learning rate of FedDyn, FedSMOO and FedLESAM-D decay more slowly: `--lr-decay 0.9995`.
 """

@@ -2,7 +2,7 @@
 
 Run it:
 
-    fabric run recipes/cifar100.py --algorithm fedlesam_s
+    python recipes/cifar100.py --algorithm fedlesam_s
     fabric run recipes/cifar100.py --partition class_priors --partition.classes 10 --partition.alpha none
 """
 

@@ -28,6 +28,7 @@ def main() -> None:
         lr_decay=0.998,
         weight_decay=1e-3,
         clip=10.0,
+        small=True,
         doc=__doc__,
     ).run()
 

@@ -2,7 +2,7 @@
 
 Run it:
 
-    fabric run recipes/image_folder.py --data-dir path/to/folder
+    python recipes/image_folder.py --data-dir path/to/folder
     fabric run recipes/image_folder.py --data-dir path/to/folder --data.size 64 --model resnet18_gn
 
 Or folders <domain>/<class>/*.jpg, one domain a group of clients, another one held out for testing:

@@ -2,7 +2,7 @@
 
 Run it:
 
-    fabric run recipes/mnist.py
+    python recipes/mnist.py
     fabric run recipes/mnist.py --data emnist_letters_aj --model.hidden 100,100 --algorithm feddyn
     fabric run recipes/mnist.py --data-dir path/to/data --partition iid
 """

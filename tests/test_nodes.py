@@ -22,12 +22,12 @@ Launch = Callable[[int, int], tuple[list[str], dict[str, str]]]
 
 
 def fabric_run(node: int, port: int) -> tuple[list[str], dict[str, str]]:
-    ranks = ["--accelerator", "cpu", "--strategy", "ddp", "--devices", "1", "--num-nodes", "2"]
+    ranks = ["--accelerator", "cpu", "--devices", "1", "--num-nodes", "2"]
     where = ["--node-rank", str(node), "--main-address", "127.0.0.1", "--main-port", str(port)]
     return [f"{BINARIES}/fabric", "run", *ranks, *where, "recipes/digits.py"], {}
 
 
-PYTHON = ["recipes/digits.py", "--accelerator", "cpu", "--strategy", "ddp", "--devices", "1", "--num-nodes", "2"]
+PYTHON = ["recipes/digits.py", "--accelerator", "cpu", "--num-nodes", "2"]
 
 
 def torchrun(node: int, port: int) -> tuple[list[str], dict[str, str]]:
@@ -38,7 +38,7 @@ def torchrun(node: int, port: int) -> tuple[list[str], dict[str, str]]:
 def slurm(node: int, port: int) -> tuple[list[str], dict[str, str]]:
     """What `srun` sets for each task."""
     variables = {"NTASKS": 2, "NTASKS_PER_NODE": 1, "NNODES": 2, "PROCID": node, "LOCALID": 0, "NODEID": node}
-    named = {"JOB_ID": "1", "JOB_NAME": "digits", "NODELIST": "127.0.0.1"}
+    named = {"JOB_ID": "1", "STEP_ID": "0", "JOB_NAME": "digits", "NODELIST": "127.0.0.1"}
     environment = {f"SLURM_{name}": str(value) for name, value in {**variables, **named}.items()}
     return [sys.executable, *PYTHON], {**environment, "MASTER_PORT": str(port)}
 

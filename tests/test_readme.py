@@ -22,6 +22,7 @@ COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.S)
 FABRICS_OWN = {"--accelerator", "--devices", "--strategy", "--precision"}
 FABRICS_OWN |= {"--num-nodes", "--node-rank", "--main-address"}
+ALONE = "--accelerator", "cpu", "--devices", "1"
 
 
 def small(channels: int, side: int, classes: int) -> tuple[Dataset, Dataset]:
@@ -70,7 +71,7 @@ def test_a_command_with_fabric_run(
 ) -> None:
     """In this process, one round; `fabric run` itself is below."""
     recipe, *arguments = shlex.split(command.removeprefix("fabric run "))
-    run_here(recipe, [*without_fabrics_own(arguments), "--accelerator", "cpu", "--rounds", "1"], monkeypatch)
+    run_here(recipe, [*without_fabrics_own(arguments), *ALONE, "--rounds", "1"], monkeypatch)
     assert "round 1/1  accuracy" in capsys.readouterr().out
 
 
@@ -114,7 +115,7 @@ def fabric_run(*arguments: str, cwd: Path) -> str:
 def test_fabric_run_gives_the_same_model_on_one_rank_and_on_two(workplace: Path) -> None:
     common = ["--algorithm", "fedtoga", "--rounds", "5", "--evaluate-every", "5"]
     (workplace / "runs/digits/fedtoga-0").mkdir(parents=True)  # the second rank does not know which folder is free
-    ranks = ["--accelerator", "cpu", "--devices", "2", "--strategy", "ddp", "--main-port", str(_free_port())]
+    ranks = ["--accelerator", "cpu", "--devices", "2", "--main-port", str(_free_port())]
     assert "1 rank(s)" in fabric_run("recipes/digits.py", *common, "--run-dir", "one", cwd=workplace)
     assert "2 rank(s)" in fabric_run("recipes/digits.py", *ranks, *common, cwd=workplace)
     one, two = (torch.load(workplace / run / "model.pt", weights_only=True) for run in ("one", "runs/digits/fedtoga-1"))

@@ -1,0 +1,77 @@
+"""What this process may use of its machine: processor cores, memory, threads."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MEMORY_OF_A_RANK = 3 * 1024**3
+"""Bytes that a rank is reckoned with: those of ResNet-18 on CIFAR-10, rounded up; LeNet's takes a fifth."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this process may use of its machine.
+
+    Attributes:
+        cores: Processor cores: those that it may run on, and no more than its control groups' quota (cgroup v2).
+        memory: Bytes available, and no more than its control groups' limit.
+        threads: Threads of a rank by OMP_NUM_THREADS; None where no user has set it.
+    """
+
+    cores: int
+    memory: int
+    threads: int | None = None
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """This one."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        shares = [limit.split() for limit in limits("cpu.max")]
+        quota = [max(1, int(busy) // int(period)) for busy, period in shares if busy != "max"]
+        limited = [int(limit) for limit in limits("memory.max") if limit != "max"]
+        return cls(min([cores, *quota]), min([_available(), *limited]), _threads(cores))
+
+    def ranks(self, clients: int) -> int:
+        """How many ranks pay: as many as cores, but no more than clients in a round, and 3 GiB of memory for each.
+
+        Where OMP_NUM_THREADS names the threads of a rank, all ranks together have as many as there are cores.
+        """
+        return max(1, min(self.cores // (self.threads or 1), clients, self.memory // MEMORY_OF_A_RANK))
+
+
+def under_fabric_run() -> bool:
+    """Whether this process was started by `fabric run`, which gives Fabric its options itself."""
+    return os.environ.get("LT_CLI_USED") == "1"
+
+
+def limits(
+    name: str, groups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")
+) -> Iterator[str]:
+    """What a file of cgroup v2 says in the group of this process and in those above it, where there are any."""
+    try:
+        mine = next((line[3:] for line in process.read_text().splitlines() if line.startswith("0::")), None)
+    except OSError:
+        return
+    group = groups / (mine or "").lstrip("/")
+    for folder in (group, *group.parents):
+        if folder.is_relative_to(groups) and (folder / name).is_file():
+            yield (folder / name).read_text().strip()
+
+
+def _threads(cores: int) -> int | None:
+    named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if not named.isdigit() or int(named) < 1:
+        return None
+    # `fabric run` itself sets it to all cores, however many ranks it starts
+    return None if under_fabric_run() and int(named) == cores else int(named)
+
+
+def _available() -> int:
+    """Bytes of memory that programs can still have; endless where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return sys.maxsize
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), sys.maxsize)

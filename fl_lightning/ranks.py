@@ -1,0 +1,167 @@
+"""How many ranks train a run on this machine, who starts them, and how many threads each of them has."""
+
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.accelerators.cuda import CUDAAccelerator
+from lightning.fabric.accelerators.mps import MPSAccelerator
+from lightning.fabric.accelerators.xla import XLAAccelerator
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from lightning.fabric.plugins.environments.lsf import LSFEnvironment
+from lightning.fabric.plugins.environments.mpi import MPIEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+
+from fl_lightning.machine import Machine, under_fabric_run
+from fl_lightning.options import Launch
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Who has started this process as one of the run's ranks, and so decided how many there are.
+
+    Attributes:
+        ranks: How many it has started on this machine.
+        flags: How it is told to start {} ranks; empty where no user tells it.
+        cores: Cores that it has given each rank; None where it says nothing.
+    """
+
+    ranks: int
+    flags: str = ""
+    cores: int | None = None
+
+    @classmethod
+    def of_this_process(cls, num_nodes: int) -> "Launcher | None":
+        """That of this process; None if this program is to start the other ranks itself."""
+        e = os.environ
+        if under_fabric_run():
+            return cls(int(e.get("LOCAL_WORLD_SIZE", "1")), "--devices {} to fabric run")
+        if TorchElasticEnvironment.detect():
+            return cls(int(e.get("LOCAL_WORLD_SIZE", "1")), "--nproc-per-node {} to torchrun")
+        if SLURMEnvironment.detect():
+            # a batch script without srun is one rank, and Fabric then refuses to wait for SLURM_NTASKS
+            ranks = int(e["SLURM_NTASKS"]) // int(e.get("SLURM_NNODES", "1")) if "SLURM_STEP_ID" in e else 1
+            cores = e.get("SLURM_CPUS_PER_TASK")
+            return cls(ranks, "--ntasks-per-node {} --cpus-per-task 1 to srun", int(cores) if cores else None)
+        for other in (LSFEnvironment, MPIEnvironment):
+            if other.detect():
+                return cls(other().world_size() // num_nodes)
+        if "LOCAL_RANK" in e:  # Lightning, from the first rank
+            return cls(int(e.get("WORLD_SIZE", "1")) // num_nodes)
+        return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ranks of a run on this machine.
+
+    Attributes:
+        devices: What Fabric is told.
+        ranks: How many train on processor cores; None for other devices.
+        threads: Of each rank; None leaves them as they are.
+        note: What the user should know; empty if nothing.
+    """
+
+    devices: str
+    ranks: int | None = None
+    threads: int | None = None
+    note: str = ""
+
+    @classmethod
+    def make(
+        cls,
+        devices: str,
+        cpu: bool,
+        clients: int,
+        machine: Machine,
+        launcher: Launcher | None = None,
+        alone: bool = False,
+        small: bool = False,
+    ) -> "Plan":
+        """Decide.
+
+        Args:
+            devices: What the user has named, or "auto".
+            cpu: Whether processor cores train.
+            clients: Clients in a round.
+            machine: What there is.
+            launcher: Who has decided already, if anyone.
+            alone: Whether this program shall start no other ranks unless it is told how many.
+            small: Whether a round is too short for several ranks, or threads, to pay.
+        """
+        auto, pays = devices == "auto", machine.ranks(clients) if cpu and not small else 1
+        if auto:
+            devices = str(launcher.ranks if launcher else 1 if alone else pays)
+        if not cpu or not devices.isdigit():
+            return cls(devices)
+        ranks, own = (launcher.ranks, launcher.cores) if launcher else (int(devices), None)
+        threads = None if machine.threads else 1 if small else own or max(1, machine.cores // ranks)
+        note = ""
+        if auto and launcher and launcher.flags and ranks == 1 < pays:
+            note = f"note: {pays} ranks are usually faster than this one: add {launcher.flags.format(pays)}"
+        elif ranks > machine.cores and own is None:
+            note = f"note: {ranks} ranks share {machine.cores} core(s), which is seldom faster than a rank a core"
+        return cls(devices, ranks, threads, note)
+
+
+def launched(launch: Launch, clients: int, alone: bool, small: bool, **options: Any) -> Fabric:
+    """A Fabric whose ranks have been started, with the threads that they should have.
+
+    Args:
+        launch: The options, which count where Fabric has not been given its own by `fabric run`.
+        clients: Clients in a round.
+        alone: Whether "auto" shall start no other ranks, each of which is this program.
+        small: Whether a round is too short for several ranks, or threads, to pay.
+        **options: Of Fabric.
+
+    Raises:
+        TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its options.
+    """
+    launcher, machine = Launcher.of_this_process(launch.num_nodes), Machine.here()
+    cpu = _on_the_cpu(os.environ.get("LT_ACCELERATOR", launch.accelerator))
+    alone = alone or launch.num_nodes > 1 or not _restartable()  # each of several machines would count its own cores
+    plan = Plan.make(launch.devices, cpu, clients, machine, launcher, alone, small)
+    given = {} if under_fabric_run() else {**asdict(launch), "devices": plan.devices}
+    ours = launcher is None and not alone and launch.strategy in ("auto", "ddp") and sys.platform == "linux"
+    if ours and (plan.threads or machine.threads) == 1:  # a copy of a process with threads may wait for them forever
+        _fork(plan.ranks or 1)
+    fabric = Fabric(**given, **options)
+    if not under_fabric_run():
+        fabric.launch()
+    if plan.threads and (plan.ranks != 1 or plan.threads < torch.get_num_threads()):
+        torch.set_num_threads(plan.threads)
+    if plan.note:
+        fabric.print(plan.note)
+    return fabric
+
+
+def _fork(ranks: int) -> None:
+    """Start the other ranks as copies of this process: they share its memory and need not import PyTorch anew.
+
+    Lightning takes ranks as started where it finds the variables that it sets for those that it starts itself.
+    """
+    if ranks == 1:
+        return
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "NODE_RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0"}
+    os.environ.setdefault("MASTER_PORT", str(find_free_network_port()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for rank in range(1, ranks):
+        if not os.fork():
+            os.environ["LOCAL_RANK"] = str(rank)
+            return
+
+
+def _on_the_cpu(accelerator: str) -> bool:
+    others = CUDAAccelerator, MPSAccelerator, XLAAccelerator
+    return accelerator == "cpu" or (accelerator == "auto" and not any(other.is_available() for other in others))
+
+
+def _restartable() -> bool:
+    """Whether this program can be started anew: it cannot from a notebook, or as `python -c`."""
+    return not hasattr(sys, "ps1") and Path(sys.argv[0]).is_file()
