@@ -17,8 +17,9 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 from torch.optim import SGD
+from ways import executor_of
 
-from fl_lightning import ClientData, Dataset, Federation, Sequential, Stacked, algorithms
+from fl_lightning import ClientData, Dataset, Federation, algorithms
 from fl_lightning.data import CropFlip, schemes
 from fl_lightning.models import lenet, mlp, resnet18_gn
 from fl_lightning.participation import FixedSize
@@ -56,11 +57,12 @@ def federation(
     batch: int = 50,
     epochs: int = 1,
     like_fl_simulator: bool = False,
-    width: int = 0,
-    compiled: bool = False,
-    mode: str = "default",
+    way: str = "sequential",
 ) -> Federation:
-    """A federation on random CIFAR-10 shaped images; with crops, clipping and weight decay like FL-Simulator's."""
+    """A federation on random CIFAR-10 shaped images; with crops, clipping and weight decay like FL-Simulator's.
+
+    `way` says how clients train (see `ways.py`).
+    """
     torch.manual_seed(0)
     chosen = algorithms()[algorithm]()
     if like_fl_simulator:
@@ -79,9 +81,7 @@ def federation(
         shuffle=like_fl_simulator,
         augment=CropFlip(padding=4) if like_fl_simulator else None,
     )
-    stacked = partial(Stacked, width=max(1, width), compiled=batch if compiled else 0, mode=mode)
-    executor = stacked if width or compiled else Sequential
-    share = FixedSize((cohort or clients) / clients)
+    share, executor = FixedSize((cohort or clients) / clients), executor_of(way, batch)
     return Federation(fabric, MODELS[model](), chosen, split, rounds=10**6, participation=share, executor=executor)
 
 
@@ -117,18 +117,26 @@ def table(seconds: Mapping[str, list[float]], samples: int, notes: Mapping[str, 
     return "\n".join(rows)
 
 
-def take_turns(contestants: Mapping[str, Callable[[], Any]], turns: int, device: str = "cpu") -> dict[str, list[float]]:
-    """Seconds of each turn of each contestant, one after another in every pass; the first pass does not count."""
+def take_turns(
+    contestants: Mapping[str, Callable[[], Any]], turns: int, device: str = "cpu", warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each turn of each contestant, one after another in every pass; the passes to warm up do not count."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(turns + 1):
+    for turn in range(warm_up + turns):
         for name, round in contestants.items():
-            started = time.perf_counter()
-            round()
-            if device != "cpu":
-                torch.cuda.synchronize()
-            if turn:
-                seconds[name].append(time.perf_counter() - started)
+            each = timed(round, device)
+            if turn >= warm_up:
+                seconds[name].append(each)
     return seconds
+
+
+def timed(round: Callable[[], Any], device: str = "cpu") -> float:
+    """Seconds that a round takes, and the device with it."""
+    started = time.perf_counter()
+    round()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
 
 
 def run(command: list[str], **environment: str) -> tuple[float, float]:

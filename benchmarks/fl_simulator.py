@@ -5,7 +5,8 @@
 FL-Simulator (github.com/woodenchild95/FL-Simulator) has no licence: fetch it yourself; nothing of it is here. Every
 contestant lives in a process of its own, set up as it ships, and they take turns. Ours is a whole round of one client,
 with server and sums, on as many threads; `--ranks 2` adds a whole round of ten clients on two ranks of one thread, a
-tenth of which counts. `--precision` of ours: both by default. Without `--path`, ours alone.
+tenth of which counts. `--precision` of ours: both by default. `--ways "sequential,compile"` lets us compile too.
+Without `--path`, ours alone.
 """
 
 import argparse
@@ -61,20 +62,20 @@ def theirs(path: Path, model: str, method: str, device: str) -> Callable[[], Any
     return epoch
 
 
-def ours(model: str, method: str, precision: str, device: str) -> Callable[[], Any]:
+def ours(model: str, method: str, precision: str, way: str, device: str) -> Callable[[], Any]:
     """One round of one client."""
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     fabric = Fabric(accelerator=device, devices=1, precision=precision)
     return federation(
-        fabric, model, method, clients=1, samples=SAMPLES, batch=BATCH, like_fl_simulator=True
+        fabric, model, method, clients=1, samples=SAMPLES, batch=BATCH, like_fl_simulator=True, way=way
     ).train_round
 
 
-def on_ranks(model: str, method: str, precision: str, ranks: int) -> float:
+def on_ranks(model: str, method: str, precision: str, way: str, ranks: int) -> float:
     """Seconds for each of ten clients in a round of ours on several ranks of one thread, in processes of its own."""
     command = [sys.executable, str(Path(__file__).with_name("ours.py")), "--model", model, "--algorithm", method]
-    command += ["--ranks", str(ranks), "--precision", precision, "--like-fl-simulator", "--rounds", "3"]
+    command += ["--ranks", str(ranks), "--precision", precision, "--way", way, "--like-fl-simulator", "--rounds", "4"]
     return run(command, OMP_NUM_THREADS="1")[0] / CLIENTS
 
 
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("--model", choices=THEIR_MODEL, default="lenet")
     parser.add_argument("--method", default="fedavg,fedsam")
     parser.add_argument("--precision", default="32-true,bf16-mixed")
+    parser.add_argument("--ways", default="sequential", help="how our clients train, see ways.py")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU seconds of all threads")
     parser.add_argument("--turns", type=int, default=7)
@@ -108,10 +110,14 @@ def main() -> None:
         line_up: dict[str, tuple[Any, ...]] = {}
         if options.path:
             line_up[f"FL-Simulator {method}"] = "theirs", options.path, options.model, THEIR_METHOD[method]
-        for precision in options.precision.split(","):
-            line_up[f"ours {method} {precision}"] = "ours", options.model, method, precision
+        own = {
+            f"ours {method} {precision} {way}": (options.model, method, precision, way)
+            for precision in options.precision.split(",")
+            for way in options.ways.split(",")
+        }
+        line_up |= {name: ("ours", *arguments) for name, arguments in own.items()}
         pipes, seconds, peaks = {}, {name: list[float]() for name in line_up}, {}
-        ranked = {f"ours {method} {p}, {options.ranks} ranks": p for p in options.precision.split(",") if options.ranks}
+        ranked = {f"{name}, {options.ranks} ranks": arguments for name, arguments in own.items() if options.ranks}
         seconds |= {name: list[float]() for name in ranked}
         for name, arguments in line_up.items():
             pipes[name], end = context.Pipe()
@@ -121,8 +127,8 @@ def main() -> None:
                 pipe.send(True)
                 each, peaks[name] = pipe.recv()
                 seconds[name] += [each] * (turn > 0)
-            for name, precision in ranked.items() if turn else ():
-                seconds[name].append(on_ranks(options.model, method, precision, options.ranks))
+            for name, arguments in ranked.items() if turn else ():
+                seconds[name].append(on_ranks(*arguments, options.ranks))
         for pipe in pipes.values():
             pipe.send(False)
         print(f"{options.model}, one client-epoch of {SAMPLES} images, batch {BATCH}")

@@ -3,19 +3,32 @@
     python benchmarks/ours.py --model pfl --ranks 2 --rounds 8 --precision bf16-mixed
 
 `--model pfl` is pfl-research's CIFAR-10 benchmark: 1000 users x 50 images, 50 a round, one epoch, batch 10; the others
-are 10 clients x 500 images, batch 50. Each rank takes OMP_NUM_THREADS threads.
+are 10 clients x 500 images, batch 50. Each rank takes OMP_NUM_THREADS threads. On CUDA with fewer GPUs than ranks all
+share the first one.
 """
 
 import argparse
 import os
 import time
-from statistics import median
+from statistics import mean, median
+from typing import Any
 
 import torch
 from contest import MODELS, SIZES, evaluate, federation
 from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy
+from ways import switched
 
 from fl_lightning.allocator import keep_freed_memory
+
+
+def fabric_of(accelerator: str, ranks: int, precision: Any) -> Fabric:
+    """So many ranks; where there are fewer GPUs, all on the first, which NCCL refuses: gloo adds up in host memory."""
+    if accelerator == "cuda" and ranks > torch.cuda.device_count():
+        shared = DDPStrategy(parallel_devices=[torch.device("cuda", 0)] * ranks, process_group_backend="gloo")
+        return Fabric(strategy=shared, precision=precision)
+    strategy = "ddp" if ranks > 1 else "auto"
+    return Fabric(accelerator=accelerator, strategy=strategy, devices=ranks, precision=precision)
 
 
 def main() -> None:
@@ -27,8 +40,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--accelerator", default="cpu")
-    parser.add_argument("--width", type=int, default=0, help="Stacked, so many clients at once; 0 is Sequential")
-    parser.add_argument("--compile", action="store_true", help="compiled local steps")
+    parser.add_argument("--way", default="sequential", help="how clients train, see ways.py")
     parser.add_argument("--like-fl-simulator", action="store_true", help="with crops, clipping and weight decay")
     parser.add_argument("--epochs", type=int, default=1, help="passes of a client over its images in a round")
     parser.add_argument("--evaluate-every", type=int, default=0, help="rounds between passes over 10,000 test images")
@@ -36,10 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    strategy = "ddp" if options.ranks > 1 else "auto"
-    fabric = Fabric(
-        accelerator=options.accelerator, strategy=strategy, devices=options.ranks, precision=options.precision
-    )
+    fabric = fabric_of(options.accelerator, options.ranks, options.precision)
     fabric.launch()
     sizes = dict(SIZES.get(options.model, {}))
     if options.clients:
@@ -48,16 +57,15 @@ def main() -> None:
         fabric,
         options.model,
         options.algorithm,
-        width=options.width,
-        compiled=options.compile,
+        way=options.way,
         epochs=options.epochs,
         **sizes,
     )
     test = torch.randn(10_000 if options.evaluate_every else 0, 3, 32, 32, device=fabric.device)
-    seconds, busy = [], []
+    train_round, seconds, busy = switched(options.way, ours.train_round), list[float](), list[float]()
     for round in range(options.rounds):
         started, worked = time.perf_counter(), time.process_time()
-        ours.train_round()
+        train_round()
         if options.evaluate_every and (round + 1) % options.evaluate_every == 0:
             evaluate(ours, test)
         if fabric.device.type == "cuda":
@@ -70,6 +78,10 @@ def main() -> None:
         f"all {len(seconds)} rounds {sum(seconds):.1f} s, CPU of this rank {median(busy[1:]):.4f} s/round, "
         f"digest {digest:.6f}"
     )
+    if options.evaluate_every:
+        pace = f"{options.way}, first round {seconds[0]:.1f} s, then {mean(seconds[1:]):.4f} s with evaluations"
+        all_of_them = f"800 such rounds take {seconds[0] + 799 * mean(seconds[1:]):.0f} s"
+        fabric.print(f"=> {options.model} {options.algorithm} {options.precision}: {pace}; {all_of_them}")
 
 
 if __name__ == "__main__":

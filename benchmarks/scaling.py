@@ -15,13 +15,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", default="pfl")
     parser.add_argument("--precision", default="32-true")
+    parser.add_argument("--way", default="sequential", help="how clients train, see ways.py")
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=6)
     options = parser.parse_args()
     print(where(), flush=True)
     script = [sys.executable, str(Path(__file__).with_name("ours.py")), "--model", options.model]
-    script += ["--rounds", str(options.rounds), "--precision", options.precision, "--ranks"]
+    script += ["--rounds", str(options.rounds), "--precision", options.precision, "--way", options.way, "--ranks"]
     seconds: dict[str, list[float]] = {f"{ranks} rank(s)": [] for ranks in options.ranks.split(",")}
     for _ in range(options.passes):
         for name, each in seconds.items():
