@@ -57,16 +57,18 @@ ways() { # seconds, seconds after which no further way is begun, model, precisio
 
 rounds() { # seconds, rounds, way
   piece "$1" "$PYTHON" benchmarks/ours.py --accelerator "$DEVICE" --model resnet18_gn --algorithm fedtoga --rounds "$2" \
-    --precision bf16-mixed --epochs "$EPOCHS" --evaluate-every "$((ROUNDS / 2))" --way "$3" "${FEW[@]:0:2}"
+    --precision bf16-mixed --epochs "$EPOCHS" --evaluate-every "$((ROUNDS / 2))" --way "$3" --like-fl-simulator \
+    "${FEW[@]:0:2}"
 }
 
 # FedTOGA's round is 10 clients x 50 steps of 50 samples; FL-Simulator's FedSpeed is beside it
-TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds 1)
+TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds 1 --like-fl-simulator)
 if [ -d "$FL_SIMULATOR" ]; then TOGA+=(--fl-simulator "$FL_SIMULATOR"); fi
 
 rows() { # those of the issue, in what takes no time to compile
   ways 120 70 resnet18_gn bf16-mixed "$EAGER" "${TOGA[@]}"
   local best
+  sleep 1 # until tee has written it
   best=$(sed -n 's/^=> resnet18_gn.*best is \([^,]*\),.*/\1/p' "$OUT/gpu.txt")
   ways 70 40 lenet bf16-mixed "$EAGER" "${TOGA[@]}"
   if [ -f "$PEERS/time_pfl.py" ] && "$PEERS_PYTHON" -c "import pfl" 2>/dev/null; then

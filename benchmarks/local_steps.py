@@ -6,8 +6,8 @@
 
 The bare loop is FedAvg as one would write it by hand: its model reset for each client, a loss, a step, a sum.
 `--fl-simulator` adds a round of its FedSpeed, as many times what one client's visit takes there as there are clients,
-without its server. Every way says how far its weights are from the first one's after one round; one that fails is left
-out.
+without its server; ours then have its crops, clipping and weight decay, as with `--like-fl-simulator`. Every way says
+how far its weights are from the first one's after one round; one that fails is left out.
 """
 
 import argparse
@@ -118,6 +118,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--fl-simulator", type=Path, help="a checkout of github.com/woodenchild95/FL-Simulator")
+    parser.add_argument("--like-fl-simulator", action="store_true", help="with crops, clipping and weight decay")
     parser.add_argument("--seconds", type=float, default=inf, help="after so many, further ways are left out")
     parser.add_argument("--only", default="bare,sequential,sequential-compile,stacked,stacked-compile")
     options = parser.parse_args()
@@ -127,6 +128,9 @@ def main() -> None:
     sizes: dict[str, Any] = {"samples": 500, "batch": 50, **SIZES.get(options.model, {}), "epochs": options.epochs}
     sizes |= {"clients": options.clients, "cohort": options.clients}
     sizes |= {"samples": options.samples} if options.samples else {}
+    sizes["like_fl_simulator"] = options.like_fl_simulator or options.fl_simulator is not None
+    if sizes["like_fl_simulator"] and "bare" in options.only.split(","):
+        raise SystemExit("a bare loop neither crops nor clips nor decays: leave it out of --only")
     ours = partial(federation, fabric, options.model, options.algorithm, **sizes)
 
     def bare() -> tuple[Callable[[], Any], None]:

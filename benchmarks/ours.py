@@ -59,6 +59,7 @@ def main() -> None:
         options.algorithm,
         way=options.way,
         epochs=options.epochs,
+        like_fl_simulator=options.like_fl_simulator,
         **sizes,
     )
     test = torch.randn(10_000 if options.evaluate_every else 0, 3, 32, 32, device=fabric.device)

@@ -28,7 +28,7 @@ class Program:
     Args:
         function: Takes pytrees of tensors and returns one; it must not change its arguments. What else is in them, such
             as a layout, is taken for constant.
-        mode: Of `torch.compile`.
+        mode: Of `torch.compile`, as far as it sets the compiler's options.
     """
 
     def __init__(self, function: Callable[..., Any], mode: str = "default"):
@@ -76,7 +76,9 @@ class Program:
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         if tensors[0].device.type == "cpu":
             graph = with_vector_pooling(with_onednn(with_late_concatenation(graph)), examples)
-        compiled = _compiled(graph, tensors, torch._inductor.list_mode_options(self.mode))
+        # the threads of a kernel are part of it, and older compilers' caches only know them if they are named
+        options = {**torch._inductor.list_mode_options(self.mode), "cpp.threads": torch.get_num_threads()}
+        compiled = _compiled(graph, tensors, options)
         return _replayed(compiled) if self.mode == "reduce-overhead" else compiled, out[0]
 
 
