@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithm import Algorithm
+from fl_lightning.data import ClientData
 from fl_lightning.executors import Visit
 from fl_lightning.executors.visit import Buffers
 from fl_lightning.federation import Federation
@@ -36,26 +37,33 @@ class Adaptation:
         self.module.get_submodule(self.head).requires_grad_(True)
         self.layout = Layout(self.module)
         self.executor = federation.new_executor(self.module, self.layout)
+        self.tuning = Algorithm(Alone(), local=federation.algorithm.local)
         self.lr = federation.local_lr * federation.schedule(federation.round, 0) if lr is None else lr
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
-        """Weights and buffers of each client's own model after so many epochs on its own samples."""
-        federation, buffers = self.federation, self.federation.buffers
-        begun = [self._begun(client) for client in clients]
-        if isclose(epochs, 0) or not begun:
-            yield from ((w, buffers) for w in begun)
+        """Weights and buffers of each client's own model after so many epochs on its own samples.
+
+        They are made when asked for, and no more at once than the executor trains together.
+        """
+        if isclose(epochs, 0):
+            yield from ((self._begun(client), self.federation.buffers) for client in clients)
             return
-        data, tuning = federation.clients.lasting(epochs), Algorithm(Alone(), local=federation.algorithm.local)
-        common = federation.common_facts(begun[0], 1) | {"layout": self.layout}
-        visits = []
-        for client, w in zip(clients, begun, strict=True):
+        data, width = self.federation.clients.lasting(epochs), self.executor.width
+        for first in range(0, len(clients), width):
+            yield from self._tuned(clients[first : first + width], data)
+
+    def _tuned(self, clients: Sequence[int], data: ClientData) -> Iterator[tuple[Tensor, Buffers]]:
+        """The models of clients that train together."""
+        federation, visits = self.federation, []
+        for client in clients:
             batches = data.visit(client, federation.round)
             seed = derived_seed(federation.seed, "adaptation", client)
-            visits.append(Visit(client, {}, [{"w_i": w}], batches, [self.lr] * len(batches), seed))
-        for first in range(0, len(visits), self.executor.width):
-            group = visits[first : first + self.executor.width]
-            for visit, outcome in zip(group, list(self.executor(tuning, common, group, [{}], buffers)), strict=True):
-                yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
+            states = [{"w_i": self._begun(client)}]
+            visits.append(Visit(client, {}, states, batches, [self.lr] * len(batches), seed))
+        common = federation.common_facts(visits[0].states[0]["w_i"], 1) | {"layout": self.layout}
+        outcomes = list(self.executor(self.tuning, common, visits, [{}], federation.buffers))  # `own` moves the module
+        for visit, outcome in zip(visits, outcomes, strict=True):
+            yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
 
     def own(self, client: int, w: Tensor, buffers: Buffers) -> Own:
         """What predictions for a client are made from; valid until the next model is made or asked for."""

@@ -71,10 +71,28 @@ def classifier(norm: bool = True, dropout: float = 0.25, dtype: torch.dtype = to
     return nn.Sequential(OrderedDict(layers)).to(dtype)
 
 
-def classification(sizes: Sequence[int] = SIZES, dtype: torch.dtype = torch.float64, **options: Any) -> ClientData:
+def convolutional(channels: int, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """For images of 4x6 pixels."""
+    torch.manual_seed(1)
+    layers = [
+        ("inner", nn.Conv2d(channels, 5, 3, padding=1)),
+        ("norm", nn.BatchNorm2d(5)),
+        ("relu", nn.ReLU()),
+        ("pool", nn.MaxPool2d(2)),
+        ("flat", nn.Flatten()),
+        ("drop", nn.Dropout(0.25)),
+        ("outer", nn.Linear(5 * 2 * 3, 3)),
+    ]
+    return nn.Sequential(OrderedDict(layers)).to(dtype)
+
+
+def classification(
+    sizes: Sequence[int] = SIZES, dtype: torch.dtype = torch.float64, shape: tuple[int, ...] = (6,), **options: Any
+) -> ClientData:
+    """Of noise around each class's number, in samples of that shape."""
     g = torch.Generator().manual_seed(2)
     y = torch.randint(3, (sum(sizes),), generator=g)
-    x = torch.randn(len(y), 6, generator=g, dtype=torch.float64) + y[:, None]
+    x = torch.randn(len(y), *shape, generator=g, dtype=torch.float64) + y.view(-1, *(1 for _ in shape))
     owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     dataset = Dataset(x.to(dtype), y, classes=("a", "b", "c"))
     return ClientData(dataset, Partition.from_owners(owners, len(sizes)), **{"batch_size": 5, "epochs": 2, **options})

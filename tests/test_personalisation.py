@@ -4,6 +4,7 @@ import csv
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from fl_lightning.callbacks import Personalisation
 from problems import classification, classifier, everything, federation, hard, rows
 from torch import nn
 
-from fl_lightning import Algorithm, Dataset, Federation, Stacked, catalogue
+from fl_lightning import Algorithm, Dataset, Federation, Sequential, Stacked, catalogue
 from fl_lightning.adaptation import Adaptation
 from fl_lightning.data import aligned
 from fl_lightning.vector import Layout
@@ -83,6 +84,30 @@ def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
         assert layout.named(whole)[name].equal(drawn[name])
         assert not layout.named(tuned)[name].equal(drawn[name])
     assert not layout.named(whole)["inner.weight"].equal(drawn["inner.weight"])
+
+
+class Counting(Adaptation):
+    """Counts the models with which clients begin."""
+
+    begun: list[ref[torch.Tensor]]
+    most = 0
+
+    def _begun(self, client: int) -> torch.Tensor:
+        w = super()._begun(client)
+        self.begun.append(ref(w))
+        self.most = max(self.most, sum(model() is not None for model in self.begun))
+        return w
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize(("width", "executor"), [(1, Sequential), (2, partial(Stacked, width=2))])
+def test_no_more_models_are_held_than_train_together(width: int, executor: Any, epochs: int) -> None:
+    adaptation = Counting(federation(catalogue.fedavg(), executor=executor), LR)
+    adaptation.begun = []
+    for model in adaptation.models(range(6), epochs):
+        del model
+    assert len(adaptation.begun) == 6
+    assert adaptation.most == (width if epochs else 1)
 
 
 def test_local_only_brings_its_own_models() -> None:

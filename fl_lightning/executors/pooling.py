@@ -1,8 +1,9 @@
 """Pooling by 2x2 of a traced program, as arithmetic that the compiler turns into vector instructions.
 
 PyTorch's max-pooling writes eight bytes of an index for each of its results, and its backward pass clears the gradient
-before it scatters into it. Here an offset of one byte says which of the four was the largest, and the gradient is
-written once: a quarter to a half of the time (benchmarks/RESULTS.md), and the same bits.
+before it scatters into it; the compiler's own is slower still. Here an offset of one byte says which of the four was
+the largest, and the gradient is written once: the same bits, sooner (benchmarks/RESULTS.md). Of several stacked clients
+PyTorch's own pooling stays: `vmap` reshapes its indices between the passes, and stacking does not pay on a CPU.
 """
 
 from typing import Any, cast
