@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from inspect import isfunction
-from math import ceil
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -119,7 +118,7 @@ class Experiment:
             with RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder:
                 loggers: list[Any] = []
                 callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
-                fabric = self.fabric(loggers, callbacks)
+                fabric = self.fabric(loggers, callbacks, folder.ranks_and_threads() if o.resume else None)
                 with ending_with_the_launcher(fabric), folder.shared(fabric):
                     self._run(folder, fabric, loggers, callbacks)
 
@@ -173,15 +172,15 @@ class Experiment:
         # Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0
         raise SystemExit(0 if launched_by_the_first_rank(fabric) else STOPPED)
 
-    def fabric(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
-        """A launched Fabric, as the command line has it."""
+    def fabric(self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None) -> Fabric:
+        """A launched Fabric, as the command line has it, or as `before` a resumption where that leaves it open."""
         keep_freed_memory()
         o, own = self.options, {"loggers": loggers, "callbacks": callbacks}
         visits = FixedSize(o.participation).largest(o.clients)
-        if o.deterministic and o.executor == "stacked":
-            visits = ceil(visits / o.width)  # whole groups go to a rank
+        if o.executor == "stacked":
+            visits //= o.width  # on more ranks no group would be full
         try:
-            return launched(self._launch, visits, alone=self._alone, small=self._small, **own)
+            return launched(self._launch, visits, alone=self._alone, small=self._small, before=before, **own)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             cli.fail(" ".join(str(error).split()))
 

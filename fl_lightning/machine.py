@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ class Machine:
 
     Attributes:
         cores: Processor cores: those that it may run on, and no more than its control groups' quota (cgroup v2).
-        memory: Bytes available, and no more than its control groups' limit.
+        memory: Bytes available, and no more than its control groups' limits leave.
         threads: Threads of a rank by OMP_NUM_THREADS; None where no user has set it.
     """
 
@@ -27,11 +27,12 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """This one."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        processors = affinity()
         shares = [limit.split() for limit in limits("cpu.max")]
         quota = [max(1, int(busy) // int(period)) for busy, period in shares if busy != "max"]
-        limited = [int(limit) for limit in limits("memory.max") if limit != "max"]
-        return cls(min([cores, *quota]), min([_available(), *limited]), _threads(cores))
+        used = zip(limits("memory.max"), limits("memory.current"), strict=False)  # a group has both or neither
+        left = [max(0, int(limit) - int(current)) for limit, current in used if limit != "max"]
+        return cls(min([physical(processors), *quota]), min([_available(), *left]), _threads(len(processors)))
 
     def ranks(self, clients: int) -> int:
         """How many ranks pay: as many as cores, but no more than clients in a round, and 3 GiB of memory for each.
@@ -44,6 +45,17 @@ class Machine:
 def under_fabric_run() -> bool:
     """Whether this process was started by `fabric run`, which gives Fabric its options itself."""
     return os.environ.get("LT_CLI_USED") == "1"
+
+
+def affinity() -> set[int]:
+    """The processors, hyper-threads counted, that this process may run on."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def physical(processors: Iterable[int], folder: Path = Path("/sys/devices/system/cpu")) -> int:
+    """How many cores these processors are: hyper-threads of one core share its arithmetic units."""
+    files = [folder / f"cpu{i}/topology/thread_siblings_list" for i in processors]
+    return len({file.read_text() if file.is_file() else str(file) for file in files})
 
 
 def limits(
@@ -60,12 +72,12 @@ def limits(
             yield (folder / name).read_text().strip()
 
 
-def _threads(cores: int) -> int | None:
+def _threads(processors: int) -> int | None:
     named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not named.isdigit() or int(named) < 1:
         return None
-    # `fabric run` itself sets it to all cores, however many ranks it starts
-    return None if under_fabric_run() and int(named) == cores else int(named)
+    # `fabric run` itself sets it to all of them, however many ranks it starts
+    return None if under_fabric_run() and int(named) == processors else int(named)
 
 
 def _available() -> int:

@@ -38,7 +38,7 @@ class Options:
         clip: Largest norm of a local step's direction, without weight decay; none for no clipping.
         executor: Clients of a rank one after another, or several at once.
         width: How many at once.
-        compile: Compile the local step of a full batch, by torch.compile: some seconds once, then fewer passes over
+        compile: Compile the local step of a full batch, by PyTorch's compiler: some seconds once, then fewer passes over
             memory and no Python in between. It pays for small networks and small batches, and needs a C++ compiler.
         evaluate_every: Rounds between evaluations of the global model.
         personalise: After the last round every client fine-tunes for so many epochs, e.g. 1,5, and its own model is
@@ -102,8 +102,9 @@ class Launch:
     Attributes:
         accelerator: Which hardware, e.g. cpu, cuda or auto.
         devices: How many ranks, or which GPUs, or auto: as many as a launcher such as torchrun has started; else one
-            GPU, or on a CPU a rank a core, but no more than clients in a round, and 3 GiB of free memory for each.
-            Ranks on a CPU share its cores as threads, unless OMP_NUM_THREADS says how many each has.
+            GPU, or on a CPU a rank a core, but no more than clients in a round (stacks of them with --executor
+            stacked), and 3 GiB of free memory for each; or on --resume as many as before. Ranks on a CPU share its
+            cores as threads, unless OMP_NUM_THREADS says how many each has.
         num_nodes: On how many machines this program is started (see "Several machines" in the README).
         strategy: How ranks talk, e.g. auto or ddp.
         precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.

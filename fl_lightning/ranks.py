@@ -11,13 +11,12 @@ from lightning.fabric import Fabric
 from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
 from lightning.fabric.accelerators.xla import XLAAccelerator
-from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.fabric.plugins.environments.lsf import LSFEnvironment
 from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from fl_lightning.machine import Machine, under_fabric_run
+from fl_lightning.machine import Machine, affinity, physical, under_fabric_run
 from fl_lightning.options import Launch
 
 
@@ -27,13 +26,15 @@ class Launcher:
 
     Attributes:
         ranks: How many it has started on this machine.
-        flags: How it is told to start {} ranks; empty where no user tells it.
-        cores: Cores that it has given each rank; None where it says nothing.
+        flags: The flag that sets the number of ranks, {} standing for it; empty where no user gives one.
+        cores: Cores that it has given this rank alone; None where it has said so neither in words nor by affinity.
+        binds: Whether it may have bound ranks to cores, so that this process sees only its own.
     """
 
     ranks: int
     flags: str = ""
     cores: int | None = None
+    binds: bool = False
 
     @classmethod
     def of_this_process(cls, num_nodes: int) -> "Launcher | None":
@@ -46,11 +47,12 @@ class Launcher:
         if SLURMEnvironment.detect():
             # a batch script without srun is one rank, and Fabric then refuses to wait for SLURM_NTASKS
             ranks = int(e["SLURM_NTASKS"]) // int(e.get("SLURM_NNODES", "1")) if "SLURM_STEP_ID" in e else 1
-            cores = e.get("SLURM_CPUS_PER_TASK")
-            return cls(ranks, "--ntasks-per-node {} --cpus-per-task 1 to srun", int(cores) if cores else None)
+            cores = int(e.get("SLURM_CPUS_PER_TASK", "0")) or _bound(ranks)
+            return cls(ranks, "--ntasks-per-node {} --cpus-per-task 1 to srun", cores, binds=True)
         for other in (LSFEnvironment, MPIEnvironment):
             if other.detect():
-                return cls(other().world_size() // num_nodes)
+                ranks = other().world_size() // num_nodes
+                return cls(ranks, cores=_bound(ranks), binds=True)
         if "LOCAL_RANK" in e:  # Lightning, from the first rank
             return cls(int(e.get("WORLD_SIZE", "1")) // num_nodes)
         return None
@@ -82,6 +84,7 @@ class Plan:
         launcher: Launcher | None = None,
         alone: bool = False,
         small: bool = False,
+        before: tuple[int, int] | None = None,
     ) -> "Plan":
         """Decide.
 
@@ -93,23 +96,30 @@ class Plan:
             launcher: Who has decided already, if anyone.
             alone: Whether this program shall start no other ranks unless it is told how many.
             small: Whether a round is too short for several ranks, or threads, to pay.
+            before: Ranks on processor cores, and threads of each, that a resumed run had. It gets as many if it may,
+                since the last bits of its numbers depend on both.
         """
         auto, pays = devices == "auto", machine.ranks(clients) if cpu and not small else 1
+        if before and (not cpu or before[0] * (machine.threads or before[1]) > machine.cores):
+            before = None
         if auto:
-            devices = str(launcher.ranks if launcher else 1 if alone else pays)
+            devices = str(launcher.ranks if launcher else 1 if alone else before[0] if before else pays)
         if not cpu or not devices.isdigit():
             return cls(devices)
         ranks, own = (launcher.ranks, launcher.cores) if launcher else (int(devices), None)
-        threads = None if machine.threads else 1 if small else own or max(1, machine.cores // ranks)
+        fresh = 1 if small else min(own, machine.cores) if own else max(1, machine.cores // ranks)
+        threads = None if machine.threads else before[1] if before and before[0] == ranks else fresh
         note = ""
         if auto and launcher and launcher.flags and ranks == 1 < pays:
             note = f"note: {pays} ranks are usually faster than this one: add {launcher.flags.format(pays)}"
-        elif ranks > machine.cores and own is None:
+        elif ranks > machine.cores and not (launcher and launcher.binds):
             note = f"note: {ranks} ranks share {machine.cores} core(s), which is seldom faster than a rank a core"
         return cls(devices, ranks, threads, note)
 
 
-def launched(launch: Launch, clients: int, alone: bool, small: bool, **options: Any) -> Fabric:
+def launched(
+    launch: Launch, clients: int, alone: bool, small: bool, before: tuple[int, int] | None, **options: Any
+) -> Fabric:
     """A Fabric whose ranks have been started, with the threads that they should have.
 
     Args:
@@ -117,19 +127,17 @@ def launched(launch: Launch, clients: int, alone: bool, small: bool, **options: 
         clients: Clients in a round.
         alone: Whether "auto" shall start no other ranks, each of which is this program.
         small: Whether a round is too short for several ranks, or threads, to pay.
+        before: Ranks and threads of each that a resumed run had, if known.
         **options: Of Fabric.
 
     Raises:
         TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its options.
     """
     launcher, machine = Launcher.of_this_process(launch.num_nodes), Machine.here()
-    cpu = _on_the_cpu(os.environ.get("LT_ACCELERATOR", launch.accelerator))
+    cpu = _on_the_cpu(os.environ.get("LT_ACCELERATOR", "auto") if under_fabric_run() else launch.accelerator)
     alone = alone or launch.num_nodes > 1 or not _restartable()  # each of several machines would count its own cores
-    plan = Plan.make(launch.devices, cpu, clients, machine, launcher, alone, small)
+    plan = Plan.make(launch.devices, cpu, clients, machine, launcher, alone, small, before)
     given = {} if under_fabric_run() else {**asdict(launch), "devices": plan.devices}
-    ours = launcher is None and not alone and launch.strategy in ("auto", "ddp") and sys.platform == "linux"
-    if ours and (plan.threads or machine.threads) == 1:  # a copy of a process with threads may wait for them forever
-        _fork(plan.ranks or 1)
     fabric = Fabric(**given, **options)
     if not under_fabric_run():
         fabric.launch()
@@ -140,28 +148,18 @@ def launched(launch: Launch, clients: int, alone: bool, small: bool, **options: 
     return fabric
 
 
-def _fork(ranks: int) -> None:
-    """Start the other ranks as copies of this process: they share its memory and need not import PyTorch anew.
-
-    Lightning takes ranks as started where it finds the variables that it sets for those that it starts itself.
-    """
-    if ranks == 1:
-        return
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "NODE_RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0"}
-    os.environ.setdefault("MASTER_PORT", str(find_free_network_port()))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for rank in range(1, ranks):
-        if not os.fork():
-            os.environ["LOCAL_RANK"] = str(rank)
-            return
-
-
 def _on_the_cpu(accelerator: str) -> bool:
     others = CUDAAccelerator, MPSAccelerator, XLAAccelerator
     return accelerator == "cpu" or (accelerator == "auto" and not any(other.is_available() for other in others))
 
 
 def _restartable() -> bool:
-    """Whether this program can be started anew: it cannot from a notebook, or as `python -c`."""
-    return not hasattr(sys, "ps1") and Path(sys.argv[0]).is_file()
+    """Whether Lightning would start this very program anew: it cannot in a notebook, or within another program."""
+    program = getattr(sys.modules["__main__"], "__file__", None) or os.devnull
+    return not hasattr(sys, "ps1") and Path(program).resolve() == Path(sys.argv[0]).resolve()
+
+
+def _bound(ranks: int) -> int | None:
+    """Cores that this process is bound to, if so many ranks, each bound to as many, fit on the machine."""
+    cores = physical(affinity())
+    return cores if cores * ranks <= physical(range(os.cpu_count() or 1)) else None

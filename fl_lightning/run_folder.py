@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 import yaml
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -36,6 +37,11 @@ class RunFolder:
     def config(self) -> Path:
         """The resolved options; `--config` reads it."""
         return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """What the run is made with."""
+        return self.path / "environment.yaml"
 
     @property
     def metrics(self) -> Path:
@@ -107,8 +113,13 @@ class RunFolder:
     @rank_zero_only
     def write(self, options: Mapping[str, Any], fabric: Fabric) -> None:
         """Begin: write down the options, and what the run is made with."""
-        _put(self.path / "environment.yaml", environment(fabric))
+        _put(self.environment, environment(fabric))
         _put(self.config, plain(options))
+
+    def ranks_and_threads(self) -> tuple[int, int] | None:
+        """The ranks that trained the run last, and threads of each; None if it is unknown, or was on a GPU."""
+        made = (yaml.safe_load(self.environment.read_text()) if self.environment.is_file() else None) or {}
+        return (made["ranks"], made["threads"]) if "threads" in made and made["device"] == "cpu" else None
 
     def results(self) -> str:
         """What came out and where it lies, for people."""
@@ -171,6 +182,7 @@ def environment(fabric: Fabric) -> dict[str, Any]:
         "command": " ".join(sys.argv),
         "precision": fabric.strategy.precision.precision,
         "ranks": fabric.world_size,
+        "threads": torch.get_num_threads(),
         "device": str(fabric.device),
         "git_commit": _git_commit(),
         "python": platform.python_version(),

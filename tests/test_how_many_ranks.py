@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
+import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lives
 import pytest
 import torch
+import yaml
 from refusals import experiment, refused
 
-from fl_lightning import machine
+from fl_lightning import experiment as experiments
+from fl_lightning import machine, ranks
 from fl_lightning.machine import Machine
 from fl_lightning.options import Launch
 from fl_lightning.ranks import Launcher, Plan
@@ -44,7 +48,18 @@ def planned(devices: str = "auto", clients: int = 10, cores: int = 8, memory: in
         ({"devices": "0,2", "cpu": False}, "0,2", None),
         ({"launcher": Launcher(4)}, "4", 2),
         ({"launcher": Launcher(4, cores=8)}, "4", 8),
+        ({"launcher": Launcher(4, cores=64)}, "4", 8),
         ({"launcher": Launcher(4), "cpu": False}, "4", None),
+        ({"before": (2, 3), "memory": GIB}, "2", 3),
+        ({"before": (2, 3), "small": True}, "2", 3),
+        ({"before": (3, 3)}, "8", 1),
+        ({"before": (4, 3), "threads": 2}, "4", None),
+        ({"before": (5, 1), "threads": 2}, "4", None),
+        ({"before": (2, 3), "devices": "4"}, "4", 2),
+        ({"before": (2, 3), "launcher": Launcher(4)}, "4", 2),
+        ({"before": (4, 1), "launcher": Launcher(4)}, "4", 1),
+        ({"before": (2, 3), "alone": True}, "1", 8),
+        ({"before": (2, 3), "cpu": False}, "1", None),
     ],
     ids=str,
 )
@@ -65,7 +80,8 @@ def test_more_ranks_than_cores_are_obeyed_with_a_note() -> None:
     plan = planned(devices="9")
     assert (plan.devices, plan.threads) == ("9", 1)
     assert plan.note.startswith("note: 9 ranks share 8 core(s)")
-    assert not planned(launcher=Launcher(9, cores=1)).note
+    assert planned(launcher=Launcher(9)).note == plan.note
+    assert not planned(launcher=Launcher(9, binds=True)).note
 
 
 FABRIC_RUN = {"LT_CLI_USED": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
@@ -89,17 +105,32 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         ({}, None),
         (FABRIC_RUN, (2, "--devices {} to fabric run", None)),
         (TORCHRUN, (3, "--nproc-per-node {} to torchrun", None)),
-        (SLURM, (4, "--ntasks-per-node {} --cpus-per-task 1 to srun", None)),
-        ({**SLURM, "SLURM_CPUS_PER_TASK": "6"}, (4, "--ntasks-per-node {} --cpus-per-task 1 to srun", 6)),
-        (SBATCH, (1, "--ntasks-per-node {} --cpus-per-task 1 to srun", None)),
+        (SLURM, (4, "--ntasks-per-node {} --cpus-per-task 1 to srun", 2, True)),
+        ({**SLURM, "SLURM_CPUS_PER_TASK": "6"}, (4, "--ntasks-per-node {} --cpus-per-task 1 to srun", 6, True)),
+        ({**SLURM, "SLURM_NTASKS": "10"}, (5, "--ntasks-per-node {} --cpus-per-task 1 to srun", None, True)),
+        (SBATCH, (1, "--ntasks-per-node {} --cpus-per-task 1 to srun", 2, True)),
         ({**SLURM, "SLURM_JOB_NAME": "bash"}, None),
         (LIGHTNING, (2, "", None)),
     ],
-    ids=["none", "fabric run", "torchrun", "SLURM", "SLURM with cores", "no srun", "SLURM's shell", "Lightning"],
+    ids=[
+        "none",
+        "fabric run",
+        "torchrun",
+        "SLURM",
+        "SLURM with cores",
+        "SLURM without room for as many",
+        "no srun",
+        "SLURM's shell",
+        "Lightning",
+    ],
 )
 def test_a_launcher_is_known_by_its_variables(
     variables: dict[str, str], launcher: Any, environment: pytest.MonkeyPatch
 ) -> None:
+    """This one sees two of the machine's eight cores."""
+    environment.setattr(ranks, "affinity", lambda: {0, 1})
+    environment.setattr(ranks, "physical", len)
+    environment.setattr(os, "cpu_count", lambda: 8)
     for name, value in variables.items():
         environment.setenv(name, value)
     found = Launcher.of_this_process(num_nodes=2)
@@ -114,13 +145,14 @@ def test_a_launcher_is_known_by_its_variables(
         ("3,1", False, 3),
         ("many", False, None),
         ("3", True, 3),
-        (str(len(os.sched_getaffinity(0))), True, None),
+        ("4", True, None),
     ],
 )
 def test_threads_are_the_users_unless_fabric_run_set_them(
     named: str | None, by_fabric_run: bool, threads: int | None, environment: pytest.MonkeyPatch
 ) -> None:
-    """It sets them to all cores for any number of ranks."""
+    """It sets them to all processors, of which there are four here, for any number of ranks."""
+    environment.setattr(machine, "affinity", lambda: {0, 1, 4, 5})
     if named:
         environment.setenv("OMP_NUM_THREADS", named)
     if by_fabric_run:
@@ -135,8 +167,10 @@ def test_quotas_and_limits_of_control_groups_bound_the_machine(tmp_path: Path, e
     for name, contents in {
         "user/job/cpu.max": "max 100000\n",
         "user/cpu.max": "150000 100000\n",
-        "user/job/memory.max": f"{GIB}\n",
-        "memory.max": "max\n",
+        "user/job/memory.max": "max\n",
+        "user/job/memory.current": f"{GIB // 2}\n",
+        "user/memory.max": f"{3 * GIB}\n",
+        "user/memory.current": f"{2 * GIB}\n",
     }.items():
         (tmp_path / name).write_text(contents)
     limits = machine.limits
@@ -145,6 +179,15 @@ def test_quotas_and_limits_of_control_groups_bound_the_machine(tmp_path: Path, e
     here = Machine.here()
     assert (here.cores, here.memory) == (1, GIB)
     assert list(limits("cpu.max", tmp_path, tmp_path / "missing")) == []
+
+
+def test_hyper_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
+    for i, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        (tmp_path / f"cpu{i}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{i}/topology/thread_siblings_list").write_text(f"{siblings}\n")
+    assert machine.physical(range(4), tmp_path) == 2
+    assert machine.physical([0, 2], tmp_path) == 1
+    assert machine.physical([0, 7, 8], tmp_path) == 3, "where the system does not tell, each counts"
 
 
 @pytest.mark.parametrize("devices", ["0", "many", "", "-3", "1.5", "0,", "auto,1"])
@@ -168,27 +211,88 @@ def test_a_command_line_from_within_a_program_starts_no_ranks(tmp_path: Path, ca
     assert "; 1 rank(s) on cpu" in capsys.readouterr().out
 
 
+def test_only_the_program_that_lightning_would_start_anew_starts_ranks(environment: pytest.MonkeyPatch) -> None:
+    program = types.SimpleNamespace(__file__=str(ROOT / "recipes/cifar10.py"))
+    environment.setitem(sys.modules, "__main__", program)
+    environment.chdir(ROOT)
+    environment.setattr(sys, "argv", ["recipes/cifar10.py", "--rounds", "2"])
+    assert ranks._restartable()
+    program.__file__ = pytest.__file__
+    assert not ranks._restartable(), "pytest runs the recipe"
+    del program.__file__
+    assert not ranks._restartable(), "a notebook"
+
+
+@pytest.mark.parametrize(("options", "visits"), [((), 3), (("--executor", "stacked", "--width", "2"), 2)])
+def test_stacked_clients_are_counted_in_groups(
+    options: tuple[str, ...], visits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(experiments, "launched", lambda launch, clients, **_: counted.append(clients))
+    experiment(tmp_path / "run", *options).fabric([], [])
+    assert counted == [visits]
+
+
+def test_lightnings_variable_for_an_accelerator_counts_only_under_fabric_run(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("LT_ACCELERATOR", "cuda")
+    asked: list[str] = []
+    environment.setattr(ranks, "_on_the_cpu", lambda accelerator: bool(asked.append(accelerator)))
+    environment.setattr(ranks, "Fabric", lambda **_: types.SimpleNamespace(launch=lambda: None))
+    for _ in range(2):
+        ranks.launched(Launch(accelerator="cpu"), 1, alone=True, small=False, before=None)
+        environment.setenv("LT_CLI_USED", "1")
+    assert asked == ["cpu", "cuda"]
+
+
+def test_threads_of_one_rank_are_only_ever_lowered(environment: pytest.MonkeyPatch) -> None:
+    """A user who has set fewer in the program keeps them."""
+    told: list[int] = []
+    environment.setattr(ranks, "Fabric", lambda **_: types.SimpleNamespace(launch=lambda: None))
+    environment.setattr(torch, "set_num_threads", told.append)
+    for now in (64, 1):
+        environment.setattr(torch, "get_num_threads", lambda now=now: now)
+        ranks.launched(Launch(accelerator="cpu"), 1, alone=True, small=True, before=None)
+    assert told == [1]
+
+
 RECIPE = """
+import os
+from pathlib import Path
+import torch
 from refusals import digits
+from fl_lightning import machine
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
 if __name__ == "__main__":
-    Experiment([digits], [mlp], clients=6, participation=0.5, batch_size=64, rounds=2).run()
+    machine.MEMORY_OF_A_RANK *= int(os.environ.get("TIMES", 1))
+    Experiment([digits], [mlp], clients=6, participation=0.5, batch_size=64, checkpoint_every=1).run()
+    Path(f"threads-{os.environ['LOCAL_RANK']}").write_text(str(torch.get_num_threads()))
 """
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2 or torch.cuda.is_available(), reason="one core, or a GPU")
-def test_a_recipe_starts_its_ranks_by_itself_and_another_number_goes_on(tmp_path: Path, capsys: Any) -> None:
-    """Two ranks where there are two cores, at most three; then one."""
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_recipe_starts_its_ranks_by_itself_and_goes_on_with_as_many_or_another_number(
+    tmp_path: Path, capsys: Any
+) -> None:
+    """As many as three clients and the machine allow; the second time memory would allow one; then one is told."""
+    here = replace(Machine.here(), threads=None)
+    started = here.ranks(clients=3)
+    if started == 1:
+        pytest.skip("this machine has room for one rank")
     (tmp_path / "recipe.py").write_text(RECIPE)
-    environment = {k: v for k, v in os.environ.items() if k not in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests")}
-    command = [sys.executable, "recipe.py", "--run-dir", "run"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    ranks = min(3, len(os.sched_getaffinity(0)))
-    assert f"; {ranks} rank(s) on cpu, 1 thread(s) each" in done.stdout
-    experiment(tmp_path / "run", "--resume", "--rounds", "4").run()
+    others = {*LIGHTNING, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "OMP_NUM_THREADS"}
+    environment = {k: v for k, v in os.environ.items() if k not in others} | {"PYTHONPATH": str(ROOT / "tests")}
+    command = [sys.executable, "recipe.py", "--accelerator", "cpu", "--run-dir", "run", "--rounds"]
+    for more, times in (["1"], "1"), (["2", "--resume"], "1000"):
+        alike = {"cwd": tmp_path, "env": {**environment, "TIMES": times}}
+        done = subprocess.run([*command, *more], **alike, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        threads = here.cores // started
+        assert f"; {started} rank(s) on cpu, {threads} thread(s) each" in done.stdout
+        assert [file.read_text() for file in tmp_path.glob("threads-*")] == [str(threads)] * started
+    made = yaml.safe_load((tmp_path / "run/environment.yaml").read_text())
+    assert (made["ranks"], made["threads"]) == (started, threads)
+    experiment(tmp_path / "run", "--resume", "--rounds", "3", "--checkpoint-every", "1").run()
     assert "; 1 rank(s) on cpu" in capsys.readouterr().out
-    assert [row["round"] for row in lives.results(tmp_path / "run")["metrics"]] == ["1", "2", "3", "4"]
+    assert [row["round"] for row in lives.results(tmp_path / "run")["metrics"]] == ["1", "2", "3"]
