@@ -85,8 +85,8 @@ class Program:
 def _compiled(graph: fx.GraphModule, tensors: Sequence[Tensor], options: dict[str, Any]) -> Callable[..., Any]:
     """The graph through torch.compile's compiler.
 
-    Without torch.compile itself, which checks at every call what a program's key says already: 0.1 to 0.2 ms, up to a
-    tenth of a small step. In a tracing context, or the compiler does not look into its cache on the disk.
+    Without torch.compile itself, which checks at every call what a program's key says already, for 0.1 to 0.3 ms
+    (benchmarks/RESULTS.md). In a tracing context, or the compiler does not look into its cache on the disk.
     """
     fake = FakeTensorMode(shape_env=ShapeEnv())
     with tracing(TracingContext(fake)):
