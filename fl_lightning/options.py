@@ -38,7 +38,7 @@ class Options:
         clip: Largest norm of a local step's direction, without weight decay; none for no clipping.
         executor: Clients of a rank one after another, or several at once.
         width: How many at once.
-        compile: Compile the local step of a full batch, by PyTorch's compiler: some seconds once, then fewer passes over
+        compile: Compile the local step of a full batch: some seconds once, then fewer passes over
             memory and no Python in between. It pays for small networks and small batches, and needs a C++ compiler.
         evaluate_every: Rounds between evaluations of the global model.
         personalise: After the last round every client fine-tunes for so many epochs, e.g. 1,5, and its own model is
