@@ -36,7 +36,7 @@ from fl_lightning.randomness import derived_seed
 from fl_lightning.ranks import launched
 from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.schedule import Decay
-from fl_lightning.supervision import STOPPED, ending_with_the_launcher, heeding_signals, launched_by_the_first_rank
+from fl_lightning.supervision import INTERRUPTED, STOPPED, ending_with_the_launcher, heeding_signals, leave
 from fl_lightning.terms import Clip
 from fl_lightning.trial import check_pair
 
@@ -153,6 +153,9 @@ class Experiment:
         with heeding_signals(federation.ask_to_stop) as signals:
             try:
                 federation.fit()
+            except KeyboardInterrupt:  # Ctrl-C, which reaches every rank
+                progress.stop()
+                self._interrupted(federation, folder)
             finally:
                 progress.stop()
                 events.finalize("")
@@ -169,8 +172,13 @@ class Experiment:
             f"go on with --run-dir {folder.path} --resume"
         )
         fabric.barrier()  # the first rank has written everything
-        # Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0
-        raise SystemExit(0 if launched_by_the_first_rank(fabric) else STOPPED)
+        leave(fabric, STOPPED)
+
+    def _interrupted(self, federation: Federation, folder: RunFolder) -> NoReturn:
+        """End this rank without waiting for others."""
+        fabric, after = federation.fabric, f"after round {federation.round} of {federation.rounds}"
+        fabric.print(f"interrupted {after}: go on from the last checkpoint with --run-dir {folder.path} --resume")
+        leave(fabric, INTERRUPTED)
 
     def fabric(self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None) -> Fabric:
         """A launched Fabric, as the command line has it, or as `before` a resumption where that leaves it open."""

@@ -5,12 +5,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
 STOPPED = 75
 """Exit code of a run that a signal ended after a checkpoint: sysexits' EX_TEMPFAIL, "try again later"."""
+
+INTERRUPTED = 130
+"""Exit code of a run that Ctrl-C ended: what shells say of SIGINT."""
 
 SIGNALS = signal.SIGTERM, signal.SIGUSR1
 """What schedulers send before they kill: SLURM's preemption and `--signal`, `kill`, torchrun to its workers."""
@@ -74,3 +78,11 @@ def launched_by_the_first_rank(fabric: Fabric) -> bool:
     """Whether Lightning started this process from that of the first rank, as `python recipe.py --devices 2` does."""
     environment = getattr(fabric.strategy, "cluster_environment", None)
     return isinstance(environment, LightningEnvironment) and environment.local_rank() > 0
+
+
+def leave(fabric: Fabric, code: int) -> NoReturn:
+    """End this rank with an exit code, if it is this rank's to tell.
+
+    Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0.
+    """
+    raise SystemExit(0 if launched_by_the_first_rank(fabric) else code) from None

@@ -94,13 +94,18 @@ def test_resume_equals_never_stopping(finished: Path, tmp_path: Path) -> None:
     assert torch.equal(model(folder), model(finished))
 
 
-def test_resume_drops_what_came_after_the_checkpoint(finished: Path, tmp_path: Path) -> None:
+def test_resume_drops_what_came_after_the_checkpoint(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After Ctrl-C, which ends with one sentence."""
     folder = tmp_path / "killed"
     killed = experiment(folder, "--checkpoint-every", "2", "--rounds", "4")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fl_lightning.callbacks.Evaluation.on_round_end", _interrupt_after(3))
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit, match="130"):
             killed.run()
+    told = "interrupted after round 4 of 4: go on from the last checkpoint with --run-dir"
+    assert f"{told} {folder} --resume\n" in capsys.readouterr().out
     experiment(folder, "--resume", "--rounds", "4").run()
     assert [row["round"] for row in rows(folder)] == ["1", "2", "3", "4"]
     assert torch.equal(model(folder), model(finished))
@@ -211,7 +216,7 @@ def test_a_run_that_died_before_its_first_checkpoint_can_be_resumed(finished: Pa
     folder = tmp_path / "early"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fl_lightning.callbacks.Evaluation.on_round_end", _interrupt_after(0))
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit, match="130"):
             experiment(folder).run()
     experiment(folder, "--resume").run()
     assert torch.equal(model(folder), model(finished))
