@@ -91,7 +91,6 @@ def main() -> None:
     options = parser.parse_args()
     keep_freed_memory()
     fabric = Fabric(accelerator=options.accelerator, devices=1, precision=options.precision)
-    torch.set_num_threads(torch.get_num_threads())
     sizes = {**SIZES.get(options.model, {}), **({"samples": options.samples} if options.samples else {})}
     ours = federation(fabric, options.model, options.algorithm, **sizes)
     test = torch.randn(max(1, options.test), 3, 32, 32, device=fabric.device)
