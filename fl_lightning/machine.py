@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MEMORY_OF_A_RANK = 3 * 1024**3
-"""Bytes that a rank is reckoned with: those of ResNet-18 on CIFAR-10, rounded up; LeNet's takes a fifth."""
+"""Bytes that a rank is reckoned with: ResNet-18 on CIFAR-10 takes two thirds of it (benchmarks/RESULTS.md)."""
 
 
 @dataclass(frozen=True)

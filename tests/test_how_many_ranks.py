@@ -190,11 +190,14 @@ def test_hyper_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
     assert machine.physical([0, 7, 8], tmp_path) == 3, "where the system does not tell, each counts"
 
 
-@pytest.mark.parametrize("devices", ["0", "many", "", "-3", "1.5", "0,", "auto,1"])
-def test_devices_are_auto_or_a_number_or_a_list(devices: str, tmp_path: Path, capsys: Any) -> None:
-    if devices == "0,":  # the first GPU, for Fabric
-        assert Launch(devices=devices).devices == "0,"
-        return
+@pytest.mark.parametrize("devices", ["auto", "3", "-1", "0,", "0,2"])
+def test_devices_are_auto_or_a_number_or_a_list(devices: str) -> None:
+    """For Fabric `0,` is the first GPU, and -1 all of them."""
+    assert Launch(devices=devices).devices == devices
+
+
+@pytest.mark.parametrize("devices", ["0", "many", "", "-3", "1.5", "auto,1"])
+def test_other_devices_are_refused(devices: str, tmp_path: Path, capsys: Any) -> None:
     assert f"devices is auto, or a number of ranks of at least 1, or which GPUs, e.g. 0,2, not {devices!r}" in refused(
         capsys, tmp_path / "run", f"--devices={devices}"
     )
