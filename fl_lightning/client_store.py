@@ -17,6 +17,7 @@ from torch import Tensor
 from fl_lightning.randomness import derived_seed
 from fl_lightning.row_files import RowFiles
 from fl_lightning.term import States
+from fl_lightning.transfer import send
 
 ALIGNMENT = 16
 """Every state of a row begins at a multiple of so many bytes, whatever its dtype."""
@@ -105,8 +106,7 @@ class ClientStore:
         if not self.row:
             return [{} for _ in self._begin]
         row = (self._ahead.pop(client, None) or self._begin_to_read(client)).result()
-        # PyTorch gives pinned memory out again only once the copies from it are done
-        return self._states(row.to(device, non_blocking=self._gpu is not None))
+        return self._states(send(row, device))
 
     def write(self, client: int, states: Sequence[States]) -> None:
         """Begin to write the client's row; `settle` tells whether it arrived, and it counts from the next `commit` on.

@@ -16,6 +16,7 @@ from fl_lightning.participation import share_out
 from fl_lightning.randomness import derived_seed
 from fl_lightning.tally import Tally
 from fl_lightning.term import States, begin
+from fl_lightning.transfer import send
 from fl_lightning.trial import single_sample
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _visit(federation: "Federation", client: int, weight: Tensor, anchor: Tensor
         "size": clients.sizes[client] / clients.mean_size,
         "weight": weight,
     }
-    values = torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype).to(anchor.device)
+    values = send(torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype), anchor.device)
     own = dict(zip(facts, values.unbind(), strict=True))
     states = states_of(federation, client, anchor)
     return Visit(client, own, states, batches, lrs, derived_seed(federation.seed, "dropout", round, client))

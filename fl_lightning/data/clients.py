@@ -12,6 +12,7 @@ from fl_lightning.data.augment import CropFlip
 from fl_lightning.data.dataset import Dataset, channels_last
 from fl_lightning.data.partition import Partition
 from fl_lightning.randomness import generator
+from fl_lightning.transfer import send
 
 
 class Batches:
@@ -38,9 +39,9 @@ class Batches:
         self.sizes = sizes
         self.epochs = epochs
         self._dataset = dataset
-        self._index = torch.split(index.to(dataset.x.device), sizes)
+        self._index = torch.split(send(index, dataset.x.device), sizes)
         self._augment = augment and augment[0]
-        self._draws = augment and torch.split(augment[1].to(dataset.x.device), sizes)
+        self._draws = augment and torch.split(send(augment[1], dataset.x.device), sizes)
 
     def __len__(self) -> int:
         return len(self.sizes)

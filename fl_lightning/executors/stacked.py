@@ -14,6 +14,7 @@ from fl_lightning.algorithm import Algorithm, Facts
 from fl_lightning.executors.local_step import LocalStep, Public, weight_decay
 from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, drawing_from
 from fl_lightning.term import States
+from fl_lightning.transfer import send
 from fl_lightning.vector import Layout
 
 
@@ -110,7 +111,7 @@ class Stacked(Executor):
                     _step(optimizer, [rows[i] for i in together], directions, lr)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 losses = of.put(losses, of.take(losses) + loss)
-        return matrix, states, buffers, losses / losses.new_tensor([max(1, len(v.lrs)) for v in visits])
+        return matrix, states, buffers, losses / send(torch.tensor([max(1, len(v.lrs)) for v in visits]), losses.device)
 
 
 def _step(optimizer: Optimizer, rows: Sequence[nn.Parameter], directions: Tensor, lr: float) -> None:
@@ -126,7 +127,7 @@ class _Rows:
     """Some rows of everything that is stacked along clients; all of them without a copy."""
 
     def __init__(self, rows: list[int], count: int, device: torch.device):
-        self.index = None if len(rows) == count else torch.tensor(rows, device=device)
+        self.index = None if len(rows) == count else send(torch.tensor(rows), device)
 
     def take(self, tree: Any) -> Any:
         return tree if self.index is None else tree_map(lambda t: t[self.index], tree)

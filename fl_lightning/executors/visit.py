@@ -14,6 +14,7 @@ from fl_lightning.algorithm import Algorithm, Facts
 from fl_lightning.dropout import use_keys
 from fl_lightning.oracle import Loss
 from fl_lightning.term import States
+from fl_lightning.transfer import send
 from fl_lightning.vector import Layout
 
 TaskLoss = Callable[[Any, Tensor], Tensor]
@@ -184,5 +185,5 @@ class Executor:
 
     def dropout_keys(self, seed: int) -> dict[str, Tensor]:
         """A key for each dropout layer, as buffers."""
-        device = next(self.module.parameters()).device
-        return {name: torch.tensor((seed + i) % 2**63, device=device) for i, name in enumerate(self.keys)}
+        keys = torch.tensor([(seed + i) % 2**63 for i in range(len(self.keys))])
+        return dict(zip(self.keys, send(keys, next(self.module.parameters()).device).unbind(), strict=True))

@@ -1,0 +1,13 @@
+"""Small vectors on their way to the device."""
+
+import torch
+from torch import Tensor
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor, from the CPU, on the device; nobody waits for what a GPU was given before.
+
+    An ordinary copy to a GPU waits until all that is queued there is done, and the queue then runs empty. PyTorch
+    gives pinned memory out again only once the copies from it are done.
+    """
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
