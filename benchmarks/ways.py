@@ -1,8 +1,9 @@
 """Ways to train the clients of a round, by name: those of fl_lightning, and candidates for a GPU that it does not have.
 
 A way is words joined by `-`. First who trains together: `sequential` (one client after another), `stacked` (ten as one
-batched program; `stacked50`: fifty) or `branches` (ten as parallel branches of one CUDA graph, each with its own dense
-kernels); `sequential` if none is named. Then any of
+batched program; `stacked50`: fifty), `fastest` (the two by turns, then the faster one: what recipes do on a GPU) or
+`branches` (ten as parallel branches of one CUDA graph, each with its own dense kernels); `sequential` if none is named.
+Then any of
 
 - `compile`: the local step by torch.compile; with `trees` in its mode "reduce-overhead", replayed as CUDA graphs;
 - `graph`: the local step as a CUDA graph of our own, without `compile` of PyTorch's eager kernels;
@@ -21,10 +22,10 @@ import torch
 from replayed import Replayed
 from unfolding import Unfolding
 
-from fl_lightning import Sequential, Stacked
+from fl_lightning import Fastest, Sequential, Stacked
 from fl_lightning.executors import Executor
 
-NAME = re.compile(r"(sequential|stacked|branches)(\d*)((-(compile|trees|graph|unfold|tf32|fp32|autotune))*)")
+NAME = re.compile(r"(sequential|stacked|fastest|branches)(\d*)((-(compile|trees|graph|unfold|tf32|fp32|autotune))*)")
 
 
 def executor_of(way: str, batch: int) -> Callable[..., Executor]:
@@ -38,9 +39,12 @@ def executor_of(way: str, batch: int) -> Callable[..., Executor]:
     if together == "branches" or "graph" in how:
         kernels = "compiled" if "compile" in how else "eager"
         make = partial(Replayed, width=width, compiled=batch, branches=together == "branches", kernels=kernels)
-    elif together == "stacked" or "compile" in how:
+    elif together != "sequential" or "compile" in how:
         mode = "reduce-overhead" if "trees" in how else "default"
         make = partial(Stacked, width=width, compiled=batch if "compile" in how else 0, mode=mode)
+    if together == "fastest":
+        one = partial(make, width=1) if "compile" in how else Sequential
+        make = partial(Fastest, candidates=[one, make])
     return partial(_unfolding, make) if "unfold" in how else make
 
 

@@ -4,7 +4,7 @@ from fl_lightning.algorithm import Algorithm, by_size, uniform
 from fl_lightning.catalogue import algorithms
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.divergence import Diverged
-from fl_lightning.executors import Sequential, Stacked
+from fl_lightning.executors import Fastest, Sequential, Stacked
 from fl_lightning.federation import Federation
 from fl_lightning.oracle import ModelError
 from fl_lightning.participation import Bernoulli, FixedSize, Weighted
@@ -20,6 +20,7 @@ __all__ = [
     "Dataset",
     "Decay",
     "Diverged",
+    "Fastest",
     "Federation",
     "FixedSize",
     "Layout",

@@ -14,10 +14,10 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from fl_lightning.device import send
 from fl_lightning.randomness import derived_seed
 from fl_lightning.row_files import RowFiles
 from fl_lightning.term import States
-from fl_lightning.transfer import send
 
 ALIGNMENT = 16
 """Every state of a row begins at a multiple of so many bytes, whatever its dtype."""

@@ -24,7 +24,7 @@ from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, Prog
 from fl_lightning.catalogue import algorithms
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes
 from fl_lightning.determinism import deterministic_algorithms
-from fl_lightning.executors import Executor, Sequential, Stacked
+from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.failure import Named, in_one_sentence
 from fl_lightning.federation import Federation
 from fl_lightning.loggers import MetricsTable
@@ -234,14 +234,21 @@ class Experiment:
         sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
         return chosen.and_then(*clip, local=sgd)
 
-    def federation(self, fabric: Fabric, train: Dataset, partition: Partition, state_dir: Path) -> Federation:
-        """The simulation."""
+    def executor(self, device: torch.device) -> Callable[..., Executor]:
+        """How clients train on this device."""
         o = self.options
         together = partial(Stacked, compiled=o.batch_size if o.compile else 0)
-        executors: dict[str, Callable[..., Executor]] = {
+        makers: dict[str, Callable[..., Executor]] = {
             "sequential": partial(together, width=1) if o.compile else Sequential,
             "stacked": partial(together, width=o.width),
         }
+        measured = device.type == "cuda" and not o.deterministic  # a CPU does not wait for Python
+        makers["auto"] = partial(Fastest, candidates=[*makers.values()]) if measured else makers["sequential"]
+        return makers[o.executor]
+
+    def federation(self, fabric: Fabric, train: Dataset, partition: Partition, state_dir: Path) -> Federation:
+        """The simulation."""
+        o = self.options
         clients = ClientData(
             train.to(fabric.device),
             partition,
@@ -259,7 +266,7 @@ class Experiment:
             rounds=o.rounds,
             participation=participation(o.sampling, o.participation, clients.sizes),
             schedule=Decay(o.lr_decay),
-            executor=executors[o.executor],
+            executor=self.executor(fabric.device),
             seed=o.seed,
             state_dir=state_dir,
             state_memory=None if o.state_memory is None else bytes_of(o.state_memory),

@@ -1,6 +1,5 @@
 """Federation: the server, its clients, and the round."""
 
-import time
 from collections.abc import Callable
 from functools import partial
 from math import ceil, isfinite, nan
@@ -15,6 +14,7 @@ from fl_lightning.algorithm import Algorithm, trial_facts
 from fl_lightning.client_store import open_store
 from fl_lightning.cost import cost
 from fl_lightning.data import ClientData
+from fl_lightning.device import now
 from fl_lightning.divergence import OnDivergence, diverged
 from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.visit import TaskLoss
@@ -56,7 +56,7 @@ class Federation:
         participation: Who takes part in a round.
         rounds: How many rounds `fit` runs in all.
         schedule: The factor on the local learning rate.
-        executor: How clients train: `Sequential`, or `partial(Stacked, width=...)`.
+        executor: How clients train: `Sequential`, or e.g. `partial(Stacked, width=...)`.
         loss: The task's loss of the model's output and the targets.
         seed: Names cohorts and dropout; batch order and augmentation have the seed of `clients`.
         state_dir: Where clients' states are kept; a temporary folder if None.
@@ -148,12 +148,12 @@ class Federation:
                 self.fabric.call("on_fit_end", federation=self)
 
     def _run_round(self) -> None:
-        started = _now(self.w)
+        started = now(self.w.device)
         metrics = self.train_round()
-        trained = _now(self.w)
+        trained = now(self.w.device)
         self.fabric.call("on_round_end", federation=self, metrics=metrics)
-        metrics["time/evaluate_s"] = _now(self.w) - trained
-        metrics["time/round_s"] = _now(self.w) - started
+        metrics["time/evaluate_s"] = now(self.w.device) - trained
+        metrics["time/round_s"] = now(self.w.device) - started
         self.fabric.log_dict(metrics, step=self.round)
         if self.fabric.world_size == 1:  # one rank agrees with itself, also after the sums
             self.stopping = self.stopping or self.asked_to_stop
@@ -174,12 +174,12 @@ class Federation:
             Diverged: If a client's training, or the global model, is no longer finite; the former leaves it unmoved.
             RankLost: If another rank ended.
         """
-        started = _now(self.w)
+        started = now(self.w.device)
         anchor = self.w.detach().clone()
         cohort = self.participation(self.clients.num_clients, self.seed, self.round)
         common = self.common_facts(anchor, len(cohort))
         tally = train(self, cohort, common)
-        trained = _now(self.w)
+        trained = now(self.w.device)
         self.add_up(tally.total)
         verdict = tally.verdict()
         lost = [cohort[k] for k in verdict.diverged] if self.on_divergence != "continue" else []
@@ -202,7 +202,7 @@ class Federation:
             "comm/uplink_mb": self._megabytes(self.cost.uplink) * len(cohort),
             "comm/downlink_mb": self._megabytes(self.cost.downlink) * len(cohort),
             "time/train_s": trained - started,
-            "time/aggregate_s": _now(self.w) - trained,
+            "time/aggregate_s": now(self.w.device) - trained,
         }
 
     def add_up(self, numbers: Tensor) -> None:
@@ -289,10 +289,3 @@ class Federation:
             ValueError: If the checkpoint is of another model, number of clients or algorithm.
         """
         restore(self, state)
-
-
-def _now(w: Tensor) -> float:
-    """Seconds, once the device has done what it was given."""
-    if w.is_cuda:
-        torch.cuda.synchronize(w.device)
-    return time.perf_counter()

@@ -36,7 +36,8 @@ class Options:
         momentum: Of the local SGD; it begins anew at each visit.
         weight_decay: Of the local SGD.
         clip: Largest norm of a local step's direction, without weight decay; none for no clipping.
-        executor: Clients of a rank one after another, or several at once.
+        executor: Clients of a rank one after another, or several at once; auto is the former on a CPU and with
+            --deterministic, else whichever proves faster on the GPU in the first rounds, as both have one result.
         width: How many at once.
         compile: Compile the local step of a full batch: some seconds once, then fewer passes over
             memory and no Python in between. It pays for small networks and small batches, and needs a C++ compiler.
@@ -71,7 +72,7 @@ class Options:
     momentum: BelowOne = 0.0
     weight_decay: NonNegative = 0.0
     clip: Positive | None = None
-    executor: Literal["sequential", "stacked"] = "sequential"
+    executor: Literal["auto", "sequential", "stacked"] = "auto"
     width: Count = 10
     compile: bool = False
     evaluate_every: Count = 1

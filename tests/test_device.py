@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from fl_lightning import Federation, Sequential, Stacked
+from fl_lightning import Fastest, Federation, Sequential, Stacked
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor
 from fl_lightning.term import begin
@@ -25,6 +25,7 @@ from fl_lightning.vector import Layout
 
 DEVICE = torch.device("meta")
 EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=3)}
+MEASURED = partial(Fastest, candidates=[*EXECUTORS.values()])
 EVEN = 24, 18, 12, 12, 18, 18
 """Samples of clients whose batches of six, and halves of these, all hold two samples."""
 
@@ -91,7 +92,7 @@ def test_nothing_waits_for_the_device_in_a_round_of(name: str, executor: Callabl
 
 
 @pytest.mark.parametrize("options", [{}, {"deterministic": True}, {"on_divergence": "skip-client"}], ids=str)
-@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+@pytest.mark.parametrize("executor", [*EXECUTORS.values(), MEASURED], ids=[*EXECUTORS, "fastest"])
 def test_nor_where_images_are_augmented_and_clients_are_ragged(executor: Any, options: dict[str, Any]) -> None:
     augment = CropFlip(padding=1, cutout=2)
     clients = classification(dtype=torch.float32, shape=(2, 4, 6), augment=augment)

@@ -11,8 +11,8 @@ from torch import Tensor
 from fl_lightning.data.augment import CropFlip
 from fl_lightning.data.dataset import Dataset, channels_last
 from fl_lightning.data.partition import Partition
+from fl_lightning.device import send
 from fl_lightning.randomness import generator
-from fl_lightning.transfer import send
 
 
 class Batches:

@@ -1,7 +1,8 @@
-"""Two ways to train the clients of a round, with one result."""
+"""Ways to train the clients of a round, with one result."""
 
+from fl_lightning.executors.fastest import Fastest
 from fl_lightning.executors.sequential import Sequential
 from fl_lightning.executors.stacked import Stacked
 from fl_lightning.executors.visit import Batches, Executor, Outcome, Visit
 
-__all__ = ["Batches", "Executor", "Outcome", "Sequential", "Stacked", "Visit"]
+__all__ = ["Batches", "Executor", "Fastest", "Outcome", "Sequential", "Stacked", "Visit"]

@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from fl_lightning.algorithm import Algorithm, Facts
+from fl_lightning.device import send
 from fl_lightning.executors.local_step import LocalStep, Public, weight_decay
 from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, drawing_from
 from fl_lightning.term import States
-from fl_lightning.transfer import send
 from fl_lightning.vector import Layout
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fl_lightning.algorithm import Algorithm, Facts
+from fl_lightning.device import send
 from fl_lightning.dropout import use_keys
 from fl_lightning.oracle import Loss
 from fl_lightning.term import States
-from fl_lightning.transfer import send
 from fl_lightning.vector import Layout
 
 TaskLoss = Callable[[Any, Tensor], Tensor]

@@ -1,4 +1,6 @@
-"""Small vectors on their way to the device."""
+"""What is sent to the device without waiting for it, and when it is waited for."""
+
+import time
 
 import torch
 from torch import Tensor
@@ -11,3 +13,10 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     gives pinned memory out again only once the copies from it are done.
     """
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
+def now(device: torch.device) -> float:
+    """Seconds, once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

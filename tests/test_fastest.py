@@ -1,0 +1,121 @@
+"""Fastest: trains with each executor in turn, and goes on with the one that took the least time."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from problems import classifier, trained
+from torch import Tensor, nn
+
+from fl_lightning import Fastest, Federation, ModelError, Sequential, Stacked, catalogue
+from fl_lightning.data.sources import digits
+from fl_lightning.executors import Outcome
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import mlp
+from fl_lightning.vector import Layout
+
+THREE_A_ROUND: dict[str, Any] = {"rounds": 8, "participation": lambda *_: [0, 1, 2]}
+"""One call a round, where all of them train at once."""
+
+
+class Trial:
+    """Makes executors whose local steps take a given time, by a clock of its own, and notes which ones trained."""
+
+    def __init__(self) -> None:
+        self.seconds, self.calls = 0.0, list[str]()
+
+    def maker(self, kind: Any, milliseconds: float, **options: Any) -> Any:
+        """An executor of which a local step of a client takes so long, and the first call a minute more."""
+        trial = self
+
+        class Timed(kind):  # type: ignore[misc]
+            def __call__(self, algorithm: Any, common: Any, visits: Any, *rest: Any) -> Iterable[Outcome]:
+                yield from super().__call__(algorithm, common, visits, *rest)
+                minute = 60.0 * (kind.__name__ not in trial.calls)
+                trial.seconds += minute + 1e-3 * milliseconds * sum(len(v.lrs) for v in visits)
+                trial.calls.append(kind.__name__)
+
+        return partial(Timed, **options)
+
+    def run(self, *candidates: Any, **options: Any) -> Federation:
+        fastest = partial(Fastest, candidates=candidates, clock=lambda device: self.seconds)
+        return trained(catalogue.fedtoga(), executor=fastest, **THREE_A_ROUND, **options)
+
+
+@pytest.mark.parametrize(
+    ("stacked", "best", "how"), [(0.5, "Stacked", "3 at once"), (3, "Sequential", "one after another")]
+)
+def test_the_fastest_goes_on_and_the_result_is_that_of_any(
+    stacked: float, best: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = Trial()
+    run = trial.run(trial.maker(Sequential, 2), trial.maker(Stacked, stacked, width=3))
+    assert trial.calls[:6] == 3 * ["Sequential"] + 3 * ["Stacked"]
+    assert set(trial.calls[6:]) == {best}
+    assert run.executor.width == (3 if best == "Stacked" else 1)
+    line = f"a client's local step took 2 ms one after another, {stacked:.3g} ms 3 at once: going on {how}"
+    assert capsys.readouterr().out.splitlines() == [line]
+    torch.testing.assert_close(run.w, trained(catalogue.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10)
+
+
+class Branching(nn.Module):
+    """Looks at a number, which several clients at once cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x if x.sum() > -1e9 else -x)
+        return out
+
+
+class TooLarge(Stacked):
+    def __call__(self, *given: Any) -> Iterable[Outcome]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB\nand more lines")
+
+
+@pytest.mark.parametrize(
+    ("several", "module", "why"),
+    [
+        (Stacked, Branching, "this model or its loss cannot run for several clients"),
+        (TooLarge, classifier, "CUDA out of memory"),
+    ],
+)
+def test_what_cannot_train_is_left_out_and_its_clients_train_with_the_others(
+    several: Any, module: Any, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = Trial()
+    run = trial.run(trial.maker(Sequential, 2), partial(several, width=3), module=module())
+    assert set(trial.calls) == {"Sequential"}
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"clients cannot train 3 at once here, so they will not: {why}")
+    alone = trained(catalogue.fedtoga(), module=module(), **THREE_A_ROUND)
+    assert torch.equal(run.w, alone.w)
+    assert run.executor.width == 1
+
+
+def test_what_the_first_cannot_train_is_an_error() -> None:
+    trial = Trial()
+    with pytest.raises(ModelError, match="cannot run for several clients"):
+        trial.run(trial.maker(Stacked, 1, width=3), trial.maker(Sequential, 2), module=Branching())
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "kind", "width"),
+    [
+        ("", "cpu", Sequential, 1),
+        ("", "cuda", Fastest, 4),
+        ("--deterministic", "cuda", Sequential, 1),
+        ("--executor sequential", "cuda", Sequential, 1),
+        ("--executor stacked", "cpu", Stacked, 4),
+        ("--compile", "cpu", Stacked, 1),
+    ],
+)
+def test_executor_auto_measures_on_a_gpu_only(flags: str, device: str, kind: type, width: int) -> None:
+    experiment = Experiment([digits], [mlp], argv=["--width", "4", *flags.split()])
+    module = classifier()
+    executor = experiment.executor(torch.device(device))(module, Layout(module))
+    assert (type(executor), executor.width) == (kind, width)
