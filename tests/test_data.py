@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes, sources
+from fl_lightning.data import Batches, ClientData, CropFlip, Dataset, Partition, schemes, sources
 
 MNIST = Path(__file__).parents[1].parent / "shared/data/mnist"
 
@@ -108,6 +108,20 @@ def test_batches_cover_every_epoch_exactly_once_with_a_short_last_batch():
     assert torch.equal(first.sort().values, torch.arange(3.0, 26.0, dtype=torch.float64))
     assert torch.equal(second.sort().values, first.sort().values)
     assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("together", [20, 33, 10_000])
+def test_batches_made_together_are_those_made_one_by_one(together: int):
+    augment, sizes = CropFlip(cutout=3), [16, 16, 8, 16, 16, 8]
+    index = torch.randperm(40, generator=torch.Generator().manual_seed(0)).repeat(2)
+    draws = augment.draw(len(index), torch.Generator().manual_seed(1))
+    one, several = (Batches(images(40), index, sizes, [0] * 6, (augment, draws), n) for n in (1, together))
+    for k in (0, 1, 2, 3, 4, 5, 2, -1, 0):
+        for mine, theirs in zip(one[k], several[k], strict=True):
+            assert torch.equal(mine, theirs)
+            assert mine.stride() == theirs.stride()
+    with pytest.raises(IndexError):
+        several[6]
 
 
 @pytest.mark.parametrize(

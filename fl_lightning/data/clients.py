@@ -1,9 +1,11 @@
 """A data set split over clients, and the mini-batches of one client's visit."""
 
+from bisect import bisect_right
 from copy import copy
 from functools import cached_property
 from hashlib import sha256
-from math import ceil
+from itertools import accumulate
+from math import ceil, prod
 
 import torch
 from torch import Tensor
@@ -13,6 +15,9 @@ from fl_lightning.data.dataset import Dataset, channels_last
 from fl_lightning.data.partition import Partition
 from fl_lightning.device import send
 from fl_lightning.randomness import generator
+
+TOGETHER = 32 * 2**20
+"""Bytes of inputs that are made together on a GPU, where a small batch takes as long to launch as a large one."""
 
 
 class Batches:
@@ -26,6 +31,7 @@ class Batches:
         sizes: how many of them each batch takes, one after the other.
         epochs: for every batch the epoch it belongs to, from 0.
         augment: how images are augmented, with its random numbers for all of `index`; or None.
+        together: how many samples are made together, in whole batches, at least one of them.
     """
 
     def __init__(
@@ -35,23 +41,36 @@ class Batches:
         sizes: list[int],
         epochs: list[int],
         augment: tuple[CropFlip, Tensor] | None = None,
+        together: int = 1,
     ) -> None:
         self.sizes = sizes
         self.epochs = epochs
-        self._dataset = dataset
-        self._index = torch.split(send(index, dataset.x.device), sizes)
+        self._dataset, self._together = dataset, together
+        self._starts = [0, *accumulate(sizes)]
+        self._index = send(index, dataset.x.device)
         self._augment = augment and augment[0]
-        self._draws = augment and torch.split(send(augment[1], dataset.x.device), sizes)
+        self._draws = augment and send(augment[1], dataset.x.device)
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, k: int) -> tuple[Tensor, Tensor]:
-        index = self._index[k]
+        k = range(len(self))[k]
+        if k not in self._made:
+            self._made = self._make(k)
+        return self._made.pop(k)
+
+    def _make(self, k: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """The k-th batch and those after it that are made together."""
+        stop = max(k + 1, bisect_right(self._starts, self._starts[k] + self._together) - 1)
+        part, sizes = slice(self._starts[k], self._starts[stop]), self.sizes[k:stop]
+        index = self._index[part]
         x = self._dataset.inputs(index)
-        if self._augment and self._draws:
-            x = channels_last(self._augment.apply(x, self._draws[k]))
-        return x, self._dataset.y[index]
+        if self._augment and self._draws is not None:
+            x = channels_last(self._augment.apply(x, self._draws[part]))
+        batches = zip(x.split(sizes), self._dataset.y[index].split(sizes), strict=True)
+        return dict(enumerate(batches, start=k))
 
 
 class ClientData:
@@ -185,7 +204,9 @@ class ClientData:
         if self.augment:
             g = generator(self.seed, "augmentation", round, client)
             augment = (self.augment, self.augment.draw(len(index), g))
-        return Batches(self.dataset, index, sizes, epochs, augment)
+        sample = prod(self.dataset.shape) * 4  # in float32
+        together = TOGETHER // sample if self.dataset.x.is_cuda else 1  # a CPU has them in its cache one by one
+        return Batches(self.dataset, index, sizes, epochs, augment, together)
 
 
 def _check_partition(dataset: Dataset, partition: Partition) -> None:
