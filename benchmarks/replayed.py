@@ -39,7 +39,7 @@ class Replayed(Stacked):
         decay = weight_decay(step.algorithm.local([nn.Parameter(matrix)]))
         if decay is None or len({(*v.lrs, *v.batches.sizes) for v in visits}) > 1:
             raise ValueError("graphs are for plain SGD and clients with equal steps")
-        public = {"common": common, "shared": shared, "lr": matrix.new_tensor(0.0), "decay": matrix.new_tensor(decay)}
+        public = {"common": common, "shared": shared, "lr": matrix.new_zeros(()), "decay": matrix.new_full((), decay)}
         arguments, key = (matrix, own, states, received, received), (step.algorithm, len(visits))
         if key not in self._graphs:
             descent = step.compiled_descent if self.kernels == "compiled" else step.compiled_descent.function

@@ -48,7 +48,8 @@ class Adaptation:
         if isclose(epochs, 0):
             yield from ((self._begun(client), self.federation.buffers) for client in clients)
             return
-        data, width = self.federation.clients.lasting(epochs), self.executor.width
+        data = self.federation.clients.lasting(epochs)
+        width = min(self.executor.width, self.federation.at_once)  # fewer where memory did not suffice
         for first in range(0, len(clients), width):
             yield from self._tuned(clients[first : first + width], data)
 

@@ -50,14 +50,15 @@ def _uniform_bits(key: Tensor, count: int) -> Tensor:
 
 
 def use_keys(module: nn.Module) -> list[str]:
-    """Replace every `nn.Dropout` inside `module` by a `KeyedDropout`.
+    """Replace every `nn.Dropout` inside `module` by a `KeyedDropout` on the module's device.
 
     Returns:
         The names of the key buffers.
     """
+    device = next(module.parameters()).device
     for parent in list(module.modules()):
         for name, child in _dropouts(parent):
-            setattr(parent, name, KeyedDropout(child.p).train(child.training))
+            setattr(parent, name, KeyedDropout(child.p).to(device).train(child.training))
     return [f"{name}.key" for name, child in module.named_modules() if isinstance(child, KeyedDropout)]
 
 

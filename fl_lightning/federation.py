@@ -23,7 +23,7 @@ from fl_lightning.schedule import Decay, Schedule
 from fl_lightning.snapshot import restore, snapshot
 from fl_lightning.sums import ExactSum, PlainSum, Sum
 from fl_lightning.tally import Tally
-from fl_lightning.term import begin
+from fl_lightning.term import Term, begin
 from fl_lightning.training import states_of, train
 from fl_lightning.trial import try_out
 from fl_lightning.vector import Layout
@@ -97,6 +97,11 @@ class Federation:
             raise ValueError(f"a simulation has at least one round, not {rounds}")
         if on_divergence not in get_args(OnDivergence):
             raise ValueError(f"on_divergence is one of {', '.join(get_args(OnDivergence))}, not {on_divergence!r}")
+        if clients.dataset.x.device != fabric.device:
+            raise ValueError(
+                f"the clients' data lie on {clients.dataset.x.device}, and the models train on {fabric.device}: give "
+                "ClientData the data set as `dataset.to(fabric.device)`"
+            )
         precision = fabric.strategy.precision.precision
         if precision not in PRECISIONS:
             raise ValueError(
@@ -275,6 +280,8 @@ class Federation:
     def personal(self, client: int) -> Tensor:
         """The model that a client uses before any fine-tuning: the global one unless a term says otherwise."""
         w = self.w.detach()
+        if all(type(term).personal is Term.personal for term in self.algorithm.terms):
+            return w  # and no row need be read
         states = states_of(self, client, w)
         return self.algorithm.personal(w, self.common_facts(w, 1), states, self.shared)
 

@@ -77,9 +77,9 @@ class Layout:
         return self.mask(f"{self.head}." if self.head else "", like)
 
     def body_blocks(self) -> list[str]:
-        """The children that hold the body's parameters, from the input to the head."""
+        """The children that hold parameters and nothing of the head, from the input on."""
         children = dict.fromkeys(name.partition(".")[0] for name in self.names if "." in name)
-        return [child for child in children if child != self.head]
+        return [child for child in children if child != self.head.partition(".")[0]]
 
     @torch.no_grad()
     def read(self, module: nn.Module) -> Tensor:

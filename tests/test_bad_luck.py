@@ -14,6 +14,7 @@ from problems import distances, federation, hard
 from refusals import scaffold, sentence
 
 from fl_lightning import Algorithm, Federation, ModelError, Stacked, catalogue
+from fl_lightning.adaptation import Adaptation
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
@@ -55,6 +56,15 @@ def test_too_many_at_once_are_tried_again_with_fewer(
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert "round 1 of 3, rank 0: 5 clients at once do not fit into the memory of cpu: going on with 2 at once" in said
+
+
+def test_no_more_models_are_personalised_at_once_than_were_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    models = []
+    for kind in (Cramped, Stacked):
+        run = federation(catalogue.fedavg(), executor=partial(kind, width=5))
+        run.train_round()
+        models.append([w for w, _ in Adaptation(run).models(range(6), 1)])
+    torch.testing.assert_close(*models, rtol=0, atol=1e-12)
 
 
 def test_memory_for_not_even_one_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

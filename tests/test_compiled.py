@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import EVERY_ALGORITHM, classification, classifier, convolutional, distances, federation, hard
+from problems import EVERY_ALGORITHM, classification, classifier, convolutional, distances, federation, hard, trained
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -67,6 +67,16 @@ def test_a_step_of_sgd_is_part_of_the_program(name: str, width: int, traces: lis
         traced.train_round()
     assert_alike(plain, traced)
     assert len(traces) == 1
+
+
+def test_groups_that_are_never_full_are_compiled_too_but_not_the_small_last_one(traces: list[Any]) -> None:
+    """The cohorts are of 5, 2 and 4 clients."""
+    even = classification((10,) * 6)
+    run = federation(descending(catalogue.fedavg()), clients=even, executor=partial(Stacked, width=10, compiled=5))
+    for made in (1, 1, 2):
+        run.train_round()
+        assert len(traces) == made
+    assert_alike(run, trained(descending(catalogue.fedavg()), clients=even))
 
 
 @pytest.mark.parametrize(("name", "written"), [("fedprox", 1), ("fedsam", 2)])

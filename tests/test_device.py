@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import EVERY_ALGORITHM, classification, convolutional, federation, hard
+from problems import EVERY_ALGORITHM, classification, classifier, convolutional, federation, hard
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -99,6 +99,23 @@ def test_nor_where_images_are_augmented_and_clients_are_ragged(executor: Any, op
     given = {"module": convolutional(2, torch.float32), "clients": clients, "executor": executor, **options}
     run = to_device(federation(EVERY_ALGORITHM["scaffold"], **given))
     assert run_unread(run, [0, 1, 2, 4, 5]).is_meta
+
+
+@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+def test_the_keys_of_dropout_lie_where_the_model_lies(executor: Callable[..., Executor]) -> None:
+    module = classifier().to(DEVICE)
+    executor(module, Layout(module))
+    assert {name for name, b in module.named_buffers() if not b.is_meta} == set()
+    assert module(torch.zeros(5, 6, dtype=torch.float64, device=DEVICE)).is_meta
+
+
+def test_data_that_lie_elsewhere_than_the_model_are_refused() -> None:
+    clients = classification()
+    vars(clients.dataset).update(moved(vars(clients.dataset)))
+    with pytest.raises(
+        ValueError, match=r"data lie on meta, and the models train on cpu: .* `dataset.to\(fabric.device"
+    ):
+        federation(EVERY_ALGORITHM["fedavg"], clients=clients)
 
 
 def test_waiting_is_noticed() -> None:

@@ -1,5 +1,6 @@
 """Parts of a batch, and the head displaced alone."""
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -140,3 +141,6 @@ def test_the_head_that_a_model_names_is_its_head() -> None:
     assert Layout(Onwards()).body_blocks() == ["below"]
     assert Layout(classifier()).head == "outer"
     assert Layout(classifier()).body_blocks() == ["inner", "norm"]
+    nested = nn.Sequential(OrderedDict(body=nn.Linear(3, 3), heads=nn.Sequential(OrderedDict(head=nn.Linear(3, 2)))))
+    nested.head = "heads.head"  # type: ignore[assignment]
+    assert Layout(nested).body_blocks() == ["body"]

@@ -51,6 +51,14 @@ def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> No
         assert (w - run.w).norm() > 0.01
 
 
+def test_rows_are_read_only_where_a_term_has_a_use_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(catalogue.feddyn())
+    monkeypatch.setattr(run.store, "read", None)
+    assert torch.equal(run.personal(1), run.w)
+    own = trained(catalogue.local_only())
+    assert torch.equal(own.personal(1), rows(own, "w_i")[1])
+
+
 def test_executors_fine_tune_alike_with_batchnorm_and_dropout() -> None:
     one, several = (
         list(Adaptation(trained(catalogue.fedavg(), **options), LR).models(range(6), 2))

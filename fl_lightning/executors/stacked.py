@@ -27,8 +27,9 @@ class Stacked(Executor):
 
     Args:
         width: How many clients train at once.
-        compiled: The batch size whose steps are compiled where `width` clients take them together, which costs some
-            seconds once. Other steps, such as those of short last batches, run as they are. 0 compiles nothing.
+        compiled: The batch size whose steps are compiled where all clients of a call take them together, which costs
+            some seconds for each number of clients. Other steps, such as those of short last batches, run as they are,
+            and so does a group smaller than the one before it, which a round's last one is. 0 compiles nothing.
         mode: Of `torch.compile`; "reduce-overhead" replays CUDA graphs.
     """
 
@@ -47,6 +48,7 @@ class Stacked(Executor):
             raise ValueError(f"at least one client trains at once, but width is {width}")
         self.width, self.compiled, self.mode = width, compiled, mode
         self._local_steps: dict[Algorithm, LocalStep] = {}
+        self._before = 0  # how many clients trained in the call before
 
     def __call__(
         self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
@@ -92,6 +94,7 @@ class Stacked(Executor):
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = local_step.algorithm.local(rows)
         decay, losses = weight_decay(optimizer), matrix.new_zeros(len(visits))
+        full, self._before = len(visits) >= self._before, len(visits)
         for step in range(max(len(v.lrs) for v in visits)):
             for lr, together in _groups(visits, step):
                 batch = [visits[i].batches[step] for i in together]
@@ -99,7 +102,7 @@ class Stacked(Executor):
                 of = _Rows(together, len(visits), matrix.device)
                 arguments = *(of.take(t) for t in (matrix, own, states, buffers, received)), x, y
                 public: Public = {"common": common, "shared": shared}
-                compiled = len(y) == self.width and len(y[0]) == self.compiled
+                compiled = full and len(together) == len(visits) and len(y[0]) == self.compiled
                 if compiled and decay is not None:
                     public |= {"lr": matrix.new_full((), lr), "decay": matrix.new_full((), decay)}
                     matrix, moved, after, loss = local_step.compiled_descent(*arguments, public)
@@ -137,7 +140,7 @@ class _Rows:
 
 
 def _moving(fact: Any, like: Tensor) -> Any:
-    return like.new_tensor(fact) if isinstance(fact, float | int) else fact
+    return like.new_full((), fact) if isinstance(fact, float | int) else fact
 
 
 def _groups(visits: Sequence[Visit], step: int) -> Iterator[tuple[float, list[int]]]:

@@ -173,7 +173,7 @@ class Executor:
 
         Args:
             algorithm: What a local step is.
-            common: Facts true of every client: anchor, share, round, rounds, layout.
+            common: Facts true of every client (see `Federation.common_facts`).
             visits: The clients.
             shared: The server's states, one dictionary a term.
             buffers: The global buffers, where every client's begin.
