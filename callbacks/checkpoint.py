@@ -36,6 +36,9 @@ class Checkpoint:
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.options = dict(options or {})
         self.best: dict[str, Any] = {}
+        self.kept: list[
+            str
+        ] = []  # its files, the newest at the end; who calls `state_dict` pins rows under other names
 
     def on_fit_start(self, federation: Federation) -> None:
         """Save a run that begins: whatever happens to it, it can be resumed."""
@@ -61,21 +64,22 @@ class Checkpoint:
             self.best = {"name": name, "round": federation.round, "accuracy": metrics["test/accuracy"]}
         store.flush()
         store.pin(name)
-        surplus = sorted(store.pinned, key=_round)[: -self.keep]
-        surplus = [old for old in surplus if old != self.best.get("name")]
+        self.kept = [*(old for old in self.kept if old != name), name]
+        surplus = [old for old in self.kept[: -self.keep] if old != self.best.get("name")]
         fabric.barrier()
         if fabric.is_global_zero:
             for logger in fabric.loggers:
                 logger.save()
             if improved:
                 _export(federation, self.run / "best.pt")
-            rows = {"pinned": store.pinned, "best": self.best, "options": self.options}
-            _write({**federation.state_dict(), **rows}, self.folder / name)
+            mine = {"kept": self.kept, "best": self.best, "options": self.options}
+            _write({**federation.state_dict(), **mine}, self.folder / name)
             for old in surplus:
                 (self.folder / old).unlink(missing_ok=True)
         fabric.barrier()
         for old in surplus:
             store.unpin(old)
+            self.kept.remove(old)
 
     def resume(self, federation: Federation) -> None:
         """Go on from the newest checkpoint that is whole; a run that ended before its first checkpoint begins anew.
@@ -100,9 +104,9 @@ class Checkpoint:
         state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
         refuse_changes(state["options"], self.options)
         federation.load_state_dict(state)
-        pinned = {name: place for name, place in state["pinned"].items() if name in names}
-        federation.store.restore(state["place"], {**pinned, names[-1]: state["place"]})
-        self.best = state["best"]
+        for gone in set(state["kept"]).difference(names):
+            federation.store.unpin(gone)
+        self.kept, self.best = names, state["best"]
 
     def _survey(self) -> tuple[list[str], list[str], bool]:
         """The checkpoints up to the newest that is whole, what ails newer ones, and whether a round was ever logged."""

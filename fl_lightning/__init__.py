@@ -1,11 +1,11 @@
 """Federated-learning simulation on PyTorch Lightning Fabric."""
 
-from fl_lightning.algorithm import Algorithm, by_size, uniform
+from fl_lightning.algorithm import Algorithm, Cohort, by_size, uniform
 from fl_lightning.catalogue import algorithms
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.divergence import Diverged
-from fl_lightning.executors import Fastest, Sequential, Stacked
-from fl_lightning.federation import Federation
+from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
+from fl_lightning.federation import Federation, RankLost
 from fl_lightning.oracle import ModelError
 from fl_lightning.participation import Bernoulli, FixedSize, Weighted
 from fl_lightning.schedule import Decay
@@ -16,16 +16,19 @@ __all__ = [
     "Algorithm",
     "Bernoulli",
     "ClientData",
+    "Cohort",
     "CropFlip",
     "Dataset",
     "Decay",
     "Diverged",
+    "Executor",
     "Fastest",
     "Federation",
     "FixedSize",
     "Layout",
     "ModelError",
     "Partition",
+    "RankLost",
     "Sequential",
     "Stacked",
     "Term",

@@ -17,7 +17,7 @@ EXPLANATION = (
     "Counted by running each method's terms: how many models a client sends, receives and keeps between rounds (in "
     "brackets the names of the server's and the client's states), and gradient evaluations in one local step."
 )
-USAGE = "fl-lightning list shows the algorithms; train with: fabric run recipes/digits.py --help"
+USAGE = "fl-lightning list shows the algorithms; train with a recipe of the repository: fabric run recipes/digits.py"
 
 
 def rows() -> list[tuple[str, ...]]:

@@ -26,9 +26,7 @@ def convert(kind: Any, value: Any) -> Any:
             raise ValueError(f"{value!r} is none of {', '.join(arguments)}{nearest(str(value), arguments)}")
         return value
     if origin is tuple:
-        if not isinstance(value, str | list | tuple):
-            raise ValueError(f"{value!r} is not a list")
-        parts = value.split(",") if isinstance(value, str) else value
+        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         return tuple(convert(arguments[0], part) for part in parts)
     if kind is bool:
         if str(value).lower() not in ("true", "false"):

@@ -66,7 +66,8 @@ class ClientStore:
         self._files = RowFiles(folder, self.row, None if memory is None else memory // ranks)
         devices = {state.device for states in begin for state in states.values()}
         self._gpu = next((device for device in devices if device.type == "cuda"), None)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="client-rows")
+        first = torch.cuda.set_device if self._gpu else None  # a new thread's GPU is 0, where other ranks need no memory
+        self._thread = ThreadPoolExecutor(1, "client-rows", first, (self._gpu,))
         self._ahead: dict[int, Future[Tensor]] = {}  # by client: rows that are read before they are asked for
         self._behind: list[Future[None]] = []  # rows that are written
         self._spare: list[Tensor] = []  # memory that rows were written from
@@ -171,27 +172,38 @@ class ClientStore:
 
     def unpin(self, checkpoint: str) -> None:
         """This checkpoint is no more: its rows may be written over."""
-        del self.pinned[checkpoint]
+        self.pinned.pop(checkpoint, None)
 
-    def restore(self, place: Tensor, pinned: Mapping[str, Tensor] | None = None) -> None:
+    def keeps(self, place: Tensor) -> bool:
+        """Whether all rows at these places stay as they are, since a checkpoint refers to them, or there are none."""
+        none = not self.row or bool((place < 0).all())
+        return none or any(place.equal(kept) for kept in self.pinned.values())
+
+    def restore(self, place: Tensor, pinned: Mapping[str, Tensor]) -> None:
         """Go back to the rows of a checkpoint.
 
         Args:
             place: `place` as it was.
-            pinned: The checkpoints whose rows must stay, this one among them; None if it is the only one.
+            pinned: `pinned` as it was, for a store that has just begun; any other goes by its own.
 
         Raises:
-            ValueError: If the rows are not there.
+            ValueError: If the rows are not there, or this store may have written over them.
         """
         if self.row and not self._files.begun and bool((place >= 0).any()):
             raise ValueError(
                 f"the checkpoint refers to clients' states in {self.folder}, where there were none: resume there"
             )
+        begun = bool(self.pinned) or bool((self.place >= 0).any())
+        if begun and not self.keeps(place):
+            raise ValueError(
+                "later rounds may have written over the clients' states of this checkpoint: call "
+                "federation.store.pin(name) before each state_dict(), with a name for each that is to be loaded again"
+            )
         with suppress(Exception):  # what was still being written counts no more
             self.settle()
         self._ahead.clear()
         self.place = place.to(torch.int8).clone()
-        self.pinned = {"last": self.place.clone()} if pinned is None else dict(pinned)
+        self.pinned = self.pinned if begun else dict(pinned)
 
 
 def open_store(

@@ -1,19 +1,12 @@
-"""YAML files of options, and how a program leaves when one does not fit."""
+"""YAML files of options."""
 
-import os
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
-
-def fail(sentence: str, alone: bool = False) -> NoReturn:
-    """Leave with one sentence and exit code 2; of several ranks only the first speaks, unless one failed alone."""
-    if alone or os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"error: {sentence}", file=sys.stderr)
-    raise SystemExit(2)
+from fl_lightning.sentences import fail
 
 
 def read_files(files: Sequence[str], tables: Collection[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

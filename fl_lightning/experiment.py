@@ -36,6 +36,7 @@ from fl_lightning.randomness import derived_seed
 from fl_lightning.ranks import launched
 from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.schedule import Decay
+from fl_lightning.summary import summary
 from fl_lightning.supervision import INTERRUPTED, STOPPED, ending_with_the_launcher, heeding_signals, leave
 from fl_lightning.terms import Clip
 from fl_lightning.trial import check_pair
@@ -124,8 +125,10 @@ class Experiment:
 
     def _run(self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
         o = self.options
-        with fabric.rank_zero_first():
-            train, test = self.load()
+        with fabric.rank_zero_first():  # it may have to be downloaded, by one rank on each machine
+            data = self.load() if fabric.local_rank == 0 else None
+        with fabric.rank_zero_first(local=True):
+            train, test = data or self.load()
         partition = self.split(train)
         try:
             federation = self.federation(fabric, train, partition, folder.clients)
@@ -143,7 +146,8 @@ class Experiment:
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
-        fabric.print(self.summary(train, test, partition, federation))
+        names = {**{part: chosen.name for part, chosen in self.chosen.items()}, "algorithm": self.method}
+        fabric.print(summary(o, names, train, test, partition, federation))
         done = federation.round
         again = done + 1 if done else 0  # whatever an earlier attempt logged from here on counts no more
         events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=again)
@@ -222,7 +226,7 @@ class Experiment:
         return model
 
     def algorithm(self) -> Algorithm:
-        """The chosen algorithm with the local SGD and the clipping of the options."""
+        """The chosen algorithm, with the clipping of the options and, unless it brings its own, their local SGD."""
         o = self.options
         chosen = self.chosen["algorithm"]()
         if not isinstance(chosen, Algorithm):
@@ -232,7 +236,7 @@ class Experiment:
         clip = [] if o.clip is None else [Clip(o.clip)]
         # fused: one pass over the weights for decay, momentum and step
         sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
-        return chosen.and_then(*clip, local=sgd)
+        return chosen.and_then(*clip, local=sgd if chosen.local is Algorithm().local else None)
 
     def executor(self, device: torch.device) -> Callable[..., Executor]:
         """How clients train on this device."""
@@ -272,24 +276,6 @@ class Experiment:
             state_memory=None if o.state_memory is None else bytes_of(o.state_memory),
             on_divergence=o.on_divergence,
             deterministic=o.deterministic,
-        )
-
-    def summary(self, train: Dataset, test: Dataset, partition: Partition, federation: Federation) -> str:
-        """What is about to run, for people."""
-        o, names = self.options, {name: c.name for name, c in self.chosen.items()}
-        cost, d = federation.cost, sum(p.numel() for p in federation.module.parameters())
-        budget, device = Budget.of(federation, o.keep_checkpoints), federation.w.device.type
-        threads = f", {torch.get_num_threads()} thread(s) each" if device == "cpu" else ""
-        return "\n".join(
-            [
-                f"{self.method} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
-                f"{o.clients} clients, {o.participation:.3g} of them a round, {o.rounds} rounds, seed {o.seed}",
-                f"{names['model']}: {d:,} parameters; a client sends {cost.uplink / d:.3g} and receives "
-                f"{cost.downlink / d:.3g} times that, keeps {cost.client_state / d:.3g} times, and evaluates "
-                f"{cost.gradients} gradient(s) a step; {federation.fabric.world_size} rank(s) on {device}{threads}",
-                *([f"{self.method}, {budget}"] if budget.row else []),
-                partition.describe(train.y, train.classes),
-            ]
         )
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from fl_lightning import callbacks, cli
+from fl_lightning import callbacks
 from fl_lightning.divergence import Diverged
 from fl_lightning.federation import RankLost
 from fl_lightning.oracle import ModelError
+from fl_lightning.sentences import fail, first_sentence
 from fl_lightning.term import TermError
 
 OURS = Path(__file__).parent, Path(callbacks.__file__).parent
@@ -37,8 +38,8 @@ def in_one_sentence() -> Iterator[None]:
         said = None if os.environ.get("FL_LIGHTNING_TRACEBACK") else sentence(error)
         if said is None:
             raise
-        # whose training it was, this rank alone may know
-        cli.fail(said, alone=bool(getattr(error, "__notes__", [])) or isinstance(error, RankLost))
+        # whose training it was, or what is wrong with its machine, this rank alone may know
+        fail(said, alone=bool(getattr(error, "__notes__", [])) or isinstance(error, RankLost | OSError))
 
 
 def sentence(error: Exception) -> str | None:
@@ -58,11 +59,6 @@ def sentence(error: Exception) -> str | None:
     else:
         return None
     return " ".join(" ".join([told, *(f"({note})" for note in notes)]).split())
-
-
-def first_sentence(error: Exception) -> str:
-    """The first sentence of a message, which PyTorch likes to make long."""
-    return str(error).splitlines()[0].split(". ")[0]
 
 
 def _of_the_system(error: OSError) -> str:

@@ -17,8 +17,9 @@ from fl_lightning.data import ClientData
 from fl_lightning.device import now
 from fl_lightning.divergence import OnDivergence, diverged
 from fl_lightning.executors import Executor, Sequential
-from fl_lightning.executors.visit import TaskLoss
+from fl_lightning.executors.visit import TaskLoss, drawing_from
 from fl_lightning.participation import FixedSize, Participation
+from fl_lightning.randomness import derived_seed
 from fl_lightning.schedule import Decay, Schedule
 from fl_lightning.snapshot import restore, snapshot
 from fl_lightning.sums import ExactSum, PlainSum, Sum
@@ -58,7 +59,7 @@ class Federation:
         schedule: The factor on the local learning rate.
         executor: How clients train: `Sequential`, or e.g. `partial(Stacked, width=...)`.
         loss: The task's loss of the model's output and the targets.
-        seed: Names cohorts and dropout; batch order and augmentation have the seed of `clients`.
+        seed: Names cohorts, dropout, and what terms draw; batch order and augmentation have the seed of `clients`.
         state_dir: Where clients' states are kept; a temporary folder if None.
         state_memory: Bytes of them that may stay in a machine's memory; None leaves it to the system.
         on_divergence: What becomes of a client whose training is no longer finite: "stop" the run; "skip-client" leaves
@@ -228,7 +229,8 @@ class Federation:
     def _move(self, tally: Tally, common: dict[str, Any]) -> list[float]:
         """The server's step; returns training loss, drift and how far the model moved."""
         progress, message, self.buffers, (loss, squared) = tally.means()
-        delta, self.shared = self.algorithm.update(progress, message, common, self.shared)
+        with drawing_from(derived_seed(self.seed, "server", self.round), self.w.device):  # alike on every rank
+            delta, self.shared = self.algorithm.update(progress, message, common, self.shared)
         self.w.grad = -delta
         self.optimizer.step()
         move = self.w.detach() - common["anchor"]
@@ -286,13 +288,20 @@ class Federation:
         return self.algorithm.personal(w, self.common_facts(w, 1), states, self.shared)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that `load_state_dict` needs to go on, except the rows of the client store, which lie on disk."""
+        """Everything that `load_state_dict` needs to go on, except the rows of the client store, which lie on disk.
+
+        Before it, call `store.pin()` on every rank, and later rounds leave those rows alone, until it is called again;
+        `store.pin(name)` keeps those of several. Like a module's, it holds the live tensors: save it, or deepcopy it.
+
+        Raises:
+            ValueError: If clients keep states and these rows are not pinned.
+        """
         return snapshot(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint.
+        """Go on from what `state_dict` gave, on every rank, with the same `state_dir`.
 
         Raises:
-            ValueError: If the checkpoint is of another model, number of clients or algorithm.
+            ValueError: If it is of another model, number of clients or algorithm, or its rows are no longer there.
         """
         restore(self, state)

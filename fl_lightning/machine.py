@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
 MEMORY_OF_A_RANK = 3 * 1024**3
 """Bytes that a rank is reckoned with: ResNet-18 on CIFAR-10 takes two thirds of it (benchmarks/RESULTS.md)."""
 
@@ -45,6 +47,11 @@ class Machine:
 def under_fabric_run() -> bool:
     """Whether this process was started by `fabric run`, which gives Fabric its options itself."""
     return os.environ.get("LT_CLI_USED") == "1"
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the first rank of all, on all machines; by its launcher's word until there is a Fabric."""
+    return getattr(rank_zero_only, "rank", 0) == 0
 
 
 def affinity() -> set[int]:

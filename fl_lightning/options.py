@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fl_lightning import cli
 from fl_lightning.budget import bytes_of
+from fl_lightning.configuration import flat
 from fl_lightning.divergence import OnDivergence
 from fl_lightning.participation import Sampling
 from fl_lightning.ranges import BelowOne, Count, NonNegative, Positive, Range, Share, Whole, check
@@ -125,14 +125,14 @@ class Launch:
             )
 
 
-HARMLESS = frozenset({"rounds", "evaluate_every", "personalise", "finetune_lr", "data_dir", "executor", "width"}) | {
-    "compile",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "state_memory",
-    "on_divergence",
-}
+HARMLESS = frozenset(
+    "rounds evaluate_every personalise finetune_lr data_dir checkpoint_every keep_checkpoints state_memory "
+    "on_divergence".split()
+)
 """Options that may change between a run and its resumption: they do not change what a finite round computes."""
+
+ROUNDING = frozenset({"executor", "width", "compile"})
+"""Options that change its last bits alone, which only a deterministic run must keep."""
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -141,8 +141,9 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Raises:
         ValueError: If others than the harmless ones differ, naming them.
     """
-    before, now = cli.flat(before), cli.flat(now)
-    changed = [k for k in sorted({*before, *now} - HARMLESS) if before.get(k) != now.get(k)]
+    before, now = flat(before), flat(now)
+    free = HARMLESS if now.get("deterministic") else HARMLESS | ROUNDING
+    changed = [k for k in sorted({*before, *now} - free) if before.get(k) != now.get(k)]
     if changed:
         which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)
         raise ValueError(f"a resumed run keeps its options, but {which}: leave these flags away, or start another run")

@@ -1,7 +1,9 @@
 """Which numbers an option or a coefficient may be: said in its annotation, checked where it is set."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from inspect import get_annotations
 from math import inf
 from typing import Annotated, Any, get_args
 
@@ -47,5 +49,19 @@ def check(thing: Any, of: str = "") -> None:
 
 def _ranges(dataclass: type) -> Iterator[tuple[str, Range]]:
     for field in fields(dataclass):
-        for kind in (field.type, *get_args(field.type)):  # `Positive | None` is a union
+        hint = _evaluated(dataclass, field.name, field.type)
+        for kind in (hint, *get_args(hint)):  # `Positive | None` is a union
             yield from ((field.name, note) for note in getattr(kind, "__metadata__", ()) if isinstance(note, Range))
+
+
+def _evaluated(dataclass: type, field: str, hint: Any) -> Any:
+    """A field's annotation, which is text where `from __future__ import annotations` stands above it.
+
+    Text whose names are known to type checkers alone stays text. `get_type_hints` would give up all fields for one of
+    those, and it does not find the names of a file that was run, which `--algorithm file.py:function` does.
+    """
+    if isinstance(hint, str):
+        owner: Any = next(base for base in dataclass.__mro__ if field in get_annotations(base))
+        with suppress(Exception):
+            return eval(hint, owner.__init__.__globals__)
+    return hint

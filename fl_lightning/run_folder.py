@@ -19,6 +19,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning import cli
+from fl_lightning.machine import is_first_rank
 from fl_lightning.options import refuse_changes
 from fl_lightning.run_lock import RunLock
 
@@ -77,12 +78,12 @@ class RunFolder:
         if resume and not folder.config.exists():
             raise ValueError(f"there is nothing to resume: {folder.config} does not exist; start without --resume")
         lock = RunLock(folder.path)
-        if _first_rank():
+        if is_first_rank():
             lock.take()
         try:
             if resume:
                 refuse_changes(yaml.safe_load(folder.config.read_text()), plain(options))
-            elif folder.config.exists() and _first_rank():
+            elif folder.config.exists() and is_first_rank():
                 raise ValueError(
                     f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
                 )
@@ -92,7 +93,7 @@ class RunFolder:
 
     def _leave(self, lock: RunLock) -> None:
         """Let go of the folder; take it away again if nothing was begun in it."""
-        if _first_rank() and set(self.path.iterdir()) <= {lock.path}:
+        if is_first_rank() and set(self.path.iterdir()) <= {lock.path}:
             lock.remove()
             with suppress(OSError):  # another run has begun there
                 self.path.rmdir()
@@ -156,14 +157,10 @@ def _claimed(parent: Path, algorithm: str) -> Path:
     for number in count():
         path = parent / f"{algorithm}-{number}"
         with suppress(FileExistsError):
-            if _first_rank():
+            if is_first_rank():
                 path.mkdir(parents=True)
             return path
     raise AssertionError("numbers do not end")
-
-
-def _first_rank() -> bool:
-    return getattr(rank_zero_only, "rank", 0) == 0
 
 
 def plain(options: Any) -> Any:
@@ -198,12 +195,11 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git_commit() -> str | None:
-    here = Path(__file__).parent
+def _git_commit(file: Path = Path(__file__)) -> str | None:
+    """The commit of the repository that this file belongs to: one that the package was installed into does not count."""
+    asked = ["ls-files", "--error-unmatch", file.name], ["describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"], cwd=here, capture_output=True
-        )
+        tracked, commit = (subprocess.run(["git", *what], cwd=file.parent, capture_output=True) for what in asked)
     except OSError:
         return None
-    return commit.stdout.decode().strip() or None
+    return commit.stdout.decode().strip() or None if tracked.returncode == 0 else None

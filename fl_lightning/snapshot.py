@@ -3,13 +3,27 @@
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from fl_lightning.federation import Federation
 
 
 def snapshot(federation: "Federation") -> dict[str, Any]:
-    """Everything that `restore` needs, except the rows of the client store."""
+    """Everything that `restore` needs, except the rows of the client store.
+
+    Raises:
+        ValueError: If later rounds would write over these rows.
+    """
+    if not federation.store.keeps(federation.store.place):
+        raise ValueError(
+            "later rounds would write over the clients' states that this state_dict refers to: call "
+            "federation.store.pin() before it, on every rank"
+        )
+    return _everything(federation)
+
+
+def _everything(federation: "Federation") -> dict[str, Any]:
     return {
         "terms": _terms(federation),
         "data": federation.clients.digest,
@@ -18,10 +32,12 @@ def snapshot(federation: "Federation") -> dict[str, Any]:
         "rounds": federation.rounds,
         "w": federation.w.detach(),
         "first": federation.first,
+        "frozen": _frozen(federation),
         "buffers": federation.buffers,
         "shared": federation.shared,
         "optimizer": federation.optimizer.state_dict(),
         "place": federation.store.place,
+        "pinned": dict(federation.store.pinned),
     }
 
 
@@ -29,27 +45,37 @@ def restore(federation: "Federation", state: dict[str, Any]) -> None:
     """Go on from a snapshot.
 
     Raises:
-        ValueError: If it is of another model, number of clients, algorithm, data, precision, or of a later round.
+        ValueError: If it is of another model, number of clients, algorithm, data, precision, or of a later round, or
+            clients' states are not there any more.
     """
     _check(federation, state)
+    federation.store.restore(state["place"], state["pinned"])
     device = federation.w.device
     with torch.no_grad():
         federation.w.copy_(state["w"])
+        for name, parameter in _frozen(federation).items():
+            parameter.copy_(state["frozen"][name])
     federation.first = state["first"].to(device)
     federation.buffers = {k: b.to(device) for k, b in state["buffers"].items()}
     federation.shared = [{k: t.to(device) for k, t in s.items()} for s in state["shared"]]
     federation.optimizer.load_state_dict(state["optimizer"])
-    federation.store.restore(state["place"])
     federation.round = state["round"]
 
 
 def _check(federation: "Federation", state: dict[str, Any]) -> None:
+    if missing := sorted(_everything(federation).keys() - state.keys()):
+        raise ValueError(f"the checkpoint, of another version of this package, lacks {missing}: start the run anew")
     theirs = state["w"].numel(), len(state["place"]), state["terms"]
     mine = federation.w.numel(), federation.clients.num_clients, _terms(federation)
     if theirs != mine:
         raise ValueError(
             "this run has another model, number of clients or algorithm than the checkpoint, which holds {} "
             "parameters, {} clients and terms {}; this run has {}, {} and {}".format(*theirs, *mine)
+        )
+    there, here = _untrained(state["frozen"], state["buffers"]), _untrained(_frozen(federation), federation.buffers)
+    if there != here:
+        raise ValueError(
+            f"this run has another model than the checkpoint: they differ in {min(there ^ here)[0]}, which is not trained"
         )
     data, precision = federation.clients.digest, federation.fabric.strategy.precision.precision
     if state["data"] != data or state["precision"] != precision:
@@ -66,6 +92,17 @@ def _check(federation: "Federation", state: dict[str, Any]) -> None:
         raise ValueError(
             f"the checkpoint is of round {state['round']}, this run ends with {federation.rounds}: name more"
         )
+
+
+def _frozen(federation: "Federation") -> dict[str, Tensor]:
+    """The model's parameters that are not in `w`."""
+    trained = set(federation.layout.names)
+    return {name: p.detach() for name, p in federation.module.named_parameters() if name not in trained}
+
+
+def _untrained(frozen: dict[str, Tensor], buffers: dict[str, Tensor]) -> set[tuple[str, tuple[int, ...]]]:
+    """Names and shapes."""
+    return {(name, tuple(tensor.shape)) for name, tensor in [*frozen.items(), *buffers.items()]}
 
 
 def _terms(federation: "Federation") -> list[str]:

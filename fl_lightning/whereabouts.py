@@ -1,6 +1,7 @@
 """Who is training whom, told to the other ranks of a run, which notice when one of them is gone."""
 
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -13,7 +14,11 @@ from itertools import count
 from pathlib import Path
 from zlib import crc32
 
+import torch
 from lightning.fabric import Fabric
+
+MACHINE, PROCESS, BEAT, MEETING, TRAINING, CLIENTS = range(6)
+"""Columns of a rank's line; from the last one on stand the clients."""
 
 GLANCE, GLANCES = 0.5, 3
 """Seconds between two looks at the others, and how many in a row must miss a rank: it may be ending as this one is."""
@@ -26,21 +31,22 @@ class Whereabouts:
     """A line for each rank in a file that all of them read: a process that is killed leaves its line behind.
 
     A line holds the rank's machine and process (0 once its rounds are over), a number that goes up as long as it lives,
-    and the clients that it is training.
+    the number of the run's meeting, and how many clients it is training and which.
 
     Args:
         path: The file, in a folder that all ranks see.
         ranks: How many ranks there are.
         rank: Which of them this is.
         width: How many clients train at once.
+        meeting: A number that no earlier run in this folder had.
     """
 
-    def __init__(self, path: Path, ranks: int, rank: int, width: int):
-        self.ranks, self.rank, self._columns = ranks, rank, 4 + width
+    def __init__(self, path: Path, ranks: int, rank: int, width: int, meeting: int = 0):
+        self.ranks, self.rank, self._columns, self._meeting = ranks, rank, CLIENTS + width, meeting
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         weakref.finalize(self, os.close, self._file)
-        self._put(0, _machine(), os.getpid(), 0, 0, *[0] * width)
+        self._put(MACHINE, _machine(), os.getpid(), 0, meeting, 0, *[0] * width)
 
     def _put(self, column: int, *values: int) -> None:
         os.pwrite(self._file, array("q", values).tobytes(), 8 * (self.rank * self._columns + column))
@@ -51,17 +57,24 @@ class Whereabouts:
 
     def note(self, clients: Sequence[int]) -> None:
         """This rank begins to train these clients; none when it is done."""
-        self._put(3, len(clients), *clients)
+        self._put(TRAINING, len(clients), *clients)
 
     def of(self, rank: int) -> str:
         """The rank, and whom it is training, or was when it was killed."""
-        clients = self._line(rank)[4 : 4 + self._line(rank)[3]]
+        line = self._line(rank)
+        clients = line[CLIENTS : CLIENTS + line[TRAINING]]
         plural = "s" * (len(clients) > 1)
         return f"rank {rank}" + f", training client{plural} {', '.join(map(str, clients))}" * bool(clients)
 
     def of_others(self) -> str:
         """The other ranks that are training, each with whom; an empty string if none is."""
-        return "; ".join(self.of(rank) for rank in range(self.ranks) if rank != self.rank and self._line(rank)[3])
+        return "; ".join(
+            self.of(rank) for rank in range(self.ranks) if rank != self.rank and self._line(rank)[TRAINING]
+        )
+
+    def unseen(self) -> list[int]:
+        """The ranks whose lines are not to be seen here, though all have been written: their folder is another."""
+        return [rank for rank in range(self.ranks) if self._line(rank)[MEETING] != self._meeting]
 
     @contextmanager
     def watching(self, where: Callable[[], str]) -> Iterator[None]:
@@ -75,13 +88,13 @@ class Whereabouts:
         over = threading.Event()
 
         def watch() -> None:
-            here = {rank: self._line(rank)[0] == self._line(self.rank)[0] for rank in range(self.ranks)}
+            here = {rank: self._line(rank)[MACHINE] == self._line(self.rank)[MACHINE] for rank in range(self.ranks)}
             missed = {rank: 0 for rank in here if here[rank]}
             heard = {rank: (-1, time.monotonic()) for rank in here if not here[rank]}
             for beat in count(1):
                 if over.wait(GLANCE):
                     return
-                self._put(2, beat)
+                self._put(BEAT, beat)
                 missed = {rank: (missed[rank] + 1) * self._gone(rank) for rank in missed}
                 heard = {rank: self._hear(rank, *last) for rank, last in heard.items()}
                 gone = [rank for rank in missed if missed[rank] == GLANCES]
@@ -94,11 +107,11 @@ class Whereabouts:
 
         watcher = threading.Thread(target=watch, daemon=True, name="rank-watch")
         if self.ranks > 1:
-            self._put(1, os.getpid())
+            self._put(PROCESS, os.getpid())
             watcher.start()
         try:
             yield
-            self._put(1, 0)
+            self._put(PROCESS, 0)
         finally:
             over.set()
             if self.ranks > 1:
@@ -106,20 +119,42 @@ class Whereabouts:
 
     def _hear(self, rank: int, last: int, since: float) -> tuple[int, float]:
         """A rank's last beat, and since when it is that; before its rounds and after them it need not beat."""
-        _, process, beat, *_ = self._line(rank)
-        return (last, since) if process and beat and beat == last else (beat, time.monotonic())
+        line = self._line(rank)
+        silent = line[PROCESS] and line[BEAT] and line[BEAT] == last
+        return (last, since) if silent else (line[BEAT], time.monotonic())
 
     def _gone(self, rank: int) -> bool:
         """Whether a rank of this machine has ended, though its rounds are not over."""
-        process = self._line(rank)[1]
+        process = self._line(rank)[PROCESS]
         return process > 0 and not _is_alive(process)
 
 
 def meet(fabric: Fabric, path: Path, width: int) -> Whereabouts:
-    """The whereabouts of all ranks, once all are there; a rank alone tells nobody."""
-    file = path if fabric.world_size > 1 else Path(os.devnull)
-    whereabouts = Whereabouts(file, fabric.world_size, fabric.global_rank, width)
+    """The whereabouts of all ranks, once all are there; a rank alone tells nobody.
+
+    Raises:
+        ValueError: On every rank, if one does not see what another wrote: clients' states would be lost between them.
+    """
+    ranks, rank = fabric.world_size, fabric.global_rank
+    if ranks == 1:
+        return Whereabouts(Path(os.devnull), ranks, rank, width)
+    meeting = fabric.broadcast(secrets.randbits(62))  # lines of an earlier run do not count
+    failed: OSError | None = None
+    try:
+        whereabouts = Whereabouts(path, ranks, rank, width, meeting)
+    except OSError as error:  # raised when no rank waits for this one any more
+        failed = error
     fabric.barrier()
+    unseen = torch.zeros(ranks, ranks, device=fabric.device)
+    unseen[rank, [] if failed else whereabouts.unseen()] = 1
+    fabric.all_reduce(unseen, reduce_op="sum")
+    if failed:
+        raise failed
+    for reader, writer in unseen.nonzero().tolist():
+        raise ValueError(
+            f"rank {reader} does not see what rank {writer} wrote in {path.parent}: give all machines one folder that "
+            "they share"
+        )
     return whereabouts
 
 

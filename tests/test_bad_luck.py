@@ -77,6 +77,18 @@ def test_memory_for_not_even_one_client_is_told(monkeypatch: pytest.MonkeyPatch)
     assert error.value.__notes__ == ["in round 1 of 3, clients 0, 2, 1, 5, 4"]
 
 
+def test_a_data_set_too_large_for_the_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 88.00 GiB.")
+
+    train, _ = sources.digits()
+    monkeypatch.setattr(torch.Tensor, "to", fails)
+    with pytest.raises(
+        ValueError, match=r"1,437 samples of shape 1x8x8 take 0.0 GB, which the memory of cuda does not"
+    ):
+        train.to("cuda")
+
+
 def test_memory_that_runs_out_elsewhere_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,10 @@ class Scores:
         metrics["test/accuracy"] = ACCURACIES[federation.round - 1]
 
 
-def run(folder: Path, resume: bool = True, last: int = 8, rounds: int = 8, **checkpoints: Any) -> Federation:
-    """Eight rounds of an algorithm with states everywhere, or what remains of them, or until round `last`."""
+def begun(
+    folder: Path, clients: Path, resume: bool = False, last: int = 8, rounds: int = 8, **checkpoints: Any
+) -> Federation:
+    """An algorithm with states everywhere, before its eight rounds or what remains of them, `last` of them at most."""
     checkpoint = Checkpoint(folder, **{"every": 1, "keep": 3, **checkpoints})
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[Scores(last), checkpoint])
     run = federation(
@@ -45,10 +48,16 @@ def run(folder: Path, resume: bool = True, last: int = 8, rounds: int = 8, **che
         fabric=fabric,
         rounds=rounds,
         participation=lambda num_clients, seed, round: COHORTS[round],
-        state_dir=folder / "clients",
+        state_dir=clients,
     )
     if resume:
         checkpoint.resume(run)
+    return run
+
+
+def run(folder: Path, resume: bool = True, last: int = 8, **options: Any) -> Federation:
+    """The same, after its rounds."""
+    run = begun(folder, folder / "clients", resume, last, **options)
     try:
         run.fit()
     except KeyboardInterrupt:
@@ -111,6 +120,32 @@ def test_a_row_takes_no_more_places_than_checkpoints_and_one(tmp_path: Path) -> 
     for name, place in places.items():
         store.restore(place, places)
         assert store.read(0, begin.device)[0]["c"].equal(begin + int(name))
+
+
+@pytest.mark.parametrize("name", ["last", "round-9.ckpt"])
+def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(
+    name: str, finished: tuple[Path, Federation], tmp_path: Path
+) -> None:
+    """A run goes on from it and writes checkpoints, is resumed, and then the state is as good as before."""
+    first = begun(tmp_path / "first", tmp_path / "clients")
+    for _ in range(3):
+        first.train_round()
+    first.store.pin(name)
+    state = deepcopy(first.state_dict())
+
+    second = begun(tmp_path / "second", tmp_path / "clients", last=6)
+    second.load_state_dict(state)
+    with pytest.raises(KeyboardInterrupt):
+        second.fit()
+    assert names(tmp_path / "second") == ["round-4.ckpt", "round-5.ckpt", "round-6.ckpt"]
+
+    third = begun(tmp_path / "second", tmp_path / "clients", resume=True)
+    for _ in range(2):
+        third.fit()
+        assert same(third, finished[1])
+        assert names(tmp_path / "second") == ["round-6.ckpt", "round-7.ckpt", "round-8.ckpt"]
+        third.load_state_dict(state)
+        assert third.round == 3
 
 
 # ------------------------------------------------------------------------------------------------------------ damage

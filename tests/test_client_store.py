@@ -107,7 +107,7 @@ def test_the_rows_of_a_checkpoint_survive_later_rounds(tmp_path: Path) -> None:
         keep(s, value, 1, 2)
         assert kept(s, 1) == kept(s, 2) == value
         again = store(tmp_path)
-        again.restore(place)
+        again.restore(place, {"last": place})
         assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
         assert not again.has(2)
 
@@ -118,12 +118,33 @@ def test_work_goes_on_from_a_restored_checkpoint(tmp_path: Path) -> None:
     place = s.place.clone()
     s.pin()
     keep(s, 2.0, 0, 1)
-    s.restore(place)
+    s.restore(place, s.pinned)
     keep(s, 3.0, 0)
     assert kept(s, 0) == 3.0
-    s.restore(place)
+    s.restore(place, s.pinned)
     assert kept(s, 0) == 1.0
     assert not s.has(1)
+
+
+def test_a_store_that_has_begun_knows_better_what_is_pinned(tmp_path: Path) -> None:
+    """Than a checkpoint of it, beside which there may be others by now, or none."""
+    s = store(tmp_path)
+    keep(s, 1.0, 0)
+    s.pin("old")
+    old = s.place.clone()
+    keep(s, 2.0, 0)
+    s.pin("new")
+    new = s.place.clone()
+    for _ in range(2):
+        s.restore(old, {"old": old})
+        assert kept(s, 0) == 1.0
+        keep(s, 3.0, 0)
+        s.restore(new, {"old": old, "new": new})
+        assert kept(s, 0) == 2.0
+    s.unpin("old")
+    with pytest.raises(ValueError, match="may have written over"):
+        s.restore(old, {"old": old})
+    assert kept(s, 0) == 2.0
 
 
 def test_a_row_counts_from_the_commit_on(tmp_path: Path) -> None:
@@ -142,7 +163,7 @@ def test_a_checkpoint_without_its_rows_is_refused(tmp_path: Path) -> None:
     ran.write(1, [{"c": torch.ones(3)}])
     ran.commit([1])
     with pytest.raises(ValueError, match="there were none: resume there"):
-        ClientStore(tmp_path / "elsewhere", 2, begin).restore(ran.place)
+        ClientStore(tmp_path / "elsewhere", 2, begin).restore(ran.place, {})
 
 
 def test_states_of_odd_lengths_and_dtypes_share_a_row(tmp_path: Path) -> None:

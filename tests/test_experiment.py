@@ -272,3 +272,22 @@ def test_resuming_with_other_options_is_refused(finished: Path, capsys: pytest.C
     said = capsys.readouterr().err
     assert "lr was 0.1 and is now 0.3" in said
     assert "seed was 0 and is now 7" in said
+
+
+def test_a_local_optimizer_that_an_algorithm_brings_stays_and_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from functools import partial\nfrom torch.optim import Adam\nfrom fl_lightning import Algorithm\n"
+        "def own():\n    return Algorithm(local=partial(Adam, lr=0.003))\n"
+    )
+    experiment(tmp_path / "run", "--algorithm", f"{own}:own", "--rounds", "1").run()
+    told = "brings a local Adam of learning rate 0.003: --lr, --momentum and --weight-decay do not count"
+    assert told in capsys.readouterr().out
+    assert [row["local/lr"] for row in rows(tmp_path / "run")] == ["0.003"]
+
+
+def test_an_ordinary_run_does_not_speak_of_its_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment(tmp_path / "run", "--rounds", "1", "--lr", "0.05", "--momentum", "0.9").run()
+    assert "brings" not in capsys.readouterr().out

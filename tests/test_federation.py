@@ -2,7 +2,9 @@
 
 import gc
 import tempfile
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,7 +29,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, by_size, catalogue, uniform
+from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, Term, by_size, catalogue, uniform
 from fl_lightning.data import Partition
 from fl_lightning.terms import SAM
 
@@ -226,3 +228,32 @@ def test_a_temporary_client_store_goes_with_its_federation(tmp_path: Path, monke
     del run
     gc.collect()
     assert not list(tmp_path.iterdir())
+
+
+@dataclass(frozen=True)
+class Noisy(Term):
+    """Draws at the server."""
+
+    def update(self, delta: Tensor, message: Any, v: Any) -> Tensor:
+        return delta + torch.randn_like(delta)
+
+
+def drawn(of_this_process: int, seed: int = 0) -> list[Tensor]:
+    """What the server draws in two rounds; clients hardly move."""
+    torch.manual_seed(of_this_process)
+    run = regression(Algorithm(Noisy()), lr=1e-12, seed=seed)
+    models = [run.w.detach().clone(), *(run.w.detach().clone() for _ in range(2) if run.train_round())]
+    return [after - before for before, after in pairwise(models)]
+
+
+def test_what_the_server_draws_is_alike_on_every_rank_and_new_with_round_and_seed() -> None:
+    once, again, other = drawn(1), drawn(2), drawn(1, seed=1)
+    torch.testing.assert_close(once, again, rtol=0, atol=0)
+    assert not any(torch.allclose(once[0], draw, rtol=1e-3) for draw in (once[1], *other))
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1.0], torch.ones(3)], ids=["a list", "one too many"])
+def test_weights_that_are_none_are_refused(weights: Any) -> None:
+    run = regression(Algorithm(weight=lambda cohort: weights))
+    with pytest.raises(ValueError, match=r"aggregation weights are a tensor, one for each of 2 clients, not "):
+        run.train_round()

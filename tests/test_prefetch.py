@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -134,7 +135,7 @@ def test_a_restored_store_has_forgotten_what_could_not_be_written(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         write(s, 2.0, 0)
-        s.restore(s.place)
+        s.restore(s.place, s.pinned)
     write(s, 3.0, 0)
     s.commit([0])
     assert kept(s, 0) == 3.0
@@ -149,6 +150,19 @@ def test_the_thread_ends_with_its_store(tmp_path: Path) -> None:
     gc.collect()
     thread.join(SECONDS)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cpu"])
+def test_the_thread_works_for_the_gpu_that_rows_come_from(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of CUDA in a new thread takes memory of GPU 0 otherwise, which is another rank's."""
+    chosen: list[tuple[str, torch.device]] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))
+    begin: Any = [{"h": Mock(shape=torch.Size([4]), dtype=torch.float32, device=torch.device(device))}]
+    s = ClientStore(tmp_path, 5, begin)
+    s._thread.submit(int).result(SECONDS)
+    assert chosen == ([("client-rows_0", torch.device(device))] if device != "cpu" else [])
 
 
 # ----------------------------------------------------------------------------------------------------------- in a round

@@ -1,13 +1,14 @@
 """What a federation needs to go on later: saved, loaded, and refused where it does not fit."""
 
 import re
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from problems import EVERY_ALGORITHM, classification, classifier, distances, federation, hard, trained
+from problems import EVERY_ALGORITHM, classification, classifier, distances, everything, federation, hard, trained
 from torch import nn
 from torch.optim import SGD
 
@@ -21,8 +22,8 @@ STATEFUL = ["scaffold", "fedlesam_d", "fedadam", "fedtoga, fusion carried", "fed
 
 
 def saved(run: Federation, path: Path) -> None:
-    torch.save(run.state_dict(), path)
     run.store.pin()
+    torch.save(run.state_dict(), path)
 
 
 @EXECUTORS
@@ -72,6 +73,95 @@ def test_a_run_may_go_on_with_the_other_executor(tmp_path: Path) -> None:
     assert max(distances(again, never).values()) < 1e-10
 
 
+# ---------------------------------------------------------------------------------------- without leaving the program
+
+
+def test_a_federation_goes_back_to_any_state_that_it_pinned() -> None:
+    never = trained(hard(catalogue.scaffold()))
+    run = federation(hard(catalogue.scaffold()))
+    states = {}
+    for name in ("one", "two"):
+        run.train_round()
+        run.store.pin(name)
+        states[name] = deepcopy(run.state_dict())
+    for state in (states["one"], states["two"], states["one"]):
+        run.load_state_dict(state)
+        run.fit()
+        assert not any(distances(run, never).values())
+
+
+def test_what_later_rounds_would_write_over_is_no_state() -> None:
+    run = federation(catalogue.scaffold())
+    assert run.state_dict()["round"] == 0  # no client has a state yet
+    for _ in range(2):
+        run.train_round()
+        with pytest.raises(ValueError, match=r"call federation\.store\.pin\(\) before it"):
+            run.state_dict()
+        run.store.pin()
+        assert run.state_dict()
+
+
+def test_what_was_pinned_no_longer_is_not_gone_back_to() -> None:
+    run = federation(catalogue.scaffold())
+    run.train_round()
+    run.store.pin()
+    state = deepcopy(run.state_dict())
+    run.train_round()
+    run.store.pin()  # in place of the first
+    before = everything(run)
+    with pytest.raises(ValueError, match=r"may have written over .* store\.pin\(name\)"):
+        run.load_state_dict(state)
+    assert run.round == 2
+    assert all(everything(run)[name].equal(value) for name, value in before.items())
+
+
+# ------------------------------------------------------------------------------------------------------- what is frozen
+
+
+def half_frozen(outer: int = 3) -> nn.Module:
+    """Its last layer as drawn."""
+    module = classifier()
+    module.outer = nn.Linear(8, outer).double().requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize(
+    "executor", [Sequential, STACKED, partial(STACKED, compiled=5)], ids=["", "stacked", "compiled"]
+)
+def test_what_is_frozen_comes_back_too(executor: Any) -> None:
+    """Whether the algorithm froze it or the model came with it; also into a federation that has trained."""
+    for algorithm, module in ((hard(catalogue.fedbabu()), classifier()), (hard(Algorithm()), half_frozen())):
+        run = federation(algorithm, module=module, executor=executor)
+        run.train_round()
+        state = deepcopy(run.state_dict())
+        other = half_frozen() if module.inner.weight.requires_grad and algorithm.trains_head else classifier()
+        nn.init.zeros_(other.outer.weight)
+        again = federation(algorithm, module=other, executor=executor)
+        again.train_round()
+        again.load_state_dict(state)
+        for each in (run, again):
+            each.fit()
+        assert {k: v.tolist() for k, v in again.load_global().state_dict().items()} == {
+            k: v.tolist() for k, v in run.load_global().state_dict().items()
+        }
+
+
+def test_a_model_with_another_frozen_part_is_refused() -> None:
+    state = federation(Algorithm(), module=half_frozen()).state_dict()
+    with pytest.raises(ValueError, match="another model.* differ in outer.bias, which is not trained"):
+        federation(Algorithm(), module=half_frozen(4)).load_state_dict(state)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused() -> None:
+    state = federation(Algorithm()).state_dict()
+    del state["frozen"]
+    with pytest.raises(ValueError, match=r"another version of this package, lacks \['frozen'\]: start the run anew"):
+        federation(Algorithm()).load_state_dict(state)
+
+
+# -------------------------------------------------------------------------------------------------------- what is refused
+
+
 OTHERS = {
     "another method without server states": Algorithm(LESAM()),
     "fewer terms": Algorithm(),
@@ -98,6 +188,7 @@ def test_other_coefficients_may_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "rows"
     run = federation(catalogue.fedtoga(rho=0.1), state_dir=folder)
     run.train_round()
+    run.store.pin()
     other = federation(catalogue.fedtoga(rho=0.2), state_dir=folder)
     other.load_state_dict(run.state_dict())
     assert other.w.equal(run.w)

@@ -1,15 +1,18 @@
-"""Ranks of other machines, whose processes cannot be seen, are heard in the file that all share."""
+"""Ranks of other machines, whose processes cannot be seen, are heard in the file that all share, if they share it."""
 
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
+from lightning.fabric import Fabric
 
 from fl_lightning import whereabouts
-from fl_lightning.whereabouts import Whereabouts
+from fl_lightning.whereabouts import BEAT, PROCESS, Whereabouts, meet
 
 LISTENER = """
 import sys, time
@@ -38,7 +41,7 @@ def listen(folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_rank_of_another_machine_that_falls_silent_ends_this_one(elsewhere: Whereabouts, tmp_path: Path) -> None:
-    elsewhere._put(2, 1)
+    elsewhere._put(BEAT, 1)
     heard = listen(tmp_path, 30)
     assert heard.returncode == 2
     assert "error: round 3 of 7: another rank ended: rank 1, training client 7" in heard.stderr
@@ -47,7 +50,7 @@ def test_a_rank_of_another_machine_that_falls_silent_ends_this_one(elsewhere: Wh
 def test_one_that_beats_does_not(elsewhere: Whereabouts, tmp_path: Path) -> None:
     def beat() -> None:
         for number in range(1, 1000):
-            elsewhere._put(2, number)
+            elsewhere._put(BEAT, number)
             time.sleep(0.02)
 
     Thread(target=beat, daemon=True).start()
@@ -56,5 +59,42 @@ def test_one_that_beats_does_not(elsewhere: Whereabouts, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("beats", [0, 5])
 def test_nor_one_whose_rounds_have_not_begun_or_are_over(elsewhere: Whereabouts, tmp_path: Path, beats: int) -> None:
-    elsewhere._put(1, 0 if beats else 4321, beats)
+    elsewhere._put(PROCESS, 0 if beats else 4321, beats)
     assert listen(tmp_path, 2.5).returncode == 0
+
+
+def told(fabric: Fabric, folder: Path) -> list[str]:
+    """What each of the ranks is told that meet, each in the folder of its number."""
+    before, said = torch.get_rng_state(), "all are there"
+    try:
+        meet(fabric, folder / str(fabric.global_rank) / ".ranks", 1)
+    except (OSError, ValueError) as error:
+        said = str(error)
+    assert torch.get_rng_state().equal(before)
+    return [fabric.broadcast(said, src=rank) for rank in range(fabric.world_size)]
+
+
+def told_on_two_ranks(folder: Path) -> list[str]:
+    return Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(partial(told, folder=folder))
+
+
+def test_ranks_of_one_folder_meet_and_those_of_two_are_all_refused(tmp_path: Path) -> None:
+    """Lines of an earlier run, which did share its folder, do not make up for it."""
+    (tmp_path / "0").mkdir()
+    (tmp_path / "1").symlink_to(tmp_path / "0")
+    assert told_on_two_ranks(tmp_path) == ["all are there"] * 2
+    (tmp_path / "1").unlink()
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/.ranks").write_bytes((tmp_path / "0/.ranks").read_bytes())
+    for rank, said in enumerate(told_on_two_ranks(tmp_path)):
+        assert said == (
+            f"rank 0 does not see what rank 1 wrote in {tmp_path / str(rank)}: give all machines one folder that they "
+            "share"
+        )
+
+
+def test_a_rank_that_cannot_write_says_so_and_none_waits_for_it(tmp_path: Path) -> None:
+    (tmp_path / "1").write_text("a file, where the folder should be")
+    first, second = told_on_two_ranks(tmp_path)
+    assert first.startswith("rank 0 does not see what rank 1 wrote")
+    assert "File exists" in second

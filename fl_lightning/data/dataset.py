@@ -79,9 +79,19 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def to(self, device: torch.device | str) -> "Dataset":
-        """The same data set on another device."""
+        """The same data set on another device.
+
+        Raises:
+            ValueError: If it does not fit there.
+        """
         domains = None if self.domains is None else self.domains.to(device)
-        return replace(self, x=self.x.to(device), y=self.y.to(device), domains=domains)
+        try:
+            return replace(self, x=self.x.to(device), y=self.y.to(device), domains=domains)
+        except torch.OutOfMemoryError as error:
+            raise ValueError(
+                f"{len(self):,} samples of shape {'x'.join(map(str, self.shape))} take {self.x.nbytes / 1e9:.1f} GB, "
+                f"which the memory of {device} does not hold: take smaller or fewer of them, or --accelerator cpu"
+            ) from error
 
     def inputs(self, index: Tensor) -> Tensor:
         """What a model gets for the samples at `index`, an int64 tensor (b,) on this data set's device.
