@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
+from torch.utils._pytree import tree_leaves
 
-from fl_lightning.oracle import Oracle
+from fl_lightning.mistakes import blame, check_message, check_term, returned
+from fl_lightning.oracle import Loss, Oracle
 from fl_lightning.personal import Predict, from_logits
-from fl_lightning.term import Fold, States, Term, TermError, View, blame, check_message, check_names, returned
+from fl_lightning.term import States, Term, View
 from fl_lightning.vector import Layout
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
@@ -56,6 +58,27 @@ def by_size(cohort: Cohort) -> Tensor:
     return cohort.size
 
 
+class Fold:
+    """A term applied to an oracle is again an oracle."""
+
+    def __init__(self, term: Term, view: View, inner: Oracle):
+        self.term, self.view, self.inner = term, view, inner
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """The term's direction at `w`."""
+        with blame(self.term, "gradient", w, *self.view._given):
+            direction = self.term.gradient(self.inner, w, self.view)
+        return returned(direction, w, self.term, "gradient")
+
+    def of(self, loss: Loss, *taps: str) -> "Fold":
+        """The same term applied to the oracle of another loss."""
+        return Fold(self.term, self.view, self.inner.of(loss, *taps))
+
+    def part(self, index: int, count: int) -> "Fold":
+        """The same term applied to the oracle of a part of the batch."""
+        return Fold(self.term, self.view, self.inner.part(index, count))
+
+
 class Algorithm:
     """A federated algorithm.
 
@@ -70,7 +93,7 @@ class Algorithm:
         predict: How a client of its own reads the model that it has made its own (see `fl_lightning.personal`).
 
     Raises:
-        TermError: If a term's state hides a fact of the view or another state.
+        TermError: If a term is written in a way that cannot be meant (see `fl_lightning.mistakes`).
     """
 
     def __init__(
@@ -83,9 +106,7 @@ class Algorithm:
         predict: Predict = from_logits,
     ):
         for term in terms:
-            if not isinstance(term, Term):
-                raise TermError(f"an algorithm is made of terms such as SAM(rho=0.1), not of {term!r}")
-            check_names(term)
+            check_term(term)
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
         self.trains_head, self.predict = trains_head, predict
 
@@ -122,7 +143,7 @@ class Algorithm:
         """Where a client starts when it has received `w`, and its states."""
         views = self._views("start", facts, states, shared)
         for term, view in zip(self.terms, views, strict=True):
-            with blame(term, "start"):
+            with blame(term, "start", w, *view._given):
                 started = term.start(w, view)
             w = returned(started, w, term, "start")
         return w, [view._states() for view in views]
@@ -143,15 +164,15 @@ class Algorithm:
         views = self._views("report", facts, states, shared)
         messages = []
         for term, view in zip(self.terms, views, strict=True):
-            with blame(term, "report"):
+            with blame(term, "report", w, *view._given):
                 messages.append(term.report(w, view))
-            check_message(messages[-1], term)
+            check_message(messages[-1], w, term)
         return messages, [view._states() for view in views]
 
     def personal(self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]) -> Tensor:
         """The model that a client uses for itself when the global one is `w`."""
         for term, view in zip(self.terms, self._views("personal", facts, states, shared), strict=True):
-            with blame(term, "personal"):
+            with blame(term, "personal", w, *view._given):
                 own = term.personal(w, view)
             w = returned(own, w, term, "personal")
         return w
@@ -160,16 +181,16 @@ class Algorithm:
         self, delta: Tensor, means: Sequence[Any], facts: Facts, shared: Sequence[States]
     ) -> tuple[Tensor, list[States]]:
         """The update that the server's optimizer gets, and the server's states."""
-        views = [View(term, "update", mine, facts) for term, mine in zip(self.terms, shared, strict=True)]
+        views = [View(term, "update", facts, mine) for term, mine in zip(self.terms, shared, strict=True)]
         for term, mean, view in zip(self.terms, means, views, strict=True):
-            with blame(term, "update"):
+            with blame(term, "update", delta, *tree_leaves(mean), *view._given):
                 updated = term.update(delta, mean, view)
             delta = returned(updated, delta, term, "update")
         return delta, [view._states() for view in views]
 
     def _views(self, hook: str, facts: Facts, states: Sequence[States], shared: Sequence[States]) -> list[View]:
         every = zip(self.terms, states, shared, strict=True)
-        return [View(term, hook, mine, {**facts, **theirs}) for term, mine, theirs in every]
+        return [View(term, hook, facts, mine, theirs) for term, mine, theirs in every]
 
 
 @lru_cache

@@ -26,7 +26,9 @@ def convert(kind: Any, value: Any) -> Any:
             raise ValueError(f"{value!r} is none of {', '.join(arguments)}{nearest(str(value), arguments)}")
         return value
     if origin is tuple:
-        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        if isinstance(value, str):
+            value = value.split(",")
+        parts = value if isinstance(value, list | tuple) else [value]  # as `--hidden 5` is a list of one
         return tuple(convert(arguments[0], part) for part in parts)
     if kind is bool:
         if str(value).lower() not in ("true", "false"):

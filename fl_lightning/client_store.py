@@ -3,9 +3,10 @@
 import platform
 import shutil
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from math import prod
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,6 +19,12 @@ from fl_lightning.device import send
 from fl_lightning.randomness import derived_seed
 from fl_lightning.row_files import RowFiles
 from fl_lightning.term import States
+
+Pins = dict[str, tuple[int, Tensor]]
+"""By the checkpoint's name: its pin's number, from 1, and where its rows lie."""
+
+MOST_PINS = 127
+"""A place is an int8, and one must be free."""
 
 ALIGNMENT = 16
 """Every state of a row begins at a multiple of so many bytes, whatever its dtype."""
@@ -51,7 +58,7 @@ class ClientStore:
         memory: As given.
         row: Bytes of a client's row; 0 if the algorithm keeps nothing.
         place: Where each client's row lies now, (num_clients,) int8; -1 if it was never visited.
-        pinned: The same as of each kept checkpoint, by its name.
+        pinned: The same as of each kept checkpoint, by its name, with a number that no pin had before.
     """
 
     def __init__(
@@ -59,15 +66,16 @@ class ClientStore:
     ):
         self.num_clients, self.folder, self.memory = num_clients, folder, memory
         self.place = torch.full((num_clients,), -1, dtype=torch.int8)
-        self.pinned: dict[str, Tensor] = {}
+        self.pinned: Pins = {}
+        self._pins = 0  # how many there have been
         self._begin = [{name: (state.shape, state.dtype) for name, state in states.items()} for states in begin]
         lengths = [_length(*kind) for states in self._begin for kind in states.values()]
         self.row = sum(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)
         self._files = RowFiles(folder, self.row, None if memory is None else memory // ranks)
         devices = {state.device for states in begin for state in states.values()}
         self._gpu = next((device for device in devices if device.type == "cuda"), None)
-        first = torch.cuda.set_device if self._gpu else None  # a new thread's GPU is 0, where other ranks need no memory
-        self._thread = ThreadPoolExecutor(1, "client-rows", first, (self._gpu,))
+        first = partial(torch.cuda.set_device, self._gpu) if self._gpu else None  # or it takes memory of GPU 0 too
+        self._thread = ThreadPoolExecutor(1, "client-rows", first)
         self._ahead: dict[int, Future[Tensor]] = {}  # by client: rows that are read before they are asked for
         self._behind: list[Future[None]] = []  # rows that are written
         self._spare: list[Tensor] = []  # memory that rows were written from
@@ -151,7 +159,7 @@ class ClientStore:
         """The first place of each client's row that no checkpoint refers to."""
         candidates = torch.arange(len(self.pinned) + 1, dtype=torch.int8)[:, None]
         taken = torch.zeros(len(candidates), len(clients), dtype=torch.bool)
-        for place in self.pinned.values():
+        for _, place in self.pinned.values():
             taken |= candidates == place[clients]
         return taken.to(torch.int8).argmin(0).to(torch.int8)  # of equal ones the first
 
@@ -166,25 +174,39 @@ class ClientStore:
         self._files.flush()
 
     def pin(self, checkpoint: str = "last") -> None:
-        """A checkpoint refers to the rows as they are now, in place of one of the same name: write elsewhere."""
+        """A checkpoint refers to the rows as they are now, in place of one of the same name: write elsewhere.
+
+        Raises:
+            ValueError: If there are too many.
+        """
+        if len({*self.pinned, checkpoint}) > MOST_PINS:
+            raise ValueError(f"clients' states of {MOST_PINS} checkpoints can be kept at once: unpin another before")
         self.settle()
-        self.pinned[checkpoint] = self.place.clone()
+        self._pins += 1
+        self.pinned[checkpoint] = self._pins, self.place.clone()
 
     def unpin(self, checkpoint: str) -> None:
         """This checkpoint is no more: its rows may be written over."""
         self.pinned.pop(checkpoint, None)
 
-    def keeps(self, place: Tensor) -> bool:
-        """Whether all rows at these places stay as they are, since a checkpoint refers to them, or there are none."""
-        none = not self.row or bool((place < 0).all())
-        return none or any(place.equal(kept) for kept in self.pinned.values())
+    def keeps(self, place: Tensor, pinned: Pins | None = None) -> bool:
+        """Whether the rows at these places stay as they are: because there are none, or because they are pinned.
 
-    def restore(self, place: Tensor, pinned: Mapping[str, Tensor]) -> None:
+        Args:
+            place: As the attribute.
+            pinned: As the attribute was at that time, if it is past: the places may hold other rows by now.
+        """
+        if not self.row or bool((place < 0).all()):
+            return True
+        before = {number for number, _ in (self.pinned if pinned is None else pinned).values()}
+        return any(number in before and place.equal(kept) for number, kept in self.pinned.values())
+
+    def restore(self, place: Tensor, pinned: Pins) -> None:
         """Go back to the rows of a checkpoint.
 
         Args:
             place: `place` as it was.
-            pinned: `pinned` as it was, for a store that has just begun; any other goes by its own.
+            pinned: `pinned` as it was; a store that has begun keeps its own.
 
         Raises:
             ValueError: If the rows are not there, or this store may have written over them.
@@ -194,16 +216,17 @@ class ClientStore:
                 f"the checkpoint refers to clients' states in {self.folder}, where there were none: resume there"
             )
         begun = bool(self.pinned) or bool((self.place >= 0).any())
-        if begun and not self.keeps(place):
+        if begun and not self.keeps(place, pinned):
             raise ValueError(
                 "later rounds may have written over the clients' states of this checkpoint: call "
-                "federation.store.pin(name) before each state_dict(), with a name for each that is to be loaded again"
+                "federation.store.pin(name) before each state_dict(), a name for each that is to be loaded again"
             )
         with suppress(Exception):  # what was still being written counts no more
             self.settle()
         self._ahead.clear()
         self.place = place.to(torch.int8).clone()
-        self.pinned = self.pinned if begun else dict(pinned)
+        if not begun:
+            self.pinned, self._pins = dict(pinned), max((number for number, _ in pinned.values()), default=0)
 
 
 def open_store(

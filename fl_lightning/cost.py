@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import Algorithm, trial_facts
+from fl_lightning.mistakes import untouched
 from fl_lightning.oracle import Loss
-from fl_lightning.term import Begin, States, TermError, begin
+from fl_lightning.term import COMMON, States, Term, begin
 from fl_lightning.vector import Layout
 
 
@@ -71,8 +72,8 @@ class _Told:
     def names(self) -> list[tuple[int, str]]:
         return [(-1, "model"), *((i, name) for i, states in enumerate(self.states) for name in states)]
 
-    def size(self, which: tuple[int, str]) -> int:
-        return self.model.numel() if which[0] < 0 else self.states[which[0]][which[1]].numel()
+    def __getitem__(self, which: tuple[int, str]) -> Tensor:
+        return self.model if which[0] < 0 else self.states[which[0]][which[1]]
 
     def poisoned(self, which: tuple[int, str]) -> "_Told":
         """The same with one vector not a number, which spreads to whatever depends on it."""
@@ -86,8 +87,9 @@ class _Told:
 
 @dataclass
 class _Visit:
-    """What came of a made-up visit."""
+    """What came of a made-up visit; `weight` is what the server weighs the client with."""
 
+    weight: Tensor
     origin: Tensor
     begun: list[States]
     progress: Tensor
@@ -103,12 +105,13 @@ class _Trial:
         self.algorithm, self.layout = algorithm, layout
         random = torch.Generator().manual_seed(1)
 
-        def begun(declared: Mapping[str, Begin]) -> States:
-            return {k: torch.randn(t.shape, generator=random).to(w) for k, t in begin(declared, w, w).items()}
+        def begun(term: Term, lifetime: str) -> States:
+            states = begin(getattr(term, lifetime), w, w, f" of {type(term).__name__}")
+            return {k: torch.randn(t.shape, generator=random).to(t) if _real(t) else t for k, t in states.items()}
 
-        self.client = [begun(term.client) for term in algorithm.terms]
-        self.states = [{**kept, **begun(t.local)} for kept, t in zip(self.client, algorithm.terms, strict=True)]
-        self.told = _Told(w, [begun(term.server) for term in algorithm.terms])
+        self.client = [begun(term, "client") for term in algorithm.terms]
+        self.states = [{**kept, **begun(t, "local")} for kept, t in zip(self.client, algorithm.terms, strict=True)]
+        self.told = _Told(w, [begun(term, "server") for term in algorithm.terms])
 
     def run(
         self, first: _Told | None = None, later: _Told | None = None, moved: float = 1.0, rounds: float = 2
@@ -122,26 +125,27 @@ class _Trial:
         facts |= {"anchor": later.model, "origin": here}
         direction, states = self._hook("gradient", oracle, here, facts, begun, later.states)
         messages, _ = self._hook("report", here - direction, facts, states, later.states)
-        common = {name: facts[name] for name in ("anchor", "share", "expected", "round", "rounds", "nominal", "layout")}
-        delta, _ = self._hook("update", moved * -direction, messages, common, later.states)
-        return _Visit(origin, begun, -direction, messages, oracle.calls, delta)
+        delta, _ = self._hook("update", moved * -direction, messages, _common(facts), later.states)
+        return _Visit(facts["weight"], origin, begun, -direction, messages, oracle.calls, delta)
+
+    def personal(self) -> None:
+        """Let the client make its own model, which a run does after its last round."""
+        facts = _common(trial_facts(self.layout, self.told.model))
+        self._hook("personal", self.told.model, facts, self.states, self.told.states)
 
     def _hook(self, hook: str, *given: Any) -> Any:
         """Run a hook of all terms, which may not change what they were given."""
-        versions = [(t, t._version) for t in tree_leaves(given) if isinstance(t, Tensor)]
-        result = getattr(self.algorithm, hook)(*given)
-        if any(t._version != version for t, version in versions):
-            raise TermError(
-                f"{', '.join(type(term).__name__ for term in self.algorithm.terms)}.{hook} changes a tensor in place, "
-                "for everyone who shares it, the global model among them: instead of v.c.add_(x) or w[0] = x write "
-                "v.c = v.c + x and return w + x"
-            )
-        return result
+        where = f"{', '.join(type(term).__name__ for term in self.algorithm.terms)}.{hook}"
+        with untouched(where, *(t for t in tree_leaves(given) if isinstance(t, Tensor))):
+            return getattr(self.algorithm, hook)(*given)
 
     def downlink(self) -> tuple[int, list[str]]:
         """Numbers and names of what the client must be told."""
         needed, start_only = list[tuple[int, str]](), list[str]()
         for which in self.told.names():
+            if not _real(self.told[which]):
+                needed.append(which)  # who reads a whole number cannot be found out in this way
+                continue
             poisoned = self.told.poisoned(which)
             late, early = self.run(later=poisoned), self.run(first=poisoned)
             if _spoiled(late.progress, late.messages) or _spoiled(early.begun):
@@ -151,7 +155,7 @@ class _Trial:
         names = [name for _, name in needed]
         if start_only:  # one vector tells it, whatever it is made of
             names.insert(0, "model" if start_only == ["model"] else "start")
-        return sum(map(self.told.size, needed)) + bool(start_only) * self.told.model.numel(), names
+        return sum(self.told[which].numel() for which in needed) + bool(start_only) * self.told.model.numel(), names
 
     def has_horizon(self) -> bool:
         """Whether anything depends on the number of rounds."""
@@ -162,7 +166,8 @@ class _Trial:
     def uplink(self) -> tuple[int, list[str]]:
         """Numbers and names of what the server must be told."""
         visit = self.run()
-        told = [(t, m) for t, ms in zip(self.algorithm.terms, visit.messages, strict=True) for m in tree_leaves(ms)]
+        every = [(t, m) for t, ms in zip(self.algorithm.terms, visit.messages, strict=True) for m in tree_leaves(ms)]
+        told = [(term, message) for term, message in every if message is not visit.weight]  # the server gave it out
         own = [(type(term).__name__, m) for term, m in told if not _follows_from(visit.progress, m)]
         model = len(own) < len(told) or _spoiled(self.run(moved=torch.nan).delta)
         names = ["model"] * model + list(dict.fromkeys(name for name, _ in own))
@@ -176,7 +181,9 @@ def cost(algorithm: Algorithm, layout: Layout, w: Tensor) -> Cost:
         TermError: If a term makes a mistake that shows in a made-up round, such as changing a tensor in place.
     """
     for term in algorithm.terms:  # each alone, so that an error names it
-        _Trial(Algorithm(term), layout, w).run()
+        alone = _Trial(Algorithm(term), layout, w)
+        alone.run()
+        alone.personal()
     trial = _Trial(algorithm, layout, w)
     up, sends = trial.uplink()
     down, receives = trial.downlink()
@@ -191,6 +198,14 @@ def cost(algorithm: Algorithm, layout: Layout, w: Tensor) -> Cost:
         keeps=tuple(name for states in trial.client for name in states),
         has_horizon=trial.has_horizon(),
     )
+
+
+def _common(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: facts[name] for name in COMMON}
+
+
+def _real(t: Tensor) -> bool:
+    return t.is_floating_point()
 
 
 def _spoiled(*trees: Any) -> bool:

@@ -27,6 +27,7 @@ from fl_lightning.determinism import deterministic_algorithms
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.failure import Named, in_one_sentence
 from fl_lightning.federation import Federation
+from fl_lightning.loading import load_in_turns
 from fl_lightning.loggers import MetricsTable
 from fl_lightning.machine import under_fabric_run
 from fl_lightning.options import Launch, Options
@@ -37,7 +38,7 @@ from fl_lightning.ranks import launched
 from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.schedule import Decay
 from fl_lightning.summary import summary
-from fl_lightning.supervision import INTERRUPTED, STOPPED, ending_with_the_launcher, heeding_signals, leave
+from fl_lightning.supervision import STOPPED, ending_on_ctrl_c, ending_with_the_launcher, heeding_signals, leave
 from fl_lightning.terms import Clip
 from fl_lightning.trial import check_pair
 
@@ -116,19 +117,19 @@ class Experiment:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
         with in_one_sentence(), deterministic_algorithms(self.options.deterministic):
             o = self.options
-            with RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder:
+            with (
+                RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder,
+                ending_on_ctrl_c(folder.interrupted),
+            ):
                 loggers: list[Any] = []
                 callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
                 fabric = self.fabric(loggers, callbacks, folder.ranks_and_threads() if o.resume else None)
-                with ending_with_the_launcher(fabric), folder.shared(fabric):
+                with ending_with_the_launcher(), folder.shared(fabric):
                     self._run(folder, fabric, loggers, callbacks)
 
     def _run(self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
         o = self.options
-        with fabric.rank_zero_first():  # it may have to be downloaded, by one rank on each machine
-            data = self.load() if fabric.local_rank == 0 else None
-        with fabric.rank_zero_first(local=True):
-            train, test = data or self.load()
+        train, test = load_in_turns(fabric, self.load)
         partition = self.split(train)
         try:
             federation = self.federation(fabric, train, partition, folder.clients)
@@ -157,9 +158,6 @@ class Experiment:
         with heeding_signals(federation.ask_to_stop) as signals:
             try:
                 federation.fit()
-            except KeyboardInterrupt:  # Ctrl-C, which reaches every rank
-                progress.stop()
-                self._interrupted(federation, folder)
             finally:
                 progress.stop()
                 events.finalize("")
@@ -176,13 +174,7 @@ class Experiment:
             f"go on with --run-dir {folder.path} --resume"
         )
         fabric.barrier()  # the first rank has written everything
-        leave(fabric, STOPPED)
-
-    def _interrupted(self, federation: Federation, folder: RunFolder) -> NoReturn:
-        """End this rank without waiting for others."""
-        fabric, after = federation.fabric, f"after round {federation.round} of {federation.rounds}"
-        fabric.print(f"interrupted {after}: go on from the last checkpoint with --run-dir {folder.path} --resume")
-        leave(fabric, INTERRUPTED)
+        leave(STOPPED)
 
     def fabric(self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None) -> Fabric:
         """A launched Fabric, as the command line has it, or as `before` a resumption where that leaves it open."""

@@ -50,7 +50,7 @@ def under_fabric_run() -> bool:
 
 
 def is_first_rank() -> bool:
-    """Whether this process is the first rank of all, on all machines; by its launcher's word until there is a Fabric."""
+    """Whether this process is the first rank of the run, which launchers say before there is a Fabric."""
     return getattr(rank_zero_only, "rank", 0) == 0
 
 

@@ -19,9 +19,10 @@ Precision is 32 bits or bf16. fp16 with a GradScaler ('16-mixed') does not work:
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, wraps
 from inspect import signature
-from typing import Any
+from itertools import zip_longest
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from fl_lightning.oracle import PLAIN, Evaluations, Oracle, Question
 from fl_lightning.term import check_shape
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
 from fl_lightning.terms.perturb import SAM as SAMTerm
+from fl_lightning.terms.recall import LESAM as LESAMTerm
 from fl_lightning.vector import unit
 
 Transform = Callable[[Oracle, Tensor], Tensor]
@@ -42,33 +44,53 @@ def _shared(name: str) -> Any:
     return property(lambda self: getattr(self.base, name), lambda self, value: setattr(self.base, name, value))
 
 
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+def _base_first(init: Init) -> Init:
+    """Look at `base` before Python looks at the other arguments, which elsewhere are `SAM(parameters, SGD, lr=0.1)`."""
+
+    @wraps(init)
+    def checked(self: Any, base: Any = None, *others: Any, **named: Any) -> None:
+        init(self, _wrappable(base), *others, **named)
+
+    return cast(Init, checked)
+
+
 class GradientTransform(Optimizer):
     """Drive any optimizer with a transformed gradient.
 
     Everything happens in `step(closure)`. The closure zeroes the gradients, computes the loss, runs backward and
     returns the loss; it is called once for each gradient that the transform asks for, at whatever weights it asks for
     them. Then the weights return to where they were, bit by bit, and the wrapped optimizer steps with the direction.
-    It skips parameters to which backward gave no gradient, as ever.
+    It skips parameters to which backward gave no gradient, as ever. Gradients must be dense.
+
+    Each evaluation draws dropout masks anew, as PyTorch implementations of SAM usually do; the paper's code, in JAX,
+    draws them once a step. For that, the closure sets the seed.
 
     Args:
         base: The optimizer that takes the steps: an object, of any class whose `step` needs no closure.
         transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the flat weights `w`.
-        buffers: Tensors that the first evaluation of a step may change and later ones may not: `model.buffers()` keeps
-            BatchNorm's running statistics from moving twice.
+        buffers: Tensors that the first evaluation of a step may change and later ones may not. Pass `model.buffers()`,
+            taken where the model is trained (moving it makes new ones): an optimizer knows parameters only, and without
+            it BatchNorm's running statistics move at every evaluation.
 
     Raises:
-        ValueError: By `step`, for no closure or one that does not zero the gradients; by `oracle.of` in most closures.
+        TypeError: If the base is no such object.
+        ValueError: By `step`, for no closure, one that does not zero the gradients, as in gradient accumulation, or
+            sparse gradients; by `oracle.of` in most closures.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
+    _probed = False  # whether the closure is known to zero the gradients; else every step looks
 
+    @_base_first
     def __init__(self, base: Optimizer, transform: Transform, buffers: Iterable[Tensor] = ()):
-        self.base, self.transform, self.buffers = _object(base), transform, list(buffers)
-        self._probed = False
+        self.base, self.transform, self.buffers = base, transform, list(buffers)
         self.__setstate__({})  # all that Optimizer.__init__ does, but for param groups and a state of its own
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"base": self.base, "transform": self.transform, "buffers": self.buffers, "_probed": self._probed}
+        return {"base": self.base, "transform": self.transform, "buffers": self.buffers}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the wrapped optimizer."""
@@ -115,10 +137,10 @@ class GradientTransform(Optimizer):
             hold(w)
             for p in params:
                 p.grad = None  # so that what this evaluation returns is nobody else's
-            backward = _backward if self._probed else _probing_backward
-            losses.append(backward(closure if question == PLAIN else partial(_ask, closure, question), params))
-            self._probed = True
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+            asked = closure if question == PLAIN else partial(_ask, closure, question)
+            with torch.enable_grad():
+                losses.append(asked() if losses or self._probed else _probed(asked, params))
+            gradients = [_gradient(p) for p in params]
             return gradients[0].detach().reshape(-1) if len(params) == 1 else _flat(gradients)
 
         try:
@@ -146,32 +168,38 @@ class GradientTransform(Optimizer):
 class SAM(GradientTransform):
     """Sharpness-aware minimization (Foret et al., ICLR 2021): the gradient at `w + rho g/||g||`, two passes a step.
 
+    The passes draw dropout masks of their own, see `GradientTransform`.
+
     Args:
         base: The optimizer that takes the steps.
         rho: Radius of the perturbation.
         eps: Added to the norm.
-        buffers: See `GradientTransform`.
+        buffers: `model.buffers()` of a model with BatchNorm, see `GradientTransform`.
     """
 
+    @_base_first
     def __init__(self, base: Optimizer, rho: float = 0.05, eps: float = 1e-12, buffers: Iterable[Tensor] = ()):
-        super().__init__(_object(base), partial(SAMTerm(rho, eps=eps).gradient, v=None), buffers)
+        super().__init__(base, partial(SAMTerm(rho, eps=eps).gradient, v=None), buffers)
 
 
 class ASAM(GradientTransform):
     """Adaptive SAM (Kwon et al., ICML 2021): the ball is scaled by `|w| + eta` coordinate by coordinate.
+
+    Two passes a step, which draw dropout masks of their own, see `GradientTransform`.
 
     Args:
         base: The optimizer that takes the steps.
         rho: Radius of the perturbation.
         eta: Added to the scale, so that zero weights move too.
         eps: Added to the norm.
-        buffers: See `GradientTransform`.
+        buffers: `model.buffers()` of a model with BatchNorm, see `GradientTransform`.
     """
 
+    @_base_first
     def __init__(
         self, base: Optimizer, rho: float = 0.5, eta: float = 0.01, eps: float = 1e-12, buffers: Iterable[Tensor] = ()
     ):
-        super().__init__(_object(base), partial(ASAMTerm(rho, eta=eta, eps=eps).gradient, v=None), buffers)
+        super().__init__(base, partial(ASAMTerm(rho, eta=eta, eps=eps).gradient, v=None), buffers)
 
 
 class LESAM(GradientTransform):
@@ -187,17 +215,19 @@ class LESAM(GradientTransform):
         buffers: See `GradientTransform`.
     """
 
-    def __init__(self, base: Optimizer, direction: Sequence[Tensor], rho: float = 0.05, buffers: Iterable[Tensor] = ()):
+    def __init__(self, base: Optimizer, direction: Iterable[Tensor], rho: float = 0.05, buffers: Iterable[Tensor] = ()):
         super().__init__(base, self._ahead, buffers)
         self.toward(direction, rho)
 
     @torch.no_grad()
-    def toward(self, direction: Sequence[Tensor], rho: float) -> None:
+    def toward(self, direction: Iterable[Tensor], rho: float) -> None:
         """Perturb along another direction from now on; it must match the parameters in number and shapes."""
-        params = [p for group in self.param_groups for p in group["params"]]
-        shapes, given = ([tuple(t.shape) for t in tensors] for tensors in (params, direction))
-        if shapes != given:
-            raise ValueError(f"the direction must hold one tensor for each parameter, {shapes}, but holds {given}")
+        LESAMTerm(rho)  # refuses what is no radius
+        params, direction = [p for group in self.param_groups for p in group["params"]], list(direction)
+        for i, pair in enumerate(zip_longest(params, direction)):
+            shape, given = (tuple(it.shape) if isinstance(it, Tensor) else None for it in pair)
+            if shape != given:
+                raise ValueError(f"parameter {i} has shape {shape}, but the direction's tensor for it {given}")
         ahead = iter(_split(rho * unit(_flat(direction)), params))
         for group in self.param_groups:  # not in `state`, which Adam and others take for theirs once it holds anything
             group["perturbation"] = [next(ahead).to(p, copy=True) for p in group["params"]]
@@ -209,39 +239,53 @@ class LESAM(GradientTransform):
         return oracle(w + _flat([e for p, e in pairs if p.requires_grad]).to(w))  # to: a checkpoint's may lie elsewhere
 
 
-def _object(base: Optimizer) -> Optimizer:
+def _wrappable(base: Any) -> Optimizer:
     if not isinstance(base, Optimizer):
-        raise TypeError(f"base must be an optimizer object, such as SGD(parameters, lr=0.1), but is {base!r:.60}")
+        ours = "SAM(SGD(model.parameters(), lr=0.1), rho=0.05)"
+        raise TypeError(f"base must be an optimizer object, as in {ours}, but is {base!r:.60}")
+    if isinstance(base, GradientTransform) or not _takes(base.step):
+        raise TypeError(f"{type(base).__name__} cannot be wrapped: its step needs a closure of its own")
     return base
 
 
-def _ask(closure: Callable[..., Any], question: Question) -> Any:
+def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
     try:
-        signature(closure).bind(question)
+        signature(function).bind(*arguments)
     except TypeError:
+        return False
+    return True
+
+
+def _ask(closure: Callable[..., Any], question: Question) -> Any:
+    if not _takes(closure, question):
         raise ValueError(
             "the transform asks for a loss of its own or a part of the batch: pass closure(question), as "
             "executors.Sequential does"
-        ) from None
+        )
     return closure(question)
 
 
-def _backward(closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
-    with torch.enable_grad():
-        return closure()
-
-
-def _probing_backward(closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
-    """Notice, once, if the closure adds to earlier gradients: every step would be wrong without a word."""
+def _probed(closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
+    """Call the closure, and notice if it adds to earlier gradients: the step would be wrong without a word."""
     probe = min(params, key=Tensor.numel)
-    probe.grad = trap = torch.full_like(probe, torch.nan)
-    loss = _backward(closure, params)
-    if probe.grad is trap and trap.isnan().all():
+    probe.grad = trap = torch.full_like(probe, torch.inf)  # not nan, which may be the gradient
+    loss = closure()
+    if probe.grad is trap and trap.isinf().all():  # after zero_grad() it is another, and nothing waits for the device
+        if loss is None and all(p.grad is None for p in params if p is not probe):  # Lightning's own, for want of one
+            raise ValueError("the closure did nothing: pass one that computes gradients, by optimizer.step(closure)")
         raise ValueError(
             "the closure must zero the gradients each time that it is called: call optimizer.zero_grad() in it, and do "
             "not accumulate gradients over batches (accumulate_grad_batches=1)"
         )
     return loss
+
+
+def _gradient(p: Tensor) -> Tensor:
+    if p.grad is None:
+        return torch.zeros_like(p)
+    if p.grad.layout is not torch.strided:
+        raise ValueError("a gradient is sparse, but the wrappers need dense ones: nn.Embedding(..., sparse=False)")
+    return p.grad
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -101,7 +101,7 @@ class Launch:
     """Fabric's own options, for `python recipe.py`; `fabric run` takes them itself.
 
     Attributes:
-        accelerator: Which hardware, e.g. cpu, cuda or auto.
+        accelerator: Which hardware: cpu, cuda, or auto, which is CUDA where there is a GPU for it, else the CPU.
         devices: How many ranks, or which GPUs, or auto: as many as a launcher such as torchrun has started; else one
             GPU, or on a CPU a rank a core, but no more than clients in a round (stacks of them with --executor
             stacked), and 3 GiB of free memory for each; or on --resume as many as before. Ranks on a CPU share its
@@ -126,8 +126,17 @@ class Launch:
 
 
 HARMLESS = frozenset(
-    "rounds evaluate_every personalise finetune_lr data_dir checkpoint_every keep_checkpoints state_memory "
-    "on_divergence".split()
+    {
+        "rounds",
+        "evaluate_every",
+        "personalise",
+        "finetune_lr",
+        "data_dir",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "state_memory",
+        "on_divergence",
+    }
 )
 """Options that may change between a run and its resumption: they do not change what a finite round computes."""
 

@@ -157,11 +157,21 @@ def objective(b: Pass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
 
     Returns:
         The value to differentiate, and the task's own (the first) loss.
+
+    Raises:
+        ModelError: If a loss is not one number.
     """
     values = []
     for i, loss in enumerate(losses):
         b.earlier = losses[:i]
         b.loss = loss(b)
+        if not isinstance(b.loss, Tensor) or b.loss.ndim:
+            is_tensor, of_term = isinstance(b.loss, Tensor), getattr(loss, "__qualname__", loss)
+            returned = f"a tensor of shape {tuple(b.loss.shape)}" if is_tensor else repr(b.loss)
+            raise ModelError(
+                f"{f'the loss {of_term}' if i else 'the loss of the task'} returned {returned}; a loss is one number, "
+                "a 0-dim tensor such as the mean over the batch"
+            )
         values.append(b.loss)
     return values[-1], values[0]
 

@@ -61,7 +61,7 @@ def _evaluated(dataclass: type, field: str, hint: Any) -> Any:
     those, and it does not find the names of a file that was run, which `--algorithm file.py:function` does.
     """
     if isinstance(hint, str):
-        owner: Any = next(base for base in dataclass.__mro__ if field in get_annotations(base))
         with suppress(Exception):
+            owner: Any = next(base for base in dataclass.__mro__ if field in get_annotations(base))
             return eval(hint, owner.__init__.__globals__)
     return hint

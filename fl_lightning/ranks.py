@@ -10,7 +10,6 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
-from lightning.fabric.accelerators.xla import XLAAccelerator
 from lightning.fabric.plugins.environments.lsf import LSFEnvironment
 from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
@@ -103,18 +102,45 @@ class Plan:
         if before and (not cpu or before[0] * (machine.threads or before[1]) > machine.cores):
             before = None
         if auto:
-            devices = str(launcher.ranks if launcher else 1 if alone else before[0] if before else pays)
+            devices = str(_ranks(pays, launcher, alone, before))
         if not cpu or not devices.isdigit():
             return cls(devices)
-        ranks, own = (launcher.ranks, launcher.cores) if launcher else (int(devices), None)
-        fresh = 1 if small else min(own, machine.cores) if own else max(1, machine.cores // ranks)
-        threads = None if machine.threads else before[1] if before and before[0] == ranks else fresh
-        note = ""
-        if auto and launcher and launcher.flags and ranks == 1 < pays:
-            note = f"note: {pays} ranks are usually faster than this one: add {launcher.flags.format(pays)}"
-        elif ranks > machine.cores and not (launcher and launcher.binds):
-            note = f"note: {ranks} ranks share {machine.cores} core(s), which is seldom faster than a rank a core"
-        return cls(devices, ranks, threads, note)
+        ranks = launcher.ranks if launcher else int(devices)
+        threads = _threads(ranks, machine, launcher, small, before)
+        return cls(devices, ranks, threads, _note(ranks, pays if auto else 1, machine, launcher))
+
+
+def _ranks(pays: int, launcher: Launcher | None, alone: bool, before: tuple[int, int] | None) -> int:
+    """How many there are, where the user has not said it."""
+    if launcher:
+        return launcher.ranks
+    if alone:
+        return 1
+    return before[0] if before else pays
+
+
+def _threads(
+    ranks: int, machine: Machine, launcher: Launcher | None, small: bool, before: tuple[int, int] | None
+) -> int | None:
+    """How many each rank has; None where the user has said it."""
+    if machine.threads:
+        return None
+    if before and before[0] == ranks:
+        return before[1]
+    if small:
+        return 1
+    if launcher and launcher.cores:
+        return min(launcher.cores, machine.cores)
+    return max(1, machine.cores // ranks)
+
+
+def _note(ranks: int, pays: int, machine: Machine, launcher: Launcher | None) -> str:
+    """What the user should know of this number of ranks, where another one may pay; empty if nothing."""
+    if launcher and launcher.flags and ranks == 1 < pays:
+        return f"note: {pays} ranks are usually faster than this one: add {launcher.flags.format(pays)}"
+    if ranks > machine.cores and not (launcher and launcher.binds):
+        return f"note: {ranks} ranks share {machine.cores} core(s), which is seldom faster than a rank a core"
+    return ""
 
 
 def launched(
@@ -134,10 +160,12 @@ def launched(
         TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its options.
     """
     launcher, machine = Launcher.of_this_process(launch.num_nodes), Machine.here()
-    cpu = _on_the_cpu(os.environ.get("LT_ACCELERATOR", "auto") if under_fabric_run() else launch.accelerator)
+    accelerator = _accelerator(os.environ.get("LT_ACCELERATOR", "auto") if under_fabric_run() else launch.accelerator)
     alone = alone or launch.num_nodes > 1 or not _restartable()  # each of several machines would count its own cores
-    plan = Plan.make(launch.devices, cpu, clients, machine, launcher, alone, small, before)
-    given = {} if under_fabric_run() else {**asdict(launch), "devices": plan.devices}
+    plan = Plan.make(launch.devices, accelerator == "cpu", clients, machine, launcher, alone, small, before)
+    given = {**asdict(launch), "accelerator": accelerator, "devices": plan.devices}
+    if under_fabric_run():  # it gives Fabric all of them by its environment
+        given, os.environ["LT_ACCELERATOR"] = {}, accelerator
     fabric = Fabric(**given, **options)
     if not under_fabric_run():
         fabric.launch()
@@ -148,9 +176,13 @@ def launched(
     return fabric
 
 
-def _on_the_cpu(accelerator: str) -> bool:
-    others = CUDAAccelerator, MPSAccelerator, XLAAccelerator
-    return accelerator == "cpu" or (accelerator == "auto" and not any(other.is_available() for other in others))
+def _accelerator(named: str) -> str:
+    """What Fabric is told: by itself it would take a Mac's GPU, which has no float64, and scores need it."""
+    if named == "auto":
+        return "cuda" if CUDAAccelerator.is_available() else "cpu"
+    if named in ("mps", "tpu") or (named == "gpu" and MPSAccelerator.is_available()):
+        raise ValueError(f"clients train on processor cores or CUDA GPUs, not on {named}: add --accelerator cpu")
+    return named
 
 
 def _restartable() -> bool:

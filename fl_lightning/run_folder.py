@@ -122,6 +122,13 @@ class RunFolder:
         made = (yaml.safe_load(self.environment.read_text()) if self.environment.is_file() else None) or {}
         return (made["ranks"], made["threads"]) if "threads" in made and made["device"] == "cpu" else None
 
+    def interrupted(self) -> str:
+        """What there is to go on with, for people who have just interrupted the run."""
+        saved = [int(path.stem.partition("-")[2]) for path in (self.path / "checkpoints").glob("round-*.ckpt")]
+        if not saved:
+            return "interrupted before anything was saved"
+        return f"interrupted: round {max(saved)} is saved, go on with --run-dir {self.path} --resume"
+
     def results(self) -> str:
         """What came out and where it lies, for people."""
         with self.metrics.open(newline="") as file:
@@ -196,10 +203,13 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit(file: Path = Path(__file__)) -> str | None:
-    """The commit of the repository that this file belongs to: one that the package was installed into does not count."""
-    asked = ["ls-files", "--error-unmatch", file.name], ["describe", "--always", "--dirty", "--abbrev=40"]
+    """The commit of the repository that this file belongs to; others, into which it was installed, do not count."""
+
+    def git(*command: str) -> str:
+        return subprocess.check_output(["git", *command], cwd=file.parent, stderr=subprocess.DEVNULL, text=True).strip()
+
     try:
-        tracked, commit = (subprocess.run(["git", *what], cwd=file.parent, capture_output=True) for what in asked)
-    except OSError:
+        git("ls-files", "--error-unmatch", file.name)
+        return git("describe", "--always", "--dirty", "--abbrev=40")
+    except (OSError, subprocess.CalledProcessError):
         return None
-    return commit.stdout.decode().strip() or None if tracked.returncode == 0 else None

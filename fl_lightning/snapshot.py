@@ -75,7 +75,8 @@ def _check(federation: "Federation", state: dict[str, Any]) -> None:
     there, here = _untrained(state["frozen"], state["buffers"]), _untrained(_frozen(federation), federation.buffers)
     if there != here:
         raise ValueError(
-            f"this run has another model than the checkpoint: they differ in {min(there ^ here)[0]}, which is not trained"
+            f"this run has another model than the checkpoint: {min(there ^ here)[0]}, which is not trained, is not in "
+            "both with one shape"
         )
     data, precision = federation.clients.digest, federation.fabric.strategy.precision.precision
     if state["data"] != data or state["precision"] != precision:

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from lightning.fabric import Fabric
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from fl_lightning.machine import is_first_rank
 
 STOPPED = 75
 """Exit code of a run that a signal ended after a checkpoint: sysexits' EX_TEMPFAIL, "try again later"."""
 
 INTERRUPTED = 130
 """Exit code of a run that Ctrl-C ended: what shells say of SIGINT."""
+
+LAST_WORDS = 5.0
+"""Seconds after Ctrl-C in which a rank may end by itself."""
 
 SIGNALS = signal.SIGTERM, signal.SIGUSR1
 """What schedulers send before they kill: SLURM's preemption and `--signal`, `kill`, torchrun to its workers."""
@@ -44,14 +46,50 @@ def heeding_signals(ask_to_stop: Callable[[], None]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def ending_with_the_launcher(fabric: Fabric) -> Iterator[None]:
+def ending_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
+    """Let Ctrl-C, which reaches every rank, end the run with a sentence of the first rank and exit code 130.
+
+    Python makes an exception of it, which may get lost where it comes (in a destructor), or wait (for other ranks): so
+    the process ends some seconds later in any case, and at once if Ctrl-C comes again.
+    """
+
+    def say() -> None:
+        if is_first_rank():
+            print(told(), flush=True)
+
+    def end() -> None:
+        say()
+        os._exit(_told(INTERRUPTED))
+
+    def interrupt(*_: object) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        last.start()
+        raise KeyboardInterrupt
+
+    last = threading.Timer(LAST_WORDS, end)
+    last.daemon = True
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, interrupt) if main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        say()
+        leave(INTERRUPTED)
+    finally:
+        last.cancel()
+        if main:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def ending_with_the_launcher() -> Iterator[None]:
     """Let this rank end when the process that launched it is gone, which may be unable to say so.
 
     A rank that Lightning launched from the first rank ends at once: without the first rank nothing can be added up. A
     worker of torchrun, which `fabric run` is, asks for a stop as SIGTERM does. Others have somebody who watches over
     them: torchrun ends its workers when one fails, within 30 seconds, Lightning's first rank within 5.
     """
-    under_torchrun, launched = "TORCHELASTIC_RUN_ID" in os.environ, launched_by_the_first_rank(fabric)
+    under_torchrun, launched = "TORCHELASTIC_RUN_ID" in os.environ, launched_by_the_first_rank()
     if not under_torchrun and not launched:
         yield
         return
@@ -74,15 +112,17 @@ def ending_with_the_launcher(fabric: Fabric) -> Iterator[None]:
         watcher.join()  # a thread that is about to end when Python does takes the process down with SIGABRT
 
 
-def launched_by_the_first_rank(fabric: Fabric) -> bool:
+def launched_by_the_first_rank() -> bool:
     """Whether Lightning started this process from that of the first rank, as `python recipe.py --devices 2` does."""
-    environment = getattr(fabric.strategy, "cluster_environment", None)
-    return isinstance(environment, LightningEnvironment) and environment.local_rank() > 0
+    # LOCAL_RANK is Lightning's and torchrun's; SLURM and MPI have names of their own
+    return int(os.environ.get("LOCAL_RANK", "0")) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
 
 
-def leave(fabric: Fabric, code: int) -> NoReturn:
-    """End this rank with an exit code, if it is this rank's to tell.
+def leave(code: int) -> NoReturn:
+    """End this rank with an exit code, if it is this rank's to tell."""
+    raise SystemExit(_told(code)) from None
 
-    Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0.
-    """
-    raise SystemExit(0 if launched_by_the_first_rank(fabric) else code) from None
+
+def _told(code: int) -> int:
+    """Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0."""
+    return 0 if launched_by_the_first_rank() else code

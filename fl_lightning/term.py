@@ -4,15 +4,13 @@ A term turns one gradient oracle into another. It sees flat vectors only: no ran
 client axis (the Stacked executor adds that one with `vmap`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from fl_lightning.oracle import Loss, ModelError, Oracle
+from fl_lightning.oracle import Oracle
 from fl_lightning.ranges import check
 
 Begin = Callable[[Tensor, Tensor], Tensor]
@@ -42,20 +40,37 @@ def received(first: Tensor, now: Tensor) -> Tensor:
     return now.clone()
 
 
-FACTS = {"anchor", "share", "expected", "round", "rounds", "nominal", "layout"} | {
-    "origin",
-    "steps",
-    "epochs",
-    "span",
-    "size",
-    "weight",
-}
+COMMON = "anchor", "share", "expected", "round", "rounds", "nominal", "layout"
+"""What a view tells of the round, on the server too."""
+
+OWN = "origin", "steps", "epochs", "span", "size", "weight"
+"""What it tells of one client's visit."""
+
+FACTS = {*COMMON, *OWN}
 """What a view tells besides states; no state can have such a name."""
 
 
-def begin(declared: Mapping[str, Begin], first: Tensor, now: Tensor) -> States:
-    """States as they begin, given w^0 and the model received now."""
-    return {name: beginning(first, now) for name, beginning in declared.items()}
+def begin(declared: Mapping[str, Begin], first: Tensor, now: Tensor, of: str = "") -> States:
+    """States as they begin, given w^0 and the model received now.
+
+    Args:
+        declared: How each begins.
+        first: w^0.
+        now: The model received now.
+        of: How a message goes on after a state's name, e.g. " of SCAFFOLD".
+
+    Raises:
+        TermError: If one does not begin as a tensor on the model's device.
+    """
+    states = {name: beginning(first, now) for name, beginning in declared.items()}
+    for name, state in states.items():
+        if not isinstance(state, Tensor) or state.device != now.device:
+            begun = f"on {state.device}" if isinstance(state, Tensor) else f"as {type(state).__name__} {state!r}"
+            raise TermError(
+                f"the state {name!r}{of} begins {begun}; it must begin as a tensor on the model's device, "
+                f"{now.device}: begin it as `zeros` or `scalar`, or make it of `now`, as now.new_zeros(3)"
+            )
+    return states
 
 
 class TermError(Exception):
@@ -71,19 +86,25 @@ class View:
         span: How far a constant unit gradient would travel in this visit (see `Algorithm.span`), 0-dim.
         steps, epochs: Number of local steps K_i, and of passes over the client's samples; 0-dim.
         size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
-        weight: Aggregation weight times the cohort's size, so 1 on average, 0-dim.
+        weight: Aggregation weight times the cohort's size, 0-dim: 1 on average, unless clients are skipped. Whoever
+            weighs a message reports v.weight too, which costs nothing, and divides by its mean (see `Normalize`).
         share (s): Size of the cohort over the number of clients, M / N.
         expected (s): What share is expected to be: the probability of taking part in a round, its mean over clients.
         nominal (s): K eta_0 of FedDC's code: the span of a client of mean size at the first round's learning rate.
         round, rounds (s): This round, from 0, and how many there are.
         layout (s): The model's `Layout`.
-    and the term's own states by their names.
+    and the term's own states by their names. In compiled local steps the numbers among these (`round`, `share`, ...) are
+    0-dim tensors too: write `torch.where(v.round < 3, a, b)`, not `if v.round < 3`.
     """
 
-    def __init__(self, term: "Term", hook: str, states: States, facts: Mapping[str, Any]):
-        self.__dict__.update(facts, **states)
+    def __init__(
+        self, term: "Term", hook: str, facts: Mapping[str, Any], states: States, others: Mapping[str, Tensor] = {}
+    ):
+        """`states` are those that may be assigned, `others` those that may only be read."""
+        self.__dict__.update(facts, **others, **states)
         self.__dict__["_where"] = f"{type(term).__name__}.{hook}"
         self.__dict__["_mine"] = tuple(states)
+        self.__dict__["_given"] = (facts["anchor"], *others.values(), *states.values())
 
     def __getattr__(self, name: str) -> Any:
         known = ", ".join(sorted(k for k in self.__dict__ if not k.startswith("_")))
@@ -107,7 +128,7 @@ class View:
                 f"{self._where} assigns v.{name} to itself, as v.{name} += ... does. That changes the tensor in place, "
                 f"for everyone who shares it: write v.{name} = v.{name} + ..."
             )
-        check_shape(value, old.shape, f"{self._where} assigns v.{name}", "it must keep the shape in which it began")
+        check_like(value, old, f"{self._where} assigns v.{name}", "it must keep the {} in which it began")
         self.__dict__[name] = value
 
     def _states(self) -> States:
@@ -159,46 +180,20 @@ class Term:
         return w
 
 
-class Fold:
-    """A term applied to an oracle is again an oracle."""
+def check_like(value: Any, like: Tensor, what: str, rule: str) -> None:
+    """Raise a `TermError` unless `value` is a tensor of the shape, dtype and device of another.
 
-    def __init__(self, term: Term, view: View, inner: Oracle):
-        self.term, self.view, self.inner = term, view, inner
-
-    def __call__(self, w: Tensor) -> Tensor:
-        """The term's direction at `w`."""
-        with blame(self.term, "gradient"):
-            direction = self.term.gradient(self.inner, w, self.view)
-        return returned(direction, w, self.term, "gradient")
-
-    def of(self, loss: Loss, *taps: str) -> "Fold":
-        """The same term applied to the oracle of another loss."""
-        return Fold(self.term, self.view, self.inner.of(loss, *taps))
-
-    def part(self, index: int, count: int) -> "Fold":
-        """The same term applied to the oracle of a part of the batch."""
-        return Fold(self.term, self.view, self.inner.part(index, count))
-
-
-def check_names(term: Term) -> None:
-    """Raise a `TermError` if a state hides a fact of the view or another state of the same term."""
-    names = [*term.client, *term.server, *term.local]
-    for name in names:
-        if name in FACTS or name.startswith("_") or names.count(name) > 1:
-            raise TermError(
-                f"{type(term).__name__} declares a state {name!r}, but v.{name} would mean two things. Rename it: one "
-                f"name for one state, without a leading underscore and not one of {', '.join(sorted(FACTS))}"
-            )
-
-
-def returned(value: Any, like: Tensor, term: Term, hook: str) -> Tensor:
-    """`value` if it is a vector like the model.
-
-    Raises:
-        TermError: If it is not, naming the term and the hook.
+    Args:
+        value: What is checked.
+        like: The other tensor.
+        what: Who did what with it, e.g. "SAM.gradient returned".
+        rule: What it must do; {} stands for what does not fit.
     """
-    check_shape(value, like.shape, f"{type(term).__name__}.{hook} returned", "it must return a vector like the model")
-    return value
+    check_shape(value, like.shape, what, rule.format("shape"))
+    if value.dtype != like.dtype:
+        raise TermError(f"{what} a tensor of {value.dtype}; {rule.format('dtype')}, {like.dtype}")
+    if value.device != like.device:
+        raise TermError(f"{what} a tensor on {value.device}; {rule.format('device')}, {like.device}")
 
 
 def check_shape(value: Any, shape: torch.Size, what: str, rule: str) -> None:
@@ -207,35 +202,3 @@ def check_shape(value: Any, shape: torch.Size, what: str, rule: str) -> None:
         raise TermError(f"{what} {type(value).__name__} {value!r}; {rule}, a tensor of shape {tuple(shape)}")
     if value.shape != shape:
         raise TermError(f"{what} a tensor of shape {tuple(value.shape)}; {rule}, shape {tuple(shape)}")
-
-
-def check_message(message: Any, term: Term) -> None:
-    """Raise a `TermError` unless a message is made of tensors."""
-    for leaf in tree_leaves(message):
-        if not isinstance(leaf, Tensor):
-            raise TermError(
-                f"{type(term).__name__}.report returned {type(leaf).__name__} {leaf!r} in its message; return a "
-                "tensor or a tuple of tensors, or () to say nothing"
-            )
-
-
-@contextmanager
-def blame(term: Term, hook: str) -> Iterator[None]:
-    """Let an exception in a hook name the term, and the mend where it is known."""
-    where = f"{type(term).__name__}.{hook}"
-    try:
-        yield
-    except (TermError, ModelError):
-        raise
-    except RuntimeError as error:
-        if "vmap" not in str(error):
-            error.add_note(f"raised in {where}")
-            raise
-        raise TermError(
-            f"{where} cannot run for several clients at once: {str(error).splitlines()[0]} Replace `if`, int() or "
-            ".item() on a tensor by torch.where, boolean indexing by a mask and F.one_hot by a comparison with "
-            "torch.arange, or train with the sequential executor."
-        ) from error
-    except Exception as error:
-        error.add_note(f"raised in {where}")
-        raise

@@ -61,9 +61,7 @@ def weights_of(federation: "Federation", cohort: Sequence[int]) -> Tensor:
     sizes = clients.sizes[index] / clients.mean_size
     weights = federation.algorithm.weight(Cohort(sizes, clients.labels_of(index)))
     if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
-        raise ValueError(
-            f"aggregation weights are a tensor, one for each of {len(cohort)} clients, not {weights}"
-        )
+        raise ValueError(f"aggregation weights are a tensor, one for each of {len(cohort)} clients, not {weights}")
     if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
         raise ValueError(
             f"aggregation weights must be finite, not negative and not all zero, but are {weights.tolist()}"

@@ -92,6 +92,43 @@ def test_an_absurd_number_is_refused_and_shown(
     assert value in said or str(float(value)) in said
 
 
+OWN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from fl_lightning import Algorithm, Term
+from fl_lightning.ranges import NonNegative, Positive
+if TYPE_CHECKING:
+    from nowhere import Unknown
+
+@dataclass(frozen=True)
+class Pull(Term):
+    mu: NonNegative = 0.1
+    odd: Unknown = None
+    rho: Positive | None = None
+
+@dataclass(frozen=True)
+class Push(Pull):
+    pass
+
+def mine(mu: float = 0.1, rho: float | None = None) -> Algorithm:
+    return Algorithm(Push(mu, None, rho))
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("mu", "mu of Push is a finite number of at least 0, not -1.0"), ("rho", "rho of Push is a positive number")],
+)
+def test_ranges_hold_in_an_own_file_whose_annotations_are_text(
+    option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also beside one that cannot be evaluated."""
+    (tmp_path / "mine.py").write_text(OWN)
+    argv = "--algorithm", f"{tmp_path / 'mine.py'}:mine", f"--algorithm.{option}=-1"
+    assert said in refused(capsys, tmp_path / "run", *argv)
+
+
 def test_no_number_of_a_term_is_without_a_range() -> None:
     plain = [
         f"{name}.{field.name}"

@@ -117,7 +117,7 @@ def test_a_row_takes_no_more_places_than_checkpoints_and_one(tmp_path: Path) -> 
             store.unpin(old)
     assert len(list(tmp_path.iterdir())) == 4  # the newest two, number 1, and the next
     places = {name: store.pinned[name] for name in ("1", "18", "19")}
-    for name, place in places.items():
+    for name, (_, place) in places.items():
         store.restore(place, places)
         assert store.read(0, begin.device)[0]["c"].equal(begin + int(name))
 

@@ -103,6 +103,12 @@ def test_an_own_function_needs_no_annotations_and_may_import_its_neighbour(tmp_p
     assert parse("--algorithm", f"{own}:mine", "--algorithm.beta", "3")[1]["algorithm"]() == 3.0
 
 
+@pytest.mark.parametrize("text", ["5", "[5]", "'5'"])
+def test_a_list_of_one_needs_no_brackets_in_the_file(text: str, tmp_path: Path) -> None:
+    flags = written(tmp_path, f"algorithm: {{name: second, hidden: {text}}}\n")
+    assert parse(*flags)[1]["algorithm"].options["hidden"] == (5,)
+
+
 def test_none_is_a_value() -> None:
     assert parse("--clip", "none", clip=3.0)[0]["clip"] is None
 
@@ -141,8 +147,10 @@ def test_a_mistake_in_the_file_gets_one_sentence(tmp_path: Path, capsys: pytest.
     preset = tmp_path / "preset.yaml"
     preset.write_text("ruonds: 5\n")
     assert "'ruonds'; did you mean rounds" in sentence(capsys, "--config", str(preset))
-    preset.write_text("algorithm: {name: second, hidden: 5}\n")
-    assert "algorithm.hidden: 5 is not a list" in sentence(capsys, "--config", str(preset))
+    preset.write_text("algorithm: {name: second, hidden: [5, x]}\n")
+    assert "algorithm.hidden: 'x' is not a whole number" in sentence(capsys, "--config", str(preset))
+    preset.write_text("algorithm: {name: second, hidden: 5.5}\n")
+    assert "algorithm.hidden: 5.5 is not a whole number" in sentence(capsys, "--config", str(preset))
     preset.write_text("1: 2\n")
     assert "no option '1'" in sentence(capsys, "--config", str(preset))
     preset.write_bytes(b"\xff\xfe\xfa")

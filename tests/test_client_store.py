@@ -107,7 +107,7 @@ def test_the_rows_of_a_checkpoint_survive_later_rounds(tmp_path: Path) -> None:
         keep(s, value, 1, 2)
         assert kept(s, 1) == kept(s, 2) == value
         again = store(tmp_path)
-        again.restore(place, {"last": place})
+        again.restore(place, {"last": (1, place)})
         assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
         assert not again.has(2)
 
@@ -131,20 +131,33 @@ def test_a_store_that_has_begun_knows_better_what_is_pinned(tmp_path: Path) -> N
     s = store(tmp_path)
     keep(s, 1.0, 0)
     s.pin("old")
-    old = s.place.clone()
+    old = s.place.clone(), dict(s.pinned)
     keep(s, 2.0, 0)
     s.pin("new")
-    new = s.place.clone()
+    new = s.place.clone(), dict(s.pinned)
     for _ in range(2):
-        s.restore(old, {"old": old})
+        s.restore(*old)
         assert kept(s, 0) == 1.0
         keep(s, 3.0, 0)
-        s.restore(new, {"old": old, "new": new})
+        s.restore(*new)
         assert kept(s, 0) == 2.0
     s.unpin("old")
     with pytest.raises(ValueError, match="may have written over"):
-        s.restore(old, {"old": old})
+        s.restore(*old)
     assert kept(s, 0) == 2.0
+
+
+def test_there_is_always_a_free_place(tmp_path: Path) -> None:
+    s = store(tmp_path)
+    for value in range(127):
+        keep(s, value, 0)
+        s.pin(str(value))
+    with pytest.raises(ValueError, match="127 checkpoints can be kept at once"):
+        s.pin("one more")
+    keep(s, 128.0, 0)
+    assert kept(s, 0) == 128.0
+    s.restore(s.pinned["5"][1], s.pinned)
+    assert kept(s, 0) == 5.0
 
 
 def test_a_row_counts_from_the_commit_on(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import lives
 import pytest
 import torch
 import yaml
+from lightning.fabric.accelerators.cuda import CUDAAccelerator
+from lightning.fabric.accelerators.mps import MPSAccelerator
 from refusals import experiment, refused
 
 from fl_lightning import experiment as experiments
@@ -239,12 +241,40 @@ def test_stacked_clients_are_counted_in_full_groups(
 def test_lightnings_variable_for_an_accelerator_counts_only_under_fabric_run(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("LT_ACCELERATOR", "cuda")
     asked: list[str] = []
-    environment.setattr(ranks, "_on_the_cpu", lambda accelerator: bool(asked.append(accelerator)))
+    environment.setattr(ranks, "_accelerator", lambda accelerator: asked.append(accelerator) or accelerator)
     environment.setattr(ranks, "Fabric", lambda **_: types.SimpleNamespace(launch=lambda: None))
     for _ in range(2):
         ranks.launched(Launch(accelerator="cpu"), 1, alone=True, small=False, before=None)
         environment.setenv("LT_CLI_USED", "1")
     assert asked == ["cpu", "cuda"]
+
+
+@pytest.mark.parametrize("by_fabric_run", [None, "", "auto"], ids=["python", "fabric run", "fabric run auto"])
+def test_auto_is_the_cpu_of_a_mac(by_fabric_run: str | None, environment: pytest.MonkeyPatch) -> None:
+    """Of this machine, whose GPU the accelerator of Macs would refuse."""
+    environment.setattr(CUDAAccelerator, "is_available", lambda: False)
+    environment.setattr(MPSAccelerator, "is_available", lambda: True)
+    environment.setenv("LT_ACCELERATOR", by_fabric_run or "")
+    if not by_fabric_run:
+        environment.delenv("LT_ACCELERATOR")
+    if by_fabric_run is not None:
+        environment.setenv("LT_CLI_USED", "1")
+    fabric = ranks.launched(Launch(), 1, alone=True, small=True, before=None)
+    assert fabric.device.type == "cpu"
+
+
+def test_auto_is_a_gpu_that_is_there(environment: pytest.MonkeyPatch) -> None:
+    environment.setattr(CUDAAccelerator, "is_available", lambda: True)
+    assert ranks._accelerator("auto") == "cuda"
+
+
+@pytest.mark.parametrize("named", ["mps", "gpu", "tpu"])
+def test_an_accelerator_without_float64_is_refused(
+    named: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MPSAccelerator, "is_available", lambda: True)
+    said = refused(capsys, tmp_path / "run", "--accelerator", named)
+    assert f"not on {named}: add --accelerator cpu" in said
 
 
 def test_threads_of_one_rank_are_only_ever_lowered(environment: pytest.MonkeyPatch) -> None:

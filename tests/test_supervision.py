@@ -17,7 +17,8 @@ from problems import federation
 from fl_lightning import Algorithm, TermError, supervision
 from fl_lightning import federation as simulation
 from fl_lightning.executors import Sequential, Stacked
-from fl_lightning.supervision import STOPPED, ending_with_the_launcher, heeding_signals
+from fl_lightning.experiment import Experiment
+from fl_lightning.supervision import INTERRUPTED, STOPPED, ending_with_the_launcher, heeding_signals
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 
@@ -84,6 +85,69 @@ def test_handlers_are_given_back() -> None:
     with heeding_signals(lambda: None):
         assert [signal.getsignal(number) for number in supervision.SIGNALS] != before
     assert [signal.getsignal(number) for number in supervision.SIGNALS] == before
+
+
+# --------------------------------------------------------------------------------------------------------------- Ctrl-C
+
+
+class Leaving:
+    """Python drops what is raised where this goes."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+
+def interrupted_where_nobody_hears(_: Any, *args: Any) -> None:
+    Leaving()
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(("ranks", "codes"), [(1, [INTERRUPTED]), (2, [INTERRUPTED, 0])])
+def test_ctrl_c_ends_the_run_also_where_the_exception_gets_lost(ranks: int, codes: list[int], tmp_path: Path) -> None:
+    def prepare(rank: int) -> None:
+        supervision.LAST_WORDS = 0.1
+        lives.at_call(6 // ranks, Sequential, "_visit", interrupted_where_nobody_hears, rank)(rank)
+
+    folder = tmp_path / "run"
+    assert lives.end(lives.begin(folder, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
+    told = f"interrupted: round 0 is saved, go on with --run-dir {folder} --resume\n"
+    assert lives.said(folder).count(told) == 1
+
+
+def interrupted(*_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(("ranks", "codes"), [(1, [INTERRUPTED]), (2, [INTERRUPTED, 0])])
+def test_ctrl_c_before_the_first_round_leaves_nothing(ranks: int, codes: list[int], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    lives_ = lives.begin(
+        folder, ranks=ranks, prepare=lambda r: lives.at_call(1, Experiment, "split", interrupted, r)(r)
+    )
+    assert lives.end(lives_) == codes, lives.said(folder)
+    assert lives.said(folder).endswith("interrupted before anything was saved\n")
+    assert "Traceback" not in lives.said(folder)
+    assert not folder.exists()
+
+
+# ------------------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize("where", [(0, 1), (1,)], ids=["on both ranks", "on one rank"])
+def test_data_that_cannot_be_loaded_are_told_once(where: tuple[int, ...], tmp_path: Path) -> None:
+    def no_data(_: Any, *args: Any) -> Any:
+        raise FileNotFoundError(2, "No such file or directory", "data/cifar10")
+
+    def prepare(rank: int) -> None:
+        if rank in where:
+            lives.at_call(1, Experiment, "load", no_data, rank)(rank)
+
+    folder = tmp_path / "run"
+    assert lives.end(lives.begin(folder, ranks=2, prepare=prepare)) == [2, 2], lives.said(folder)
+    assert lives.said(folder).count("data/cifar10: No such file or directory") == 1
+    assert "Traceback" not in lives.said(folder)
 
 
 def fails(_: Any, *args: Any) -> Any:
@@ -164,10 +228,10 @@ def test_a_sentence_that_one_rank_alone_knows_is_said_by_it(tmp_path: Path) -> N
 
 def watched(launched_as: dict[str, str], say: Callable[[str], None]) -> None:
     """A rank that does nothing for ten seconds but heed signals, and its launcher's end."""
-    fabric, asked = Fabric(accelerator="cpu", devices=2, strategy="ddp"), list[bool]()
+    asked = list[bool]()
     os.environ |= launched_as
     supervision.PATIENCE = 0.02
-    with heeding_signals(lambda: asked.append(True)), ending_with_the_launcher(fabric):
+    with heeding_signals(lambda: asked.append(True)), ending_with_the_launcher():
         say("watching")
         for _ in range(1000):
             time.sleep(0.01)

@@ -89,12 +89,12 @@ class Normalize(Term):
     The path is `v.span`: momentum and unequal steps are in it. It must come before terms that add to the update.
     """
 
-    def report(self, w: Tensor, v: Any) -> tuple[Tensor, Tensor]:
-        return v.weight * v.span, v.weight * (w - v.origin) / v.span
+    def report(self, w: Tensor, v: Any) -> tuple[Tensor, ...]:
+        return v.weight * v.span, v.weight * (w - v.origin) / v.span, v.weight
 
-    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: Any) -> Tensor:
-        path, progress = mean
-        return path * progress
+    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: Any) -> Tensor:
+        path, progress, weight = mean  # the mean weight is 1 unless clients were skipped
+        return (path / weight) * (progress / weight)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class RelaxedStart(Term):
 
     def report(self, w: Tensor, v: Any) -> Any:
         v.w_i = w
-        return v.weight * (v.origin - v.anchor) if self.whole else ()
+        return (v.weight * (v.origin - v.anchor), v.weight) if self.whole else ()
 
     def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
-        return delta + mean if self.whole else delta
+        return delta + mean[0] / mean[1] if self.whole else delta

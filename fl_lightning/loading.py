@@ -1,0 +1,44 @@
+"""Data that every rank loads, and one rank may have to download."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from lightning.fabric import Fabric
+
+Loaded = TypeVar("Loaded")
+
+
+def load_in_turns(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
+    """What `load` gives on this rank; the first rank loads first, then one rank of each other machine, then the rest.
+
+    Raises:
+        Exception: What `load` raised, on the first rank where it did.
+        SystemExit: On the others.
+    """
+    loaded: list[Loaded] = []
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            loaded.append(load())
+        except Exception as error:  # told below: the others wait for this rank now
+            failed.append(error)
+
+    with fabric.rank_zero_first():
+        if fabric.local_rank == 0:
+            attempt()
+    with fabric.rank_zero_first(local=True):
+        if fabric.local_rank > 0:
+            attempt()
+    ranks = torch.zeros(fabric.world_size, device=fabric.device)
+    ranks[fabric.global_rank] = len(failed)
+    fabric.all_reduce(ranks, reduce_op="sum")
+    if not ranks.any():
+        return loaded[0]
+    first = int(ranks.argmax())
+    if first != fabric.global_rank:
+        raise SystemExit(2)
+    if first > 0:
+        failed[0].add_note(f"on rank {first}")
+    raise failed[0]
