@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch.utils.tensorboard.summary import hparams
 
 from fl_lightning.data import Partition
@@ -57,6 +58,7 @@ def partition_heat_map(histogram: torch.Tensor, classes: tuple[str, ...], of: in
     figure = Figure(figsize=(max(6.0, min(14.0, 2 + clients / 9)), max(3.0, min(9.0, 1.5 + len(classes) / 5))), dpi=110)
     axes = figure.subplots()
     image = axes.imshow(histogram.T.numpy(), aspect="auto", cmap="magma_r", interpolation="nearest")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="client", ylabel="class", title=f"samples of each class on {whose}")
     if len(classes) <= 30:
         axes.set_yticks(range(len(classes)), labels=list(classes))

@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if list(argv) != ["list"]:
         print(USAGE)
         raise SystemExit(0 if not argv or argv[0] in ("-h", "--help") else 2)
+    if not sys.stdout.isatty():  # no width to fit into
+        print(f"{markdown()}\n\n{EXPLANATION}")
+        return
     table = Table(caption=EXPLANATION)
     for heading in HEADINGS:
         table.add_column(heading, no_wrap=heading == HEADINGS[0])

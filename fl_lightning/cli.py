@@ -7,6 +7,7 @@ whose parser cannot hold both `--algorithm` and `--algorithm.rho`.
 """
 
 import argparse
+import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -196,9 +197,15 @@ def _function(name: str, part: Part, given: str) -> Callable[..., Any]:
     if not Path(path).is_file():
         fail(f"there is no file {path!r}, in which --{name} {given} should lie")
     sys.path.insert(0, str(Path(path).resolve().parent))
-    own = runpy.run_path(path)
+    try:
+        own = runpy.run_path(path, run_name="own")
+    except Exception as error:
+        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
+            raise
+        fail(f"{path} ends with {type(error).__name__}: {error} (FL_LIGHTNING_TRACEBACK=1 shows where)")
     if not callable(own.get(function)):
-        fail(f"{path} has no function {function!r}{nearest(function, [k for k in own if callable(own[k])])}")
+        there = [name for name, value in own.items() if callable(value) and getattr(value, "__module__", "") == "own"]
+        fail(f"{path} has no function {function!r}{nearest(function, there)}")
     return cast(Callable[..., Any], own[function])
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from inspect import isfunction
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -150,6 +151,8 @@ class Experiment:
         names = {**{part: chosen.name for part, chosen in self.chosen.items()}, "algorithm": self.method}
         fabric.print(summary(o, names, train, test, partition, federation))
         done = federation.round
+        if done == o.rounds:
+            fabric.print(f"nothing is left to train: the run has had its {done} rounds; add --rounds with more")
         again = done + 1 if done else 0  # whatever an earlier attempt logged from here on counts no more
         events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=again)
         loggers += [events, MetricsTable(folder.metrics, after=done)]
@@ -190,12 +193,12 @@ class Experiment:
 
     def load(self) -> tuple[Dataset, Dataset]:
         """The training and the test set of the chosen source."""
-        train, test = (
-            self.chosen["data"](root=self.options.data_dir)
-            if self.chosen["data"].wants("root")
-            else self.chosen["data"]()
-        )
-        check_pair(train, test, self.chosen["data"].name)
+        source = self.chosen["data"]
+        pair = source(root=self.options.data_dir) if source.wants("root") else source()
+        if not (isinstance(pair, tuple) and [type(part) for part in pair] == [Dataset, Dataset]):
+            raise ValueError(f"{source.name} must return a training and a test Dataset, but returned {_short(pair)}")
+        train, test = pair
+        check_pair(train, test, source.name)
         return train, test
 
     def split(self, train: Dataset) -> Partition:
@@ -215,6 +218,8 @@ class Experiment:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.options.seed, "model"))
             model: nn.Module = factory(**{name: size for name, size in shape.items() if factory.wants(name)})
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"{factory.name} must return a torch.nn.Module, but returned {_short(model)}")
         return model
 
     def algorithm(self) -> Algorithm:
@@ -222,7 +227,7 @@ class Experiment:
         o = self.options
         chosen = self.chosen["algorithm"]()
         if not isinstance(chosen, Algorithm):
-            raise ValueError(f"{self.chosen['algorithm'].name} must return an Algorithm, but returned {chosen!r}")
+            raise ValueError(f"{self.chosen['algorithm'].name} must return an Algorithm, but returned {_short(chosen)}")
         for part in add_ons.PARTS:
             chosen = self.chosen[part]().to(chosen)
         clip = [] if o.clip is None else [Clip(o.clip)]
@@ -277,6 +282,10 @@ def no_augmentation() -> None:
 
 def _augmentation(augment: CropFlip | None) -> str | dict[str, Any]:
     return "none" if augment is None else {"name": "crop_flip", **asdict(augment)}
+
+
+def _short(value: Any) -> str:
+    return shorten(repr(value), 80, placeholder=" ...")
 
 
 _SHAPE = "inputs", "classes", "channels", "size"

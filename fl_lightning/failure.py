@@ -53,7 +53,7 @@ def sentence(error: Exception) -> str | None:
         told = _of_the_system(error)
     elif isinstance(error, ValueError) and _lies_in(frames[-1], ON_PURPOSE):
         told = str(error)
-    elif any("raised in" in note for note in notes) and (frame := _users(frames)):
+    elif frame := _users(frames):
         where = f"{Path(frame.filename).name}, line {frame.lineno}"
         told = f"{type(error).__name__}: {error} ({where}; FL_LIGHTNING_TRACEBACK=1 shows how it came there)"
     else:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.oracle import ModelError
 from fl_lightning.sentences import first_sentence
-from fl_lightning.term import FACTS, Term, TermError, check_like
+from fl_lightning.term import FACTS, Term, TermError, check_kind, check_like
 
 HOOKS = {
     name: tuple(signature(hook).parameters)[1:]
@@ -34,7 +34,7 @@ def check_term(term: Any) -> None:
     """
     if not isinstance(term, Term):
         raise TermError(f"an algorithm is made of terms such as SAM(rho=0.1), not of {term!r}")
-    if is_dataclass(term) and not type(term).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    if is_dataclass(term) and not type(term).__dataclass_params__.frozen:
         raise TermError(
             f"{type(term).__name__} is a dataclass that may change itself, which every client would see, in an order "
             "of the executor's: write @dataclass(frozen=True), and keep in states what changes"
@@ -53,7 +53,7 @@ def _check_hooks(term: Term) -> None:
             raise TermError(
                 f"{name}.{hook} cannot be called with ({given}): begin it as def {hook}(self, {given})"
             ) from None
-    coefficients = {field.name for field in fields(term)} if is_dataclass(term) else set()
+    coefficients = {field.name for field in fields(term)} if is_dataclass(term) else set[str]()
     for own in sorted(set(dir(type(term))) - set(dir(Term)) - coefficients):
         near = get_close_matches(own, HOOKS, n=1, cutoff=0.8)
         if near and isroutine(getattr(type(term), own)):
@@ -103,17 +103,12 @@ def returned(value: Any, like: Tensor, term: Term, hook: str) -> Tensor:
 def check_message(message: Any, like: Tensor, term: Term) -> None:
     """Raise a `TermError` unless a message is made of tensors with the model's dtype and device."""
     for leaf in tree_leaves(message):
-        told = f"{type(term).__name__}.report returned"
+        told = f"{type(term).__name__}.report returned, in its message,"
         if not isinstance(leaf, Tensor):
             raise TermError(
-                f"{told} {type(leaf).__name__} {leaf!r} in its message; return a tensor or a tuple of tensors, or () "
-                "to say nothing"
+                f"{told} {type(leaf).__name__} {leaf!r}; return a tensor or a tuple of tensors, or () to say nothing"
             )
-        if leaf.dtype != like.dtype or leaf.device != like.device:
-            raise TermError(
-                f"{told} a tensor of {leaf.dtype} on {leaf.device} in its message, of which the server takes the mean; "
-                f"return x.to(w), of {like.dtype} on {like.device}"
-            )
+        check_kind(leaf, like, told, "the server takes means, so return x.to(w)")
 
 
 def check_alike(messages: Sequence[Any], expected: Sequence[Any], terms: Sequence[Term]) -> None:
@@ -147,7 +142,7 @@ def untouched(where: str, *given: Tensor) -> Iterator[None]:
 
 
 AT_ONCE = {
-    "randomness": "Draw no random numbers in a term",
+    "randomness": "Draw random numbers in `update` only",
     "have storage": "Use functions of torch, not of numpy",
     "vmap": "Replace `if`, int() or .item() on a tensor by torch.where, boolean indexing by a mask and F.one_hot by a "
     "comparison with torch.arange",
@@ -172,9 +167,9 @@ def blame(term: Term, hook: str, *given: Tensor) -> Iterator[None]:
         raise
     except GuardOnDataDependentSymNode as error:
         raise TermError(
-            f"{where} cannot be compiled: it decides by the value of a tensor, as v.round and all numbers of the view "
-            "are in a compiled step. Replace `if` by torch.where, as torch.where(v.round < 3, a, b), or train without "
-            "--compile"
+            f"{where} decides by the value of a tensor, which cannot be compiled (all numbers of the view are tensors "
+            "then): instead of `if` write torch.where, or (v.round < 3) * a + (v.round >= 3) * b, which is the same "
+            "compiled or not; or train without --compile"
         ) from error
     except RuntimeError as error:
         mend = next((mend for said, mend in AT_ONCE.items() if said in str(error)), None)
@@ -183,7 +178,7 @@ def blame(term: Term, hook: str, *given: Tensor) -> Iterator[None]:
             raise
         raise TermError(
             f"{where} cannot run for several clients at once: {first_sentence(error)}. {mend}, or train with the "
-            "sequential executor."
+            "sequential executor and without --compile"
         ) from error
     except Exception as error:
         error.add_note(f"raised in {where}")

@@ -35,6 +35,7 @@ from fl_lightning.terms.perturb import SAM as SAMTerm
 from fl_lightning.terms.recall import LESAM as LESAMTerm
 from fl_lightning.vector import unit
 
+Init = TypeVar("Init", bound=Callable[..., None])
 Transform = Callable[[Oracle, Tensor], Tensor]
 """From the gradient oracle and the flat weights `w`, not to be changed in place, to the direction to step along."""
 
@@ -42,9 +43,6 @@ Transform = Callable[[Oracle, Tensor], Tensor]
 def _shared(name: str) -> Any:
     """An attribute that is the base's own, whoever replaces it there, as `load_state_dict` does."""
     return property(lambda self: getattr(self.base, name), lambda self, value: setattr(self.base, name, value))
-
-
-Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def _base_first(init: Init) -> Init:
@@ -65,8 +63,8 @@ class GradientTransform(Optimizer):
     them. Then the weights return to where they were, bit by bit, and the wrapped optimizer steps with the direction.
     It skips parameters to which backward gave no gradient, as ever. Gradients must be dense.
 
-    Each evaluation draws dropout masks anew, as PyTorch implementations of SAM usually do; the paper's code, in JAX,
-    draws them once a step. For that, the closure sets the seed.
+    Each evaluation draws new dropout masks, as in the best-known PyTorch code (davda54/sam); the SAM paper's own code
+    draws them once a step. For that, let the closure set the seed.
 
     Args:
         base: The optimizer that takes the steps: an object, of any class whose `step` needs no closure.
@@ -83,6 +81,7 @@ class GradientTransform(Optimizer):
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
     _probed = False  # whether the closure is known to zero the gradients; else every step looks
+    _began = False  # whether a closure has ever computed gradients
 
     @_base_first
     def __init__(self, base: Optimizer, transform: Transform, buffers: Iterable[Tensor] = ()):
@@ -139,8 +138,10 @@ class GradientTransform(Optimizer):
                 p.grad = None  # so that what this evaluation returns is nobody else's
             asked = closure if question == PLAIN else partial(_ask, closure, question)
             with torch.enable_grad():
-                losses.append(asked() if losses or self._probed else _probed(asked, params))
-            gradients = [_gradient(p) for p in params]
+                losses.append(asked() if losses or self._probed else self._probe(asked, params))
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+            if any(g.is_sparse for g in gradients):
+                raise ValueError("a gradient is sparse, but must be dense here: nn.Embedding(..., sparse=False)")
             return gradients[0].detach().reshape(-1) if len(params) == 1 else _flat(gradients)
 
         try:
@@ -156,6 +157,24 @@ class GradientTransform(Optimizer):
         self.base.step()
         return losses[0] if losses else None
 
+    def _probe(self, closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
+        """Call the closure, and notice if it adds to earlier gradients: the step would be wrong without a word."""
+        probe = min(params, key=Tensor.numel)
+        probe.grad = trap = torch.full_like(probe, torch.inf)  # not nan, which may be the gradient
+        version, loss = trap._version, closure()
+        if probe.grad is trap:  # not so after zero_grad(), and nothing waits for the device
+            if trap._version == version and all(p.grad is None for p in params if p is not probe):
+                if loss is None or not self._began:  # None: Lightning's empty closure, in manual optimization
+                    raise ValueError("the closure computed no gradient: pass one to step, as optimizer.step(closure)")
+                probe.grad = None  # Lightning's StochasticWeightAveraging ends with forward passes alone
+            elif trap.isinf().all():
+                raise ValueError(
+                    "the closure must zero the gradients each time that it is called: call optimizer.zero_grad() in "
+                    "it, and do not accumulate gradients over batches (accumulate_grad_batches=1)"
+                )
+        self._began = True
+        return loss
+
     def _read(self, params: Sequence[Tensor]) -> Tensor:
         """The weights as one vector, which stays as it is when they move."""
         return _flat(params)
@@ -168,7 +187,7 @@ class GradientTransform(Optimizer):
 class SAM(GradientTransform):
     """Sharpness-aware minimization (Foret et al., ICLR 2021): the gradient at `w + rho g/||g||`, two passes a step.
 
-    The passes draw dropout masks of their own, see `GradientTransform`.
+    Each pass draws its own dropout masks, see `GradientTransform`.
 
     Args:
         base: The optimizer that takes the steps.
@@ -183,9 +202,7 @@ class SAM(GradientTransform):
 
 
 class ASAM(GradientTransform):
-    """Adaptive SAM (Kwon et al., ICML 2021): the ball is scaled by `|w| + eta` coordinate by coordinate.
-
-    Two passes a step, which draw dropout masks of their own, see `GradientTransform`.
+    """Adaptive SAM (Kwon et al., ICML 2021): SAM in a ball scaled by `|w| + eta` coordinate by coordinate.
 
     Args:
         base: The optimizer that takes the steps.
@@ -215,6 +232,7 @@ class LESAM(GradientTransform):
         buffers: See `GradientTransform`.
     """
 
+    @_base_first
     def __init__(self, base: Optimizer, direction: Iterable[Tensor], rho: float = 0.05, buffers: Iterable[Tensor] = ()):
         super().__init__(base, self._ahead, buffers)
         self.toward(direction, rho)
@@ -227,7 +245,7 @@ class LESAM(GradientTransform):
         for i, pair in enumerate(zip_longest(params, direction)):
             shape, given = (tuple(it.shape) if isinstance(it, Tensor) else None for it in pair)
             if shape != given:
-                raise ValueError(f"parameter {i} has shape {shape}, but the direction's tensor for it {given}")
+                raise ValueError(f"the direction must match the parameters, but for number {i}, {shape}, holds {given}")
         ahead = iter(_split(rho * unit(_flat(direction)), params))
         for group in self.param_groups:  # not in `state`, which Adam and others take for theirs once it holds anything
             group["perturbation"] = [next(ahead).to(p, copy=True) for p in group["params"]]
@@ -263,29 +281,6 @@ def _ask(closure: Callable[..., Any], question: Question) -> Any:
             "executors.Sequential does"
         )
     return closure(question)
-
-
-def _probed(closure: Callable[[], Any], params: Sequence[Tensor]) -> Any:
-    """Call the closure, and notice if it adds to earlier gradients: the step would be wrong without a word."""
-    probe = min(params, key=Tensor.numel)
-    probe.grad = trap = torch.full_like(probe, torch.inf)  # not nan, which may be the gradient
-    loss = closure()
-    if probe.grad is trap and trap.isinf().all():  # after zero_grad() it is another, and nothing waits for the device
-        if loss is None and all(p.grad is None for p in params if p is not probe):  # Lightning's own, for want of one
-            raise ValueError("the closure did nothing: pass one that computes gradients, by optimizer.step(closure)")
-        raise ValueError(
-            "the closure must zero the gradients each time that it is called: call optimizer.zero_grad() in it, and do "
-            "not accumulate gradients over batches (accumulate_grad_batches=1)"
-        )
-    return loss
-
-
-def _gradient(p: Tensor) -> Tensor:
-    if p.grad is None:
-        return torch.zeros_like(p)
-    if p.grad.layout is not torch.strided:
-        raise ValueError("a gradient is sparse, but the wrappers need dense ones: nn.Embedding(..., sparse=False)")
-    return p.grad
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

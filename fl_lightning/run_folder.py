@@ -104,8 +104,9 @@ class RunFolder:
         """Let the other ranks of the run hold the folder's lock too: one that outlives the first keeps others out."""
         first = Path(fabric.broadcast(str(self.path)))  # the others may have been given no folder
         lock = RunLock(first)
-        if not fabric.is_global_zero:
-            lock.share()
+        with suppress(FileNotFoundError):  # a rank whose folder is another is told so with the others, when all meet
+            if not fabric.is_global_zero:
+                lock.share()
         try:
             yield
         finally:

@@ -1,5 +1,6 @@
 """What a user is told when something does not fit: one sentence."""
 
+import os
 import re
 import sys
 from typing import NoReturn
@@ -9,7 +10,8 @@ from fl_lightning.machine import is_first_rank
 
 def fail(sentence: str, alone: bool = False) -> NoReturn:
     """Leave with one sentence and exit code 2; of several ranks only the first speaks, unless one failed alone."""
-    if alone or is_first_rank():
+    another_console = os.environ.get("LOCAL_RANK") == "0"  # torchrun's on each machine; SLURM has one for all
+    if alone or is_first_rank() or another_console:
         print(f"error: {sentence}", file=sys.stderr)
     raise SystemExit(2)
 

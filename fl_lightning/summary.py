@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning.algorithm import Algorithm
+from fl_lightning.algorithm import Algorithm, by_size
 from fl_lightning.budget import Budget
 from fl_lightning.data import Dataset, Partition
 from fl_lightning.federation import Federation
@@ -27,15 +27,17 @@ def summary(
     cost, d = federation.cost, sum(p.numel() for p in federation.module.parameters())
     budget, device = Budget.of(federation, o.keep_checkpoints), federation.w.device.type
     threads = f", {torch.get_num_threads()} thread(s) each" if device == "cpu" else ""
+    twice = o.sampling == "weighted" and federation.algorithm.weight is by_size
     own = _own_optimizer(federation.algorithm, o)
     return "\n".join(
         [
             f"{names['algorithm']} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
-            f"{o.clients} clients, {o.participation:.3g} of them a round, {o.rounds} rounds, seed {o.seed}",
+            f"{o.clients:,} clients, {100 * o.participation:.3g}% a round, {o.rounds:,} rounds, seed {o.seed}",
             f"{names['model']}: {d:,} parameters; a client sends {cost.uplink / d:.3g} and receives "
             f"{cost.downlink / d:.3g} times that, keeps {cost.client_state / d:.3g} times, and evaluates "
             f"{cost.gradients} gradient(s) a step; {federation.fabric.world_size} rank(s) on {device}{threads}",
             *([f"{names['algorithm']} brings {own}: --lr, --momentum and --weight-decay do not count"] if own else []),
+            *([f"{names['algorithm']} weighs clients by size, as their draw does: it counts twice"] if twice else []),
             *([f"{names['algorithm']}, {budget}"] if budget.row else []),
             partition.describe(train.y, train.classes),
         ]

@@ -93,8 +93,8 @@ class View:
         nominal (s): K eta_0 of FedDC's code: the span of a client of mean size at the first round's learning rate.
         round, rounds (s): This round, from 0, and how many there are.
         layout (s): The model's `Layout`.
-    and the term's own states by their names. In compiled local steps the numbers among these (`round`, `share`, ...) are
-    0-dim tensors too: write `torch.where(v.round < 3, a, b)`, not `if v.round < 3`.
+    and the term's own states by their names. In compiled local steps all numbers among these are 0-dim tensors, `round`
+    too: `(v.round < 3) * a + (v.round >= 3) * b` is the same there and elsewhere, `if v.round < 3` is refused.
     """
 
     def __init__(
@@ -190,6 +190,11 @@ def check_like(value: Any, like: Tensor, what: str, rule: str) -> None:
         rule: What it must do; {} stands for what does not fit.
     """
     check_shape(value, like.shape, what, rule.format("shape"))
+    check_kind(value, like, what, rule)
+
+
+def check_kind(value: Tensor, like: Tensor, what: str, rule: str) -> None:
+    """Raise a `TermError` unless a tensor has the dtype and the device of another; see `check_like`."""
     if value.dtype != like.dtype:
         raise TermError(f"{what} a tensor of {value.dtype}; {rule.format('dtype')}, {like.dtype}")
     if value.device != like.device:

@@ -37,14 +37,14 @@ def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any
         clients = [cohort[k] for k in group]
         store.prefetch(cohort[k] for k in [*group, *ahead])
         visits = {k: partial(_visit, federation, cohort[k], weights[k], common["anchor"]) for k in group}
-        with _blame(federation, clients):
+        with _training(federation, clients):
             for k, visit, outcome in _trained(federation, visits, common):
                 finite = tally.add(outcome, float(weights[k]), k)
                 store.write(cohort[k], _kept(visit, outcome, finite) if skips else outcome.states)
-        with _blame(federation, behind):  # their rows were written while these clients trained
+        with _training(federation, behind):  # their rows were written while these clients trained
             store.settle(but=len(clients))
         behind = clients
-    with _blame(federation, behind):
+    with _training(federation, behind):
         store.settle()
     if federation.asked_to_stop:
         tally.ask_to_stop()
@@ -160,7 +160,7 @@ def _kept(visit: Visit, outcome: Outcome, finite: Tensor) -> list[States]:
 
 
 @contextmanager
-def _blame(federation: "Federation", clients: Sequence[int]) -> Iterator[None]:
+def _training(federation: "Federation", clients: Sequence[int]) -> Iterator[None]:
     """Let an exception say whose training raised it, and the other ranks, should this one be killed."""
     federation.whereabouts.note(clients)
     try:

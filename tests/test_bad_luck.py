@@ -1,6 +1,7 @@
 """Memory that is too small, code of the user's that fails, and what a program's end and its model are to others."""
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -102,6 +103,59 @@ def test_memory_that_runs_out_elsewhere_is_told(
 
 
 # --------------------------------------------------------------------------------------------------- code of the user's
+
+
+MISTAKEN = """
+from torch import nn
+from fl_lightning import Algorithm
+def net(classes):
+    raise RuntimeError("boom")
+def number(classes):
+    return 5
+def data():
+    return 1, 2
+def broken():
+    return Algorithm(1 / 0)
+def partition(y, clients, seed):
+    return y[clients * 10**6]
+"""
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--model=own.py:net", r"error: RuntimeError: boom \(own.py, line 5; FL_LIGHTNING_TRACEBACK=1 shows"),
+        ("--model=own.py:number", r"error: own.py:number must return a torch.nn.Module, but returned 5$"),
+        ("--data=own.py:data", r"must return a training and a test Dataset, but returned \(1, 2\)$"),
+        ("--algorithm=own.py:broken", r"error: ZeroDivisionError: division by zero \(own.py, line 11; FL"),
+        ("--partition=own.py:partition", r"error: IndexError: index .* \(own.py, line 13; FL"),
+    ],
+)
+def test_a_mistake_in_a_file_of_the_users_is_told_with_its_line(
+    flag: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(MISTAKEN)
+    assert re.search(told, sentence(capsys, scaffold, tmp_path / "run", flag))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("def net(classes)\n    ...", r"own.py ends with SyntaxError: expected ':' \(own.py, line 1\) \(FL_"),
+        (
+            "import nowhere",
+            r"own.py ends with ModuleNotFoundError: No module named 'nowhere' \(FL_",
+        ),
+        ("from torch import nn\ndef nat(): ...", r"own.py has no function 'net'; did you mean nat\?$"),
+    ],
+)
+def test_a_file_of_the_users_that_cannot_be_read_is_told(
+    content: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(content)
+    assert re.search(told, sentence(capsys, scaffold, tmp_path / "run", "--model=own.py:net"))
 
 
 class Broken:

@@ -133,17 +133,18 @@ def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(
     first.store.pin(name)
     state = deepcopy(first.state_dict())
 
-    second = begun(tmp_path / "second", tmp_path / "clients", last=6)
+    second = begun(tmp_path / "second", tmp_path / "clients", last=7)
     second.load_state_dict(state)
     with pytest.raises(KeyboardInterrupt):
         second.fit()
-    assert names(tmp_path / "second") == ["round-4.ckpt", "round-5.ckpt", "round-6.ckpt"]
+    assert names(tmp_path / "second") == ["round-5.ckpt", "round-6.ckpt", "round-7.ckpt"]
 
     third = begun(tmp_path / "second", tmp_path / "clients", resume=True)
     for _ in range(2):
         third.fit()
         assert same(third, finished[1])
         assert names(tmp_path / "second") == ["round-6.ckpt", "round-7.ckpt", "round-8.ckpt"]
+        assert third.store.pinned.keys() == {name, *names(tmp_path / "second")}
         third.load_state_dict(state)
         assert third.round == 3
 

@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 from problems import classification, classifier, distances, everything, federation, hard, rows, server, trained
 from torch.optim import SGD, Adam
 
-from fl_lightning import Algorithm, ClientData, Diverged, Federation, Sequential, Stacked, by_size, catalogue, uniform
+from fl_lightning import Algorithm, ClientData, Diverged, Federation, Sequential, Stacked, by_size, catalogue
 
 EXECUTORS = pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=3)], ids=["sequential", "stacked"])
 
@@ -64,12 +64,22 @@ def test_an_unknown_way_is_refused() -> None:
 # -------------------------------------------------------------------------------------------------------------- skip
 
 
+WEIGHED = [
+    Algorithm(),
+    Algorithm(weight=by_size),
+    catalogue.fednova(),
+    catalogue.fedinit(server="models", weighting="by_size"),
+]
+
+
 @EXECUTORS
-@pytest.mark.parametrize("weight", [uniform, by_size])
-def test_a_skipped_client_is_as_one_that_was_not_there(weight: Any, executor: Any) -> None:
-    """Model, BatchNorm and scalars; the cohort's weights are shared out among the others."""
-    algorithm = Algorithm(weight=weight)
-    run, other = begin(algorithm, 4, executor=executor), begin(algorithm, executor=executor)
+@pytest.mark.parametrize("algorithm", WEIGHED, ids=["uniform", "by_size", "fednova", "fedinit"])
+def test_a_skipped_client_is_as_one_that_was_not_there(algorithm: Algorithm, executor: Any) -> None:
+    """Model, BatchNorm and scalars; its weight is shared out among the others, also where messages are weighed."""
+    run, other = begin(algorithm, executor=executor), begin(algorithm, executor=executor)
+    for one in (run, other):
+        one.train_round()
+    run.clients.dataset.x[run.clients.partition[4]] = torch.nan
     other.participation = lambda *_: [0, 1, 2, 5]
     metrics, expected = run.train_round(), other.train_round()
     assert all(distance < 1e-12 for name, distance in distances(run, other).items() if name != "visited")

@@ -291,3 +291,17 @@ def test_a_local_optimizer_that_an_algorithm_brings_stays_and_is_told(
 def test_an_ordinary_run_does_not_speak_of_its_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment(tmp_path / "run", "--rounds", "1", "--lr", "0.05", "--momentum", "0.9").run()
     assert "brings" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("weighting", "twice"), [("by_size", True), ("uniform", False)])
+def test_sizes_that_count_twice_are_told(
+    weighting: str, twice: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "--sampling", "weighted", "--algorithm", "fedavg", "--algorithm.weighting", weighting
+    experiment(tmp_path / "run", "--rounds", "1", *options).run()
+    assert ("fedavg weighs clients by size, as their draw does: it counts twice" in capsys.readouterr().out) == twice
+
+
+def test_a_finished_run_says_so_when_it_is_resumed(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment(finished, "--resume").run()
+    assert "nothing is left to train: the run has had its 4 rounds; add --rounds with more" in capsys.readouterr().out

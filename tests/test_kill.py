@@ -10,8 +10,8 @@ import lives
 import pytest
 import torch
 from fl_lightning.callbacks import Checkpoint
-from lightning.fabric import Fabric
 
+from fl_lightning import Federation
 from fl_lightning.client_store import ClientStore
 from fl_lightning.executors import Sequential
 from fl_lightning.loggers import MetricsTable
@@ -80,7 +80,7 @@ def test_a_rank_killed_in_the_sum_ends_the_other_with_a_sentence_and_both_resume
 ) -> None:
     folder = tmp_path / "run"
     sums = 11  # two a round: of training, of evaluation
-    codes = lives.end(lives.begin(folder, ranks=2, prepare=lives.at_call(sums, Fabric, "all_reduce", rank=victim)))
+    codes = lives.end(lives.begin(folder, ranks=2, prepare=lives.at_call(sums, Federation, "add_up", rank=victim)))
     assert (codes[victim], codes[other]) == (-9, 2), lives.said(folder)
     assert "error: round 6 of 7: another rank ended" in lives.said(folder)
     assert lives.end(lives.begin(folder, ranks=2)) == [0, 0], lives.said(folder)

@@ -11,6 +11,9 @@ import lives
 import pytest
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
+from fl_lightning.run_lock import RunLock
+from fl_lightning.whereabouts import Whereabouts
+
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = ["--algorithm", "scaffold", "--clients", "8", "--participation", "0.6", "--rounds", "3", "--deterministic"]
 """A client's rows are written on one machine and read on the other."""
@@ -84,3 +87,21 @@ def test_two_machines_train_what_one_rank_trains_to_the_last_bit(
     assert codes == [0, 0], said
     assert "2 rank(s) on cpu" in said
     assert lives.results(tmp_path / "run") == one_rank
+
+
+def is_not_there(*_: object) -> None:
+    raise FileNotFoundError
+
+
+def elsewhere(begin: Callable[..., None], whereabouts: Whereabouts, path: Path, *rest: int) -> None:
+    begin(whereabouts, path.parent.with_name("elsewhere") / path.name, *rest)
+
+
+def test_a_machine_with_a_folder_of_its_own_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    without_lock = lives.at_call(1, RunLock, "share", is_not_there, rank=1)
+    with_own_file = lives.at_call(1, Whereabouts, "__init__", elsewhere, rank=1)
+    folder = tmp_path / "run"
+    codes = lives.end(lives.begin(folder, ranks=2, prepare=lambda rank: (without_lock(rank), with_own_file(rank))))
+    assert codes == [2, 2], lives.said(folder)
+    assert lives.said(folder).count("error: ") == 1
+    assert f"error: rank 0 does not see what rank 1 wrote in {folder}: give all machines" in lives.said(folder)

@@ -173,6 +173,14 @@ def test_every_pass_of_a_step_sees_the_buffers_as_the_step_found_them():
     assert count == 2
 
 
+def test_each_pass_draws_its_own_dropout_masks():
+    model, seen = nn.Sequential(network(), nn.Dropout()), []
+    model.register_forward_hook(lambda _module, _inputs, out: seen.append(out == 0))
+    train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))
+    assert len(seen) == 2
+    assert not torch.equal(*seen)
+
+
 def test_step_returns_the_loss_at_the_unperturbed_weights():
     model = network()
     optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=1.0)

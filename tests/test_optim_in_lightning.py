@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from lightning import LightningModule, Trainer
 from lightning.fabric import Fabric
 from lightning.fabric.plugins import MixedPrecision as FabricMixedPrecision
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.plugins import MixedPrecision as TrainerMixedPrecision
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
@@ -104,6 +105,42 @@ def test_trainer_in_16_mixed_says_what_to_do():
 def test_accumulating_over_batches_is_refused():
     with pytest.raises(ValueError, match=r"must zero the gradients.*accumulate_grad_batches=1"):
         fit(Classifier(), accumulate_grad_batches=2)
+
+
+def test_accumulation_that_begins_later_is_refused_too():
+    lit = Classifier()
+    with pytest.raises(ValueError, match=r"accumulate_grad_batches=1"):
+        fit(lit, callbacks=[GradientAccumulationScheduler({1: 2})])
+    assert len(lit.norms) == 3  # the steps of the first epoch
+
+
+def test_manual_optimization_without_a_closure_is_told_of_it():
+    class Manual(Classifier):
+        automatic_optimization = False
+
+        def training_step(self, batch: list[Tensor], index: int) -> None:
+            self.manual_backward(super().training_step(batch, index))
+            self.optimizers().step()
+
+    with pytest.raises(ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"):
+        fit(Manual())
+
+
+def test_batch_norm_counts_each_batch_once_with_the_buffers_of_the_lightning_module():
+    lit = Classifier()
+    lit.model.insert(1, nn.BatchNorm1d(8, dtype=torch.float64))
+    lit.configure_optimizers = lambda: SAM(SGD(lit.parameters(), lr=0.1), buffers=lit.buffers())
+    fit(lit)
+    assert (lit.passes, lit.model[1].num_batches_tracked) == (12, 6)
+
+
+def test_stochastic_weight_averaging_may_end_with_forward_passes_alone():
+    lit = Classifier()
+    lit.model.insert(1, nn.BatchNorm1d(8, dtype=torch.float64))
+    averaging = StochasticWeightAveraging(0.1, swa_epoch_start=1)
+    trainer = fit(lit, callbacks=[averaging])
+    assert len(lit.norms) == trainer.global_step - 1 == 6
+    torch.testing.assert_close(weights(lit), weights(averaging._average_model))
 
 
 def fabric_train(fabric: Fabric, model: nn.Module, optimizer: Optimizer, data: list[tuple[Tensor, Tensor]]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import LBFGS, SGD, Adam, AdamW
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from wrapping import (
     assert_equal,
@@ -138,6 +138,33 @@ def test_a_closure_that_does_not_zero_the_gradients_is_refused(wrap):
         optimizer.step(lambda: F.cross_entropy(model(x), y).backward())
 
 
+@pytest.mark.parametrize("model", [network(), nn.Linear(4, 3, bias=False).double()], ids=["network", "one tensor"])
+def test_a_closure_that_stops_zeroing_is_refused(model):
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+    train(model, optimizer, batches(2))
+    optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"the closure must zero the gradients"):
+        train(model, optimizer, batches(1))
+
+
+@pytest.mark.parametrize("loss", [None, torch.ones(())])
+def test_a_closure_without_backward_is_not_taken_for_one_that_does_not_zero(loss):
+    with pytest.raises(ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"):
+        SAM(SGD(network().parameters(), lr=0.1)).step(lambda: loss)
+
+
+def test_gradients_that_are_not_numbers_are_not_taken_for_accumulation():
+    model = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+
+    def closure() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        (model(torch.ones(1, 4).double()).sum() * torch.nan).backward()
+
+    optimizer.step(closure)
+    assert all(p.isnan().all() for p in model[2].parameters())
+
+
 def test_zeroing_in_place_is_as_good_as_setting_to_none():
     model, other = network(), network()
     data = batches(3)
@@ -158,10 +185,33 @@ def test_a_loss_of_the_transforms_own_or_a_part_needs_a_closure_that_takes_the_q
         train(model, optimizer, batches(1))
 
 
-def test_a_direction_must_match_the_parameters():
-    base = SGD(network().parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=r"one tensor for each parameter, \[\(8, 4\), .* but holds \[\(3,\)\]"):
-        LESAM(base, [torch.zeros(3)])
+@pytest.mark.parametrize(
+    ("direction", "said"),
+    [
+        ([torch.zeros(3)], r"0, \(8, 4\), holds \(3,\)"),
+        (list(network().parameters())[:3], r"3, \(3,\), holds None"),
+        ([*network().parameters(), torch.zeros(1)], r"4, None, holds \(1,\)"),
+        (network().state_dict(), r"0, \(8, 4\), holds None"),
+    ],
+    ids=["another shape", "too few", "too many", "names"],
+)
+def test_a_direction_must_match_the_parameters(direction, said):
+    with pytest.raises(ValueError, match=rf"the direction must match the parameters, but for number {said}"):
+        LESAM(SGD(network().parameters(), lr=0.1), direction)
+
+
+def test_a_direction_may_be_any_iterable():
+    model, other = network(), network()
+    train(model, LESAM(SGD(model.parameters(), lr=0.1), (torch.ones_like(p) for p in model.parameters())), batches(2))
+    train(other, LESAM(SGD(other.parameters(), lr=0.1), [torch.ones_like(p) for p in other.parameters()]), batches(2))
+    assert_equal(model, other)
+
+
+@pytest.mark.parametrize("rho", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("wrap", [SAM, ASAM, lambda base, rho: LESAM(base, network().parameters(), rho)])
+def test_a_radius_is_a_finite_number_of_at_least_zero(wrap, rho: float):
+    with pytest.raises(ValueError, match=r"rho of .*SAM is a finite number of at least 0"):
+        wrap(SGD(network().parameters(), lr=0.1), rho=rho)
 
 
 def test_a_group_added_to_lesam_needs_a_direction():
@@ -180,9 +230,29 @@ def test_a_transform_must_return_a_vector_like_the_weights():
         train(model, GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w[:2]), batches(1))
 
 
-def test_the_base_must_be_an_object():
-    with pytest.raises(TypeError, match="base must be an optimizer object"):
-        SAM(network().parameters(), SGD)  # type: ignore[arg-type]
+@pytest.mark.parametrize("wrap", [SAM, ASAM, LESAM, GradientTransform])
+def test_the_signature_of_other_packages_gets_our_sentence(wrap):
+    with pytest.raises(TypeError, match=r"an optimizer object, as in SAM\(SGD\(model\.parameters\(\), lr=0\.1"):
+        wrap(network().parameters(), SGD, rho=0.05, lr=0.1)
+
+
+@pytest.mark.parametrize("base", [LBFGS, lambda params: SAM(SGD(params, lr=0.1))], ids=["LBFGS", "SAM"])
+def test_the_base_must_step_without_a_closure(base):
+    with pytest.raises(TypeError, match=r"cannot be wrapped: its step needs a closure of its own"):
+        SAM(base(network().parameters()))
+
+
+def test_sparse_gradients_are_refused_and_the_weights_stay():
+    model = nn.Embedding(10, 3, sparse=True)
+    optimizer, before = SAM(SGD(model.parameters(), lr=0.1)), model.weight.detach().clone()
+
+    def closure() -> None:
+        optimizer.zero_grad()
+        model(torch.tensor([1, 2])).square().sum().backward()
+
+    with pytest.raises(ValueError, match=r"a gradient is sparse.*sparse=False"):
+        optimizer.step(closure)
+    assert torch.equal(model.weight, before)
 
 
 def test_nothing_to_train_is_said():

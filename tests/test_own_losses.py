@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Sequential, Stacked, Term
-from fl_lightning.oracle import Oracle, Pass
+from fl_lightning.oracle import ModelError, Oracle, Pass
 
 STACKED = partial(Stacked, width=3)
 BOTH = pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
@@ -169,3 +169,20 @@ def test_a_term_that_never_asks_the_oracle_steps_all_the_same() -> None:
         run = federation(Algorithm(Shrink()), schedule=lambda *_: 1.0, participation=lambda *_: [1], executor=executor)
         run.train_round()  # client 1 takes four steps of size 0.1
         torch.testing.assert_close(run.w.detach(), 0.9**4 * run.first, rtol=0, atol=1e-12)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("returned", "shown"), [(lambda b: b.out.sum(1), r"of shape \(8,\)"), (lambda b: None, "None")]
+)
+def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, executor: Any) -> None:
+    @dataclass(frozen=True)
+    class Mistaken(Term):
+        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+            def penalty(b: Pass) -> Any:
+                return returned(b)
+
+            return oracle.of(penalty)(w)
+
+    with pytest.raises(ModelError, match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}; .* one number"):
+        one_step(SmallOutputs(), Mistaken(), executor=executor)

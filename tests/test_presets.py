@@ -17,6 +17,7 @@ import yaml
 
 from fl_lightning import Algorithm, Dataset, algorithms, cli
 from fl_lightning.annotations import convert
+from fl_lightning.configuration import flat
 from fl_lightning.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +84,7 @@ def asked_for(files: Files, method: str) -> dict[str, Any]:
     """Every option that the files name for a method, as `Experiment.resolved` names it."""
     general: dict[str, Any] = {}
     for file in files:
-        general |= cli.flat({k: v for k, v in contents(file).items() if k != "methods"})
+        general |= flat({k: v for k, v in contents(file).items() if k != "methods"})
     row = rows(files)[method]
     own = {f"algorithm.{k}" if k in signature(algorithms()[method]).parameters else k: v for k, v in row.items()}
     return general | own | {"algorithm": method}
@@ -151,7 +152,7 @@ def test_every_method_of_a_table_gets_what_its_preset_says(files: Files) -> None
     for method in methods:
         experiment = resolve(files, "--algorithm", method)
         assert isinstance(experiment.algorithm(), Algorithm)
-        resolved = cli.flat(experiment.resolved())
+        resolved = flat(experiment.resolved())
         for name, value in asked_for(files, method).items():
             expected = tuple(value) if isinstance(value, list) else None if value == "none" else value
             actual = None if resolved[name] == "none" else resolved[name]
@@ -169,7 +170,7 @@ def test_the_flags_in_the_head_of_a_preset_are_accepted(files: Files) -> None:
         for method in methods or [""]:
             experiment = resolve(files, *given, *(["--algorithm", method] if method else []))
             assert isinstance(experiment.algorithm(), Algorithm)
-            resolved = cli.flat(experiment.resolved())
+            resolved = flat(experiment.resolved())
             for flag, value in zip(given, [*given[1:], "--"], strict=True):
                 if flag.startswith("--") and not value.startswith("--"):
                     now = resolved[flag[2:].replace("-", "_")]
@@ -241,7 +242,7 @@ def test_the_commands_of_the_readme() -> None:
     ],
 )
 def test_values_of_the_papers(files: str, method: str, values: dict[str, Any]) -> None:
-    resolved = cli.flat(resolve(tuple(files.split()), "--algorithm", method).resolved())
+    resolved = flat(resolve(tuple(files.split()), "--algorithm", method).resolved())
     for name, value in values.items():
         key = name[2:].replace("-", "_") if name.startswith("--") else f"algorithm.{name}"
         assert resolved[key] == pytest.approx(value), name

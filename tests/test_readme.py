@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from torch.distributed.run import get_args_parser
 
 from fl_lightning import Dataset, algorithms
 from fl_lightning.__main__ import main, markdown
 from fl_lightning.data import sources
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import mlp
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -58,6 +61,14 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_here(recipe: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [recipe, *arguments])
     runpy.run_path(recipe, run_name="__main__")
+
+
+def test_torchrun_leaves_the_options_of_recipes_alone() -> None:
+    """Which `fabric run` is; it refuses what could be the beginning of two of its own, even behind the program."""
+    parser = get_args_parser()
+    for name in Experiment([sources.digits], [mlp], argv=[]).resolved():
+        flag = f"--{name.replace('_', '-')}"
+        assert parser.parse_args(["recipe.py", flag, "x"]).training_script_args == [flag, "x"]
 
 
 def without_fabrics_own(arguments: list[str]) -> list[str]:
@@ -142,7 +153,11 @@ def test_the_table_of_algorithms_is_what_the_terms_cost() -> None:
     assert markdown() in README, f"the README's table should read\n\n{markdown()}"
 
 
-def test_the_list_shows_every_algorithm_and_anything_else_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("to_a_terminal", [False, True])
+def test_the_list_shows_every_algorithm_and_anything_else_how_to_go_on(
+    to_a_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: to_a_terminal)
     main(["list"])
     shown = capsys.readouterr().out
     assert all(name in shown for name in algorithms())

@@ -58,8 +58,10 @@ def test_relaxed_start_begins_away_from_the_clients_own_model() -> None:
     close(v.w_i, 7, 8)
     close(term.update(vec(1, 1), (), v), 1, 1)
     whole = RelaxedStart(beta=0.5, whole=True)
-    close(whole.report(vec(7, 8), v), 2 * (4 - 3), 2 * (1 - 2))
-    close(whole.update(vec(1, 1), vec(2, -2), v), 3, -1)
+    shift, weight = whole.report(vec(7, 8), v)
+    close(shift, 2 * (4 - 3), 2 * (1 - 2))
+    close(weight, 2)
+    close(whole.update(vec(1, 1), (vec(2, -2), vec(0.5)), v), 1 + 4, 1 - 4)
 
 
 @pytest.mark.parametrize(("old", "start"), [(initial, (3 + 0.5 * 3, 2 + 0.5 * 2)), (received, (3, 2))])
@@ -78,6 +80,7 @@ def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
     ]
     mean = tuple((one + other) / 2 for one, other in zip(*messages, strict=True))
     close(Normalize().update(vec(9, 9), mean, None), 2.5 * (0.25 * 2 + 0.75 * 2), 2.5 * (0.25 * 4 + 0.75 * 1))
+    close(Normalize().update(vec(9, 9), messages[1], None), 6, 3)  # the first was skipped: the other's own progress
 
 
 def test_alone_goes_on_with_its_own_model() -> None:

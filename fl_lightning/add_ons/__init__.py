@@ -1,4 +1,4 @@
-"""What the command line adds to any algorithm: a perturbation, its ascent, a start, a server step.
+"""What the command line adds to any algorithm: a perturbation, its ascent, an origin of visits, a server step.
 
 `--algorithm scaffold --perturb lesam --server adam` is SCAFFOLD on LESAM's gradients with Adam on the server, whether a
 paper tried it or not. What cannot be combined is refused with the reason.
@@ -7,7 +7,7 @@ paper tried it or not. What cannot be combined is refused with the reason.
 from fl_lightning.add_ons import ascents, perturbations, servers, starts
 from fl_lightning.add_ons.add_on import AddOn
 
-PARTS = {"perturb": perturbations, "ascent": ascents, "start": starts, "server": servers}
+PARTS = {"perturb": perturbations, "ascent": ascents, "origin": starts, "server": servers}
 """The options, in the order in which they are added: the module's functions are the choices, the first the default."""
 
 __all__ = ["PARTS", "AddOn"]

@@ -1,4 +1,4 @@
-"""`--start`: where clients start."""
+"""`--origin`: where clients start."""
 
 from fl_lightning import terms
 from fl_lightning.add_ons.add_on import AddOn

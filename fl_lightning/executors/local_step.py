@@ -13,7 +13,9 @@ from torch.utils._pytree import tree_map
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.executors.program import Program
 from fl_lightning.executors.visit import Buffers, Executor, Weighted
+from fl_lightning.mistakes import AT_ONCE
 from fl_lightning.oracle import Evaluations, ModelError, Pass, Question, objective
+from fl_lightning.sentences import first_sentence
 from fl_lightning.term import States, TermError
 
 Public = dict[str, Any]
@@ -110,9 +112,9 @@ def _blame_model() -> Iterator[None]:
     except (TermError, ModelError):
         raise
     except RuntimeError as error:
-        if "vmap" not in str(error):
+        if not any(said in str(error) for said in AT_ONCE):
             raise
         raise ModelError(
-            f"this model or its loss cannot run for several clients at once: {str(error).splitlines()[0]} "
-            "Train it with the sequential executor. (Dropout is fine as nn.Dropout; branches on values are not.)"
+            f"this model or its loss cannot run for several clients at once: {first_sentence(error)}. Train it with "
+            "the sequential executor and without --compile (Dropout is fine as nn.Dropout; branches on values are not)"
         ) from error

@@ -16,6 +16,7 @@ from fl_lightning.executors.concatenation import with_late_concatenation
 from fl_lightning.executors.matrix_products import with_onednn
 from fl_lightning.executors.pooling import with_vector_pooling
 from fl_lightning.oracle import ModelError
+from fl_lightning.sentences import first_sentence
 from fl_lightning.term import TermError
 
 
@@ -53,10 +54,13 @@ class Program:
         except (TermError, ModelError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            reason = (str(error).splitlines() or [""])[0]
-            raise ModelError(
-                f"this local step cannot be compiled ({type(error).__name__}: {reason}): train without --compile"
-            ) from error
+            told = ModelError(
+                f"this local step cannot be compiled ({type(error).__name__}: {first_sentence(error)}): train without "
+                "--compile"
+            )
+            for note in getattr(error, "__notes__", []):  # which say in whose hook
+                told.add_note(note)
+            raise told from error
         self._compiled[key] = run, out
         return tree_unflatten(values, out)
 
