@@ -167,17 +167,33 @@ def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None
     assert not traces
 
 
-class Impatient(Term):
-    """Decides by a value."""
+class Halving(Term):
+    """Takes the round for an int, which it is not in a compiled step."""
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        g = oracle(w)
-        return g if float(g.norm()) > 1e-3 else 2 * g
+        return oracle(w) / (v.round + 1).bit_length()
+
+
+class Impatient(nn.Module):
+    """Decides by a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier(dropout=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x if x.norm() > 1e-3 else 2 * x)
 
 
 def test_a_step_that_cannot_be_compiled_is_one_sentence() -> None:
-    with pytest.raises(ModelError, match=r"this local step cannot be compiled .*: train without --compile"):
-        three_rounds(Algorithm(Impatient()), executor=partial(Stacked, width=1, compiled=5))
+    with pytest.raises(ModelError, match=r"this local step cannot be compiled .*: train without --compile") as caught:
+        three_rounds(Algorithm(Halving()), executor=partial(Stacked, width=1, compiled=5))
+    assert caught.value.__notes__[0] == "raised in Halving.gradient"
+
+
+def test_a_model_that_cannot_be_compiled_is_not_the_terms_mistake() -> None:
+    with pytest.raises(ModelError, match=r"this model or its loss decides by .* without --compile"):
+        three_rounds(catalogue.fedsam(), module=Impatient(), executor=partial(Stacked, width=1, compiled=5))
 
 
 def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

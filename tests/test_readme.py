@@ -41,6 +41,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder like a clone, with the README's own file, a folder of images, and small stand-ins for downloads."""
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     (tmp_path / "mine.py").write_text(PROGRAMS[0])
+    (tmp_path / "own.py").write_text(PROGRAMS[1])
     for split, count in (("train", 500), ("test", 2)):
         for name in ("cat", "dog"):
             folder = tmp_path / "path/to/folder" / split / name
@@ -144,7 +145,7 @@ def _free_port() -> int:
 
 def test_the_snippet_for_lightning_wraps_the_optimizer() -> None:
     names: dict[str, object] = {"torch": torch}
-    exec(PROGRAMS[1], names)
+    exec(PROGRAMS[2], names)
     optimizer = names["configure_optimizers"](torch.nn.Linear(2, 2))  # type: ignore[operator]
     assert type(optimizer).__name__ == "SAM"
 

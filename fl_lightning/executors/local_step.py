@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
@@ -111,6 +112,11 @@ def _blame_model() -> Iterator[None]:
         yield
     except (TermError, ModelError):
         raise
+    except GuardOnDataDependentSymNode as error:
+        raise ModelError(
+            "this model or its loss decides by the value of a tensor, which cannot be compiled: train it without "
+            "--compile"
+        ) from error
     except RuntimeError as error:
         if not any(said in str(error) for said in AT_ONCE):
             raise
