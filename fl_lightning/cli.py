@@ -125,7 +125,13 @@ def parse(
         summary = parse_docstring(functions[name].__doc__ or "").short_description
         group = parser.add_argument_group(f"{name} {named[name]}", summary)
         choices = ", ".join(part.choices)
-        group.add_argument(f"--{name}", dest=name, metavar="NAME", help=f"one of: {choices}", default=named[name])
+        group.add_argument(
+            f"--{name}",
+            dest=name,
+            metavar="NAME",
+            help=f"one of: {choices}; or your own, file.py:function",
+            default=named[name],
+        )
         _add(group, parts_options[name], config)
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.algorithm import Algorithm, trial_facts
-from fl_lightning.mistakes import untouched
+from fl_lightning.mistakes import check_untouched, versions
 from fl_lightning.oracle import Loss
 from fl_lightning.term import COMMON, States, Term, begin
 from fl_lightning.vector import Layout
@@ -135,9 +135,11 @@ class _Trial:
 
     def _hook(self, hook: str, *given: Any) -> Any:
         """Run a hook of all terms, which may not change what they were given."""
-        where = f"{', '.join(type(term).__name__ for term in self.algorithm.terms)}.{hook}"
-        with untouched(where, *(t for t in tree_leaves(given) if isinstance(t, Tensor))):
-            return getattr(self.algorithm, hook)(*given)
+        tensors = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
+        before = versions(tensors)
+        result = getattr(self.algorithm, hook)(*given)
+        check_untouched(tensors, before, f"{', '.join(type(term).__name__ for term in self.algorithm.terms)}.{hook}")
+        return result
 
     def downlink(self) -> tuple[int, list[str]]:
         """Numbers and names of what the client must be told."""

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from inspect import isroutine, signature
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -129,12 +130,14 @@ def _shapes(message: Any) -> Any:
 # --------------------------------------------------------------------------------------------------- what hooks do
 
 
-@contextmanager
-def untouched(where: str, *given: Tensor) -> Iterator[None]:
-    """Raise a `TermError` if a hook changes one of these in place; it cannot see what happens to rows under `vmap`."""
-    versions = [t._version for t in given if not t.is_inference()]
-    yield
-    if versions != [t._version for t in given if not t.is_inference()]:
+def versions(given: Sequence[Tensor]) -> list[int]:
+    """How often each of these was changed in place; under `vmap` not seen of the clients' rows."""
+    return [] if torch.is_inference_mode_enabled() else [t._version for t in given]
+
+
+def check_untouched(given: Sequence[Tensor], before: list[int], where: str) -> None:
+    """Raise a `TermError` if a hook has changed in place what it was given."""
+    if versions(given) != before:
         raise TermError(
             f"{where} changes a tensor in place, for everyone who shares it, the global model among them: instead of "
             "v.c.add_(x) or w[0] = x write v.c = v.c + x and return w + x"
@@ -159,10 +162,10 @@ def blame(term: Term, hook: str, *given: Tensor) -> Iterator[None]:
         hook: Which one.
         given: What the hook may not change in place.
     """
-    where = f"{type(term).__name__}.{hook}"
+    where, before = f"{type(term).__name__}.{hook}", versions(given)
     try:
-        with untouched(where, *given):
-            yield
+        yield
+        check_untouched(given, before, where)
     except (TermError, ModelError):
         raise
     except GuardOnDataDependentSymNode as error:

@@ -83,7 +83,7 @@ class RunFolder:
         try:
             if resume:
                 refuse_changes(yaml.safe_load(folder.config.read_text()), plain(options))
-            elif folder.config.exists() and is_first_rank():
+            elif folder.config.exists() and (path or is_first_rank()):  # a folder that has a name is every rank's
                 raise ValueError(
                     f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
                 )

@@ -153,6 +153,14 @@ def test_a_closure_without_backward_is_not_taken_for_one_that_does_not_zero(loss
         SAM(SGD(network().parameters(), lr=0.1)).step(lambda: loss)
 
 
+def test_an_empty_closure_is_refused_at_later_steps_too():
+    model = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+    train(model, optimizer, batches(1))
+    with pytest.raises(ValueError, match=r"the closure computed no gradient"):
+        optimizer.step(lambda: None)
+
+
 def test_gradients_that_are_not_numbers_are_not_taken_for_accumulation():
     model = network()
     optimizer = SAM(SGD(model.parameters(), lr=0.1))

@@ -1,0 +1,109 @@
+"""What holds on the CPU holds on a GPU; skipped where there is none."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fl_lightning.callbacks import Evaluation, Personalisation
+from lightning.fabric import Fabric
+from problems import EVERY_ALGORITHM, classification, convolutional, everything, federation, hard, trained
+from torch.optim import SGD
+
+from fl_lightning import Algorithm, CropFlip, Fastest, Federation, Sequential, Stacked
+
+DEVICE = "cuda"
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+STACKED = partial(Stacked, width=3)
+EAGER = {
+    "sequential": Sequential,
+    "stacked": STACKED,
+    "fastest": partial(Fastest, candidates=[Sequential, STACKED]),
+}
+COMPILED = {
+    "compiled": partial(Stacked, width=1, compiled=5),
+    "stacked, compiled": partial(STACKED, compiled=5),
+    "replayed": partial(Stacked, width=1, compiled=5, mode="reduce-overhead"),
+}
+EXECUTORS = EAGER | COMPILED
+ALGORITHMS = "fedavg", "scaffold", "fedtoga", "fedlesam_d", "fedsol", "fedssg", "fedrcl", "fednova", "perfedavg"
+
+
+def images() -> dict[str, Any]:
+    """In float64, in which no TF32 and no bf16 is hidden; crops, dropout, BatchNorm and pooling on the way."""
+    even = (10, 20, 10, 20, 10, 10)
+    clients = classification(even, shape=(3, 4, 6), augment=CropFlip(padding=1, cutout=2), batch_size=5)
+    return {"module": convolutional(3), "clients": clients}
+
+
+def on(device: str, algorithm: Algorithm, precision: Any = "32-true", **options: Any) -> Federation:
+    fabric = Fabric(accelerator=device, devices=1, precision=precision)
+    clients = options.pop("clients")
+    clients.dataset = clients.dataset.to(fabric.device)
+    return federation(algorithm, fabric=fabric, clients=clients, **options)
+
+
+def assert_same(run: Federation, other: Federation, tolerance: float = 1e-8) -> None:
+    mine, theirs = everything(run), everything(other)
+    for name in theirs:
+        torch.testing.assert_close(mine[name].cpu(), theirs[name].cpu(), rtol=0, atol=tolerance, msg=name)
+
+
+def rounds(run: Federation, number: int = 3) -> Federation:
+    for _ in range(number):
+        run.train_round()
+    return run
+
+
+CASES = [(name, executor) for executor in EAGER for name in ALGORITHMS] + [("fedtoga", how) for how in COMPILED]
+
+
+@pytest.mark.parametrize(("name", "executor"), CASES)
+def test_a_gpu_trains_the_model_of_the_cpu(name: str, executor: str) -> None:
+    """With weight decay, without momentum: the compiled steps then have SGD in them."""
+    algorithm = EVERY_ALGORITHM[name].and_then(local=partial(SGD, lr=0.05, weight_decay=0.01))
+    there = rounds(on(DEVICE, algorithm, executor=EXECUTORS[executor], **images()))
+    assert there.w.device.type == DEVICE
+    assert_same(there, rounds(on("cpu", algorithm, **images())))
+
+
+@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+def test_momentum_clipping_and_exact_sums_too(executor: str) -> None:
+    algorithm = hard(EVERY_ALGORITHM["fedsmoo"])
+    there = rounds(on(DEVICE, algorithm, executor=EXECUTORS[executor], deterministic=True, **images()))
+    assert_same(there, rounds(on("cpu", algorithm, **images())))
+
+
+def test_scores_are_those_of_the_cpu(tmp_path: Path) -> None:
+    metrics: list[dict[str, float]] = [{}, {}]
+    for device, scores in zip((DEVICE, "cpu"), metrics, strict=True):
+        run = on(device, EVERY_ALGORITHM["knn_per"], rounds=2, **images())
+        rounds(run, 2)
+        test = run.clients.dataset
+        for callback in (Evaluation(test), Personalisation(test, [1], tmp_path / f"{device}.csv")):
+            callback.on_round_end(run, scores)
+    assert metrics[0] == pytest.approx(metrics[1], abs=1e-6)
+    assert len(metrics[0]) == 6
+
+
+def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """Also where rows lie on the disk, read ahead and written behind through pinned memory."""
+    whole = rounds(on(DEVICE, EVERY_ALGORITHM["feddyn"], **images()))
+    run = rounds(on(DEVICE, EVERY_ALGORITHM["feddyn"], state_dir=tmp_path / "rows", state_memory=8192, **images()), 2)
+    run.store.pin()
+    torch.save(run.state_dict(), tmp_path / "two.ckpt")
+    again = on(DEVICE, EVERY_ALGORITHM["feddyn"], state_dir=tmp_path / "rows", **images())
+    again.load_state_dict(torch.load(tmp_path / "two.ckpt", map_location="cpu", weights_only=True))
+    assert_same(rounds(again, 1), whole)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
+    data = {"clients": classification(dtype=torch.float32, shape=(3, 4, 6)), "module": convolutional(3, torch.float32)}
+    algorithm = EVERY_ALGORITHM["fedtoga"]
+    run = rounds(on(DEVICE, algorithm, "bf16-mixed", executor=EXECUTORS[executor], **data))
+    exact = trained(algorithm, clients=classification(shape=(3, 4, 6)), module=convolutional(3))
+    moved, apart = (exact.w - exact.first).norm(), (run.w.detach().cpu().double() - exact.w).norm()
+    assert apart < 0.1 * moved
