@@ -21,9 +21,8 @@ from typing import Any, NoReturn, cast, get_type_hints
 from docstring_parser import parse as parse_docstring
 
 from fl_lightning.annotations import convert, is_option, metavar, nearest, shown
-from fl_lightning.configuration import flat as flat
 from fl_lightning.configuration import read_files
-from fl_lightning.sentences import fail as fail
+from fl_lightning.sentences import fail
 
 
 @dataclass(frozen=True)

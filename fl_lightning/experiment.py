@@ -23,6 +23,7 @@ from fl_lightning.allocator import keep_freed_memory
 from fl_lightning.budget import Budget, bytes_of
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
 from fl_lightning.catalogue import algorithms
+from fl_lightning.configuration import flat
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes
 from fl_lightning.determinism import deterministic_algorithms
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
@@ -38,6 +39,7 @@ from fl_lightning.randomness import derived_seed
 from fl_lightning.ranks import launched
 from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.schedule import Decay
+from fl_lightning.sentences import fail
 from fl_lightning.summary import summary
 from fl_lightning.supervision import STOPPED, ending_on_ctrl_c, ending_with_the_launcher, heeding_signals, leave
 from fl_lightning.terms import Clip
@@ -156,7 +158,7 @@ class Experiment:
         again = done + 1 if done else 0  # whatever an earlier attempt logged from here on counts no more
         events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=again)
         loggers += [events, MetricsTable(folder.metrics, after=done)]
-        pages = TensorBoardPages(cli.flat(self.resolved()), partition, train.y, train.classes)
+        pages = TensorBoardPages(flat(self.resolved()), partition, train.y, train.classes)
         callbacks += [pages, *scores, progress, checkpoint, *map(Named, self.callbacks)]
         with heeding_signals(federation.ask_to_stop) as signals:
             try:
@@ -189,7 +191,7 @@ class Experiment:
         try:
             return launched(self._launch, visits, alone=self._alone, small=self._small, before=before, **own)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
-            cli.fail(" ".join(str(error).split()))
+            fail(" ".join(str(error).split()))
 
     def load(self) -> tuple[Dataset, Dataset]:
         """The training and the test set of the chosen source."""

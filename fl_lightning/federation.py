@@ -21,6 +21,7 @@ from fl_lightning.executors.visit import TaskLoss, drawing_from
 from fl_lightning.participation import FixedSize, Participation
 from fl_lightning.randomness import derived_seed
 from fl_lightning.schedule import Decay, Schedule
+from fl_lightning.sentences import first_sentence
 from fl_lightning.snapshot import restore, snapshot
 from fl_lightning.sums import ExactSum, PlainSum, Sum
 from fl_lightning.tally import Tally
@@ -120,6 +121,7 @@ class Federation:
         self.w = nn.Parameter(self.layout.read(module))
         self.first = self.w.detach().clone()
         self.buffers = {k: b.clone() for k, b in module.named_buffers() if k not in self.executor.keys}
+        self.cost = cost(algorithm, self.layout, self.first)
         self.shared = [begin(term.server, self.first, self.first) for term in algorithm.terms]
         self.optimizer = algorithm.server([self.w])
         self.local_lr = float(algorithm.local([nn.Parameter(self.first.new_zeros(1))]).param_groups[0]["lr"])
@@ -128,7 +130,6 @@ class Federation:
         begun = [begin(term.client, self.first, self.first) for term in algorithm.terms]
         self.store = open_store(fabric, state_dir, clients.num_clients, begun, state_memory)
         self.whereabouts = meet(fabric, self.store.folder.with_name(".ranks"), self.executor.width)
-        self.cost = cost(algorithm, self.layout, self.first)
         self.message = self._trial_message()
         self.at_once = self.executor.width
         try_out(self, loss)
@@ -222,7 +223,7 @@ class Federation:
         except RuntimeError as error:
             if self.fabric.world_size == 1:
                 raise
-            reason, others = str(error).splitlines()[0], self.whereabouts.of_others()
+            reason, others = first_sentence(error), self.whereabouts.of_others()
             missing = f"; not done: {others}" if others else ", so its clients are missing"
             raise RankLost(f"{self.where()}: another rank ended{missing} ({reason})") from error
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fl_lightning.algorithm import Cohort
 from fl_lightning.device import send
 from fl_lightning.executors import Outcome, Visit
+from fl_lightning.mistakes import check_alike
 from fl_lightning.oracle import ModelError
 from fl_lightning.participation import share_out
 from fl_lightning.randomness import derived_seed
@@ -39,6 +40,7 @@ def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any
         visits = {k: partial(_visit, federation, cohort[k], weights[k], common["anchor"]) for k in group}
         with _training(federation, clients):
             for k, visit, outcome in _trained(federation, visits, common):
+                check_alike(outcome.message, federation.message, federation.algorithm.terms)
                 finite = tally.add(outcome, float(weights[k]), k)
                 store.write(cohort[k], _kept(visit, outcome, finite) if skips else outcome.states)
         with _training(federation, behind):  # their rows were written while these clients trained

@@ -9,6 +9,7 @@ from torch.func import functional_call
 from fl_lightning.data import ClientData, Dataset
 from fl_lightning.executors.visit import TaskLoss
 from fl_lightning.oracle import ModelError
+from fl_lightning.sentences import first_sentence
 
 if TYPE_CHECKING:
     from fl_lightning.federation import Federation
@@ -35,9 +36,9 @@ def try_out(federation: "Federation", loss: TaskLoss) -> None:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        reason = f"{type(error).__name__}: {first_sentence(error)}"
         raise ModelError(
-            f"{name} cannot take {kind} of shape {'x'.join(map(str, data.shape))} ({type(error).__name__}: {reason}): "
+            f"{name} cannot take {kind} of shape {'x'.join(map(str, data.shape))} ({reason}): "
             f"choose a model that takes them, or {kind} of another size"
         ) from error
     if loss is nn.functional.cross_entropy and isinstance(out, Tensor) and out.ndim == 2:

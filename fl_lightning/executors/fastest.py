@@ -11,6 +11,7 @@ from fl_lightning.algorithm import Algorithm, Facts
 from fl_lightning.device import now
 from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit
 from fl_lightning.oracle import ModelError
+from fl_lightning.sentences import first_sentence
 from fl_lightning.term import States, TermError
 from fl_lightning.vector import Layout
 
@@ -65,7 +66,7 @@ class Fastest(Executor):
         except (ModelError, TermError, torch.OutOfMemoryError) as error:
             if executor is self._first:
                 raise
-            _say(f"clients cannot train {_how(executor)} here, so they will not: {str(error).splitlines()[0]}")
+            _say(f"clients cannot train {_how(executor)} here, so they will not: {first_sentence(error)}")
             failed = True
         if failed:  # only now, as what it held is free again
             del self._seconds[executor]
