@@ -86,6 +86,7 @@ compiled() { # kernels of torch.compile, which take up to a minute each
 }
 
 exact() { # do all ways agree in float32; what TF32 and cuDNN's choices bring; where an eager round's time goes
+  piece 60 "$PYTHON" -m pytest -q -x tests/test_cuda.py tests/test_client_store.py -k "not compiled and not replayed"
   local same=fp32,graph-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32,branches-fp32
   ways 40 20 lenet 32-true $same,branches,branches-tf32,branches-tf32-autotune --algorithm fedtoga --rounds 2
   ways 40 20 pfl 32-true bare,$same,branches --rounds 2

@@ -36,9 +36,7 @@ class Checkpoint:
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.options = dict(options or {})
         self.best: dict[str, Any] = {}
-        self.kept: list[
-            str
-        ] = []  # its files, the newest at the end; who calls `state_dict` pins rows under other names
+        self.kept: list[str] = []  # its own files, the newest at the end: others may pin rows too
 
     def on_fit_start(self, federation: Federation) -> None:
         """Save a run that begins: whatever happens to it, it can be resumed."""

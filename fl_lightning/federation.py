@@ -129,7 +129,7 @@ class Federation:
         self.nominal = algorithm.span([self.local_lr] * (clients.steps or max(1, round(clients.epochs * mean_size))))
         begun = [begin(term.client, self.first, self.first) for term in algorithm.terms]
         self.store = open_store(fabric, state_dir, clients.num_clients, begun, state_memory)
-        self.whereabouts = meet(fabric, self.store.folder.with_name(".ranks"), self.executor.width)
+        self.whereabouts = meet(fabric, self.store.folder.with_name(".ranks"), self.executor.width, self.store.row > 0)
         self.message = self._trial_message()
         self.at_once = self.executor.width
         try_out(self, loss)
@@ -151,6 +151,7 @@ class Federation:
             self.fabric.call("on_fit_start", federation=self)
             while self.round < self.rounds and not self.stopping:
                 self._run_round()
+            self.asked_to_stop = False  # it has been heard
             if self.round == self.rounds:
                 self.fabric.call("on_fit_end", federation=self)
 

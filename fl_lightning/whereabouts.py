@@ -129,11 +129,17 @@ class Whereabouts:
         return process > 0 and not _is_alive(process)
 
 
-def meet(fabric: Fabric, path: Path, width: int) -> Whereabouts:
+def meet(fabric: Fabric, path: Path, width: int, sharing: bool = True) -> Whereabouts:
     """The whereabouts of all ranks, once all are there; a rank alone tells nobody.
 
+    Args:
+        fabric: A launched Fabric.
+        path: Where they are written.
+        width: How many clients train at once.
+        sharing: Whether the ranks share clients' states, beside that file.
+
     Raises:
-        ValueError: On every rank, if one does not see what another wrote: clients' states would be lost between them.
+        ValueError: On every rank, if they share states and one does not see what another wrote.
     """
     ranks, rank = fabric.world_size, fabric.global_rank
     if ranks == 1:
@@ -150,7 +156,7 @@ def meet(fabric: Fabric, path: Path, width: int) -> Whereabouts:
     fabric.all_reduce(unseen, reduce_op="sum")
     if failed:
         raise failed
-    for reader, writer in unseen.nonzero().tolist():
+    for reader, writer in unseen.nonzero().tolist() if sharing else ():
         raise ValueError(
             f"rank {reader} does not see what rank {writer} wrote in {path.parent}: give all machines one folder that "
             "they share"

@@ -159,6 +159,19 @@ def test_a_visit_does_not_depend_on_what_was_called_before():
     assert not torch.equal(visit(ClientData(train, partition, **options | {"seed": 4}), 0, 0), first[0, 0])
 
 
+@pytest.mark.parametrize("drawn", ["order", "augmentation"])
+@pytest.mark.parametrize("other", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["client", "round", "seed"])
+def test_order_and_augmentation_are_each_of_this_client_round_and_seed(drawn: str, other: tuple[int, int, int]):
+    train, alike = images(40), Partition.from_lists([range(40), range(40)])
+    options = {"batch_size": 8, "shuffle": drawn == "order", "augment": CropFlip() if drawn == "augmentation" else None}
+
+    def visit(client: int, round: int, seed: int) -> Tensor:
+        return torch.cat([x for x, _ in ClientData(train, alike, seed=seed, **options).visit(client, round)])
+
+    assert torch.equal(visit(0, 0, 0), visit(0, 0, 0))
+    assert not torch.equal(visit(0, 0, 0), visit(*other))
+
+
 def test_order_does_not_depend_on_augmentation():
     train = images(40)
     partition = Partition.from_lists([range(40)])
@@ -178,6 +191,25 @@ def test_sizes_and_class_counts():
     assert data.class_counts.tolist() == [[2, 1, 0, 0], [0, 0, 1, 1]]
     assert data.labels_of(torch.tensor([1])).tolist() == [[0, 0, 1, 1]]
     assert data.mean_size == 2.5
+
+
+def test_the_digest_names_samples_labels_normalisation_and_who_holds_what():
+    x, y, split = torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 1, 0]), [[0, 1], [2, 3]]
+    given = {"classes": ("a", "b"), "mean": (0.5,), "std": (0.2,)}
+    digests = [
+        ClientData(Dataset(x, labels, **{**given, **changed}), Partition.from_lists(lists)).digest
+        for labels, changed, lists in [
+            (y, {}, split),
+            (1 - y, {}, split),
+            (y, {"classes": ("a", "c")}, split),
+            (y, {"mean": (0.4,)}, split),
+            (y, {"std": (0.3,)}, split),
+            (y, {}, [[0, 1, 2], [3]]),
+            (y, {}, [[0, 2], [1, 3]]),
+        ]
+    ]
+    assert len(set(digests)) == len(digests)
+    assert ClientData(Dataset(x.clone(), y.clone(), **given), Partition.from_lists(split), seed=1).digest == digests[0]
 
 
 @pytest.mark.parametrize(

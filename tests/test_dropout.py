@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fl_lightning.dropout import KeyedDropout, use_keys
+from fl_lightning.executors import Executor
 from fl_lightning.randomness import derived_seed
+from fl_lightning.vector import Layout
 
 COUNT = 200_000
 
@@ -121,3 +123,10 @@ def test_use_keys_replaces_every_dropout_and_leaves_the_state_dict_alone() -> No
     assert not any(m.training for m in model.modules())
     assert isinstance(model[4], nn.Dropout2d)
     assert use_keys(model) == ["0.1.key", "1.key", "3.key"]
+
+
+def test_every_visit_and_every_layer_has_a_key_of_its_own() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.Dropout(0.5), nn.Dropout(0.5))
+    executor = Executor(model, Layout(model))
+    keys = [list(executor.dropout_keys(derived_seed(0, "dropout", 0, client)).values()) for client in range(3)]
+    assert len({int(k) for of_client in keys for k in of_client}) == 9

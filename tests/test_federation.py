@@ -18,6 +18,7 @@ from problems import (
     all_three,
     classification,
     classifier,
+    distances,
     federation,
     hard,
     per_epoch,
@@ -31,6 +32,7 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, Term, by_size, catalogue, uniform
 from fl_lightning.data import Partition
+from fl_lightning.oracle import Oracle
 from fl_lightning.terms import SAM
 
 STACKED = partial(Stacked, width=3)
@@ -97,6 +99,14 @@ def test_the_scalars_of_a_round() -> None:
     }
 
 
+def test_what_comes_down_is_counted_by_itself() -> None:
+    """FedTOGA's clients receive Delta besides the model, and send the model alone."""
+    metrics = federation(catalogue.fedtoga()).train_round()
+    up, down = ((models * 99 * 8 + 17 * 8) / 1e6 * len(COHORTS[0]) for models in (1, 2))
+    assert metrics["comm/uplink_mb"] == pytest.approx(up)
+    assert metrics["comm/downlink_mb"] == pytest.approx(down)
+
+
 def loss_of(module: nn.Module, batch: tuple[Tensor, Tensor]) -> float:
     return F.cross_entropy(module(batch[0]), batch[1]).item()
 
@@ -112,6 +122,16 @@ def test_the_training_loss_is_the_mean_of_clients_of_the_mean_over_their_steps(e
         losses = [[loss_of(module, visit[k]) for k in range(len(visit))] for visit in visits]
     assert metrics["train/loss"] == pytest.approx(fmean(map(fmean, losses)), rel=1e-12)
     assert run.w.equal(run.first)
+
+
+@EXECUTORS
+def test_the_training_loss_is_the_tasks_without_what_terms_add(executor: Any) -> None:
+    class Adding(Term):
+        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+            return oracle.of(lambda b: b.loss + 5)(w)
+
+    (_, plain), (_, added) = (one_round(Algorithm(*terms), executor) for terms in ((), (Adding(),)))
+    assert added["train/loss"] == plain["train/loss"]
 
 
 def test_the_server_may_have_momentum() -> None:
@@ -160,6 +180,26 @@ def test_load_global_gives_the_module_with_the_global_model() -> None:
     assert not module.training
     torch.testing.assert_close(parameters_to_vector(module.parameters()), run.w.detach(), rtol=0, atol=0)
     assert module.get_buffer("norm.running_mean").equal(run.buffers["norm.running_mean"])
+
+
+@EXECUTORS
+def test_an_evaluation_between_rounds_changes_nothing(executor: Any) -> None:
+    """It leaves the module in evaluation mode: without dropout, and with BatchNorm's statistics at rest."""
+    run, other = (federation(hard(Algorithm()), executor=executor) for _ in range(2))
+    for _ in range(2):
+        run.load_global()
+        run.train_round()
+        other.train_round()
+    assert not any(distances(run, other).values())
+
+
+def test_who_asked_to_stop_goes_on_with_the_next_fit() -> None:
+    run = federation(Algorithm())
+    run.ask_to_stop()
+    run.fit()
+    assert run.round == 1
+    run.fit()
+    assert run.round == run.rounds
 
 
 # ------------------------------------------------------------------------------------------------------ bad news

@@ -1,6 +1,8 @@
 """Parts of a batch, and the head displaced alone."""
 
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,11 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fl_lightning import Algorithm, ModelError
+from fl_lightning import Algorithm, ModelError, Term
 from fl_lightning.executors.visit import Weighted
-from fl_lightning.oracle import Pass, Question
-from fl_lightning.terms import HeadSOL
-from fl_lightning.vector import Layout
+from fl_lightning.oracle import Oracle, Pass, Question
+from fl_lightning.terms import HeadSOL, Neighbour, Proximal
+from fl_lightning.vector import Layout, unit
 
 X, Y = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.arange(6) % 3
 
@@ -59,12 +61,53 @@ def test_a_loss_of_a_part_is_a_part_of_the_loss() -> None:
     module = network()
     oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
 
-    def loss(b: Pass) -> Tensor:
-        return b.loss + b.out.square().mean()
-
-    one, other = oracle.part(1, 2).of(loss)(w), oracle.of(loss).part(1, 2)(w)
-    torch.testing.assert_close(one, oracle_of(module, X[1::2], Y[1::2]).of(loss)(w))
+    one, other = oracle.part(1, 2).of(with_squares)(w), oracle.of(with_squares).part(1, 2)(w)
+    torch.testing.assert_close(one, oracle_of(module, X[1::2], Y[1::2]).of(with_squares)(w))
     torch.testing.assert_close(one, other)
+
+
+def with_squares(b: Pass) -> Tensor:
+    return b.loss + b.out.square().mean()
+
+
+ASKED = {"of": lambda oracle: oracle.of(with_squares), "part": lambda oracle: oracle.part(1, 2)}
+asked = pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+
+
+@dataclass(frozen=True)
+class Asking(Term):
+    """Steps along another oracle than the plain one, perturbed by itself if there is a radius."""
+
+    ask: Callable[[Oracle], Oracle]
+    rho: float = 0.0
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        other = self.ask(oracle)
+        return other(w + self.rho * unit(other(w)))
+
+
+def direction_of(*terms: Term, **states: Tensor) -> tuple[Tensor, Oracle, Tensor]:
+    """The terms' direction, the last of them having states; the plain oracle; and w, each weight moved by one."""
+    module = network()
+    oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
+    facts: dict[str, Any] = {"anchor": w - 1, "layout": Layout(module)}
+    begun: list[dict[str, Tensor]] = [*({} for _ in terms[1:]), states]
+    return Algorithm(*terms).gradient(oracle, w, facts, begun, [{} for _ in terms])[0], oracle, w
+
+
+@asked
+def test_what_an_inner_term_adds_is_in_the_oracles_that_an_outer_one_makes(ask: Any) -> None:
+    direction, oracle, w = direction_of(Proximal(0.5), Asking(ask))
+    torch.testing.assert_close(direction, ask(oracle)(w) + 0.5)
+
+
+@asked
+@pytest.mark.parametrize("fusion", [False, True])
+def test_a_neighbour_answers_for_the_oracles_that_its_term_makes(ask: Any, fusion: bool) -> None:
+    R = torch.arange(21.0, dtype=torch.float64)
+    direction, oracle, w = direction_of(Neighbour(Asking(ask, 0.5), fusion=fusion), R=R)
+    along = R + ask(oracle)(w) if fusion else R
+    torch.testing.assert_close(direction, ask(oracle)(w + 0.5 * unit(along)))
 
 
 # --------------------------------------------------------------------------------------------- the head displaced alone

@@ -1,10 +1,13 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from fl_lightning.data import Partition, schemes
+from fl_lightning.data.allotment import draw_classes, random_classes, resize
+from fl_lightning.randomness import generator
 
 GRID = [(7, 0.001, 0), (7, 0.001, 10), (100, 0.001, 10), (100, 0.1, 10), (100, 0.1, 20), (60, 100.0, 1), (1, 0.5, 10)]
 
@@ -156,6 +159,42 @@ def test_what_cannot_be_had_is_said(call, message: str):
         call(labels())
 
 
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda y: schemes.dirichlet(y, 2, 0, alpha=1000.0, min_size=0),
+        lambda y: schemes.class_priors(y, 2, 0, alpha=1.0, reuse=True, size=200),
+        lambda y: Partition.from_owners(resize(y.clone(), torch.tensor([500, 500]), generator(0, "test")), 2),
+        lambda y: schemes.iid(y, 2, 0),
+        lambda y: schemes.iid(y, 2, 0, stratified=True),
+        lambda y: schemes.pathological(y, 2, 0, classes=1),
+        lambda y: schemes.by_domain(y, 2, 0, domains=y),
+    ],
+    ids=["dirichlet", "reuse", "resize", "iid", "stratified", "pathological", "domain"],
+)
+def test_who_gets_which_samples_of_a_class_does_not_follow_their_positions(split):
+    """Of one class; files are often sorted by more than that, as by writer."""
+    for samples in split(torch.zeros(1000, dtype=torch.int64)):
+        assert 0.4 < (samples < 500).double().mean() < 0.6
+        assert 0.4 < (samples % 2 == 0).double().mean() < 0.6
+
+
+def test_classes_without_samples_are_nobodys():
+    holds = random_classes(2, 50, torch.tensor([0, 3, 0, 4, 5, 0]), generator(0, "test"))
+    assert holds.sum(1).tolist() == [2] * 50
+    assert (holds.sum(0) > 0).tolist() == [False, True, False, True, True, False]
+
+
+def test_clients_whose_classes_are_exhausted_draw_in_proportion_to_what_is_left():
+    log_prior = torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, -2.0, 0.0]], dtype=torch.float64)
+    clients = torch.arange(2).repeat_interleave(4000)
+    drawn = draw_classes(log_prior, torch.tensor([0, 30, 10]), clients, generator(0, "test")).view(2, 4000)
+    lost, other = (row.bincount(minlength=3) / 4000 for row in drawn)
+    assert lost[0] == other[0] == 0
+    assert lost[1] == pytest.approx(0.75, abs=0.03)  # 4 standard deviations
+    assert other[1] == pytest.approx(1 / (1 + torch.e**2), abs=0.03)
+
+
 def test_clients_of_a_given_size_may_outnumber_the_samples():
     y = labels()
     alike, skewed = (schemes.class_priors(y, 5000, 0, alpha=alpha, reuse=True, size=4) for alpha in (1000.0, 0.01))
@@ -209,6 +248,21 @@ def test_saved_partitions_come_back_and_damage_is_noticed(tmp_path: Path):
         Partition.load(path)
     with pytest.raises(FileNotFoundError, match=r"Partition\.save"):
         Partition.load(tmp_path / "nothing.npz")
+
+
+def test_a_split_is_named_by_what_is_held_and_by_whom():
+    splits = [Partition.from_lists(lists) for lists in ([[0, 1], [2]], [[0], [1, 2]], [[0, 2], [1]])]
+    assert len({split.digest for split in splits}) == 3
+
+
+def test_a_saved_split_is_the_one_that_its_digest_names(tmp_path: Path):
+    path = Partition.from_lists([[0, 1], [2]]).save(tmp_path)
+    with np.load(path) as file:
+        content = dict(file)
+    for name, other in (("indices", [0, 2, 1]), ("offsets", [0, 1, 3])):
+        np.savez(path, **{**content, name: np.array(other)})
+        with pytest.raises(ValueError, match="damaged"):
+            Partition.load(path)
 
 
 def test_partition_by_hand():

@@ -59,6 +59,13 @@ def test_other_windows_are_left_alone(window: dict[str, Any]) -> None:
     assert rewritten is graph
 
 
+@pytest.mark.parametrize("size", [(6, 7), (7, 6), (7, 7)])
+def test_what_cannot_be_halved_is_left_alone(size: tuple[int, int]) -> None:
+    x, weights = torch.randn(2, 3, *size), torch.randn(2, 3, 3, 3)
+    graph, rewritten = traced(pooled, x, weights)
+    assert rewritten is graph
+
+
 def test_indices_that_somebody_looks_at_are_left_alone() -> None:
     graph, rewritten = traced(lambda x: max_pool2d(x, 2, return_indices=True), torch.randn(2, 3, 4, 4))
     assert pools(graph)

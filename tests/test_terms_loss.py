@@ -118,6 +118,15 @@ def test_without_other_classes_nothing_attracts() -> None:
     assert contrast(RelaxedContrastive(penalty=0.0), Z, y=Y.new_tensor([1, 1, 1])) == 0
 
 
+def test_contrast_is_in_float32_under_autocast() -> None:
+    """A temperature of 0.05 makes 20 of 1, and bf16 rounds 20 to its eighth part."""
+    term, z = RelaxedContrastive(), torch.randn(8, 5, dtype=torch.bfloat16)
+    y = torch.arange(8) % 3
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = contrast(term, z, y=y)
+    assert rounded == pytest.approx(contrast(term, z.double(), y=y), rel=1e-5)
+
+
 def network() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()

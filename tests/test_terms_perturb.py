@@ -6,7 +6,7 @@ import pytest
 import torch
 from by_hand import Asked, quadratic, view
 from problems import close, layout, vec
-from torch import nn
+from torch import Tensor, nn
 
 from fl_lightning import Term, TermError
 from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbour, Proximal, perturb, recall
@@ -84,6 +84,7 @@ def test_the_shapes_of_last_round() -> None:
     G = vec(3, 4, 0, 5)  # parts of length 5 and 5
     close(recall.by_sum_of_norms(two, G, 0.0), 0.3, 0.4, 0.0, 0.5)
     close(recall.by_first_coordinates(two, G, 0.0), 3 / 7, 3 / 7, 4 / 7, 4 / 7)
+    close(recall.by_first_coordinates(two, vec(-3, 4, 0, 5), 0.0), -3 / 7, -3 / 7, 4 / 7, 4 / 7)
     close(recall.by_global_norm(two, G, 0.0), *(x / 50**0.5 for x in (3, 4, 0, 5)))
 
 
@@ -151,18 +152,29 @@ def test_a_term_that_does_not_ascend_has_no_neighbour(inner: Term) -> None:
         Neighbour(inner).gradient(quadratic, vec(3, 2), v)
 
 
-PERTURBATIONS = [SAM(0.5), LESAM(0.5), LastRound(0.5), TOGA(0.5), SMOO(0.5)]
+PERTURBATIONS = [SAM, LESAM, LastRound, TOGA, SMOO]
 
 
-@pytest.mark.parametrize("term", PERTURBATIONS, ids=lambda t: type(t).__name__)
+def displacement(term: Any, anchor: Tensor, w: Tensor) -> float:
+    """How far from `w` the last gradient is taken by a client that has only seen zeros before."""
+    asked, nowhere = Asked(), vec(0, 0)
+    begun = dict.fromkeys(("o_i", "last", "e", "Delta", "mu_i", "s"), nowhere)
+    v = view(**begun, anchor=anchor, layout=layout())
+    term.start(anchor, v)
+    term.gradient(asked, w, v)
+    return float((asked.at[-1] - w).norm())
+
+
+@pytest.mark.parametrize("term", PERTURBATIONS)
 def test_a_perturbation_is_rho_long_and_a_zero_direction_perturbs_by_zero(term: Any) -> None:
     for anchor, w, length in [(vec(1, 1), vec(3, 2), 0.5), (vec(0, 0), vec(0, 0), 0.0)]:
-        asked, nowhere = Asked(), vec(0, 0)
-        begun = dict.fromkeys(("o_i", "last", "e", "Delta", "mu_i", "s"), nowhere)
-        v = view(**begun, anchor=anchor, layout=layout())
-        term.start(anchor, v)
-        term.gradient(asked, w, v)
-        assert float((asked.at[-1] - w).norm()) == pytest.approx(length, abs=1e-6)
+        assert displacement(term(0.5), anchor, w) == pytest.approx(length, abs=1e-6)
+
+
+@pytest.mark.parametrize("term", [*PERTURBATIONS, ASAM])
+def test_eps_is_added_to_the_norm_that_a_perturbation_is_divided_by(term: Any) -> None:
+    short = [displacement(term(0.5, eps=eps), vec(1, 1), vec(3, 2)) for eps in (1e6, 2e6)]
+    assert short[0] / short[1] == pytest.approx(2, rel=1e-3)
 
 
 @pytest.mark.parametrize("term", [SAM, ASAM, SMOO, TOGA, LESAM, LastRound])

@@ -124,6 +124,13 @@ def test_a_projection_drops_what_goes_against_the_proximal_gradient(anchor: Any,
         close(Projected(Proximal(mu)).gradient(quadratic, vec(3, 2), view(anchor=vec(*anchor))), *direction)
 
 
+def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is_noise() -> None:
+    v = view(anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0))  # q = (-3, 0) goes against the gradient (3, 4)
+    close(Projected(ControlVariate()).gradient(quadratic, vec(3, 2), v), 3, 4)
+    v.anchor = vec(0, 0)
+    close(Projected(ControlVariate()).gradient(quadratic, vec(3, 2), v), 0, 4)
+
+
 # ---------------------------------------------------------------------------------------------- through a real network
 
 X, Y = torch.randn(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.tensor([0, 1, 2, 1, 0])
@@ -187,9 +194,9 @@ def test_a_row_of_fedsols_ablation_is_its_formula(row: Any) -> None:
     torch.testing.assert_close(direction, expected[row])
 
 
-@pytest.mark.parametrize("scale", [None, by_column, by_tensor])
-def test_the_head_displaced_in_one_pass_is_the_head_displaced_in_two(scale: Any) -> None:
-    toy = Distilled()
+@pytest.mark.parametrize(("scale", "tau"), [(None, 3.0), (by_column, 3.0), (by_tensor, 3.0), (None, 1.0)])
+def test_the_head_displaced_in_one_pass_is_the_head_displaced_in_two(scale: Any, tau: float) -> None:
+    toy = Distilled(tau=tau)
     mask = toy.layout.mask("2.", toy.w)
     strength = 1.0 if scale is None else toy.layout.map(scale, toy.w - toy.anchor)
     expected = toy.local(toy.w + 0.5 * strength * unit(mask * toy.proximal(toy.w)))
@@ -205,3 +212,11 @@ def test_the_head_of_a_client_that_has_not_moved_is_not_displaced() -> None:
     for scale in (None, by_column):
         direction = HeadSOL(0.5, toy.tau, scale).gradient(toy.oracle, toy.anchor, toy.view)
         torch.testing.assert_close(direction, toy.local(toy.anchor))
+
+
+def test_eps_keeps_the_displacement_of_a_head_small_where_its_gradient_is() -> None:
+    toy = Distilled()
+    moved = [
+        HeadSOL(0.5, scale=None, eps=eps).gradient(toy.oracle, toy.w, toy.view) - toy.local(toy.w) for eps in (1e3, 2e3)
+    ]
+    torch.testing.assert_close(moved[0], 2 * moved[1], rtol=1e-2, atol=1e-9)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from problems import close, federation, hard, regression, rows, trained, vec
+from problems import classification, close, federation, hard, regression, rows, trained, vec
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Federation, Sequential, Stacked, Term, by_size, catalogue
+from fl_lightning import Algorithm, Federation, Sequential, Stacked, Term, by_size, catalogue, initial, received, zeros
+from fl_lightning.participation import Bernoulli, FixedSize
 from fl_lightning.terms import SAM, Clip, Proximal
 
 STACKED = partial(Stacked, width=3)
@@ -88,6 +89,62 @@ def test_the_facts_of_a_visit_are_the_clients_own(executor: Any) -> None:
     close(told[0], 6, 2, three_and_three, 13 * 6 / 55, 13 * 3 / 29)
     close(told[2], 6, 2, three_and_three, 12 * 6 / 55, 12 * 3 / 29)
     close(told[4], 2, 2, 0.1 * 1 + 0.07 * 1.5, 4 * 6 / 55, 4 * 3 / 29)
+
+
+def test_the_epochs_of_a_visit_of_so_many_steps_are_fractions() -> None:
+    """Clients 0 and 4, of 13 and 4 samples, have 3 and 1 batches an epoch; 4 steps."""
+    seen: dict[int, float] = {}
+
+    @dataclass(frozen=True)
+    class Witness(Term):
+        def report(self, w: Tensor, v: Any) -> Any:
+            seen[round(float(v.size) * 55 / 6)] = float(v.epochs)
+            return ()
+
+    run = federation(Algorithm(Witness()), clients=classification(steps=4), participation=lambda *_: [0, 4])
+    seen.clear()
+    run.train_round()
+    assert seen == pytest.approx({13: 4 / 3, 4: 4.0})
+
+
+def test_what_a_visit_keeps_begins_anew_with_the_model_received_then() -> None:
+    @dataclass(frozen=True)
+    class Begun(Term):
+        client = {"kept": received, "now": zeros, "first": zeros}
+        local = {"here": received, "there": initial}
+
+        def report(self, w: Tensor, v: Any) -> Any:
+            v.now, v.first = v.here, v.there
+            return ()
+
+    run = federation(Algorithm(Begun()), participation=lambda num_clients, seed, round: [0] if round == 0 else [0, 1])
+    run.train_round()
+    second = run.w.detach().clone()
+    run.train_round()
+    kept, now, first = (rows(run, name) for name in ("kept", "now", "first"))
+    assert all(row.equal(expected) for row, expected in zip(kept[:2], (run.first, second), strict=True))
+    assert all(row.equal(second) for row in now[:2])
+    assert all(row.equal(run.first) for row in first[:2])
+    assert not second.equal(run.first)
+
+
+@pytest.mark.parametrize(("participation", "expected"), [(Bernoulli(0.3), 0.3), (FixedSize(0.3), 5 / 6)])
+def test_the_share_to_expect_is_the_probability_of_taking_part_where_cohorts_vary(
+    participation: Any, expected: float
+) -> None:
+    """In a cohort of 5 of the 6 clients."""
+    run = federation(Algorithm(), participation=participation)
+    assert run.common_facts(run.w.detach(), 5)["expected"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("visit", "steps"), [({"epochs": 2}, 4), ({"epochs": 1.3}, 3), ({"epochs": 0.1}, 1), ({"epochs": 2, "steps": 7}, 7)]
+)
+def test_the_nominal_path_is_that_of_a_client_of_mean_size(visit: dict[str, Any], steps: int) -> None:
+    """Of 9.2 samples, two batches; at the first round's rate, with momentum 0.5: 1 + 1.5 + 1.75 + ... times 0.1."""
+    local = partial(SGD, lr=0.1, momentum=0.5)
+    run = federation(Algorithm(local=local), clients=classification(**visit))
+    assert run.nominal == pytest.approx(0.1 * sum(2 - 0.5**k for k in range(steps)))
 
 
 def test_the_round_and_the_share_that_terms_see() -> None:

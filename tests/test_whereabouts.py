@@ -63,19 +63,20 @@ def test_nor_one_whose_rounds_have_not_begun_or_are_over(elsewhere: Whereabouts,
     assert listen(tmp_path, 2.5).returncode == 0
 
 
-def told(fabric: Fabric, folder: Path) -> list[str]:
+def told(fabric: Fabric, folder: Path, sharing: bool) -> list[str]:
     """What each of the ranks is told that meet, each in the folder of its number."""
     before, said = torch.get_rng_state(), "all are there"
     try:
-        meet(fabric, folder / str(fabric.global_rank) / ".ranks", 1)
+        meet(fabric, folder / str(fabric.global_rank) / ".ranks", 1, sharing)
     except (OSError, ValueError) as error:
         said = str(error)
     assert torch.get_rng_state().equal(before)
     return [fabric.broadcast(said, src=rank) for rank in range(fabric.world_size)]
 
 
-def told_on_two_ranks(folder: Path) -> list[str]:
-    return Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(partial(told, folder=folder))
+def told_on_two_ranks(folder: Path, sharing: bool = True) -> list[str]:
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
+    return fabric.launch(partial(told, folder=folder, sharing=sharing))
 
 
 def test_ranks_of_one_folder_meet_and_those_of_two_are_all_refused(tmp_path: Path) -> None:
@@ -91,6 +92,7 @@ def test_ranks_of_one_folder_meet_and_those_of_two_are_all_refused(tmp_path: Pat
             f"rank 0 does not see what rank 1 wrote in {tmp_path / str(rank)}: give all machines one folder that they "
             "share"
         )
+    assert told_on_two_ranks(tmp_path, sharing=False) == ["all are there"] * 2
 
 
 def test_a_rank_that_cannot_write_says_so_and_none_waits_for_it(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """One local step of one client, and of several at once, as a function of tensors."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
@@ -41,6 +44,9 @@ class LocalStep:
 
     def __init__(self, executor: Executor, algorithm: Algorithm, mode: str = "default"):
         self.executor, self.algorithm = executor, algorithm
+        self._norms: Callable[[], AbstractContextManager[None]] = (
+            partial(_full_batchnorm, executor.module) if executor.width > 1 else nullcontext
+        )
         self.direction = _of_each(self._direction)
         self.compiled_direction = Program(self.direction, mode)
         self.compiled_descent = Program(_of_each(self._descent), mode)
@@ -64,7 +70,7 @@ class LocalStep:
                 moved = {name: b.clone() for name, b in buffers.items()}  # inside grad, or BatchNorm may not write
                 weights = dict(zip(layout.names, parts, strict=True))
                 network = Weighted(executor.module, layout, received, weights, moved)
-                with executor.autocast():
+                with executor.autocast(), self._norms():
                     b = Pass(network, *question.batch(x, y), question.taps)
                     total, task = objective(b, (executor.task, *question.losses))
                 return total, (moved, task)
@@ -104,6 +110,23 @@ def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
         return tree_map(lambda t: t[None], alone)
 
     return each
+
+
+@contextmanager
+def _full_batchnorm(module: nn.Module) -> Iterator[None]:
+    """Let BatchNorm see numbers in the type of its own: under vmap it takes no others, and autocast leaves it bf16."""
+
+    def convert(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        own = next(chain(norm.parameters(), norm.buffers()), inputs[0])
+        return (inputs[0].to(own.dtype),)
+
+    norms = [child for child in module.modules() if isinstance(child, _BatchNorm)]
+    hooks = [norm.register_forward_pre_hook(convert) for norm in norms]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

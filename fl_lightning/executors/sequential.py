@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted, drawing_from
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted, apart, drawing_from
 from fl_lightning.optim import GradientTransform, Transform
 from fl_lightning.oracle import PLAIN, Oracle, Pass, Question, objective
 from fl_lightning.term import States
@@ -56,9 +56,9 @@ class Sequential(Executor):
         def fold(oracle: Oracle, w: Tensor) -> Tensor:
             nonlocal states
             direction, states = algorithm.gradient(oracle, w, facts, states, shared)
-            states = [{name: _apart(state, w) for name, state in term.items()} for term in states]
-            kept = any(direction is state for term in states for state in term.values())
-            return direction.clone() if kept else _apart(direction, w)  # some optimizers change a gradient in place
+            states = [{name: apart(state, w) for name, state in term.items()} for term in states]
+            kept = (state for term in states for state in term.values())
+            return apart(direction, w, *kept)  # some optimizers change a gradient in place
 
         optimizer = _InPlace(algorithm.local([self.w]), fold, self)
         total = self.w.new_zeros(())
@@ -108,12 +108,6 @@ class _InPlace(GradientTransform):
 
     def _move(self, params: Sequence[Tensor], vector: Tensor) -> None:
         self.executor.point_to(vector)
-
-
-def _apart(tensor: Tensor, w: Tensor) -> Tensor:
-    """The tensor, or a copy if it lies in `w`, which the step is about to move."""
-    same = tensor.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()
-    return tensor.clone() if same else tensor
 
 
 class _Live(Weighted):

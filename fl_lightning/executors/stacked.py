@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from fl_lightning.algorithm import Algorithm, Facts
 from fl_lightning.device import send
 from fl_lightning.executors.local_step import LocalStep, Public, weight_decay
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, drawing_from
+from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, apart, drawing_from
 from fl_lightning.term import States
 from fl_lightning.vector import Layout
 
@@ -111,6 +111,9 @@ class Stacked(Executor):
                 else:
                     direction = local_step.compiled_direction if compiled else local_step.direction
                     directions, moved, after, loss = direction(*arguments, public)
+                    moved = [{name: apart(state, matrix) for name, state in term.items()} for term in moved]
+                    kept = (state for term in moved for state in term.values())
+                    directions = apart(directions, matrix, *kept)  # some optimizers change a gradient in place
                     _step(optimizer, [rows[i] for i in together], directions, lr)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 losses = of.put(losses, of.take(losses) + loss)

@@ -133,11 +133,11 @@ class TOGA(Perturbation):
 class _Recalling:
     """An oracle that answers the first question of a step from memory, and remembers the answer to the last one."""
 
-    def __init__(self, oracle: Oracle, first: Callable[[Tensor], Tensor], asked: list[Tensor]):
+    def __init__(self, oracle: Oracle, first: Callable[[Oracle, Tensor], Tensor], asked: list[Tensor]):
         self.oracle, self.first, self.asked = oracle, first, asked
 
     def __call__(self, w: Tensor) -> Tensor:
-        self.asked.append(self.oracle(w) if self.asked else self.first(w))
+        self.asked.append(self.oracle(w) if self.asked else self.first(self.oracle, w))
         return self.asked[-1]
 
     def of(self, loss: Loss, *taps: str) -> "_Recalling":
@@ -169,8 +169,8 @@ class Neighbour(Around):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         R, asked = v.R, list[Tensor]()
-        recalling = _Recalling(oracle, (lambda w: oracle(w) + R) if self.fusion else (lambda w: R), asked)
-        direction = self.inner.gradient(recalling, w, v)
+        first = (lambda oracle, w: oracle(w) + R) if self.fusion else (lambda oracle, w: R)
+        direction = self.inner.gradient(_Recalling(oracle, first, asked), w, v)
         if len(asked) != 2:
             raise TermError(
                 f"{type(self.inner).__name__} asks for {len(asked)} gradient(s) a step, not for one to ascend along "

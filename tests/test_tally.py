@@ -1,0 +1,85 @@
+"""The sums of a round: what counts as finite, and what they mean once clients are left out."""
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+import torch
+from problems import close, vec
+from torch import Tensor
+
+from fl_lightning.executors import Outcome
+from fl_lightning.sums import ExactSum, PlainSum, Sum
+from fl_lightning.tally import Tally
+
+
+def outcome(
+    progress: float = 1.0, loss: float = 1.0, message: float = 1.0, mean: float = 1.0, seen: int = 1
+) -> Outcome:
+    """Of a model of two weights with BatchNorm's buffers."""
+    buffers = {"mean": vec(mean), "seen": torch.tensor(seen)}
+    return Outcome(vec(progress, -1.0), [(vec(message),)], [], buffers, torch.tensor(loss, dtype=torch.float64))
+
+
+def begun(cohort: int, sums: type[Sum] = PlainSum, finite_only: bool = False) -> Tally:
+    like = outcome()
+    return Tally(like.progress, like.message, like.buffers, cohort, sums, finite_only)
+
+
+def summed(*outcomes: tuple[Outcome, float]) -> Tally:
+    """Of outcomes and their weights; those that are not finite are left out."""
+    tally = begun(len(outcomes), finite_only=True)
+    for position, (one, weight) in enumerate(outcomes):
+        tally.add(one, weight, position)
+    return tally
+
+
+@pytest.mark.parametrize("sums", [PlainSum, ExactSum])
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+@pytest.mark.parametrize("what", ["progress", "loss", "message", "mean"])
+def test_what_is_not_finite_diverged_but_for_a_loss_that_nobody_asked_for(
+    what: str, value: float, sums: type[Sum]
+) -> None:
+    tally = begun(2, sums)
+    assert bool(tally.add(outcome(), 1.0, 0))
+    unasked = what == "loss" and value != value
+    assert bool(tally.add(outcome(**{what: value}), 1.0, 1)) == unasked
+    assert tally.verdict().diverged == ([] if unasked else [1])
+
+
+@pytest.mark.parametrize("what", ["progress", "message", "mean"])
+def test_exact_sums_hold_nothing_above_their_limit(what: str) -> None:
+    large: dict[str, Any] = {what: 2 * ExactSum(torch.float64, 1).limit}
+    assert bool(begun(1).add(outcome(**large), 1.0, 0))
+    assert not bool(begun(1, ExactSum).add(outcome(**large), 1.0, 0))
+
+
+def means(tally: Tally) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Progress, message, statistics and the number of batches seen."""
+    progress, ((message,),), buffers, _ = tally.means()
+    return progress, message, buffers["mean"], buffers["seen"]
+
+
+def test_without_a_skipped_client_weights_are_shared_out_and_messages_count_alike() -> None:
+    """The clients with weights 0.5 and 1 are there, the third one is not."""
+    first, second = outcome(1.0, 2.0, 3.0, 4.0, 5), outcome(2.0, 4.0, 7.0, 8.0, 8)
+    tally = summed((first, 0.5), (second, 1.0), (outcome(nan), 1.5))
+    progress, message, mean, seen = means(tally)
+    close(progress, (0.5 * 1 + 1.0 * 2) / 1.5, -1)
+    close(message, (3 + 7) / 2)
+    close(mean, (0.5 * 4 + 1.0 * 8) / 1.5)
+    assert seen == (0.5 * 5 + 1.0 * 8) / 1.5
+    loss, squared = tally.means()[-1]
+    assert float(loss) == (2 + 4) / 2
+    assert float(squared) == (0.5 * (1 + 1) + 1.0 * (4 + 1)) / 1.5
+
+
+def test_a_mean_of_whole_numbers_is_rounded_not_cut() -> None:
+    seen = means(summed((outcome(seen=6), 0.25), (outcome(seen=7), 1.75)))[-1]
+    assert (seen.dtype, int(seen)) == (torch.int64, 7)
+
+
+@pytest.mark.parametrize(("left", "empty"), [([0.0, 0.0], True), ([0.0, 0.5], False), ([], True)])
+def test_clients_without_weight_leave_nothing_to_average(left: list[float], empty: bool) -> None:
+    tally = summed((outcome(nan), 1.0), *((outcome(), weight) for weight in left))
+    assert tally.verdict().empty == empty
