@@ -15,7 +15,7 @@ from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from fl_lightning.machine import Machine, affinity, physical, under_fabric_run
+from fl_lightning.machine import Machine, affinity, is_first_rank, physical, under_fabric_run
 from fl_lightning.options import Launch
 
 
@@ -167,6 +167,12 @@ def launched(
     if under_fabric_run():  # it gives Fabric all of them by its environment
         given, os.environ["LT_ACCELERATOR"] = {}, accelerator
     fabric = Fabric(**given, **options)
+    if launch.num_nodes > 1 and not launcher and is_first_rank():
+        print(
+            f"waiting for {launch.num_nodes} machines to start this program: MASTER_ADDR names the first, NODE_RANK "
+            'this one; fabric run, torchrun and srun see to that by themselves ("Several machines" in the README)',
+            flush=True,
+        )
     if not under_fabric_run():
         fabric.launch()
     if plan.threads and (plan.ranks != 1 or plan.threads < torch.get_num_threads()):

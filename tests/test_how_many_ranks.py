@@ -277,6 +277,15 @@ def test_an_accelerator_without_float64_is_refused(
     assert f"not on {named}: add --accelerator cpu" in said
 
 
+@pytest.mark.parametrize("machines", [1, 2])
+def test_whom_a_program_without_a_launcher_waits_for_is_told(
+    machines: int, environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment.setattr(ranks, "Fabric", lambda **_: types.SimpleNamespace(launch=lambda: None))
+    ranks.launched(Launch(accelerator="cpu", num_nodes=machines), 1, alone=True, small=True, before=None)
+    assert ("waiting for 2 machines to start this program" in capsys.readouterr().out) == (machines == 2)
+
+
 def test_threads_of_one_rank_are_only_ever_lowered(environment: pytest.MonkeyPatch) -> None:
     """A user who has set fewer in the program keeps them."""
     told: list[int] = []
