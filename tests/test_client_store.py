@@ -145,6 +145,38 @@ def test_a_store_that_has_begun_knows_better_what_is_pinned(tmp_path: Path) -> N
     assert kept(s, 0) == 2.0
 
 
+def test_a_resumed_store_does_not_take_its_own_pins_for_those_before(tmp_path: Path) -> None:
+    """Whose rows, in the same places, it has written over."""
+    first, second = store(tmp_path), store(tmp_path)
+    keep(first, 1.0, 0)
+    first.pin("old")
+    old = first.place.clone(), dict(first.pinned)
+    second.restore(*old)
+    second.unpin("old")
+    keep(second, 2.0, 0)
+    second.pin("new")
+    assert second.place.equal(old[0])
+    with pytest.raises(ValueError, match="may have written over"):
+        second.restore(*old)
+    assert kept(second, 0) == 2.0
+
+
+def test_what_was_read_ahead_counts_no_more_after_a_commit_or_a_restore(tmp_path: Path) -> None:
+    mine, theirs = store(tmp_path), store(tmp_path)
+    keep(mine, 1.0, 0)
+    theirs.commit([0])
+    mine.prefetch([0])
+    keep(theirs, 2.0, 0)  # in the same place, by another rank
+    mine.commit([0])
+    assert kept(mine, 0) == 2.0
+    mine.pin()
+    before = mine.place.clone()
+    keep(mine, 3.0, 0)
+    mine.prefetch([0])
+    mine.restore(before, mine.pinned)
+    assert kept(mine, 0) == 2.0
+
+
 def test_there_is_always_a_free_place(tmp_path: Path) -> None:
     s = store(tmp_path)
     for value in range(127):

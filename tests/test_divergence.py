@@ -139,6 +139,13 @@ def test_continuing_goes_on_with_what_there_is() -> None:
     assert run.w.isnan().all()
 
 
+def test_continuing_keeps_the_states_of_who_diverged() -> None:
+    run = begin(catalogue.scaffold(), 4, on_divergence="continue")
+    assert "client/skipped" not in run.train_round()
+    assert [run.store.has(i) for i in range(6)] == [i in COHORT for i in range(6)]
+    assert rows(run, "c_i").isnan().all(1).tolist() == [i == 4 for i in range(6)]
+
+
 def test_a_run_that_diverged_can_be_resumed_in_another_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--run-dir", str(tmp_path / "run"), "--accelerator", "cpu", "--rounds", "2", "--lr", "1e12"]
     with pytest.raises(SystemExit) as stop:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fl_lightning.callbacks import Evaluation
 from lightning.fabric import Fabric
-from problems import classifier, federation
+from problems import classification, classifier, federation
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, Dataset
@@ -49,6 +49,27 @@ def test_every_sample_counts_once(case: int, on_ranks: Any) -> None:
     for ranks in (2, 3):
         assert on_ranks[ranks][case]["test/accuracy"] == pytest.approx(float(right), abs=1e-15)
         assert on_ranks[ranks][case]["test/loss"] == pytest.approx(float(loss), rel=1e-6)  # scored in float32
+
+
+def test_the_loss_is_the_one_that_was_given() -> None:
+    run, data, metrics = federation(Algorithm()), samples(7), dict[str, float]()
+    Evaluation(data, batch_size=3, loss=lambda out, y: F.multi_margin_loss(out, y)).on_round_end(run, metrics)
+    out = run.load_global()(data.x).detach().float()
+    assert metrics["test/loss"] == pytest.approx(float(F.multi_margin_loss(out, data.y)), rel=1e-5)
+
+
+def test_scores_are_of_the_precision_of_training() -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    clients, module = classification(dtype=torch.float32), classifier(dtype=torch.float32)
+    run, metrics = federation(Algorithm(), fabric=fabric, clients=clients, module=module), dict[str, float]()
+    Evaluation(clients.dataset).on_round_end(run, metrics)
+    with torch.inference_mode():
+        exact = module(clients.dataset.x)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = module(clients.dataset.x).float()
+    exactly, expected = (float(F.cross_entropy(out, clients.dataset.y)) for out in (exact, rounded))
+    assert metrics["test/loss"] == pytest.approx(expected, rel=1e-6)
+    assert abs(exactly - expected) > 1e-5
 
 
 def test_the_model_is_scored_every_so_many_rounds_and_after_the_last() -> None:

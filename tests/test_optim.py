@@ -23,6 +23,7 @@ from wrapping import (
     wrappers,
 )
 
+from fl_lightning import terms
 from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
 
 
@@ -58,6 +59,20 @@ def test_ten_steps_equal_the_method_written_by_hand(wrap, by_hand, base):
         optimizer.step()
 
     assert_equal(model, other, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "term", "option"),
+    [(SAM, terms.SAM, {"eps": 0.5}), (ASAM, terms.ASAM, {"eps": 0.5}), (ASAM, terms.ASAM, {"eta": 0.5})],
+)
+def test_every_coefficient_is_the_terms(wrap, term, option):
+    transform = partial(term(0.2, **option).gradient, v=None)
+    makers = partial(wrap, rho=0.2, **option), partial(GradientTransform, transform=transform), partial(wrap, rho=0.2)
+    models = [network() for _ in makers]
+    for model, make in zip(models, makers, strict=True):
+        train(model, make(SGD(model.parameters(), lr=0.1)), batches(3))
+    assert_equal(models[0], models[1])
+    assert not same_bits(weights(models[0]), weights(models[2]))
 
 
 @bases
@@ -131,6 +146,23 @@ def test_weights_come_back_bit_by_bit(wrap, dtype):
     before = weights(model)
     train(model, wrap(SGD(model.parameters(), lr=0.0)), batches(1, dtype))
     assert same_bits(model.parameters(), before)
+
+
+def test_weights_come_back_when_their_move_is_interrupted():
+    class Interrupted(SAM):
+        moves = 0
+
+        def _move(self, params, vector):
+            super()._move(params, vector)
+            self.moves += 1
+            if self.moves == 1:
+                raise KeyboardInterrupt
+
+    model, ((x, y),) = network(), batches(1)
+    optimizer, before = Interrupted(SGD(model.parameters(), lr=0.1), rho=0.5), weights(model)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(closure_of(model, optimizer, x, y))
+    assert same_bits(weights(model), before)
 
 
 def test_weights_and_buffers_come_back_when_the_second_pass_fails():

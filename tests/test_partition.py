@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.data import Partition, schemes
-from fl_lightning.data.allotment import draw_classes, random_classes, resize
+from fl_lightning.data.allotment import draw_classes, random_classes, resize, water_level
 from fl_lightning.randomness import generator
 
 GRID = [(7, 0.001, 0), (7, 0.001, 10), (100, 0.001, 10), (100, 0.1, 10), (100, 0.1, 20), (60, 100.0, 1), (1, 0.5, 10)]
@@ -263,6 +263,24 @@ def test_a_saved_split_is_the_one_that_its_digest_names(tmp_path: Path):
         np.savez(path, **{**content, name: np.array(other)})
         with pytest.raises(ValueError, match="damaged"):
             Partition.load(path)
+
+
+def test_a_saved_split_is_for_as_many_clients_and_samples(tmp_path: Path):
+    y, path = torch.zeros(6, dtype=torch.int64), Partition.from_lists([[0, 5], [2]]).save(tmp_path)
+    assert [part.tolist() for part in schemes.saved(y, 2, 7, file=path)] == [[0, 5], [2]]
+    for others in ((y, 3), (y[:5], 2)):
+        with pytest.raises(ValueError, match="splits at least 6 samples over 2 clients; this run has"):
+            schemes.saved(*others, 7, file=path)
+
+
+@pytest.mark.parametrize(
+    ("lower", "total", "level"),
+    [(0, 10, [4, 3, 1, 2]), (0, 11, [4, 4, 1, 2]), (2, 10, [3, 3, 2, 2]), (3, 15, [5, 4, 3, 3])],
+)
+def test_sizes_are_raised_and_cut_at_a_level_and_what_is_over_goes_to_the_first(
+    lower: int, total: int, level: list[int]
+):
+    assert water_level(torch.tensor([5, 6, 1, 2]), lower, total).tolist() == level
 
 
 def test_partition_by_hand():

@@ -14,7 +14,7 @@ from torch import nn
 
 from fl_lightning import Algorithm, Dataset, Federation, Sequential, Stacked, catalogue
 from fl_lightning.adaptation import Adaptation
-from fl_lightning.data import aligned
+from fl_lightning.data import Partition, aligned
 from fl_lightning.vector import Layout
 
 LR = 0.05
@@ -94,6 +94,40 @@ def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
     assert not layout.named(whole)["inner.weight"].equal(drawn["inner.weight"])
 
 
+def test_fine_tuning_is_at_the_rate_of_the_next_round_or_at_one_of_its_own(tmp_path: Path) -> None:
+    run = trained(catalogue.fedavg(), module=classifier(norm=False))
+    assert Adaptation(run).lr == pytest.approx(0.1 * 0.9**3)
+    metrics: dict[str, float] = {}
+    Personalisation(run.clients.dataset, (1,), tmp_path / "personal.csv", 1e-300).on_round_end(run, metrics)
+    assert metrics["personal/accuracy_1"] == metrics["personal/accuracy_0"]
+    assert scored(run, tmp_path / "personal.csv")["personal/accuracy_1"] != metrics["personal/accuracy_0"]
+
+
+def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
+    """Two clients with the same samples in the same order."""
+    clients = classification(shuffle=False)
+    clients.partition = Partition.from_lists([range(10), range(10)])
+    for dropout in (0.0, 0.5):
+        run = federation(Algorithm(), module=classifier(norm=False, dropout=dropout), clients=clients)
+        (one, _), (other, _) = Adaptation(run, LR).models([0, 1], 1)
+        assert one.equal(other) == (dropout == 0)
+
+
+def test_a_client_reads_its_own_model_with_its_own_samples() -> None:
+    """Features are what enters the head; the running statistics are the client's, not the federation's."""
+    run = trained(catalogue.fedavg(), executor=partial(Stacked, width=3))
+    adaptation, data = Adaptation(run, LR), run.clients.dataset
+    for client, (w, buffers) in enumerate(adaptation.models([0, 1, 2], 1)):
+        own, index = adaptation.own(client, w, buffers), run.clients.partition[client]
+        assert own.x.equal(data.x[index])
+        assert own.y.equal(data.y[index])
+        module = classifier().eval()
+        module.load_state_dict({**Layout(module).named(w), **buffers})
+        features, logits = own.look(data.x)
+        torch.testing.assert_close(features.double(), module[:3](data.x), rtol=0, atol=1e-6)
+        torch.testing.assert_close(logits.double(), module(data.x), rtol=0, atol=1e-6)
+
+
 class Counting(Adaptation):
     """Counts the models with which clients begin."""
 
@@ -133,7 +167,7 @@ def scored(run: Federation, path: Path, epochs: tuple[int, ...] = (1, 2), **opti
 
 def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path: Path) -> None:
     """Here the test set is the training set, and the scores are taken again by hand."""
-    run = trained(catalogue.fedavg())
+    run = trained(catalogue.fedavg(), seed=3)
     metrics = scored(run, tmp_path / "personal.csv", samples=20)
     tests = aligned(run.clients.dataset.y, run.clients.class_counts, 20, run.seed)
     module, data, right = run.load_global(), run.clients.dataset, []

@@ -125,6 +125,26 @@ def test_a_row_that_was_not_written_is_told_to_whom_it_concerns(
     assert (kept(s, 0), kept(s, 1)) == (1.0, 1.0)
 
 
+def test_the_first_of_several_failures_is_told_and_then_all_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the reason would be told of a later round."""
+    s = store(tmp_path)
+
+    def refusing(files: RowFiles, place: int, client: int, row: Any) -> None:
+        raise OSError(EIO, f"row {client}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowFiles, "write", refusing)
+        write(s, 1.0, 3, 0, 4)
+        with pytest.raises(OSError, match="row 3"):
+            s.settle()
+    s.settle()
+    write(s, 2.0, 3)
+    s.commit([3])
+    assert kept(s, 3) == 2.0
+
+
 def test_a_restored_store_has_forgotten_what_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

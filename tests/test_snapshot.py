@@ -1,6 +1,7 @@
 """What a federation needs to go on later: saved, loaded, and refused where it does not fit."""
 
 import re
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric import Fabric
 from problems import EVERY_ALGORITHM, classification, classifier, distances, everything, federation, hard, trained
 from torch import nn
 from torch.optim import SGD
@@ -180,6 +182,41 @@ def test_a_checkpoint_of_another_model_or_other_clients_is_refused() -> None:
         federation(Algorithm(), module=classifier(norm=False)).load_state_dict(state)
     with pytest.raises(ValueError, match=r"6 clients.*this run has 99, 3"):
         federation(Algorithm(), clients=classification([5, 5, 5])).load_state_dict(state)
+
+
+def test_a_checkpoint_of_other_data_or_another_precision_is_refused() -> None:
+    float32 = {"module": classifier(dtype=torch.float32), "clients": classification(dtype=torch.float32)}
+    state = federation(Algorithm(), **float32).state_dict()
+    rounded = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    with pytest.raises(ValueError, match=r"at precision 32-true, .* at bf16-mixed: resume with the same"):
+        federation(Algorithm(), fabric=rounded, **float32).load_state_dict(state)
+    relabelled = classification(dtype=torch.float32)
+    relabelled.dataset.y[:] = (relabelled.dataset.y + 1) % 3
+    with pytest.raises(ValueError, match=r"the checkpoint is of data .* resume with the same data"):
+        federation(Algorithm(), **{**float32, "clients": relabelled}).load_state_dict(state)
+
+
+def test_a_run_that_has_ended_is_gone_on_from_with_as_many_rounds_or_more() -> None:
+    run = trained(Algorithm())
+    state = deepcopy(run.state_dict())
+    for rounds in (3, 4):
+        again = federation(Algorithm(), rounds=rounds)
+        again.load_state_dict(state)
+        again.fit()
+        assert again.round == rounds
+        assert again.w.equal(run.w) == (rounds == 3)
+    with pytest.raises(ValueError, match="of round 3, this run ends with 2: name more"):
+        federation(Algorithm(), rounds=2).load_state_dict(state)
+
+
+def test_a_method_that_knows_how_long_it_runs_goes_on_as_long() -> None:
+    """FedSSG's gate counts visits over those expected in the whole run, its other one over those expected so far."""
+    fixed, free = catalogue.fedssg(gate="horizon"), catalogue.fedssg(gate="running")
+    for algorithm, refused in ((fixed, True), (free, False)):
+        state = federation(algorithm, rounds=3).state_dict()
+        federation(algorithm, rounds=3).load_state_dict(state)
+        with pytest.raises(ValueError, match="of a run of 3 rounds, this one has 4") if refused else nullcontext():
+            federation(algorithm, rounds=4).load_state_dict(state)
 
 
 def test_other_coefficients_may_go_on_from_a_checkpoint(tmp_path: Path) -> None:

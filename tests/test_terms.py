@@ -1,5 +1,6 @@
 """Drift corrections, and the vector rules that all terms share, against numbers worked out by hand."""
 
+from collections import OrderedDict
 from functools import partial
 
 import pytest
@@ -37,6 +38,11 @@ def test_layer_wise_rules_map_and_mask_the_vector_parameter_by_parameter() -> No
     close(layout.map(torch.add, w, w), 6, 8, 10, -4)
     close(layout.mask("1", like=w), 0, 0, 0, 1)
     close(layout.mask("0.bias", like=w), 0, 0, 1, 0)
+
+
+def test_the_head_is_not_whatever_begins_with_its_name() -> None:
+    module = nn.Sequential(OrderedDict(fc_norm=nn.LayerNorm(2), fc=nn.Linear(2, 1)))
+    close(Layout(module).head_mask(vec(*range(7))), 0, 0, 0, 0, 1, 1, 1)
 
 
 def test_proximal_pulls_to_the_received_model() -> None:
