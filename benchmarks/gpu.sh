@@ -61,6 +61,12 @@ rounds() { # seconds, rounds, way
     "${FEW[@]:0:2}"
 }
 
+tests() { # seconds, more; in a copy of the package in which callbacks/ lies where it is installed to
+  rm -rf "$OUT.copy" && mkdir -p "$OUT.copy" && cp -r fl_lightning "$OUT.copy" && cp -r callbacks "$OUT.copy/fl_lightning"
+  piece "$1" env PYTHONPATH="$OUT.copy:$PYTHONPATH" "$PYTHON" -P -m pytest -q -x -p no:cacheprovider \
+    -o filterwarnings=default tests/test_cuda.py tests/test_client_store.py "${@:2}"
+}
+
 # FedTOGA's round is 10 clients x 50 steps of 50 samples; FL-Simulator's FedSpeed is beside it
 TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds 1 --like-fl-simulator)
 if [ -d "$FL_SIMULATOR" ]; then TOGA+=(--fl-simulator "$FL_SIMULATOR"); fi
@@ -86,7 +92,7 @@ compiled() { # kernels of torch.compile, which take up to a minute each
 }
 
 exact() { # do all ways agree in float32; what TF32 and cuDNN's choices bring; where an eager round's time goes
-  piece 60 "$PYTHON" -m pytest -q -x tests/test_cuda.py tests/test_client_store.py -k "not compiled and not replayed"
+  tests 60 -k "not compiled and not replayed"
   local same=fp32,graph-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32,branches-fp32
   ways 40 20 lenet 32-true $same,branches,branches-tf32,branches-tf32-autotune --algorithm fedtoga --rounds 2
   ways 40 20 pfl 32-true bare,$same,branches --rounds 2
