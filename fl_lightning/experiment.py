@@ -103,6 +103,8 @@ class Experiment:
         with in_one_sentence():
             self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})
             self.options = Options(**values)
+        if self.options.local_steps is not None and cli.last_value(cli.normalised(argv), "--local-epochs"):
+            fail("--local-steps takes the place of --local-epochs: give one of them, or --local-steps none with it")
         self.callbacks = callbacks
 
     @property

@@ -305,3 +305,16 @@ def test_sizes_that_count_twice_are_told(
 def test_a_finished_run_says_so_when_it_is_resumed(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment(finished, "--resume").run()
     assert "nothing is left to train: the run has had its 4 rounds; add --rounds with more" in capsys.readouterr().out
+
+
+def test_epochs_that_would_not_count_beside_steps_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        experiment(tmp_path / "run", "--local-steps", "5", "--local-epochs", "3")
+    assert "--local-steps takes the place of --local-epochs: give one of them" in capsys.readouterr().err
+    (tmp_path / "steps.yaml").write_text("local_steps: 5\n")
+    own = experiment(
+        tmp_path / "run", "--config", str(tmp_path / "steps.yaml"), "--local-steps", "none", "--local-epochs=3"
+    )
+    assert (own.options.local_steps, own.options.local_epochs) == (None, 3.0)
