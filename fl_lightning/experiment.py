@@ -199,7 +199,7 @@ class Experiment:
         """The training and the test set of the chosen source."""
         source = self.chosen["data"]
         pair = source(root=self.options.data_dir) if source.wants("root") else source()
-        if not (isinstance(pair, tuple) and [type(part) for part in pair] == [Dataset, Dataset]):
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, Dataset) for part in pair)):
             raise ValueError(f"{source.name} must return a training and a test Dataset, but returned {_short(pair)}")
         train, test = pair
         check_pair(train, test, source.name)

@@ -59,7 +59,7 @@ def ending_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
 
     def end() -> None:
         say()
-        os._exit(_told(INTERRUPTED))
+        os._exit(_exit_code(INTERRUPTED))
 
     def interrupt(*_: object) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -120,9 +120,9 @@ def launched_by_the_first_rank() -> bool:
 
 def leave(code: int) -> NoReturn:
     """End this rank with an exit code, if it is this rank's to tell."""
-    raise SystemExit(_told(code)) from None
+    raise SystemExit(_exit_code(code)) from None
 
 
-def _told(code: int) -> int:
+def _exit_code(code: int) -> int:
     """Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0."""
     return 0 if launched_by_the_first_rank() else code

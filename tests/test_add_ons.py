@@ -9,7 +9,7 @@ import torch
 from problems import classification, distances, federation, hard, round_after_round
 
 from fl_lightning import Algorithm, Stacked, TermError, catalogue
-from fl_lightning.add_ons import PARTS, AddOn, ascents, perturbations, servers, starts
+from fl_lightning.add_ons import PARTS, AddOn, ascents, origins, perturbations, servers
 from fl_lightning.terms import Clip
 
 C = catalogue
@@ -37,7 +37,7 @@ PERTURB = {
 }
 ASCENT = {"own": ascents.own(), "neighbour": ascents.neighbour(), "fusion": ascents.fusion(carry=True)}
 ASCENDING = {"sam", "asam", "smoo", "toga"}
-START = {"received": starts.received(), "relaxed": starts.relaxed()}
+START = {"received": origins.received(), "relaxed": origins.relaxed()}
 SERVER = {
     "mean": servers.mean(),
     "momentum": servers.momentum(),
@@ -128,7 +128,7 @@ def test_executors_agree_on_combinations(choice: Choice) -> None:
     assert max(distances(one_by_one, together).values()) <= 1e-10
 
 
-P, A, ST, SE = perturbations, ascents, starts, servers
+P, A, ST, SE = perturbations, ascents, origins, servers
 NAMED = {
     "fedsam": (UNIFORM, [P.sam(0.2)], C.fedsam(0.2)),
     "fedasam": (C.fedavg(), [P.asam()], C.fedasam()),

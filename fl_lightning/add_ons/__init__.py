@@ -4,10 +4,10 @@
 paper tried it or not. What cannot be combined is refused with the reason.
 """
 
-from fl_lightning.add_ons import ascents, perturbations, servers, starts
+from fl_lightning.add_ons import ascents, origins, perturbations, servers
 from fl_lightning.add_ons.add_on import AddOn
 
-PARTS = {"perturb": perturbations, "ascent": ascents, "origin": starts, "server": servers}
+PARTS = {"perturb": perturbations, "ascent": ascents, "origin": origins, "server": servers}
 """The options, in the order in which they are added: the module's functions are the choices, the first the default."""
 
 __all__ = ["PARTS", "AddOn"]
