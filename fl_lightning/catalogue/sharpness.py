@@ -104,7 +104,7 @@ def fedsmoo(
 
     Args:
         rho: Radius of the perturbation.
-        lam: Multiplier of the proximal term and the dual (0.01 on CIFAR-100).
+        lam: Multiplier of the proximal term and the dual.
         consensus: Clients report mu_i less their last perturbation (paper), or mu_i (released code).
         prox_clip: Let clipping see the whole pull, or, as the released code, only the half `h_i - w^t`.
     """
