@@ -14,10 +14,11 @@ from PIL import Image
 from torch.distributed.run import get_args_parser
 
 from fl_lightning import Dataset, algorithms
-from fl_lightning.__main__ import main, markdown
+from fl_lightning.__main__ import main
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
+from fl_lightning.overview import overview
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -100,9 +101,13 @@ def test_the_commands_with_python(
             assert stop.value.code == 0
         else:
             run_here(recipe, arguments, monkeypatch)
+    (compare,) = (shlex.split(c)[1:] for c in COMMANDS if c.startswith("fl-lightning compare "))
+    main(compare)
     shown = capsys.readouterr().out
     for said in ("--algorithm.reference", "round 20/20", "round 40/40", "rho 0.05: test accuracy"):
         assert said in shown
+    assert "| fedtoga | 2 | 40 " in shown, "the table of runs/digits"
+    assert (workplace / "curves.png").is_file()
 
 
 def test_make_targets_are_run_by_ci() -> None:
@@ -110,10 +115,8 @@ def test_make_targets_are_run_by_ci() -> None:
     targets = [c for c in COMMANDS if c.startswith("make ")]
     assert targets == ["make demo", "make test"]
     assert all(target in ci for target in targets)
-    known = [
-        c for c in COMMANDS if c.startswith(("fabric run recipes/", "python recipes/", "make ", "fl-lightning list"))
-    ]
-    assert known == COMMANDS, "every command is run by one of these tests"
+    run = "fabric run recipes/", "python recipes/", "make ", "fl-lightning list", "fl-lightning compare "
+    assert [c for c in COMMANDS if c.startswith(run)] == COMMANDS, "every command is run by one of these tests"
 
 
 def fabric_run(*arguments: str, cwd: Path) -> str:
@@ -151,7 +154,8 @@ def test_the_snippet_for_lightning_wraps_the_optimizer() -> None:
 
 
 def test_the_table_of_algorithms_is_what_the_terms_cost() -> None:
-    assert markdown() in README, f"the README's table should read\n\n{markdown()}"
+    table = overview().markdown()
+    assert table in README, f"the README's table should read\n\n{table}"
 
 
 @pytest.mark.parametrize("to_a_terminal", [False, True])

@@ -1,0 +1,77 @@
+"""`fl-lightning compare`: runs as a table and as curves."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from fl_lightning.report.comparison import Comparison
+from fl_lightning.report.figure import curves
+from fl_lightning.report.run import found
+from fl_lightning.report.score import BEST, LAST, TAIL
+from fl_lightning.report.table import Table, across_table, scores_table
+from fl_lightning.sentences import fail
+
+SCORES = {"last": LAST, "best": BEST, "tail": TAIL}
+FORMATS = {"markdown": Table.markdown, "latex": Table.latex}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(message)
+
+
+def compare(argv: Sequence[str]) -> None:
+    """Print the table that `argv` asks for, and draw the figure."""
+    parser = _Parser("fl-lightning compare", description=__doc__, allow_abbrev=False)
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or folders under which runs lie")
+    parser.add_argument(
+        "--target",
+        type=_percent,
+        action="append",
+        default=[],
+        metavar="PERCENT",
+        help="also tell after how many rounds and megabytes this test accuracy was reached; may be given several times",
+    )
+    parser.add_argument(
+        "--across", metavar="OPTION", help="one column, and in the figure one panel, for each value of this option"
+    )
+    parser.add_argument(
+        "--score",
+        choices=SCORES,
+        default="tail",
+        help="what the table across an option holds: the last test accuracy, the best, or the mean of the last ten "
+        "evaluations (default: tail)",
+    )
+    parser.add_argument("--format", choices=FORMATS, help="instead of a table for the terminal")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw curves into this .png, .pdf or .svg")
+    parser.add_argument("--curve", default="test/accuracy", metavar="TAG", help="of what (default: test/accuracy)")
+    asked = parser.parse_args(argv)
+    try:
+        comparison = Comparison.of(found(asked.runs))
+        table = (
+            across_table(comparison, asked.across, SCORES[asked.score])
+            if asked.across
+            else scores_table(comparison, asked.target)
+        )
+        if asked.figure:
+            curves(comparison, asked.curve, asked.across).savefig(asked.figure)
+    except (ValueError, OSError) as error:
+        fail(str(error))
+    if asked.format:
+        print(FORMATS[asked.format](table))
+    else:
+        table.show()
+    for note in comparison.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _percent(text: str) -> float:
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = 0.0
+    if not 1 <= percent <= 100:
+        raise argparse.ArgumentTypeError(f"give a percentage from 1 to 100, such as 80, not {text!r}")
+    return percent
