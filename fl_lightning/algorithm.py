@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import torch
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.mistakes import blame, check_message, check_term, returned
-from fl_lightning.oracle import Loss, Oracle
+from fl_lightning.mistakes import blame, blame_silence, check_message, check_term, returned
+from fl_lightning.oracle import Loss, ModelError, Oracle, Pass
 from fl_lightning.personal import Predict, from_logits
-from fl_lightning.term import States, Term, View
+from fl_lightning.term import States, Term, TermError, View
 from fl_lightning.vector import Layout
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
@@ -23,10 +23,10 @@ Facts = Mapping[str, Any]
 """What a view tells besides states (see `View`)."""
 
 
-def trial_facts(layout: Layout, w: Tensor) -> dict[str, Any]:
-    """Facts of a made-up visit, to run hooks outside a round."""
-    one = w.new_ones(())
-    own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one}
+def trial_facts(layout: Layout, w: Tensor, classes: int = 10) -> dict[str, Any]:
+    """Facts of a made-up visit, to run hooks outside a round; the client holds one sample of each class."""
+    one, labels = w.new_ones(()), w.new_ones(classes)
+    own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one, "labels": labels}
     run = {"share": 0.5, "expected": 0.5, "round": 1, "rounds": 2, "nominal": 1.0, "layout": layout}
     return {"anchor": w, **run, **own}
 
@@ -67,8 +67,12 @@ class Fold:
     def __call__(self, w: Tensor) -> Tensor:
         """The term's direction at `w`."""
         with blame(self.term, "gradient", w, *self.view._given):
-            direction = self.term.gradient(self.inner, w, self.view)
+            direction = self.term.gradient(_Asked(self.inner, self.term, self.view), w, self.view)
         return returned(direction, w, self.term, "gradient")
+
+    def loss(self, w: Tensor) -> Tensor:
+        """The loss of the oracle inside."""
+        return self.inner.loss(w)
 
     def of(self, loss: Loss, *taps: str) -> "Fold":
         """The same term applied to the oracle of another loss."""
@@ -77,6 +81,45 @@ class Fold:
     def part(self, index: int, count: int) -> "Fold":
         """The same term applied to the oracle of a part of the batch."""
         return Fold(self.term, self.view, self.inner.part(index, count))
+
+
+class _Asked:
+    """An oracle in the hands of a term, whose losses name the term, assign no state and ask no oracle."""
+
+    def __init__(self, oracle: Oracle, term: Term, view: View):
+        self.oracle, self.term, self.view = oracle, term, view
+
+    def __call__(self, w: Tensor) -> Tensor:
+        self._check_free("oracle(w)")
+        return self.oracle(w)
+
+    def loss(self, w: Tensor) -> Tensor:
+        self._check_free("oracle.loss(w)")
+        return self.oracle.loss(w)
+
+    def of(self, loss: Loss, *taps: str) -> "_Asked":
+        return _Asked(self.oracle.of(self._named(loss), *taps), self.term, self.view)
+
+    def part(self, index: int, count: int) -> "_Asked":
+        return _Asked(self.oracle.part(index, count), self.term, self.view)
+
+    def _named(self, loss: Loss) -> Loss:
+        @wraps(loss)
+        def named(b: Pass) -> Tensor:
+            with blame(self.term, "gradient's loss"), self.view._evaluating():
+                try:
+                    return loss(b)
+                except ModelError as error:
+                    raise ModelError(f"in {type(self.term).__name__}.gradient's loss, {error}") from error
+
+        return named
+
+    def _check_free(self, asked: str) -> None:
+        if self.view._in_loss:
+            raise TermError(
+                f"{type(self.term).__name__}.gradient's loss asks for {asked}, but a loss looks at its own pass only: "
+                "b.at(w) is the same batch at other weights, and b.at(w).loss the loss there"
+            )
 
 
 class Algorithm:
@@ -183,7 +226,7 @@ class Algorithm:
         """The update that the server's optimizer gets, and the server's states."""
         views = [View(term, "update", facts, mine) for term, mine in zip(self.terms, shared, strict=True)]
         for term, mean, view in zip(self.terms, means, views, strict=True):
-            with blame(term, "update", delta, *tree_leaves(mean), *view._given):
+            with blame(term, "update", delta, *tree_leaves(mean), *view._given), blame_silence(term, mean):
                 updated = term.update(delta, mean, view)
             delta = returned(updated, delta, term, "update")
         return delta, [view._states() for view in views]

@@ -46,7 +46,7 @@ class Cost:
 
 
 class _Stub:
-    """An oracle that answers a random vector and counts how often it is asked."""
+    """An oracle that answers random gradients, which it counts, and random positive losses."""
 
     def __init__(self, seed: int = 0):
         self.calls, self.random = 0, torch.Generator().manual_seed(seed)
@@ -54,6 +54,9 @@ class _Stub:
     def __call__(self, w: Tensor) -> Tensor:
         self.calls += 1
         return torch.randn(w.shape, generator=self.random).to(w) + 0 * w.sum()  # a gradient at NaN is NaN
+
+    def loss(self, w: Tensor) -> Tensor:
+        return (1 + torch.rand((), generator=self.random)).to(w) + 0 * w.sum()
 
     def of(self, loss: Loss, *taps: str) -> "_Stub":
         return self
@@ -101,8 +104,8 @@ class _Visit:
 class _Trial:
     """A made-up visit, from random states: start, one step, report; and what the server does with it."""
 
-    def __init__(self, algorithm: Algorithm, layout: Layout, w: Tensor):
-        self.algorithm, self.layout = algorithm, layout
+    def __init__(self, algorithm: Algorithm, layout: Layout, w: Tensor, classes: int):
+        self.algorithm, self.layout, self.classes = algorithm, layout, classes
         random = torch.Generator().manual_seed(1)
 
         def begun(term: Term, lifetime: str) -> States:
@@ -118,7 +121,7 @@ class _Trial:
     ) -> _Visit:
         """Let the client see `first` where it starts and `later` afterwards; multiply its progress by `moved`."""
         first, later, oracle = first or self.told, later or self.told, _Stub()
-        facts = trial_facts(self.layout, first.model) | {"rounds": rounds}
+        facts = trial_facts(self.layout, first.model, self.classes) | {"rounds": rounds}
         del facts["origin"]
         origin, begun = self._hook("start", first.model, facts, self.states, first.states)
         here = torch.zeros_like(origin) if origin.isnan().any() else origin  # what follows is not of interest then
@@ -176,17 +179,17 @@ class _Trial:
         return model * visit.progress.numel() + sum(m.numel() for _, m in own), names
 
 
-def cost(algorithm: Algorithm, layout: Layout, w: Tensor) -> Cost:
-    """Count what `algorithm` sends, keeps and computes for a model like `w`.
+def cost(algorithm: Algorithm, layout: Layout, w: Tensor, classes: int = 10) -> Cost:
+    """Count what `algorithm` sends, keeps and computes for a model like `w` and data of so many classes.
 
     Raises:
         TermError: If a term makes a mistake that shows in a made-up round, such as changing a tensor in place.
     """
     for term in algorithm.terms:  # each alone, so that an error names it
-        alone = _Trial(Algorithm(term), layout, w)
+        alone = _Trial(Algorithm(term), layout, w, classes)
         alone.run()
         alone.personal()
-    trial = _Trial(algorithm, layout, w)
+    trial = _Trial(algorithm, layout, w, classes)
     up, sends = trial.uplink()
     down, receives = trial.downlink()
     return Cost(

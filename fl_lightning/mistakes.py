@@ -172,8 +172,10 @@ def blame(term: Term, hook: str, *given: Tensor) -> Iterator[None]:
         raise TermError(
             f"{where} decides by the value of a tensor, which cannot be compiled (all numbers of the view are tensors "
             "then): instead of `if` write torch.where, or (v.round < 3) * a + (v.round >= 3) * b, which is the same "
-            "compiled or not; or train without --compile"
+            "compiled or not, instead of F.one_hot a comparison with torch.arange; or train without --compile"
         ) from error
+    except StopIteration as error:  # which Python would take for the end of the clients
+        raise TermError(f"{where} ends with StopIteration: a next() found nothing left") from error
     except RuntimeError as error:
         mend = next((mend for said, mend in AT_ONCE.items() if said in str(error)), None)
         if mend is None:
@@ -186,3 +188,17 @@ def blame(term: Term, hook: str, *given: Tensor) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"raised in {where}")
         raise
+
+
+@contextmanager
+def blame_silence(term: Term, mean: Any) -> Iterator[None]:
+    """Let an exception in `update` say so where it got no mean, because `report` returned nothing."""
+    try:
+        yield
+    except (TypeError, IndexError, ValueError, AttributeError) as error:
+        if tree_leaves(mean):
+            raise
+        raise TermError(
+            f"{type(term).__name__}.update failed ({type(error).__name__}: {first_sentence(error)}), and its mean is "
+            "empty because clients report nothing: let `report` return what the server needs"
+        ) from error

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +34,23 @@ class Network(Protocol):
         ...
 
 
+class Seen(dict[str, tuple[Any, Any]]):
+    """`(input, output)` of each submodule that was observed, by name."""
+
+    def __init__(self, taps: tuple[str, ...]):
+        super().__init__()
+        self.taps = taps
+
+    def __missing__(self, name: str) -> tuple[Any, Any]:
+        if name in self.taps:
+            raise ModelError(f"b.seen[{name!r}] shows nothing, because this model's forward does not call {name!r}")
+        named = ", ".join(map(repr, self.taps)) or "none"
+        raise ModelError(
+            f"b.seen[{name!r}] is not observed: name the submodule beside the loss, as in oracle.of(loss, {name!r}); "
+            f"named so far: {named}"
+        )
+
+
 class Pass:
     """One forward pass of one mini-batch: what a loss may look at.
 
@@ -45,16 +64,26 @@ class Pass:
 
     def __init__(self, network: Network, x: Tensor, y: Tensor, taps: tuple[str, ...]):
         self.x, self.y = x, y
-        self.loss: Tensor = x.new_zeros(())
         self.earlier: Sequence[Loss] = ()
         self._network, self._taps = network, taps
         with tapped(network.module, taps) as self.seen:
             self.out = network.forward(x)
 
-    def at(self, w: Tensor) -> "Pass":
-        """The same batch through the same network with weights `w`: no gradient, running statistics as received."""
+    @cached_property
+    def loss(self) -> Tensor:
+        """The loss so far: `objective` sets it, of a pass at other weights it is computed when it is read."""
         with torch.no_grad():
-            return Pass(self._network.at(w), self.x, self.y, self._taps)
+            return objective(self, self.earlier)[0] if self.earlier else self.x.new_zeros(())
+
+    def at(self, w: Tensor) -> "Pass":
+        """The same batch through the same network with weights `w`: no gradient, running statistics as received.
+
+        `loss` is the loss so far at `w`, computed if it is read.
+        """
+        with torch.no_grad():
+            there = Pass(self._network.at(w), self.x, self.y, self._taps)
+        there.earlier = self.earlier
+        return there
 
     def top(self, e: Tensor, fixed: bool = False) -> "Pass":
         """The same features through the head alone, its weights displaced by `e`, a vector like the model.
@@ -76,10 +105,12 @@ class Pass:
                 "the model does: name another submodule in the model's attribute `head`, or perturb all or the body"
             )
         displaced = object.__new__(Pass)
-        displaced.__dict__.update(self.__dict__, seen=dict(self.seen))
+        displaced.__dict__.update(self.__dict__, seen=copy(self.seen))
         displaced.out = self._network.top(features.detach() if fixed else features, e, fixed)
         displaced.seen[head] = features, displaced.out
-        if not fixed:
+        if fixed:
+            displaced.loss = self.loss
+        else:
             objective(displaced, self.earlier)
         return displaced
 
@@ -89,10 +120,18 @@ Loss = Callable[[Pass], Tensor]
 
 
 class Oracle(Protocol):
-    """`oracle(w)` is the gradient at `w`; `of` and `part` make other oracles of it."""
+    """`oracle(w)` is the gradient at `w`, `oracle.loss(w)` the loss; `of` and `part` make other oracles of it."""
 
     def __call__(self, w: Tensor) -> Tensor:
         """The gradient at `w`, a vector like `w`. It cannot be differentiated again."""
+        ...
+
+    def loss(self, w: Tensor) -> Tensor:
+        """The loss at `w` on this batch, 0-dim, for one more forward pass; with `of` and `part`, of what they made.
+
+        No gradient flows through it, dropout draws the masks of the gradient, and running statistics do not move. What
+        inner terms do to the gradient is not in it.
+        """
         ...
 
     def of(self, loss: Loss, *taps: str) -> "Oracle":
@@ -112,12 +151,14 @@ class Question:
         losses: Further losses after the task's.
         taps: The submodules they observe.
         index, count: Which of how many parts of the batch.
+        loss_only: Whether the loss is the answer, not its gradient.
     """
 
     losses: tuple[Loss, ...] = ()
     taps: tuple[str, ...] = ()
     index: int = 0
     count: int = 1
+    loss_only: bool = False
 
     def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The asked part of a batch, interleaved; where a batch is smaller than `count`, parts share samples."""
@@ -132,7 +173,7 @@ PLAIN = Question()
 
 
 class Evaluations:
-    """The innermost oracle: asks `evaluate(w, question)` for every gradient."""
+    """The innermost oracle: asks `evaluate(w, question)` for every gradient, and for every loss."""
 
     def __init__(self, evaluate: Callable[[Tensor, Question], Tensor], question: Question = PLAIN):
         self.evaluate, self.question = evaluate, question
@@ -140,6 +181,10 @@ class Evaluations:
     def __call__(self, w: Tensor) -> Tensor:
         """The gradient at `w`."""
         return self.evaluate(w, self.question)
+
+    def loss(self, w: Tensor) -> Tensor:
+        """The loss at `w`, in the model's dtype."""
+        return self.evaluate(w, replace(self.question, loss_only=True)).to(w)
 
     def of(self, loss: Loss, *taps: str) -> "Evaluations":
         """The oracle of another loss on the same batch."""
@@ -162,8 +207,8 @@ def objective(b: Pass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
         ModelError: If a loss is not one number.
     """
     values = []
+    b.earlier = ()
     for i, loss in enumerate(losses):
-        b.earlier = losses[:i]
         b.loss = loss(b)
         if not isinstance(b.loss, Tensor) or b.loss.ndim:
             is_tensor, of_term = isinstance(b.loss, Tensor), getattr(loss, "__qualname__", loss)
@@ -173,13 +218,14 @@ def objective(b: Pass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
                 "a 0-dim tensor such as the mean over the batch"
             )
         values.append(b.loss)
+        b.earlier = losses[: i + 1]
     return values[-1], values[0]
 
 
 @contextmanager
-def tapped(module: nn.Module, names: tuple[str, ...]) -> Iterator[dict[str, tuple[Any, Any]]]:
+def tapped(module: nn.Module, names: tuple[str, ...]) -> Iterator[Seen]:
     """Record input and output of submodules during one forward pass; no change to the model, works under vmap."""
-    seen: dict[str, tuple[Any, Any]] = {}
+    seen = Seen(names)
 
     def record(name: str) -> Callable[..., None]:
         return lambda _module, inputs, output: seen.__setitem__(name, (inputs[0], output))

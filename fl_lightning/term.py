@@ -4,7 +4,8 @@ A term turns one gradient oracle into another. It sees flat vectors only: no ran
 client axis (the Stacked executor adds that one with `vmap`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,11 +44,14 @@ def received(first: Tensor, now: Tensor) -> Tensor:
 COMMON = "anchor", "share", "expected", "round", "rounds", "nominal", "layout"
 """What a view tells of the round, on the server too."""
 
-OWN = "origin", "steps", "epochs", "span", "size", "weight"
+OWN = "origin", "steps", "epochs", "span", "size", "weight", "labels"
 """What it tells of one client's visit."""
 
 FACTS = {*COMMON, *OWN}
 """What a view tells besides states; no state can have such a name."""
+
+INSTEAD = {"lr": ("span", "the steps of a visit may differ in it; v.span / v.steps is their mean, of plain SGD")}
+"""What is asked for and not told: the fact that tells it, and how."""
 
 
 def begin(declared: Mapping[str, Begin], first: Tensor, now: Tensor, of: str = "") -> States:
@@ -88,6 +92,8 @@ class View:
         size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
         weight: Aggregation weight times the cohort's size, 0-dim: 1 on average, unless clients are skipped. Whoever
             weighs a message reports v.weight too, which costs nothing, and divides by its mean (see `Normalize`).
+        labels: How many samples of each class it holds, (classes,), in the model's dtype; some are 0. A loss calibrated
+            to them is F.cross_entropy(b.out + v.labels.clamp(min=1).log(), b.y).
         share (s): Size of the cohort over the number of clients, M / N.
         expected (s): What share is expected to be: the probability of taking part in a round, its mean over clients.
         nominal (s): K eta_0 of FedDC's code: the span of a client of mean size at the first round's learning rate.
@@ -103,11 +109,14 @@ class View:
         """`states` are those that may be assigned, `others` those that may only be read."""
         self.__dict__.update(facts, **others, **states)
         self.__dict__["_where"] = f"{type(term).__name__}.{hook}"
-        self.__dict__["_mine"] = tuple(states)
+        self.__dict__["_mine"], self.__dict__["_in_loss"] = tuple(states), False
         self.__dict__["_given"] = (facts["anchor"], *others.values(), *states.values())
 
     def __getattr__(self, name: str) -> Any:
         known = ", ".join(sorted(k for k in self.__dict__ if not k.startswith("_")))
+        fact, told = INSTEAD.get(name, ("", ""))
+        if fact in self.__dict__:
+            raise TermError(f"{self._where} reads v.{name}, which does not exist: {told}. It can read: {known}")
         raise TermError(
             f"{self._where} reads v.{name}, which does not exist there. It can read: {known}. "
             f"Declare a state of your own as client, server or local = {{'{name}': zeros}}; what one client knows "
@@ -115,6 +124,11 @@ class View:
         )
 
     def __setattr__(self, name: str, value: Tensor) -> None:
+        if self._in_loss:
+            raise TermError(
+                f"{self._where}'s loss assigns v.{name}, but a loss may only look: assign it in {self._where} itself, "
+                f"where oracle.loss(w) tells the loss, as in v.{name} = v.{name} + oracle.loss(w)"
+            )
         if name not in self._mine:
             allowed = ", ".join(self._mine) or "no state"
             raise TermError(
@@ -133,6 +147,15 @@ class View:
 
     def _states(self) -> States:
         return {name: self.__dict__[name] for name in self._mine}
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """While one of the term's losses is evaluated, which may assign nothing."""
+        outer, self.__dict__["_in_loss"] = self._in_loss, True
+        try:
+            yield
+        finally:
+            self.__dict__["_in_loss"] = outer
 
 
 class Term:
@@ -164,7 +187,10 @@ class Term:
         return w
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        """The direction of one local step at `w`; may call the oracle elsewhere, or twice, or not at all."""
+        """The direction of one local step at `w`; may call the oracle elsewhere, or twice, or not at all.
+
+        `oracle.loss(w)` tells the loss, `oracle.of(loss)` is the oracle of another one (see `fl_lightning.oracle`).
+        """
         return oracle(w)
 
     def report(self, w: Tensor, v: Any) -> Any:

@@ -173,6 +173,26 @@ def test_only_what_the_other_side_cannot_know_is_counted() -> None:
     assert (c.uplink, c.downlink, c.client_state, c.server_state) == (2 * d + 1, 2 * d, 1, 2 * d)
 
 
+@dataclass(frozen=True)
+class Fair(Term):
+    """Weighs clients by a power of their loss, and tells it and the labels that they hold."""
+
+    local = {"F": scalar}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        v.F = v.F + (oracle.loss(w) + oracle.part(0, 2).of(lambda b: 2 * b.loss).loss(w)).sqrt()
+        return oracle(w) * v.F.log()
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        return v.F, v.labels
+
+
+def test_asking_for_the_loss_is_no_gradient_and_needs_no_more_than_the_model() -> None:
+    c = cost_of(Algorithm(Fair()))
+    assert (c.gradients, c.uplink, c.downlink) == (1, D + 1 + 3, D)
+    assert c.sends == ("model", "Fair")
+
+
 def test_counting_costs_does_not_touch_the_global_generator() -> None:
     layout = Layout(classifier())
     w = torch.zeros(layout.size)

@@ -13,12 +13,14 @@ import pytest
 import torch
 from problems import EVERY_ALGORITHM, classification, classifier, convolutional, federation, hard
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from fl_lightning import Fastest, Federation, Sequential, Stacked
+from fl_lightning import Algorithm, Fastest, Federation, Sequential, Stacked, Term, scalar
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor
+from fl_lightning.oracle import Oracle
 from fl_lightning.term import begin
 from fl_lightning.training import train
 from fl_lightning.vector import Layout
@@ -88,6 +90,25 @@ def no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_waits_for_the_device_in_a_round_of(name: str, executor: Callable[..., Executor]) -> None:
     clients = classification(EVEN, batch_size=6, steps=2)
     run = to_device(federation(hard(EVERY_ALGORITHM[name]), executor=executor, clients=clients))
+    assert run_unread(run, [0, 1, 2, 4]).is_meta
+
+
+class Calibrated(Term):
+    """With what a view and an oracle tell besides: the labels that a client holds, and losses."""
+
+    local = {"F": scalar}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        v.F = v.F + oracle.loss(w)
+        return oracle.of(lambda b: cross_entropy(b.out + v.labels.log1p(), b.y) * b.at(v.anchor).loss)(w)
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        return v.F, v.labels
+
+
+@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+def test_nor_for_labels_and_losses(executor: Callable[..., Executor]) -> None:
+    run = to_device(federation(hard(Algorithm(Calibrated())), executor=executor))
     assert run_unread(run, [0, 1, 2, 4]).is_meta
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from fl_lightning import Algorithm, ModelError, Term
 from fl_lightning.executors.visit import Weighted
 from fl_lightning.oracle import Oracle, Pass, Question
-from fl_lightning.terms import HeadSOL, Neighbour, Proximal
+from fl_lightning.terms import SOL, HeadSOL, Neighbour, Proximal
 from fl_lightning.vector import Layout, unit
 
 X, Y = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.arange(6) % 3
@@ -70,6 +70,23 @@ def with_squares(b: Pass) -> Tensor:
     return b.loss + b.out.square().mean()
 
 
+def test_an_oracle_tells_the_loss_of_what_it_is_the_oracle_of() -> None:
+    module = network()
+    oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
+
+    def loss(x: Tensor, y: Tensor, squares: bool) -> Tensor:
+        out = functional_call(module, Layout(module).named(w - 1), (x,))
+        return F.cross_entropy(out, y) + squares * out.square().mean()
+
+    for asked, expected in [
+        (oracle, loss(X, Y, squares=False)),
+        (oracle.of(with_squares), loss(X, Y, squares=True)),
+        (oracle.part(1, 2), loss(X[1::2], Y[1::2], squares=False)),
+        (oracle.part(1, 2).of(with_squares), loss(X[1::2], Y[1::2], squares=True)),
+    ]:
+        torch.testing.assert_close(asked.loss(w - 1), expected.detach())
+
+
 ASKED = {"of": lambda oracle: oracle.of(with_squares), "part": lambda oracle: oracle.part(1, 2)}
 asked = pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
 
@@ -110,6 +127,30 @@ def test_a_neighbour_answers_for_the_oracles_that_its_term_makes(ask: Any, fusio
     torch.testing.assert_close(direction, ask(oracle)(w + 0.5 * unit(along)))
 
 
+@dataclass(frozen=True)
+class Losses(Term):
+    """Writes down the losses that the oracle tells, and asks twice for a gradient."""
+
+    log: list[Tensor]
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        self.log.extend([oracle.loss(w), oracle.part(1, 2).loss(w), oracle.of(with_squares).loss(w)])
+        return oracle(oracle(w))
+
+
+def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none() -> None:
+    log = list[Tensor]()
+    term = Losses(log)
+    _, oracle, w = direction_of(Proximal(0.5), term)
+    expected = [oracle.loss(w), oracle.part(1, 2).loss(w), oracle.of(with_squares).loss(w)]
+    direction_of(Neighbour(term), R=torch.zeros_like(w))
+    direction_of(SOL(term))
+    squares = oracle.of(lambda b: b.out.square().mean()).loss(w)
+    zero = torch.zeros_like(squares)
+    for i, one in enumerate([*expected, *expected, zero, zero, squares]):
+        torch.testing.assert_close(log[i], one, rtol=0, atol=1e-12)
+
+
 # --------------------------------------------------------------------------------------------- the head displaced alone
 
 
@@ -130,6 +171,21 @@ def test_a_displaced_head_is_the_model_whose_head_is_displaced() -> None:
         torch.testing.assert_close(passed(module).top(e, fixed).out, expected)
     loss_so_far = 2 * F.cross_entropy(expected, Y) + expected.sum()
     torch.testing.assert_close(passed(module).top(e).loss, loss_so_far)
+
+
+def test_at_other_weights_a_displaced_head_has_its_loss_there_too() -> None:
+    module = network()
+    layout = Layout(module)
+    w, e = layout.read(module) + 1, layout.mask("2.", layout.read(module))
+    elsewhere = passed(module).at(w)
+    for vector, loss in [
+        (w, elsewhere.loss),
+        (w + e, elsewhere.top(e).loss),
+        (w + 2 * e, elsewhere.top(e).top(2 * e).loss),
+    ]:
+        out = functional_call(module, layout.named(vector), (X,))
+        torch.testing.assert_close(loss, 2 * F.cross_entropy(out, Y).detach() + out.detach().sum())
+    assert passed(module).at(w).top(e, fixed=True).loss == elsewhere.loss
 
 
 def test_a_fixed_head_has_a_gradient_with_respect_to_the_displacement_only() -> None:

@@ -1,5 +1,6 @@
 """Losses of a user's own: added, replaced, of features and of other models."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,11 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Sequential, Stacked, Term
+from fl_lightning import Algorithm, Sequential, Stacked, Term, scalar
 from fl_lightning.oracle import ModelError, Oracle, Pass
+from fl_lightning.terms import Proximal
 
 STACKED = partial(Stacked, width=3)
 BOTH = pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
+TRACED = {f"traced, {width} at once": partial(Stacked, width=width, compiled=5) for width in (1, 2)}
+ALL = {"sequential": Sequential, "stacked": STACKED, **TRACED}
+ON_ALL = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,14 @@ class Teacher(Term):
 
 
 @dataclass(frozen=True)
+class Harder(Term):
+    """Adds the more to the loss, the higher it is at the received model."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle.of(lambda b: b.loss + b.at(v.anchor).loss * b.out.square().mean())(w)
+
+
+@dataclass(frozen=True)
 class Smoothed(Term):
     """Replaces the loss."""
 
@@ -59,7 +72,7 @@ class Smoothed(Term):
         return oracle.of(lambda b: F.cross_entropy(b.out, b.y, label_smoothing=0.3))(w)
 
 
-OWN_LOSSES = [SmallOutputs(), SmallFeatures(), Teacher()]
+OWN_LOSSES = [SmallOutputs(), SmallFeatures(), Teacher(), Harder()]
 
 
 def one_step(*terms: Term, executor: Any = Sequential, start: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
@@ -186,3 +199,76 @@ def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, execu
 
     with pytest.raises(ModelError, match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}; .* one number"):
         one_step(SmallOutputs(), Mistaken(), executor=executor)
+
+
+# ------------------------------------------------------------------------------------- what a loss is, and is elsewhere
+
+
+@BOTH
+def test_the_loss_at_other_weights_is_the_loss_so_far_there_and_a_constant(executor: Any) -> None:
+    """What an outer term adds is in it already; at the first step the other weights are the client's own."""
+    before, after, (x, y) = one_step(Harder(), SmallOutputs(), executor=executor)
+
+    def loss(A: Tensor, a: Tensor, B: Tensor, b: Tensor) -> Tensor:
+        out = (x @ A.T + a).tanh() @ B.T + b
+        so_far = F.cross_entropy(out, y) + out.square().mean()
+        return so_far + so_far.detach() * out.square().mean()
+
+    torch.testing.assert_close(before - after, by_hand(before, loss), rtol=0, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Told(Term):
+    """Tells the server the mean over clients and steps of a loss, by which the server's step is weighed."""
+
+    ask: Callable[[Oracle, Tensor], Tensor]
+    local = {"F": scalar}
+    server = {"F_mean": scalar}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        v.F = v.F + self.ask(oracle, w) / v.steps
+        return oracle(w)
+
+    def report(self, w: Tensor, v: Any) -> Tensor:
+        return v.F
+
+    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
+        v.F_mean = mean
+        return delta * mean.sqrt()
+
+
+@ON_ALL
+@pytest.mark.usefixtures("traces")
+def test_the_oracle_tells_the_loss_whose_gradient_it_takes(executor: Any) -> None:
+    """Dropout's masks included; BatchNorm's statistics and the training loss are as if nobody had asked."""
+    told = Told(lambda oracle, w: 0 * oracle.loss(2 * w) + oracle.loss(w))
+    run, plain = (federation(hard(Algorithm(*terms)), executor=executor) for terms in ([told], []))
+    metrics = run.train_round()
+    loss = plain.train_round()["train/loss"]
+    assert loss > 0.1
+    assert metrics["train/loss"] == pytest.approx(loss, abs=1e-12)
+    assert run.shared[0]["F_mean"].item() == pytest.approx(loss, abs=1e-12)
+    for name, buffer in plain.buffers.items():
+        torch.testing.assert_close(run.buffers[name], buffer, rtol=0, atol=1e-12)
+    assert run.cost.gradients == 1
+
+
+LOSSES_ASKED: dict[str, Callable[[Oracle, Tensor], Tensor]] = {
+    "elsewhere": lambda oracle, w: oracle.loss(2 * w),
+    "after a gradient": lambda oracle, w: 0 * oracle(w).sum() + oracle.loss(w),
+    "of another loss": lambda oracle, w: oracle.of(lambda b: b.loss.square()).loss(w),
+    "of a part": lambda oracle, w: oracle.part(0, 2).loss(w),
+}
+
+
+@pytest.mark.usefixtures("traces")
+@pytest.mark.parametrize("asked", LOSSES_ASKED)
+def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
+    algorithm = hard(Algorithm(Proximal(0.1), Told(LOSSES_ASKED[asked])))
+    even = {"clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)}  # two samples in a half, for BatchNorm
+    one_by_one = trained(algorithm, **even)
+    assert one_by_one.shared[1]["F_mean"] > 0.1
+    executors = {**ALL, "traced, all at once": partial(Stacked, width=6, compiled=4)}
+    for name, executor in executors.items():
+        apart = distances(one_by_one, trained(algorithm, executor=executor, **even))
+        assert max(apart.values()) <= 1e-10, name

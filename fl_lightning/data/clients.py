@@ -164,6 +164,10 @@ class ClientData:
         """(m, num_classes) int64 on the CPU: the rows of `class_counts` of these clients, counting no others."""
         return self.partition.subset(clients).histogram(self._labels, len(self.dataset.classes))
 
+    def label_counts(self, client: int) -> Tensor:
+        """(num_classes,) int64 on the CPU: the row of `class_counts` of this client, counting no others."""
+        return self._labels[self.partition[client]].bincount(minlength=len(self.dataset.classes))
+
     @cached_property
     def class_counts(self) -> Tensor:
         """(num_clients, num_classes) int64 on the CPU: how many samples of each class each client holds."""

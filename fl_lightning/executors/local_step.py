@@ -76,6 +76,8 @@ class LocalStep:
                 return total, (moved, task)
 
             with _blame_model():
+                if question.loss_only:
+                    return value(layout.split(w))[0]
                 gradients, (_, aside) = grad_and_value(value, has_aux=True)(layout.split(w))
             first.append(aside)
             return layout.flatten(gradients)

@@ -82,6 +82,8 @@ class Sequential(Executor):
             with self.autocast():
                 b = Pass(live, *question.batch(x, y), question.taps)
                 value, task = objective(b, (self.task, *question.losses))
+            if question.loss_only:
+                return value
             optimizer.zero_grad()  # frees the memory that backward then takes
             gradients = torch.autograd.grad(value, self.parameters, materialize_grads=True)
             self.w.grad = self.layout.flatten(gradients)

@@ -25,6 +25,10 @@ class Taskless:
         """Zero."""
         return torch.zeros_like(w)
 
+    def loss(self, w: Tensor) -> Tensor:
+        """Zero."""
+        return w.new_zeros(())
+
     def of(self, loss: Loss, *taps: str) -> Oracle:
         """The gradient of `loss`, to which the loss so far is zero."""
         return self.oracle.of(lambda b: torch.zeros_like(b.loss)).of(loss, *taps)

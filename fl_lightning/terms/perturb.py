@@ -140,6 +140,9 @@ class _Recalling:
         self.asked.append(self.oracle(w) if self.asked else self.first(self.oracle, w))
         return self.asked[-1]
 
+    def loss(self, w: Tensor) -> Tensor:
+        return self.oracle.loss(w)
+
     def of(self, loss: Loss, *taps: str) -> "_Recalling":
         return _Recalling(self.oracle.of(loss, *taps), self.first, self.asked)
 
