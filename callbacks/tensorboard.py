@@ -1,6 +1,7 @@
 """What TensorBoard shows beside the scalars: hyper-parameters and the partition."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,9 +9,13 @@ from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch.utils.tensorboard.summary import hparams
+from torch.utils.tensorboard.writer import FileWriter
 
 from fl_lightning.data import Partition
 from fl_lightning.federation import Federation
+
+SUFFIX = ".options"
+"""How the names of files with options end."""
 
 SHOWN_CLIENTS = 1000
 """About as many as the picture has columns of pixels."""
@@ -30,19 +35,26 @@ class TensorBoardPages:
         self.options, self.partition, self.y, self.classes = options, partition, y, classes
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Write both, on rank 0 of a run that begins."""
-        if not federation.fabric.is_global_zero or federation.round:
-            return
-        for logger in federation.fabric.loggers:
+        """On rank 0, write the options of every start anew, and the partition once."""
+        for logger in federation.fabric.loggers if federation.fabric.is_global_zero else ():
             if isinstance(logger, TensorBoardLogger):
-                simple = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.options.items()}
-                writer = logger.experiment._get_file_writer()
-                for summary in hparams(simple, {"test/accuracy": 0.0, "test/loss": 0.0, "train/loss": 0.0}):
-                    writer.add_summary(summary)
-                first = self.partition.subset(torch.arange(min(len(self.partition), SHOWN_CLIENTS)))
-                histogram = first.histogram(self.y, len(self.classes))
-                figure = partition_heat_map(histogram, self.classes, len(self.partition))
-                logger.experiment.add_figure("partition", figure, 0)
+                self._write_options(Path(logger.log_dir))
+                if not federation.round:
+                    first = self.partition.subset(torch.arange(min(len(self.partition), SHOWN_CLIENTS)))
+                    histogram = first.histogram(self.y, len(self.classes))
+                    figure = partition_heat_map(histogram, self.classes, len(self.partition))
+                    logger.experiment.add_figure("partition", figure, 0)
+
+    def _write_options(self, folder: Path) -> None:
+        """Into a file of their own, in place of an earlier one: TensorBoard takes the first options that it finds."""
+        earlier = list(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
+        simple = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.options.items()}
+        writer = FileWriter(str(folder), filename_suffix=SUFFIX)
+        for summary in hparams(simple, {"test/accuracy": 0.0, "test/loss": 0.0, "train/loss": 0.0}):
+            writer.add_summary(summary)
+        writer.close()
+        for file in earlier:
+            file.unlink()
 
 
 def partition_heat_map(histogram: torch.Tensor, classes: tuple[str, ...], of: int | None = None) -> Figure:

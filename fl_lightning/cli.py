@@ -22,6 +22,7 @@ from docstring_parser import parse as parse_docstring
 
 from fl_lightning.annotations import convert, is_option, metavar, nearest, shown
 from fl_lightning.configuration import read_files
+from fl_lightning.machine import is_first_rank
 from fl_lightning.sentences import fail
 
 
@@ -94,12 +95,13 @@ def parse(
     """
     argv = normalised(argv)
     config, tables = read_files(_values_of(argv, "--config"), {part.table for part in parts.values() if part.table})
-    named = {}
+    named, left = dict[str, str](), dict[str, str]()
     for name, part in parts.items():
-        configured, flagged = str(config.get(name, part.default)), last_value(argv, f"--{name}")
-        named[name] = _known(configured if flagged is None else flagged, part)
-        if named[name] != _known(configured, part):  # another function was chosen: the file's options are not its own
-            config = {key: value for key, value in config.items() if not key.startswith(f"{name}.")}
+        configured, flagged = _known(str(config.get(name, part.default)), part), last_value(argv, f"--{name}")
+        named[name] = configured if flagged is None else _known(flagged, part)
+        its = {key for key in config if key.startswith(f"{name}.")}
+        if its and name in config and named[name] != configured:  # the file's options are of another function
+            left[name], config = configured, {key: value for key, value in config.items() if key not in its}
     functions = {name: _function(name, part, named[name]) for name, part in parts.items()}
     own = [_from_field(f, group, defaults) for group in options for f in fields(group)]
     parts_options = {
@@ -140,6 +142,8 @@ def parse(
     for name, value in values.items():
         if value is Parameter.empty:
             fail(f"{every[name].flag} is needed: {every[name].help}")
+    for name in (name for name, group in parts_options.items() if group):
+        _tell_of_defaults(name, parts[name].table, named[name], tables.get(parts[name].table, {}), left, config)
     chosen = {
         name: Chosen(named[name], functions[name], {o.name.split(".", 1)[1]: values[o.name] for o in group})
         for name, group in parts_options.items()
@@ -238,7 +242,7 @@ def _row(
     for row, options in table.items():
         if row not in part.choices:
             fail(f"the configuration's {part.table}: there is no {name} {row!r}{nearest(row, part.choices)}")
-        if not isinstance(options or {}, Mapping):
+        if not isinstance({} if options is None else options, Mapping):
             fail(f"the configuration's {part.table}.{row} must map option names to values, but is {options!r}")
     for option in (table.get(choice) or {}).keys() & parts.keys():
         fail(f"the configuration's {part.table}.{choice} cannot choose {option}: give --{option} beside the file")
@@ -246,6 +250,23 @@ def _row(
         f"{name}.{option}" if f"{name}.{option}" in every else option: value
         for option, value in (table.get(choice) or {}).items()
     }
+
+
+def _tell_of_defaults(
+    name: str, table: str, choice: str, rows: Mapping[str, Any], left: Mapping[str, str], config: Mapping[str, Any]
+) -> None:
+    """Say that a choice has its own defaults, where the files have options for others alone."""
+    if not is_first_rank() or choice in rows or any(key.startswith(f"{name}.") for key in config):
+        return
+    if name in left:
+        print(f"the configuration's options are for {name} {left[name]}: {choice} has its own, or what flags say")
+    elif rows:
+        print(f"the configuration's {table} have no row for {choice}: it has its own defaults, or what flags say")
+
+
+def given(argv: Sequence[str]) -> set[str]:
+    """The options that a command line names, as YAML spells them."""
+    return {flag[2:].partition("=")[0].replace("-", "_") for flag in argv if flag.startswith("--")}
 
 
 def last_value(argv: Sequence[str], flag: str, alone: str | None = None) -> str | None:

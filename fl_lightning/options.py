@@ -38,7 +38,7 @@ class Options:
         clip: Largest norm of a local step's direction, without weight decay; none for no clipping.
         executor: Clients of a rank one after another, or several at once; auto is the former on a CPU and with
             --deterministic, else whichever proves faster on the GPU in the first rounds, as both have one result.
-        width: How many at once.
+        width: How many at once, where several are.
         compile: Compile the local step of a full batch: some seconds once, then fewer passes over
             memory and no Python in between. It pays for small networks and small batches, and needs a C++ compiler.
         evaluate_every: Rounds between evaluations of the global model.
@@ -92,6 +92,11 @@ class Options:
         check(self)
         if any(epochs < 1 for epochs in self.personalise or ()):
             raise ValueError(f"personalise is numbers of epochs of at least 1, not {min(self.personalise or ())}")
+        if self.finetune_lr is not None and not self.personalise:
+            raise ValueError(
+                "finetune_lr is the rate of the fine-tuning that --personalise asks for: give that too, as "
+                "--personalise 1,5, or --finetune-lr none"
+            )
         if self.state_memory is not None:
             bytes_of(self.state_memory)
 

@@ -11,8 +11,8 @@ from refusals import refused
 
 from fl_lightning import add_ons, catalogue, terms
 from fl_lightning.data import CropFlip, schemes
-from fl_lightning.experiment import _functions
 from fl_lightning.options import Options
+from fl_lightning.parts import functions
 
 ANY_SIGN = {"threshold", "gate_offset", "b"}
 GIVEN = {"y", "clients", "seed", "domains"}
@@ -39,9 +39,9 @@ def of_options() -> Iterator[list[str]]:
 def of_parts() -> Iterator[list[str]]:
     parts: dict[str, dict[str, Callable[..., Any]]] = {
         "algorithm": dict(catalogue.algorithms()),
-        "partition": _functions(schemes),
+        "partition": functions(schemes),
         "augment": {"crop_flip": CropFlip},
-        **{name: _functions(module) for name, module in add_ons.PARTS.items()},
+        **{name: functions(module) for name, module in add_ons.PARTS.items()},
     }
     for part, choices in parts.items():
         for choice, function in choices.items():

@@ -212,9 +212,55 @@ def test_another_function_in_a_later_file_forgets_the_first_ones_options(tmp_pat
         ("methods:\n  first: {rhoo: 3}\n", "has no option 'rhoo'"),
         ("methods:\n  first: {algorithm: second}\n", "cannot choose algorithm"),
         ("methods: 3\n", "must map names to options under methods, but has 3"),
+        ("methods: 0\n", "must map names to options under methods, but has 0"),
+        ("methods: {second: 0}\n", "methods.second must map option names to values, but is 0"),
+        ("[]\n", "must map names to values"),
     ],
 )
 def test_a_table_that_does_not_fit_gets_a_sentence(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in sentence(capsys, *written(tmp_path, text))
+
+
+def test_a_choice_without_a_row_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the first rank, where a table has rows for others and the files have no options for it elsewhere."""
+    told = "the configuration's methods have no row for second: it has its own defaults, or what flags say\n"
+    table, second = "methods: {first: {rho: 0.3}}\n", ("--algorithm", "second", "--algorithm.hidden", "4")
+    parse(*written(tmp_path, table), *second)
+    assert capsys.readouterr().out == told
+    parse(*written(tmp_path, table))
+    parse(*written(tmp_path, TABLE), *second)
+    parse(*written(tmp_path, "rounds: 5\n"), *second)
+    parse(*written(tmp_path, table, "algorithm: {name: second, hidden: 5}\n"))
+    monkeypatch.setattr(cli, "is_first_rank", lambda: False)
+    parse(*written(tmp_path, table), *second)
+    assert capsys.readouterr().out == ""
+
+
+def test_options_of_another_choice_that_are_left_behind_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "algorithm: {name: first, rho: 0.7}\n"
+    parse(*written(tmp_path, own), "--algorithm", "second")
+    told = "the configuration's options are for algorithm first: second has its own, or what flags say\n"
+    assert capsys.readouterr().out == told
+    parse(*written(tmp_path, own))
+    parse(*written(tmp_path, own + "methods: {second: {hidden: 5}}\n"), "--algorithm", "second")
+    parse(*written(tmp_path, "algorithm: first\n"), "--algorithm", "second")
+    assert capsys.readouterr().out == ""
+
+
+def test_options_of_a_part_that_the_file_does_not_choose_are_for_whatever_is_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = written(tmp_path, "algorithm: {hidden: 5}\n")
+    assert parse(*flags, "--algorithm", "second")[1]["algorithm"].options["hidden"] == (5,)
+    assert "no option 'algorithm.hidden'" in sentence(capsys, *flags)
+
+
+def test_the_options_that_a_command_line_names() -> None:
+    argv = "--run_dir", "x", "--algorithm.first-participation=skip", "--resume", "--lr", "-1"
+    assert cli.given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}

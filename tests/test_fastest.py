@@ -115,7 +115,7 @@ def test_what_the_first_cannot_train_is_an_error() -> None:
     ],
 )
 def test_executor_auto_measures_on_a_gpu_only(flags: str, device: str, kind: type, width: int) -> None:
-    experiment = Experiment([digits], [mlp], argv=["--width", "4", *flags.split()])
+    experiment = Experiment([digits], [mlp], argv=flags.split(), width=4)
     module = classifier()
     executor = experiment.executor(torch.device(device))(module, Layout(module))
     assert (type(executor), executor.width) == (kind, width)

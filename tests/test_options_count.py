@@ -32,6 +32,7 @@ WITH: dict[str, dict[str, Any]] = {
     "feddisco size_weighting": {"alpha": 0.1},
     "feddisco prox_clip": {"alpha": 0.1},
     "fedsol first_step": {"strength": "fixed"},
+    "fedsol proximal": {"scope": "all"},  # moon does not see the head
     "fedsol_ablation beta": {"row": "a5"},  # elsewhere it only scales what is then divided by its norm
     "fedtoga carry": {"perturbation": "neighbour"},
 }

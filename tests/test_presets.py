@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from fl_lightning import Algorithm, Dataset, algorithms, cli
+from fl_lightning import Algorithm, Dataset, algorithms, cli, configuration
 from fl_lightning.annotations import convert
 from fl_lightning.configuration import flat
 from fl_lightning.experiment import Experiment
@@ -61,9 +61,9 @@ def rows(files: Files) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module", autouse=True)
 def _files_and_docstrings_are_read_once() -> Iterator[None]:
     """Every run that is resolved here reads the same ones."""
-    read = cache(yaml.safe_load)
+    read = cache(configuration.load)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(yaml, "safe_load", lambda text: deepcopy(read(text)))
+        patch.setattr(configuration, "load", lambda text: deepcopy(read(text)))
         patch.setattr(cli, "_helps", cache(cli._helps))
         yield
 

@@ -53,8 +53,15 @@ def fedsol(
         first_step: With fixed strength: no perturbation before the client has moved, or along rounding noise, as
             released.
         weighting: Weigh clients by their samples (code), or all alike (Algorithm 1).
+
+    Raises:
+        ValueError: If the head is to be perturbed along moon, which does not depend on it.
     """
-    scale, still = PER[per] if strength == "adaptive" else None, first_step == "still"
+    if (scope, proximal) == ("head", "moon"):
+        raise ValueError(
+            "moon looks at what enters the head and gives it no direction: perturb the body or all, as scope"
+        )
+    scale, still = (PER[per], True) if strength == "adaptive" else (None, first_step == "still")
     nova = (terms.Normalize(),) if proximal == "fednova" else ()
     term: Term = (
         terms.HeadSOL(rho, tau, scale, still)
@@ -83,11 +90,12 @@ def fedsol_ablation(
         strength: As in `fedsol`.
         per: As in `fedsol`.
         scope: As in `fedsol`.
-        beta: Coefficient of the proximal gradient (not given in the paper).
+        beta: Coefficient of the proximal gradient (not given in the paper); of no account in a0 and a1.
         tau: Temperature of the distillation.
         weighting: Weigh clients by their samples, or all alike.
     """
-    distill, scale = terms.Distill(beta, tau), PER[per] if strength == "adaptive" else None
+    distill = terms.Distill(1.0 if row == "a1" else beta, tau)  # in a1 it gives a direction alone
+    scale = PER[per] if strength == "adaptive" else None
 
     def sol(use: Callable[..., object]) -> tuple[Term, ...]:
         return (terms.SOL(distill, rho, scale, SCOPES[scope], use),)  # type: ignore[arg-type]

@@ -125,7 +125,8 @@ def class_priors(
         clients: number of clients.
         seed: seed of the split.
         alpha: the priors are Dirichlet(alpha, ..., alpha); or give `classes`.
-        classes: the priors are uniform over so many classes, drawn at random; or give `alpha`.
+        classes: the priors are uniform over so many classes, drawn at random; or give `alpha`. Without `reuse` they
+            may run out, and a client gets others too; `pathological` gives none more.
         reuse: an exhausted class starts over in whole passes, so samples may be held more than once or never.
             Otherwise it is left out, clients whose classes are all exhausted draw from what is left, and every sample
             is held exactly once.
