@@ -33,7 +33,7 @@ from fl_lightning.term import check_shape
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
 from fl_lightning.terms.perturb import SAM as SAMTerm
 from fl_lightning.terms.recall import LESAM as LESAMTerm
-from fl_lightning.vector import unit
+from fl_lightning.vector import cloned, copy, unit
 
 Init = TypeVar("Init", bound=Callable[..., None])
 Transform = Callable[[Oracle, Tensor], Tensor]
@@ -118,7 +118,7 @@ class GradientTransform(Optimizer):
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if not params:
             raise ValueError("no parameter of the optimizer requires a gradient: unfreeze what is to be trained")
-        before, after, losses = [b.clone() for b in self.buffers], list[Tensor](), list[Any]()
+        before, after, losses = cloned(self.buffers), list[Tensor](), list[Any]()
         w = self._read(params)
         held: Tensor | None = w
 
@@ -131,9 +131,13 @@ class GradientTransform(Optimizer):
 
         def evaluate(w: Tensor, question: Question) -> Tensor:
             if losses:
-                after[:] = after or [b.clone() for b in self.buffers]
-                _copy(self.buffers, before)
+                after[:] = after or cloned(self.buffers)
+                copy(self.buffers, before)
             hold(w)
+            if question.loss_only:
+                loss: Tensor = _ask(closure, question)
+                copy(self.buffers, before)
+                return loss
             for p in params:
                 p.grad = None  # so that what this evaluation returns is nobody else's
             asked = closure if question == PLAIN else partial(_ask, closure, question)
@@ -149,7 +153,7 @@ class GradientTransform(Optimizer):
         finally:  # also when interrupted: who saves the model then must not save the perturbed one
             hold(w)
             if after or not losses:  # else they are as the one evaluation left them
-                _copy(self.buffers, after or before)
+                copy(self.buffers, after or before)
         check_shape(direction, w.shape, "the transform returned", "it must return a vector like w")
         for p, part in zip(params, _split(direction, params), strict=True):
             if p.grad is not None or not losses:  # or the transform asked for no gradient at all
@@ -181,7 +185,7 @@ class GradientTransform(Optimizer):
 
     def _move(self, params: Sequence[Tensor], vector: Tensor) -> None:
         """Move the weights to where a gradient is asked for, and back."""
-        _copy(params, _split(vector, params))
+        copy(params, _split(vector, params))
 
 
 class SAM(GradientTransform):
@@ -277,8 +281,8 @@ def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
 def _ask(closure: Callable[..., Any], question: Question) -> Any:
     if not _takes(closure, question):
         raise ValueError(
-            "the transform asks for a loss of its own or a part of the batch: pass closure(question), as "
-            "executors.Sequential does"
+            "the transform asks for a loss of its own, a loss's value or a part of the batch: pass closure(question), "
+            "as executors.Sequential does"
         )
     return closure(question)
 
@@ -290,8 +294,3 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 
 def _split(w: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return [part.view_as(p) for part, p in zip(w.split([p.numel() for p in like]), like, strict=True)]
-
-
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)

@@ -1,9 +1,11 @@
 """A model as one flat vector, and the little vector algebra that the methods share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 
 class Layout:
@@ -22,13 +24,16 @@ class Layout:
             parameter. The rest is the body. A model without children is all head, and its name is empty.
 
     Raises:
-        ValueError: If there is nothing to train, parameters differ in dtype or device, or there is no such head.
+        ValueError: If there is nothing to train, parameters have no shape yet or differ in dtype or device, or there is
+            no such head.
     """
 
     def __init__(self, module: nn.Module):
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not named:
             raise ValueError("the model has no trainable parameter: set requires_grad=True on what is to be trained")
+        if lazy := [name for name, p in named.items() if is_lazy(p)]:
+            raise ValueError(f"{lazy[0]} has no shape yet: run a lazy model on a sample before it is returned")
         kinds = {(p.dtype, p.device) for p in named.values()}
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
@@ -95,8 +100,7 @@ class Layout:
         """
         if w.numel() != self.size:
             raise ValueError(f"a vector of {w.numel()} numbers does not fit a model of {self.size} parameters")
-        for p, part in zip(self.parameters(module), self.split(w), strict=True):
-            p.copy_(part)
+        copy(self.parameters(module), self.split(w))
 
 
 def _head(module: nn.Module) -> str:
@@ -113,3 +117,26 @@ def _head(module: nn.Module) -> str:
 def unit(v: Tensor, eps: float = 1e-12) -> Tensor:
     """`v / (||v|| + eps)`: one L2 norm over the whole vector; zero stays zero."""
     return v / (v.norm() + eps)
+
+
+@torch.no_grad()
+def copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source into its target: on a GPU all of a type at once, where a kernel for each would take longer."""
+    alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        if target.is_cpu:
+            target.copy_(source)
+        else:
+            kind = target.device, target.dtype, source.device, source.dtype
+            into, out_of = alike.setdefault(kind, ([], []))
+            into.append(target)
+            out_of.append(source)
+    for into, out_of in alike.values():
+        torch._foreach_copy_(into, out_of)
+
+
+def cloned(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A copy of each tensor."""
+    copies = [torch.empty_like(t) for t in tensors]
+    copy(copies, tensors)
+    return copies
