@@ -1,9 +1,11 @@
 """Checkpoints that are whole or absent."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
+from pickle import PicklingError, UnpicklingError
 from typing import Any
 from zipfile import ZipFile
 
@@ -11,6 +13,7 @@ import torch
 
 from fl_lightning.federation import Federation, Metrics
 from fl_lightning.options import refuse_changes
+from fl_lightning.run_folder import saved_rounds
 
 
 class Checkpoint:
@@ -26,15 +29,25 @@ class Checkpoint:
         every: Save after every `every`-th round.
         keep: How many of the newest checkpoints are kept.
         options: The run's options, plain: a run is resumed with the same.
+        callbacks: Those with `state_dict()` and `load_state_dict(state)` go on with the state that the first rank's
+            had, as they do in a Lightning Trainer.
     """
 
-    def __init__(self, folder: Path, every: int = 10, keep: int = 2, options: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        every: int = 10,
+        keep: int = 2,
+        options: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Any] = (),
+    ):
         if every < 1:
             raise ValueError(f"save a checkpoint after every n-th round with n at least 1, not {every}")
         if keep < 1:
             raise ValueError(f"at least one checkpoint is kept, but keep_checkpoints is {keep}")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.options = dict(options or {})
+        self.callbacks = {f"{type(c).__name__} {k}": c for k, c in enumerate(callbacks) if hasattr(c, "state_dict")}
         self.best: dict[str, Any] = {}
         self.kept: list[str] = []  # its own files, the newest at the end: others may pin rows too
 
@@ -70,7 +83,7 @@ class Checkpoint:
                 logger.save()
             if improved:
                 _export(federation, self.run / "best.pt")
-            mine = {"kept": self.kept, "best": self.best, "options": self.options}
+            mine = {"kept": self.kept, "best": self.best, "options": self.options, "callbacks": self._states()}
             _write({**federation.state_dict(), **mine}, self.folder / name)
             for old in surplus:
                 (self.folder / old).unlink(missing_ok=True)
@@ -102,23 +115,44 @@ class Checkpoint:
         state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
         refuse_changes(state["options"], self.options)
         federation.load_state_dict(state)
+        for name, kept in state["callbacks"].items():
+            if name not in self.callbacks:
+                raise ValueError(
+                    f"the run that is resumed had a callback {name.split()[0]} with a state: give it again"
+                )
+            self.callbacks[name].load_state_dict(kept)
         for gone in set(state["kept"]).difference(names):
             federation.store.unpin(gone)
         self.kept, self.best = names, state["best"]
 
+    def _states(self) -> dict[str, Any]:
+        """What the callbacks keep.
+
+        Raises:
+            ValueError: If it could not be loaded.
+        """
+        states = {name: callback.state_dict() for name, callback in self.callbacks.items()}
+        for name, state in states.items():
+            written = BytesIO()
+            try:
+                torch.save(state, written)
+                torch.load(BytesIO(written.getvalue()), weights_only=True)
+            except (UnpicklingError, PicklingError, AttributeError, TypeError) as error:
+                raise ValueError(
+                    f"{name.split()[0]}.state_dict() is to hold tensors, numbers and text, in lists and dictionaries: "
+                    "checkpoints are loaded without running code"
+                ) from error
+        return states
+
     def _survey(self) -> tuple[list[str], list[str], bool]:
         """The checkpoints up to the newest that is whole, what ails newer ones, and whether a round was ever logged."""
-        names, damaged = sorted((path.name for path in self.folder.glob("round-*.ckpt")), key=_round), []
+        names, damaged = [f"round-{round}.ckpt" for round in saved_rounds(self.run)], []
         while names and (damage := _damage(self.folder / names[-1])):
             path = self.folder / names.pop()
             path.rename(path.with_suffix(".damaged"))  # its rows may be written over: it must never count again
             damaged.append(f"{path.name} is damaged ({damage})")
         table = self.run / "metrics.csv"
-        return names, damaged, table.exists() and len(table.read_text().splitlines()) > 1
-
-
-def _round(name: str) -> int:
-    return int(name.removeprefix("round-").removesuffix(".ckpt"))
+        return names, damaged, table.exists() and len(table.read_bytes().splitlines()) > 1
 
 
 def _damage(path: Path) -> str:

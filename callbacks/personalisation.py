@@ -2,23 +2,28 @@
 
 import csv
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fl_lightning.adaptation import Adaptation
-from fl_lightning.data import Dataset, aligned
+from fl_lightning.data import Dataset, Partition, aligned
+from fl_lightning.divergence import Diverged
 from fl_lightning.federation import Federation, Metrics
+from fl_lightning.finite import all_below
 from fl_lightning.personal import Own
+from fl_lightning.term import TermError
 
 
 class Personalisation:
     """After the last round, lets every client fine-tune the global model and scores all of these models.
 
-    A client's test set holds test samples in the proportions of its own classes (FedSOL's aligned test set). Adds
+    A client's test set holds test samples in the proportions of its own classes (FedSOL's aligned test set). Logs
     `personal/accuracy_<e>` and `personal/spread_<e>`, mean and standard deviation over clients, for no fine-tuning
     (0, the global model, or what the algorithm keeps for the client) and each number of epochs; writes `personal.csv`.
+    It may take long, and comes when the last round is logged and saved: whatever ends it, a resumed run does it anew.
 
     Args:
         test: The test set, on the device.
@@ -43,40 +48,86 @@ class Personalisation:
         self.test, self.epochs, self.path = test, [0, *epochs], path
         self.lr, self.samples, self.batch_size = lr, samples, batch_size
 
-    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Score, after the last round, on all ranks."""
-        if federation.round < federation.rounds:
-            return
-        clients, fabric = federation.clients, federation.fabric
-        tests = aligned(self.test.y.cpu(), clients.class_counts, self.samples, federation.seed)
+    def on_fit_end(self, federation: Federation) -> None:
+        """Score, and log it with the last round."""
+        if metrics := self.score(federation):
+            federation.fabric.log_dict(metrics, step=federation.round)
+
+    def score(self, federation: Federation) -> Metrics:
+        """Score on all ranks; nothing comes of it where one of them is asked to stop before it is done.
+
+        Raises:
+            Diverged: If a client's own model is not finite; where clients may be skipped its scores are nan.
+        """
+        if federation.stopping:
+            return {}
+        fabric, clients = federation.fabric, federation.clients
+        epochs = ", ".join(map(str, self.epochs[1:]))
+        fabric.print(f"{clients.num_clients:,} clients fine-tune for {epochs} epochs, to be scored on data like theirs")
         adaptation = Adaptation(federation, self.lr)
+        tests = aligned(self.test.y.cpu(), clients.class_counts, self.samples, federation.seed)
+        scores = self._scores(adaptation, tests)
+        federation.add_up(scores)
+        scores, votes = scores[:-1], scores[-1]
+        if votes.any():
+            federation.stopping = True
+            return {}
+        if scores.isnan().any() and federation.on_divergence == "stop":
+            lost = ", ".join(map(str, scores.isnan().any(1).nonzero().flatten().tolist()[:5]))
+            raise Diverged(
+                f"the fine-tuning of clients {lost} is not finite (learning rate {adaptation.lr:.3g}): lower it, by "
+                "--finetune-lr; the rounds are done and saved"
+            )
+        if fabric.is_global_zero:
+            self._write(scores.tolist(), tests.sizes.tolist())
+        return self._metrics(scores)
+
+    def _scores(self, adaptation: Adaptation, tests: Partition) -> Tensor:
+        """A row for each client, of which those of other ranks are 0; the last one is 1 if this rank shall stop."""
+        federation, fabric = adaptation.federation, adaptation.federation.fabric
         block = adaptation.executor.width if federation.deterministic else 1  # who trains at once: not by the ranks
-        mine = [i for i in range(clients.num_clients) if i // block % fabric.world_size == fabric.global_rank]
-        scores = torch.zeros(clients.num_clients, len(self.epochs), dtype=torch.float64, device=federation.w.device)
+        every = range(federation.clients.num_clients)
+        mine = [i for i in every if i // block % fabric.world_size == fabric.global_rank]
+        scores = torch.zeros(len(every) + 1, len(self.epochs), dtype=torch.float64, device=federation.w.device)
         for column, epochs in enumerate(self.epochs):
             models = adaptation.models(mine, epochs)
             for client, (w, buffers) in zip(mine, models, strict=True):
                 own = adaptation.own(client, w, buffers)
-                scores[client, column] = self._accuracy(own, federation, tests[client])
-        federation.add_up(scores)
+                finite = bool(all_below(w))
+                scores[client, column] = self._accuracy(own, federation, tests[client]) if finite else nan
+                if federation.asked_to_stop:
+                    scores[-1] = 1
+                    return scores
+        return scores
+
+    def _metrics(self, scores: Tensor) -> Metrics:
+        metrics: Metrics = {}
         for e, of_clients in zip(self.epochs, scores.T, strict=True):
-            metrics[f"personal/accuracy_{e}"] = float(of_clients.mean())
-            metrics[f"personal/spread_{e}"] = float(of_clients.std(correction=0))
-        if fabric.is_global_zero:
-            self._write(scores.tolist(), tests.sizes.tolist())
+            finite = of_clients[~of_clients.isnan()]
+            metrics[f"personal/accuracy_{e}"] = float(finite.mean())
+            metrics[f"personal/spread_{e}"] = float(finite.std(correction=0))
+        return metrics
 
     def _accuracy(self, own: Own, federation: Federation, index: Tensor) -> float:
         index, right = index.to(self.test.y.device), 0
         with torch.inference_mode():
             scores = federation.algorithm.predict(own)
             for batch in index.split(self.batch_size):
-                right += int((scores(self.test.inputs(batch)).argmax(1) == self.test.y[batch]).sum())
+                given = scores(self.test.inputs(batch))
+                if given.ndim != 2 or len(given) != len(batch):
+                    raise TermError(
+                        f"the algorithm's predict gave scores of shape {tuple(given.shape)} for {len(batch)} samples; "
+                        "they are (samples, classes)"
+                    )
+                right += int((given.argmax(1) == self.test.y[batch]).sum())
         return right / len(index)
 
     def _write(self, scores: list[list[float]], sizes: list[int]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("w", newline="") as file:
+        aside = self.path.with_suffix(".part")
+        with aside.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["client", "test_samples", *(f"accuracy_{e}" for e in self.epochs)])
             for client, (row, size) in enumerate(zip(scores, sizes, strict=True)):
                 writer.writerow([client, size, *row])
+        aside.replace(self.path)

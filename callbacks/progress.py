@@ -2,6 +2,7 @@
 
 import sys
 import time
+from math import nan
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -34,13 +35,13 @@ class ProgressLine:
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Show the round."""
-        if "test/accuracy" in metrics:
+        if "test/accuracy" in metrics and federation.cost.uplink:  # or it is of a model that nobody trains
             self._accuracy = f"  accuracy {metrics['test/accuracy']:.2%}"
         if not federation.fabric.is_global_zero:
             return
         done, rounds = federation.round, federation.rounds
         speed = (done - self._from) / (time.monotonic() - self._started)
-        text = f"round {done}/{rounds}{self._accuracy}  loss {metrics['train/loss']:.3f}  {speed:.2f} rounds/s"
+        text = f"round {done}/{rounds}{self._accuracy}  loss {metrics.get('train/loss', nan):.3f}  {speed:.2f} rounds/s"
         if self._live:
             self._live.update(self._task, description=text, completed=done)
         elif done % -(-rounds // self.lines) == 0 or done == rounds:

@@ -1,5 +1,8 @@
 """Federated-learning simulation on PyTorch Lightning Fabric."""
 
+import fl_lightning.importing  # noqa: F401 - first of all: it is for what comes while the others are imported
+
+# isort: split
 from fl_lightning.algorithm import Algorithm, Cohort, by_size, uniform
 from fl_lightning.catalogue import algorithms
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition

@@ -1,26 +1,61 @@
 """Training that leaves the finite numbers: what it is called, and what a run does about it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
+
+from fl_lightning.term import Term
 
 OnDivergence = Literal["stop", "skip-client", "continue"]
 """Stop the run, leave the client out of the round, or go on as if nothing were."""
+
+TRAINING, MODEL = "the training", "the model"
 
 
 class Diverged(Exception):
     """A client's training or the model left the finite numbers; the last checkpoint is as it was."""
 
 
-def diverged(where: str, clients: Sequence[int], how: str) -> Diverged:
-    """The exception that says so.
+def client_diverged(where: str, found: Mapping[int, int], terms: Sequence[Term], how: str) -> Diverged:
+    """The exception that says what of which clients is not finite.
 
     Args:
         where: The round.
-        clients: Whose training it was; nobody's if the server's step alone went wrong.
+        found: By client, what it was: a position in the training, each state that a client keeps, and each message.
+        terms: The algorithm's.
         how: Learning rate and algorithm.
     """
-    listed = ", ".join(map(str, clients[:5])) + (", ..." if len(clients) > 5 else "")
-    who = f"the training of client{'s' * (len(clients) > 1)} {listed}" if clients else "the model"
-    mend = "Lower the learning rate or the method's coefficients, or clip"
-    skip = "; on_divergence skip-client leaves such clients out" if clients else ""
-    return Diverged(f"{where}: {who} is no longer finite ({how}). {mend}{skip}. Checkpoints are as they were.")
+    states = [f"the state {name!r} that {_name(term)} keeps" for term in terms for name in term.client]
+    parts = [TRAINING, *states, *(f"what {_name(term)}.report returned" for term in terms)]
+    whose = {part: [client for client in found if found[client] == part] for part in sorted(set(found.values()))}
+    told = ", and ".join(f"{parts[part]} {'for' if part else 'of'} {_listed(whose[part])}" for part in whose)
+    though = "" if 0 in whose else ", though the training was"
+    return _diverged(where, told, though, how, "; on_divergence skip-client leaves such clients out")
+
+
+def server_diverged(where: str, part: int, terms: Sequence[Term], how: str) -> Diverged:
+    """The exception that says what of the server's step is not finite.
+
+    Args:
+        where: The round.
+        part: What it was: a position in the mean update as the terms left it, each server state, and the model.
+        terms: The algorithm's.
+        how: Learning rate and algorithm.
+    """
+    states = [f"the server's state {name!r} of {_name(term)}" for term in terms for name in term.server]
+    told = ["what the terms made of the mean update", *states, MODEL][part]
+    return _diverged(where, told, "" if told == MODEL else ", though what the clients sent was", how)
+
+
+def _diverged(where: str, told: str, though: str, how: str, skip: str = "") -> Diverged:
+    lower = "ower the learning rate or the method's coefficients"
+    mend = f"Look there for a division by zero, or l{lower}" if though else f"L{lower}, or clip"
+    return Diverged(f"{where}: {told} is no longer finite{though} ({how}). {mend}{skip}. Checkpoints are as they were.")
+
+
+def _name(term: Term) -> str:
+    return type(term).__name__
+
+
+def _listed(clients: Sequence[int]) -> str:
+    """The first ones by number."""
+    return f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients[:5]))}{', ...' * (len(clients) > 5)}"

@@ -2,12 +2,10 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from functools import partial
-from inspect import isfunction
 from pathlib import Path
 from textwrap import shorten
-from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -22,26 +20,34 @@ from fl_lightning.algorithm import Algorithm
 from fl_lightning.allocator import keep_freed_memory
 from fl_lightning.budget import Budget, bytes_of
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
-from fl_lightning.catalogue import algorithms
 from fl_lightning.configuration import flat
-from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, schemes
+from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.determinism import deterministic_algorithms
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.failure import Named, in_one_sentence
 from fl_lightning.federation import Federation
+from fl_lightning.idle import refuse_idle_coefficients, refuse_idle_options
 from fl_lightning.loading import load_in_turns
 from fl_lightning.loggers import MetricsTable
 from fl_lightning.machine import under_fabric_run
 from fl_lightning.options import Launch, Options
 from fl_lightning.oracle import ModelError
 from fl_lightning.participation import FixedSize, participation
+from fl_lightning.parts import parts
 from fl_lightning.randomness import derived_seed
 from fl_lightning.ranks import launched
 from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.schedule import Decay
 from fl_lightning.sentences import fail
 from fl_lightning.summary import summary
-from fl_lightning.supervision import STOPPED, ending_on_ctrl_c, ending_with_the_launcher, heeding_signals, leave
+from fl_lightning.supervision import (
+    STOPPED,
+    ending_on_ctrl_c,
+    ending_with_the_launcher,
+    ending_without_the_others,
+    heeding_signals,
+    leave,
+)
 from fl_lightning.terms import Clip
 from fl_lightning.trial import check_pair
 
@@ -86,25 +92,15 @@ class Experiment:
     ):
         self._alone, self._small = argv is not None, small
         argv = sys.argv[1:] if argv is None else list(argv)
-        parts = {
-            "data": _part({f.__name__: f for f in data}, data[0].__name__, "root"),
-            "model": _part({f.__name__: f for f in models}, models[0].__name__, *_SHAPE),
-            "augment": _part({"none": no_augmentation, "crop_flip": CropFlip}, _augmentation(augment)),
-            "algorithm": replace(_part(algorithms(), algorithm), table="methods"),
-            "partition": _part(_functions(schemes), partition, "y", "clients", "seed", "domains"),
-            **{
-                name: _part(choices := _functions(module), next(iter(choices)))
-                for name, module in add_ons.PARTS.items()
-            },
-        }
+        offered = parts(data, models, algorithm, partition, augment)
         groups: list[type] = [Options] if under_fabric_run() else [Options, Launch]
-        self._default_of = {name: part.default for name, part in parts.items()}
-        values, self.chosen = cli.parse(groups, parts, RunFolder.arguments(argv), doc or "", **defaults)
+        self._default_of = {name: part.default for name, part in offered.items()}
+        values, self.chosen = cli.parse(groups, offered, RunFolder.arguments(argv), doc or "", **defaults)
+        self._given = cli.given(argv)
         with in_one_sentence():
             self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})
             self.options = Options(**values)
-        if self.options.local_steps is not None and cli.last_value(cli.normalised(argv), "--local-epochs"):
-            fail("--local-steps takes the place of --local-epochs: give one of them, or --local-steps none with it")
+            refuse_idle_options(self._given, self.options, self.chosen)
         self.callbacks = callbacks
 
     @property
@@ -120,34 +116,35 @@ class Experiment:
 
     def run(self) -> None:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
-        with in_one_sentence(), deterministic_algorithms(self.options.deterministic):
-            o = self.options
-            with (
-                RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder,
-                ending_on_ctrl_c(folder.interrupted),
-            ):
-                loggers: list[Any] = []
-                callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
-                fabric = self.fabric(loggers, callbacks, folder.ranks_and_threads() if o.resume else None)
-                with ending_with_the_launcher(), folder.shared(fabric):
-                    self._run(folder, fabric, loggers, callbacks)
+        o = self.options
+        with (
+            ending_without_the_others(),
+            in_one_sentence(),
+            deterministic_algorithms(o.deterministic),
+            RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder,
+            ending_on_ctrl_c(folder.interrupted),
+        ):
+            loggers: list[Any] = []
+            callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
+            fabric = self.fabric(loggers, callbacks, folder.ranks_and_threads() if o.resume else None)
+            with ending_with_the_launcher(), folder.shared(fabric):
+                self._run(folder, fabric, loggers, callbacks)
 
     def _run(self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
         o = self.options
-        train, test = load_in_turns(fabric, self.load)
-        partition = self.split(train)
+        train, test, partition, model, algorithm = load_in_turns(fabric, self.parts)
         try:
-            federation = self.federation(fabric, train, partition, folder.clients)
+            federation = self.federation(fabric, train, partition, model, algorithm, folder.clients)
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
-        options, progress = plain(self.resolved()), ProgressLine()
-        checkpoint = Checkpoint(folder.path, o.checkpoint_every, o.keep_checkpoints, options)
+        options, progress, named = plain(self.resolved()), ProgressLine(), [*map(Named, self.callbacks)]
+        checkpoint = Checkpoint(folder.path, o.checkpoint_every, o.keep_checkpoints, options, self.callbacks)
         test = test.to(fabric.device)
-        scores: list[Any] = [Evaluation(test, o.evaluate_every)]
-        if o.personalise:
-            scores.append(Personalisation(test, o.personalise, folder.path / "personal.csv", o.finetune_lr))
+        own = Personalisation(test, o.personalise or (), folder.path / "personal.csv", o.finetune_lr)
         if o.resume:
             checkpoint.resume(federation)
+        if "width" in self._given and federation.executor.width != o.width:  # see `refuse_idle_options`
+            fabric.print("--width does not count: --executor auto trains clients one after another here")
         Budget.of(federation, o.keep_checkpoints).refuse_small_disk()
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
@@ -161,17 +158,18 @@ class Experiment:
         events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=again)
         loggers += [events, MetricsTable(folder.metrics, after=done)]
         pages = TensorBoardPages(flat(self.resolved()), partition, train.y, train.classes)
-        callbacks += [pages, *scores, progress, checkpoint, *map(Named, self.callbacks)]
+        scores = Evaluation(test, o.evaluate_every)
+        callbacks += [pages, scores, progress, checkpoint, *[own] * bool(o.personalise), *named]
         with heeding_signals(federation.ask_to_stop) as signals:
             try:
                 federation.fit()
             finally:
                 progress.stop()
                 events.finalize("")
-        if federation.round < federation.rounds:
+        if federation.round < federation.rounds or (o.personalise and federation.stopping):
             self._leave(federation, folder, signals)
         if fabric.is_global_zero:
-            print(folder.results())
+            print(folder.results(sent=federation.cost.uplink > 0))
 
     def _leave(self, federation: Federation, folder: RunFolder, signals: Sequence[str]) -> NoReturn:
         """End a run that was asked to stop, on all ranks at once."""
@@ -194,6 +192,11 @@ class Experiment:
             return launched(self._launch, visits, alone=self._alone, small=self._small, before=before, **own)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             fail(" ".join(str(error).split()))
+
+    def parts(self) -> tuple[Dataset, Dataset, Partition, nn.Module, Algorithm]:
+        """What the chosen functions make, any of which may be a user's: data, partition, model and algorithm."""
+        train, test = self.load()
+        return train, test, self.split(train), self.model(train), self.algorithm()
 
     def load(self) -> tuple[Dataset, Dataset]:
         """The training and the test set of the chosen source."""
@@ -228,12 +231,8 @@ class Experiment:
 
     def algorithm(self) -> Algorithm:
         """The chosen algorithm, with the clipping of the options and, unless it brings its own, their local SGD."""
-        o = self.options
-        chosen = self.chosen["algorithm"]()
-        if not isinstance(chosen, Algorithm):
-            raise ValueError(f"{self.chosen['algorithm'].name} must return an Algorithm, but returned {_short(chosen)}")
-        for part in add_ons.PARTS:
-            chosen = self.chosen[part]().to(chosen)
+        o, chosen = self.options, _made_of(self.chosen)
+        refuse_idle_coefficients(self._given, self.chosen, _made_of)
         clip = [] if o.clip is None else [Clip(o.clip)]
         # fused: one pass over the weights for decay, momentum and step
         sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
@@ -251,7 +250,15 @@ class Experiment:
         makers["auto"] = partial(Fastest, candidates=[*makers.values()]) if measured else makers["sequential"]
         return makers[o.executor]
 
-    def federation(self, fabric: Fabric, train: Dataset, partition: Partition, state_dir: Path) -> Federation:
+    def federation(
+        self,
+        fabric: Fabric,
+        train: Dataset,
+        partition: Partition,
+        model: nn.Module,
+        algorithm: Algorithm,
+        state_dir: Path,
+    ) -> Federation:
         """The simulation."""
         o = self.options
         clients = ClientData(
@@ -265,8 +272,8 @@ class Experiment:
         )
         return Federation(
             fabric,
-            self.model(train),
-            self.algorithm(),
+            model,
+            algorithm,
             clients,
             rounds=o.rounds,
             participation=participation(o.sampling, o.participation, clients.sizes),
@@ -280,27 +287,15 @@ class Experiment:
         )
 
 
-def no_augmentation() -> None:
-    """Images as they are."""
-
-
-def _augmentation(augment: CropFlip | None) -> str | dict[str, Any]:
-    return "none" if augment is None else {"name": "crop_flip", **asdict(augment)}
+def _made_of(chosen: Mapping[str, cli.Chosen]) -> Algorithm:
+    """The chosen algorithm with what is added to it."""
+    made = chosen["algorithm"]()
+    if not isinstance(made, Algorithm):
+        raise ValueError(f"{chosen['algorithm'].name} must return an Algorithm, but returned {_short(made)}")
+    for part in add_ons.PARTS:
+        made = chosen[part]().to(made)
+    return made
 
 
 def _short(value: Any) -> str:
     return shorten(repr(value), 80, placeholder=" ...")
-
-
-_SHAPE = "inputs", "classes", "channels", "size"
-
-
-def _part(choices: Mapping[str, Callable[..., Any]], default: str | Mapping[str, Any], *given: str) -> cli.Part:
-    spec = {"name": default} if isinstance(default, str) else dict(default)
-    return cli.Part(choices, spec.pop("name"), spec, frozenset(given))
-
-
-def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """The public functions of a module, in its order."""
-    own = {name: f for name, f in vars(module).items() if isfunction(f) and name[0] != "_"}
-    return {name: f for name, f in own.items() if f.__module__ == module.__name__}

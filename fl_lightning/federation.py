@@ -1,23 +1,26 @@
 """Federation: the server, its clients, and the round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import ceil, isfinite, nan
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import Algorithm, trial_facts
+from fl_lightning.agreement import agree
+from fl_lightning.algorithm import Algorithm
 from fl_lightning.client_store import open_store
 from fl_lightning.cost import cost
 from fl_lightning.data import ClientData
 from fl_lightning.device import now
-from fl_lightning.divergence import OnDivergence, diverged
+from fl_lightning.divergence import Diverged, OnDivergence, client_diverged, server_diverged
 from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.visit import TaskLoss, drawing_from
+from fl_lightning.finite import all_below, finite, stay_finite
 from fl_lightning.participation import FixedSize, Participation
 from fl_lightning.randomness import derived_seed
 from fl_lightning.schedule import Decay, Schedule
@@ -27,12 +30,9 @@ from fl_lightning.sums import ExactSum, PlainSum, Sum
 from fl_lightning.tally import Tally
 from fl_lightning.term import Term, begin
 from fl_lightning.training import states_of, train
-from fl_lightning.trial import try_out
+from fl_lightning.trial import check_optimizers, check_setting, trial_message, try_out
 from fl_lightning.vector import Layout
 from fl_lightning.whereabouts import meet
-
-PRECISIONS = "32-true", "bf16-mixed"
-"""What Fabric's precision may be: it rules the arithmetic of forward passes."""
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
@@ -95,24 +95,11 @@ class Federation:
         on_divergence: OnDivergence = "stop",
         deterministic: bool = False,
     ):
-        if rounds < 1:
-            raise ValueError(f"a simulation has at least one round, not {rounds}")
-        if on_divergence not in get_args(OnDivergence):
-            raise ValueError(f"on_divergence is one of {', '.join(get_args(OnDivergence))}, not {on_divergence!r}")
-        if clients.dataset.x.device != fabric.device:
-            raise ValueError(
-                f"the clients' data lie on {clients.dataset.x.device}, and the models train on {fabric.device}: give "
-                "ClientData the data set as `dataset.to(fabric.device)`"
-            )
-        precision = fabric.strategy.precision.precision
-        if precision not in PRECISIONS:
-            raise ValueError(
-                f"precision {precision} would not be kept: weights, duals and averages have the module's own "
-                f"dtype; choose {' or '.join(PRECISIONS)}, and module.double() for 64 bits"
-            )
+        check_setting(fabric, clients, rounds, on_divergence)
         self.fabric, self.module, self.algorithm, self.clients = fabric, fabric.to_device(module), algorithm, clients
         self.participation, self.rounds, self.schedule, self.seed = participation, rounds, schedule, seed
         self.layout = Layout(module)
+        agree(fabric, module, clients)
         if not algorithm.trains_head:
             module.get_submodule(self.layout.head).requires_grad_(False)
             self.layout = Layout(module)
@@ -120,22 +107,25 @@ class Federation:
         self.executor = self.new_executor(module, self.layout)
         self.w = nn.Parameter(self.layout.read(module))
         self.first = self.w.detach().clone()
+        check_optimizers(algorithm, self.first)
         self.buffers = {k: b.clone() for k, b in module.named_buffers() if k not in self.executor.keys}
-        self.cost = cost(algorithm, self.layout, self.first)
+        self.cost = cost(algorithm, self.layout, self.first, len(clients.dataset.classes))
         self.shared = [begin(term.server, self.first, self.first) for term in algorithm.terms]
         self.optimizer = algorithm.server([self.w])
         self.local_lr = float(algorithm.local([nn.Parameter(self.first.new_zeros(1))]).param_groups[0]["lr"])
         mean_size = ceil(clients.mean_size / clients.batch_size)
         self.nominal = algorithm.span([self.local_lr] * (clients.steps or max(1, round(clients.epochs * mean_size))))
         begun = [begin(term.client, self.first, self.first) for term in algorithm.terms]
+        self.began_finite = {"clients": finite(begun), "server": finite(self.shared)}
         self.store = open_store(fabric, state_dir, clients.num_clients, begun, state_memory)
         self.whereabouts = meet(fabric, self.store.folder.with_name(".ranks"), self.executor.width, self.store.row > 0)
-        self.message = self._trial_message()
+        classes = len(clients.dataset.classes)
+        self.message = trial_message(algorithm, self.layout, self.first, self.shared, classes)
         self.at_once = self.executor.width
         try_out(self, loss)
         self.round, self.on_divergence, self.deterministic = 0, on_divergence, deterministic
         self.sums: type[Sum] = ExactSum if deterministic else PlainSum
-        self.stopping = self.asked_to_stop = False
+        self.stopping = self.asked_to_stop = self._training = False
 
     # ------------------------------------------------------------------------------------------------- the way of a run
 
@@ -143,17 +133,29 @@ class Federation:
         """Run the rounds that remain, or until a rank asks to stop; `on_fit_end` is for a run with all its rounds.
 
         Raises:
-            Diverged: If a client's training, or the global model, is no longer finite.
+            Diverged: If what a client or the server makes is no longer finite.
             RankLost: If another rank ended.
         """
         self.stopping = False
-        with self.whereabouts.watching(self.where):
+        with self.whereabouts.watching(self.where), self._telling_when():
             self.fabric.call("on_fit_start", federation=self)
             while self.round < self.rounds and not self.stopping:
                 self._run_round()
             self.asked_to_stop = False  # it has been heard
             if self.round == self.rounds:
                 self.fabric.call("on_fit_end", federation=self)
+
+    @contextmanager
+    def _telling_when(self) -> Iterator[None]:
+        """Let an exception, which may be this rank's alone, say when it came; all ranks agree on what is told so."""
+        try:
+            yield
+        except (Diverged, RankLost):
+            raise
+        except Exception as error:
+            if not self._training or not getattr(error, "__notes__", []):  # of a client's training the round is told
+                error.add_note(self.where())
+            raise
 
     def _run_round(self) -> None:
         started = now(self.w.device)
@@ -179,10 +181,10 @@ class Federation:
             model's; `comm/` counts the whole cohort.
 
         Raises:
-            Diverged: If a client's training, or the global model, is no longer finite; the former leaves it unmoved.
+            Diverged: If what a client or the server makes is no longer finite; the former leaves the model unmoved.
             RankLost: If another rank ended.
         """
-        started = now(self.w.device)
+        started, self._training = now(self.w.device), True
         anchor = self.w.detach().clone()
         cohort = self.participation(self.clients.num_clients, self.seed, self.round)
         common = self.common_facts(anchor, len(cohort))
@@ -190,17 +192,17 @@ class Federation:
         trained = now(self.w.device)
         self.add_up(tally.total)
         verdict = tally.verdict()
-        lost = [cohort[k] for k in verdict.diverged] if self.on_divergence != "continue" else []
+        lost = {cohort[k]: what for k, what in verdict.diverged.items()} if self.on_divergence != "continue" else {}
         if lost and self.on_divergence == "stop":
-            raise diverged(self.where(), lost, self._how())
-        self.stopping, train_loss, drift, moved = verdict.stop, nan, 0.0, 0.0
+            raise client_diverged(self.where(), lost, self.algorithm.terms, self._how())
+        self.stopping, train_loss, drift, moved, *well = verdict.stop, nan, 0.0, 0.0
         if not verdict.empty:
-            train_loss, drift, moved = self._move(tally, common)
+            train_loss, drift, moved, *well = self._move(tally, common)
             self.store.commit([client for client in cohort if client not in lost])
-        if not isfinite(moved) and self.on_divergence != "continue":
-            raise diverged(self.where(), [], self._how())
+        if not all(well) and self.on_divergence != "continue":
+            raise server_diverged(self.where(), well.index(False), self.algorithm.terms, self._how())
         lr = self.local_lr * self.schedule(self.round, 0)
-        self.round += 1
+        self.round, self._training = self.round + 1, False
         return {
             "train/loss": train_loss,
             "client/drift": drift,
@@ -229,15 +231,18 @@ class Federation:
             raise RankLost(f"{self.where()}: another rank ended{missing} ({reason})") from error
 
     def _move(self, tally: Tally, common: dict[str, Any]) -> list[float]:
-        """The server's step; returns training loss, drift and how far the model moved."""
+        """The server's step; returns training loss, drift, how far the model moved, and what stayed finite."""
         progress, message, self.buffers, (loss, squared) = tally.means()
         with drawing_from(derived_seed(self.seed, "server", self.round), self.w.device):  # alike on every rank
-            delta, self.shared = self.algorithm.update(progress, message, common, self.shared)
-        self.w.grad = -delta
+            delta, states = self.algorithm.update(progress, message, common, self.shared)
+        stayed = stay_finite(self.began_finite["server"], states)
+        self.shared, self.w.grad = states, -delta
         self.optimizer.step()
         move = self.w.detach() - common["anchor"]
         drift = squared - 2 * progress.dot(move) + move.dot(move)  # mean ||progress_i - move||^2, progress_i being gone
-        return torch.stack([loss, drift.clamp(min=0), move.norm()]).tolist()
+        moved = move.norm()
+        well = [one.to(moved) for one in (all_below(delta), *stayed, moved.isfinite())]
+        return torch.stack([loss, drift.clamp(min=0), moved, *well]).tolist()
 
     def common_facts(self, anchor: Tensor, cohort: int) -> dict[str, Any]:
         """What is true of every visit of a round with a cohort of this size."""
@@ -251,20 +256,15 @@ class Federation:
             "layout": self.layout,
         }
 
-    def _trial_message(self) -> list[Any]:
-        """A message of no client, for its structure: a rank may have no client to learn it from."""
-        terms, facts = self.algorithm.terms, trial_facts(self.layout, self.first)
-        states = [begin({**t.client, **t.local}, self.first, self.first) for t in terms]
-        w, states = self.algorithm.start(self.first, facts, states, self.shared)
-        return self.algorithm.report(w.clone(), facts, states, self.shared)[0]
-
     def _megabytes(self, numbers: int) -> float:
         buffers = sum(b.numel() * b.element_size() for b in self.buffers.values())
         return (numbers * self.w.element_size() + buffers) / 1e6
 
     def where(self) -> str:
-        """The round that is being run, for messages."""
-        return f"round {self.round + 1} of {self.rounds}"
+        """The round that is being trained, or was trained last, for messages."""
+        if self._training:
+            return f"round {self.round + 1} of {self.rounds}"
+        return f"after round {self.round} of {self.rounds}" if self.round else "before the first round"
 
     def _how(self) -> str:
         limit = f", sums of numbers below {self.sums.limit:,.0f}" if isfinite(self.sums.limit) else ""

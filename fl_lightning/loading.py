@@ -1,4 +1,4 @@
-"""Data that every rank loads, and one rank may have to download."""
+"""What every rank loads or makes for itself before they meet, and one rank may have to download."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -25,10 +25,11 @@ class MetricsTable(Logger):
         self._columns: list[str] = ["round"]
         self._rows: list[dict[str, str]] = []
         if after and path.exists():
-            with path.open(newline="") as file:
+            with path.open(newline="", errors="replace") as file:
                 reader = csv.DictReader(file)
-                self._rows = [row for k, row in enumerate(reader, 1) if k <= after and row["round"] == str(k)]
-                self._columns = list(reader.fieldnames or self._columns)
+                if (columns := list(reader.fieldnames or ()))[:1] == self._columns:  # or it is damaged
+                    self._rows = [row for k, row in enumerate(reader, 1) if k <= after and row["round"] == str(k)]
+                    self._columns = columns
         self._rewrite()
 
     @property
@@ -43,11 +44,15 @@ class MetricsTable(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append a row."""
+        """Append a row, or add to that of the round if it is the last one."""
         row = {"round": str(step), **{tag: repr(float(value)) for tag, value in metrics.items()}}
-        self._rows.append(row)
+        again = bool(self._rows) and self._rows[-1]["round"] == row["round"]
+        if again:
+            self._rows[-1] |= row
+        else:
+            self._rows.append(row)
         new = [tag for tag in row if tag not in self._columns]
-        if new:
+        if new or again:
             self._columns += new
             self._rewrite()
         else:

@@ -82,7 +82,9 @@ class RunFolder:
             lock.take()
         try:
             if resume:
-                refuse_changes(yaml.safe_load(folder.config.read_text()), plain(options))
+                if (before := _mapping(folder.config)) is None:
+                    raise ValueError(f"{folder.config} is damaged: put there the options of the run, or start another")
+                refuse_changes(before, plain(options))
             elif folder.config.exists() and (path or is_first_rank()):  # a folder that has a name is every rank's
                 raise ValueError(
                     f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
@@ -120,27 +122,57 @@ class RunFolder:
 
     def ranks_and_threads(self) -> tuple[int, int] | None:
         """The ranks that trained the run last, and threads of each; None if it is unknown, or was on a GPU."""
-        made = (yaml.safe_load(self.environment.read_text()) if self.environment.is_file() else None) or {}
-        return (made["ranks"], made["threads"]) if "threads" in made and made["device"] == "cpu" else None
+        made = _mapping(self.environment) or {}
+        ranks, threads = made.get("ranks"), made.get("threads")
+        if isinstance(ranks, int) and isinstance(threads, int) and made.get("device") == "cpu":
+            return ranks, threads
+        return None
 
     def interrupted(self) -> str:
         """What there is to go on with, for people who have just interrupted the run."""
-        saved = [int(path.stem.partition("-")[2]) for path in (self.path / "checkpoints").glob("round-*.ckpt")]
+        saved = saved_rounds(self.path)
         if not saved:
             return "interrupted before anything was saved"
-        return f"interrupted: round {max(saved)} is saved, go on with --run-dir {self.path} --resume"
+        return f"interrupted: round {saved[-1]} is saved, go on with --run-dir {self.path} --resume"
 
-    def results(self) -> str:
-        """What came out and where it lies, for people."""
+    def results(self, sent: bool = True) -> str:
+        """What came out and where it lies, for people.
+
+        Args:
+            sent: Whether clients send anything; the global model is nobody's work if not.
+        """
         with self.metrics.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["test/accuracy"]]
         scored = [(int(row["round"]), float(row["test/accuracy"])) for row in rows]
         best, tail = max(scored, key=lambda score: score[1]), [accuracy for _, accuracy in scored[-10:]]
-        return (
+        lines = [
             f"test accuracy {scored[-1][1]:.2%}; best {best[1]:.2%} in round {best[0]}; "
-            f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}\n{_personal(rows[-1])}"
-            f"curves:  tensorboard --logdir {self.path}\nscalars: {self.metrics}\nmodel:   {self.path / 'model.pt'}"
-        )
+            f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}",
+            _personal(rows[-1]),
+            f"curves:  tensorboard --logdir {self.path}",
+            f"scalars: {self.metrics}",
+            f"model:   {self.path / 'model.pt'}",
+        ]
+        if not sent:
+            lines[0] = f"clients send nothing: the global model is untrained, at a test accuracy of {scored[-1][1]:.2%}"
+            lines[1] = lines[1] or f"to score clients' own models: --run-dir {self.path} --resume --personalise 1,5"
+            del lines[-1]
+        return "\n".join(filter(None, lines))
+
+
+def saved_rounds(folder: Path) -> list[int]:
+    """The rounds of which a run's folder holds checkpoints, in order; files with other names are not the run's."""
+    stems = [path.stem.removeprefix("round-") for path in (folder / "checkpoints").glob("round-*.ckpt")]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def _mapping(path: Path) -> dict[str, Any] | None:
+    """What a file of YAML says, if it is there and maps names to values."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _put(path: Path, content: Any) -> None:
@@ -157,7 +189,7 @@ def _personal(row: Mapping[str, str]) -> str:
         f"{float(row[tag]):.2%} ± {float(row[tag.replace('accuracy', 'spread')]):.2%} after {tag.rpartition('_')[2]}"
         for tag in tags
     ]
-    return f"own models, mean ± spread over clients: {', '.join(told)} epochs of fine-tuning\n" if told else ""
+    return f"own models, mean ± spread over clients: {', '.join(told)} epochs of fine-tuning" if told else ""
 
 
 def _claimed(parent: Path, algorithm: str) -> Path:

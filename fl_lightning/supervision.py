@@ -2,10 +2,14 @@
 
 import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
+
+import torch
 
 from fl_lightning.machine import is_first_rank
 
@@ -52,6 +56,9 @@ def ending_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
     Python makes an exception of it, which may get lost where it comes (in a destructor), or wait (for other ranks): so
     the process ends some seconds later in any case, and at once if Ctrl-C comes again.
     """
+    if threading.current_thread() is not threading.main_thread():  # where Python does not let signals be handled
+        yield
+        return
 
     def say() -> None:
         if is_first_rank():
@@ -63,22 +70,63 @@ def ending_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
 
     def interrupt(*_: object) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        last.start()
         raise KeyboardInterrupt
 
-    last = threading.Timer(LAST_WORDS, end)
-    last.daemon = True
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, interrupt) if main else None
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        with _ending_some_seconds_after_ctrl_c(end):
+            yield
     except KeyboardInterrupt:
         say()
         leave(INTERRUPTED)
     finally:
-        last.cancel()
-        if main:
-            signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _ending_some_seconds_after_ctrl_c(end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` when Ctrl-C has come and nothing followed from it: Python's handlers wait for what is not Python."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    over = threading.Event()
+
+    def listen() -> None:
+        while number := os.read(read, 1):  # of each signal that has a handler, as soon as it comes
+            if number[0] == signal.SIGINT:
+                if not over.wait(LAST_WORDS):
+                    end()
+                return
+
+    listener = threading.Thread(target=listen, daemon=True, name="ctrl-c")
+    listener.start()
+    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        over.set()
+        os.close(write)
+        listener.join()
+        os.close(read)
+
+
+@contextmanager
+def ending_without_the_others() -> Iterator[None]:
+    """Let a rank that fails end at once, also on GPUs.
+
+    There Lightning has NCCL take leave of the other ranks when Python exits; they wait for this one elsewhere, and do
+    not notice that it has failed as long as its process lives.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not (torch.distributed.is_initialized() and torch.distributed.get_backend() == "nccl"):
+            raise
+        if not isinstance(error, SystemExit):
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
 
 
 @contextmanager

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fl_lightning.executors import Outcome
 from fl_lightning.executors.visit import Buffers
+from fl_lightning.finite import all_below
 from fl_lightning.sums import PlainSum, Sum
 
 
@@ -20,12 +21,12 @@ class Verdict:
 
     Attributes:
         stop: Whether any rank wants to end the run after this round.
-        diverged: Positions in the cohort of clients whose outcome is not finite.
+        diverged: What of a client's outcome is not finite (see `client_diverged`), by its position in the cohort.
         empty: Whether no weight is left to average with.
     """
 
     stop: bool
-    diverged: list[int]
+    diverged: dict[int, int]
     empty: bool
 
 
@@ -33,7 +34,7 @@ class Tally:
     """Running sums `[weight * progress | message | weight * buffers]`, a row for each client, and who asks to stop.
 
     A client's row holds its loss, its weight, the weighted squared length of its progress, whether it counts and
-    whether it diverged; as one rank alone fills it in, adding up the ranks moves no bit of it.
+    what of it diverged; as one rank alone fills it in, adding up the ranks moves no bit of it.
 
     Args:
         w: A vector like the model.
@@ -67,20 +68,31 @@ class Tally:
         limbs, rows, self._votes = self.total.split(sizes)
         self._limbs, self._rows = limbs.view(self._sum.limbs, -1), rows.view(cohort, -1)
 
-    def add(self, outcome: Outcome, weight: float, position: int) -> Tensor:
+    @torch.no_grad()  # a message of one's own may come with a graph
+    def add(self, outcome: Outcome, weight: float, position: int, states: Sequence[Tensor] = ()) -> Tensor:
         """Add the outcome of the client at this position of the cohort.
+
+        Args:
+            outcome: What its visit left.
+            weight: Its aggregation weight.
+            position: Where it stands in the cohort.
+            states: Whether each state that the client keeps stays finite (see `stay_finite`).
 
         Returns:
             Whether it is finite, and below what can be added up: 0-dim and on the device, nobody waits for it here.
         """
-        message = tree_flatten(outcome.message)[0]
-        tensors = [outcome.progress, *message, *(outcome.buffers[name] for name in self._names)]
+        buffers = [outcome.buffers[name] for name in self._names]
+        tensors = [outcome.progress, *tree_leaves(outcome.message), *buffers]
         loss, progress = outcome.loss.to(outcome.progress), outcome.progress
         squared = weight * progress.dot(progress)  # overflows where the model's length would
-        finite = squared.isfinite() & ~loss.isinf()  # nan: no term asked for it
-        for tensor in tensors if self._sum.limit < inf else tensors[1:]:  # progress is finite where its square is
-            finite &= _all_below(tensor, self._sum.limit)
-        row = torch.stack([loss, progress.new_full((), weight), squared, progress.new_ones(()), (~finite).to(progress)])
+        trained = squared.isfinite() & ~loss.isinf()  # nan: no term asked for it
+        for tensor in [progress, *buffers] if self._sum.limit < inf else buffers:  # it is finite where its square is
+            trained &= all_below(tensor, self._sum.limit)
+        parts = [trained, *states, *map(self._can_be_added, outcome.message)]
+        well = torch.stack(parts)
+        finite, first = well.all(), 1 + well.to(torch.int8).argmin()  # of equal ones the first
+        diverged = torch.where(finite, 0, first).to(progress)
+        row = torch.stack([loss, progress.new_full((), weight), squared, progress.new_ones(()), diverged])
         if self._finite_only:
             tensors, row[:-1] = [torch.where(finite, t, 0) for t in tensors], torch.where(finite, row[:-1], 0)
         alphas = [weight] + [1.0] * self._messages + [weight] * len(self._names)
@@ -88,6 +100,10 @@ class Tally:
             self._sum.add(part, tensor.reshape(-1), alpha)
         self._rows[position] = row
         return finite
+
+    def _can_be_added(self, message: Any) -> Tensor:
+        well = [all_below(tensor, self._sum.limit) for tensor in tree_leaves(message)]
+        return torch.stack(well).all() if well else self.total.new_ones((), dtype=torch.bool)
 
     def ask_to_stop(self) -> None:
         """Let this rank's wish to end the run after this round count."""
@@ -98,7 +114,7 @@ class Tally:
         *rows, votes = torch.cat([self._rows.flatten(), self._votes]).tolist()
         _, weights, _, counts, diverged = (rows[k :: len(COLUMNS)] for k in range(len(COLUMNS)))
         empty = not (sum(counts) > 0 and sum(weights) > 0)
-        return Verdict(votes > 0, [k for k, n in enumerate(diverged) if n], empty)
+        return Verdict(votes > 0, {k: round(part) - 1 for k, part in enumerate(diverged) if part}, empty)
 
     def means(self) -> tuple[Tensor, list[Any], dict[str, Tensor], Sequence[Tensor]]:
         """What the sums mean, once they are complete.
@@ -124,11 +140,3 @@ class Tally:
 
 
 COLUMNS = "loss", "weight", "squared", "counts", "diverged"
-
-
-def _all_below(tensor: Tensor, limit: float) -> Tensor | bool:
-    """Whether all numbers are finite and below `limit` in size; one pass over memory."""
-    if not tensor.numel():
-        return True
-    least, most = tensor.aminmax()
-    return (least > -limit) & (most < limit)  # false for nan

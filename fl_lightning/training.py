@@ -12,6 +12,7 @@ from torch import Tensor
 from fl_lightning.algorithm import Cohort
 from fl_lightning.device import send
 from fl_lightning.executors import Outcome, Visit
+from fl_lightning.finite import stay_finite
 from fl_lightning.mistakes import check_alike
 from fl_lightning.oracle import ModelError
 from fl_lightning.participation import share_out
@@ -41,7 +42,8 @@ def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any
         with _training(federation, clients):
             for k, visit, outcome in _trained(federation, visits, common):
                 check_alike(outcome.message, federation.message, federation.algorithm.terms)
-                finite = tally.add(outcome, float(weights[k]), k)
+                states = stay_finite(federation.began_finite["clients"], outcome.states)
+                finite = tally.add(outcome, float(weights[k]), k, states)
                 store.write(cohort[k], _kept(visit, outcome, finite) if skips else outcome.states)
         with _training(federation, behind):  # their rows were written while these clients trained
             store.settle(but=len(clients))
@@ -103,8 +105,11 @@ def _visit(federation: "Federation", client: int, weight: Tensor, anchor: Tensor
         "size": clients.sizes[client] / clients.mean_size,
         "weight": weight,
     }
-    values = send(torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype), anchor.device)
-    own = dict(zip(facts, values.unbind(), strict=True))
+    labels = clients.label_counts(client).to(anchor.dtype)
+    numbers = torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype)
+    values = send(torch.cat([labels, numbers]), anchor.device)  # all of them at once
+    labels, numbers = values.split([len(labels), len(numbers)])
+    own = {**dict(zip(facts, numbers.unbind(), strict=True)), "labels": labels}
     states = states_of(federation, client, anchor)
     return Visit(client, own, states, batches, lrs, derived_seed(federation.seed, "dropout", round, client))
 

@@ -1,21 +1,50 @@
-"""What can be found out before round 1: whether the model takes the data, a sample that is alone in its batch too."""
+"""What can be found out before round 1: whether setting, optimizers, model and data go together."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim import Optimizer
 
+from fl_lightning.algorithm import Algorithm, trial_facts
 from fl_lightning.data import ClientData, Dataset
+from fl_lightning.divergence import OnDivergence
 from fl_lightning.executors.visit import TaskLoss
 from fl_lightning.oracle import ModelError
 from fl_lightning.sentences import first_sentence
+from fl_lightning.term import States, begin
+from fl_lightning.vector import Layout
 
 if TYPE_CHECKING:
     from fl_lightning.federation import Federation
 
+PRECISIONS = "32-true", "bf16-mixed"
+"""What Fabric's precision may be: it rules the arithmetic of forward passes."""
+
 ONE_SAMPLE = "more than 1 value per channel"
 """What PyTorch's BatchNorm says of a batch that it cannot normalise."""
+
+
+def check_setting(fabric: Fabric, clients: ClientData, rounds: int, on_divergence: str) -> None:
+    """Raise a ValueError unless a federation can be made of these."""
+    if rounds < 1:
+        raise ValueError(f"a simulation has at least one round, not {rounds}")
+    if on_divergence not in get_args(OnDivergence):
+        raise ValueError(f"on_divergence is one of {', '.join(get_args(OnDivergence))}, not {on_divergence!r}")
+    if clients.dataset.x.device != fabric.device:
+        raise ValueError(
+            f"the clients' data lie on {clients.dataset.x.device}, and the models train on {fabric.device}: give "
+            "ClientData the data set as `dataset.to(fabric.device)`"
+        )
+    precision = fabric.strategy.precision.precision
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"precision {precision} would not be kept: weights, duals and averages have the module's own "
+            f"dtype; choose {' or '.join(PRECISIONS)}, and module.double() for 64 bits"
+        )
 
 
 def try_out(federation: "Federation", loss: TaskLoss) -> None:
@@ -26,46 +55,108 @@ def try_out(federation: "Federation", loss: TaskLoss) -> None:
         loss: The task's loss.
 
     Raises:
-        ModelError: If the model cannot take them, has too few outputs for the labels, or cannot train on one sample.
+        ModelError: If the model cannot take them, or cannot train on one sample; or, where it classifies, has no score
+            for each label, or none that can be trained.
     """
     module, clients = federation.module, federation.clients
-    data, name = clients.dataset, type(module).__name__
-    kind = "images" if len(data.shape) == 3 else "samples"
+    for training in (True, False):
+        out = _taken(federation, training)
+        if loss is nn.functional.cross_entropy:
+            _check_scores(federation, out, training)
+    alone = with_single_samples(clients)
+    if len(alone) and not _takes_one(federation):
+        raise ModelError(f"{type(module).__name__} cannot train {_whom(clients, alone)}; {_mend(clients)}")
+
+
+def _taken(federation: "Federation", training: bool) -> object:
+    """The model's output for two samples."""
+    data, name = federation.clients.dataset, type(federation.module).__name__
+    kind, theirs = "images" if len(data.shape) == 3 else "samples", federation.w.dtype
     try:
-        out = _forward(federation, 2)
+        return _forward(federation, 2, training)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {first_sentence(error)}"
+        what = f"{kind} of shape {'x'.join(map(str, data.shape))}{'' if training else ' in evaluation'} ({reason})"
+        mend = f"choose a model that takes them, or {kind} of another size"
+        given = data.x.dtype if data.x.is_floating_point() else torch.float32
+        if given != theirs:
+            mend = f"they are {given} and its parameters {theirs}: give both one number type, as x.float() does"
+        raise ModelError(f"{name} cannot take {what}: {mend}") from error
+
+
+def _check_scores(federation: "Federation", out: object, training: bool) -> None:
+    """Raise a ModelError unless these are scores, (2, classes), that can be trained."""
+    name, data = type(federation.module).__name__, federation.clients.dataset
+    when = "training" if training else "evaluation"
+    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
+        given = f"a tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ModelError(
-            f"{name} cannot take {kind} of shape {'x'.join(map(str, data.shape))} ({reason}): "
-            f"choose a model that takes them, or {kind} of another size"
-        ) from error
-    if loss is nn.functional.cross_entropy and isinstance(out, Tensor) and out.ndim == 2:
-        highest = int(data.y.max())
-        if highest >= out.shape[1]:
-            raise ModelError(
-                f"{name} has {out.shape[1]} outputs, but there are labels up to {highest} ({data.classes[highest]}): "
-                f"give it {len(data.classes)} outputs, one for each class"
-            )
-    alone = with_single_samples(clients)
-    if len(alone) and not _takes_one(federation):
-        raise ModelError(f"{name} cannot train {_whom(clients, alone)}; {_mend(clients)}")
+            f"{name} returns {given} for two samples in {when}: let it return a tensor of scores, (samples, classes)"
+        )
+    highest = int(data.y.max())
+    if highest >= out.shape[1]:
+        raise ModelError(
+            f"{name} has {out.shape[1]} outputs, but there are labels up to {highest} ({data.classes[highest]}): "
+            f"give it {len(data.classes)} outputs, one for each class"
+        )
+    if training and not out.requires_grad:
+        raise ModelError(f"{name} cannot be trained: its output has no gradient, as after no_grad or detach in forward")
+
+
+def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
+    """Raise a ValueError unless both optimizers take a step on a vector like `w` with its gradient."""
+    for kind, make in (("local", algorithm.local), ("server", algorithm.server)):
+        vector = nn.Parameter(w.new_zeros(2))
+        vector.grad, optimizer = w.new_ones(2), make([vector])
+        try:
+            if not isinstance(optimizer, Optimizer):
+                raise TypeError("it is no torch.optim.Optimizer")
+            optimizer.step()
+        except (TypeError, RuntimeError) as error:
+            raise ValueError(
+                f"the {kind} optimizer, {type(optimizer).__name__}, cannot take a step on one vector with its gradient "
+                f"({first_sentence(error)}): choose another, as torch.optim.SGD"
+            ) from error
+
+
+def trial_message(
+    algorithm: Algorithm, layout: Layout, first: Tensor, shared: Sequence[States], classes: int
+) -> list[Any]:
+    """A message of no client, for its structure: a rank may have no client to learn it from.
+
+    Args:
+        algorithm: Whose message it is.
+        layout: The model's.
+        first: w^0.
+        shared: The server's states.
+        classes: How many there are in the data.
+    """
+    facts = trial_facts(layout, first, classes)
+    states = [begin({**term.client, **term.local}, first, first) for term in algorithm.terms]
+    w, states = algorithm.start(first, facts, states, shared)
+    return algorithm.report(w.clone(), facts, states, shared)[0]
 
 
 def check_pair(train: Dataset, test: Dataset, name: str) -> None:
-    """Raises ValueError unless training and test set are of one kind.
+    """Raises ValueError unless training and test set are of one kind, with samples, all of them finite.
 
     Args:
         train: The training set.
         test: The test set.
         name: Their source.
     """
-    if (train.classes, train.shape) != (test.classes, test.shape):
-        raise ValueError(
-            f"{name} has a training set of {len(train.classes)} classes and samples of shape {train.shape}, and a test "
-            f"set of {len(test.classes)} and {test.shape}: give both the same"
-        )
+    for kind, data in (("training", train), ("test", test)):
+        if not len(data):
+            raise ValueError(f"{name} has no {kind} samples: give it at least one")
+        bad = 0 if data.x.dtype == torch.uint8 else int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
+        if bad:
+            raise ValueError(f"{bad} of {len(data)} {kind} samples of {name} are not finite: leave them out")
+    both = [(data.classes, data.shape, data.x.dtype) for data in (train, test)]
+    if both[0] != both[1]:
+        told = [f"{len(classes)} classes and samples of shape {shape} of {dtype}" for classes, shape, dtype in both]
+        raise ValueError(f"{name} has a training set of {told[0]}, and a test set of {told[1]}: give both the same")
 
 
 def with_single_samples(clients: ClientData) -> Tensor:
@@ -90,14 +181,14 @@ def single_sample(error: Exception) -> ModelError | None:
     )
 
 
-def _forward(federation: "Federation", samples: int) -> object:
-    """The model's output in training mode; running statistics and random numbers stay as they are."""
+def _forward(federation: "Federation", samples: int, training: bool = True) -> object:
+    """The model's output; running statistics and random numbers stay as they are."""
     module, data = federation.module, federation.clients.dataset
     x = data.inputs(torch.arange(samples, device=data.x.device) % len(data))
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     devices = [federation.w.device] if federation.w.is_cuda else []
-    with torch.no_grad(), torch.random.fork_rng(devices), federation.fabric.autocast():
-        return functional_call(module.train(), buffers, (x,))
+    with torch.enable_grad(), torch.random.fork_rng(devices), federation.fabric.autocast():
+        return functional_call(module.train(training), buffers, (x,))
 
 
 def _takes_one(federation: "Federation") -> bool:

@@ -20,6 +20,9 @@ from lightning.fabric import Fabric
 MACHINE, PROCESS, BEAT, MEETING, TRAINING, CLIENTS = range(6)
 """Columns of a rank's line; from the last one on stand the clients."""
 
+FAILED = -1
+"""In place of a process that has left its rounds by an error."""
+
 GLANCE, GLANCES = 0.5, 3
 """Seconds between two looks at the others, and how many in a row must miss a rank: it may be ending as this one is."""
 
@@ -30,8 +33,8 @@ SILENCE = 45.0
 class Whereabouts:
     """A line for each rank in a file that all of them read: a process that is killed leaves its line behind.
 
-    A line holds the rank's machine and process (0 once its rounds are over), a number that goes up as long as it lives,
-    the number of the run's meeting, and how many clients it is training and which.
+    A line holds the rank's machine and process (0 once its rounds are over, -1 once they have failed), a number that
+    goes up as long as it lives, the number of the run's meeting, and how many clients it is training and which.
 
     Args:
         path: The file, in a folder that all ranks see.
@@ -112,6 +115,9 @@ class Whereabouts:
         try:
             yield
             self._put(PROCESS, 0)
+        except BaseException:
+            self._put(PROCESS, FAILED)  # it may live on for long: with NCCL it waits for the others then
+            raise
         finally:
             over.set()
             if self.ranks > 1:
@@ -124,9 +130,9 @@ class Whereabouts:
         return (last, since) if silent else (line[BEAT], time.monotonic())
 
     def _gone(self, rank: int) -> bool:
-        """Whether a rank of this machine has ended, though its rounds are not over."""
+        """Whether a rank of this machine has ended or failed, though its rounds are not over."""
         process = self._line(rank)[PROCESS]
-        return process > 0 and not _is_alive(process)
+        return process == FAILED or (process > 0 and not _is_alive(process))
 
 
 def meet(fabric: Fabric, path: Path, width: int, sharing: bool = True) -> Whereabouts:

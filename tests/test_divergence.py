@@ -1,5 +1,6 @@
 """Clients whose training leaves the finite numbers: stop, leave them out, or go on."""
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,21 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from problems import classification, classifier, distances, everything, federation, hard, rows, server, trained
+from torch import Tensor
 from torch.optim import SGD, Adam
 
-from fl_lightning import Algorithm, ClientData, Diverged, Federation, Sequential, Stacked, by_size, catalogue
+from fl_lightning import (
+    Algorithm,
+    ClientData,
+    Diverged,
+    Federation,
+    Sequential,
+    Stacked,
+    Term,
+    by_size,
+    catalogue,
+    zeros,
+)
 
 EXECUTORS = pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=3)], ids=["sequential", "stacked"])
 
@@ -54,6 +67,62 @@ def test_a_server_that_leaves_the_numbers_is_told_apart() -> None:
     for mode in ("stop", "skip-client"):
         with pytest.raises(Diverged, match="round 1 of 3: the model is no longer finite"):
             begin(algorithm, on_divergence=mode).fit()
+
+
+@dataclass(frozen=True)
+class Mine(Term):
+    """Spoils something: on a client, of those that have many samples."""
+
+    what: str
+    client = {"c_i": zeros, "best_i": lambda first, now: now.new_full((), torch.inf)}
+    server = {"c": zeros}
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        spoiled = torch.where(v.size > 1.3, torch.nan, 0.0)  # clients 0 and 2
+        v.best_i = v.best_i / 2
+        v.c_i = v.c_i + (spoiled if self.what == "state" else 0)
+        return (w.sum(), w - v.anchor + spoiled) if self.what == "message" else (w.sum(), w)
+
+    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        v.c = v.c + (torch.inf if self.what == "server's state" else 0)
+        return delta / 0 if self.what == "update" else delta
+
+
+OF_A_CLIENT = {
+    "message": "what Mine.report returned for clients 0, 2 is no longer finite, though the training was",
+    "state": "the state 'c_i' that Mine keeps for clients 0, 2 is no longer finite, though the training was",
+}
+OF_THE_SERVER = {
+    "server's state": "the server's state 'c' of Mine is no longer finite, though what the clients sent was",
+    "update": "what the terms made of the mean update is no longer finite, though what the clients sent was",
+}
+
+
+@EXECUTORS
+@pytest.mark.parametrize(("what", "told"), [*OF_A_CLIENT.items(), *OF_THE_SERVER.items()])
+def test_what_a_term_spoils_is_told_apart_from_the_training(what: str, told: str, executor: Any) -> None:
+    """A state that begins as infinity is one's own affair."""
+    begin(Algorithm(Mine("")), on_divergence="stop", executor=executor).fit()
+    with pytest.raises(Diverged) as error:
+        begin(Algorithm(Mine(what)), on_divergence="stop", executor=executor).fit()
+    assert str(error.value).startswith(f"round 1 of 3: {told} (local learning rate 0.1, Algorithm(Mine(what={what})")
+    assert "). Look there for a division by zero, or lower the learning rate" in str(error.value)
+
+
+def test_the_training_of_some_and_the_message_of_others_are_told() -> None:
+    told = "the training of clients 4, 5, and what Mine.report returned for clients 0, 2 is no longer finite \\("
+    with pytest.raises(Diverged, match=told):
+        begin(Algorithm(Mine("message")), 4, 5, on_divergence="stop").fit()
+
+
+@EXECUTORS
+@pytest.mark.parametrize("what", OF_A_CLIENT)
+def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(what: str, executor: Any) -> None:
+    run = begin(Algorithm(Mine(what)), executor=executor)
+    assert run.train_round()["client/skipped"] == 2
+    assert run.w.isfinite().all()
+    assert rows(run, "c_i").isfinite().all()
+    assert [run.store.has(i) for i in range(6)] == [False, True, False, False, True, True]
 
 
 def test_an_unknown_way_is_refused() -> None:

@@ -1,23 +1,29 @@
 """Clients' own models: what fine-tuning is, what it leaves alone, and how it is scored."""
 
 import csv
+import os
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import ref
 
+import lives
 import pytest
 import torch
 from fl_lightning.callbacks import Personalisation
 from problems import classification, classifier, everything, federation, hard, rows
 from torch import nn
 
-from fl_lightning import Algorithm, Dataset, Federation, Sequential, Stacked, catalogue
+from fl_lightning import Algorithm, Dataset, Diverged, Federation, Sequential, Stacked, catalogue
 from fl_lightning.adaptation import Adaptation
 from fl_lightning.data import Partition, aligned
+from fl_lightning.supervision import STOPPED
 from fl_lightning.vector import Layout
 
 LR = 0.05
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 
 
 def trained(algorithm: Algorithm, **options: Any) -> Federation:
@@ -97,8 +103,7 @@ def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
 def test_fine_tuning_is_at_the_rate_of_the_next_round_or_at_one_of_its_own(tmp_path: Path) -> None:
     run = trained(catalogue.fedavg(), module=classifier(norm=False))
     assert Adaptation(run).lr == pytest.approx(0.1 * 0.9**3)
-    metrics: dict[str, float] = {}
-    Personalisation(run.clients.dataset, (1,), tmp_path / "personal.csv", 1e-300).on_round_end(run, metrics)
+    metrics = Personalisation(run.clients.dataset, (1,), tmp_path / "personal.csv", 1e-300).score(run)
     assert metrics["personal/accuracy_1"] == metrics["personal/accuracy_0"]
     assert scored(run, tmp_path / "personal.csv")["personal/accuracy_1"] != metrics["personal/accuracy_0"]
 
@@ -160,9 +165,7 @@ def test_local_only_brings_its_own_models() -> None:
 
 
 def scored(run: Federation, path: Path, epochs: tuple[int, ...] = (1, 2), **options: Any) -> dict[str, float]:
-    metrics: dict[str, float] = {}
-    Personalisation(run.clients.dataset, epochs, path, LR, **options).on_round_end(run, metrics)
-    return metrics
+    return Personalisation(run.clients.dataset, epochs, path, LR, **options).score(run)
 
 
 def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path: Path) -> None:
@@ -195,13 +198,6 @@ def test_neighbours_change_what_a_client_predicts(tmp_path: Path) -> None:
     assert known != plain
 
 
-def test_only_the_last_round_is_scored(tmp_path: Path) -> None:
-    run = federation(catalogue.fedavg())
-    run.train_round()
-    assert scored(run, tmp_path / "personal.csv") == {}
-    assert not (tmp_path / "personal.csv").exists()
-
-
 def test_no_epochs_of_fine_tuning_are_no_choice() -> None:
     data = Dataset(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), ("a",))
     with pytest.raises(ValueError, match="at least one epoch, not 0"):
@@ -213,3 +209,74 @@ def test_lasting_changes_the_visits_and_nothing_else() -> None:
     longer = data.lasting(4)
     assert (data.num_steps(0), longer.num_steps(0)) == (3, 12)
     assert longer.digest == data.digest
+
+
+# ------------------------------------------------------------------------------------------------ after the last round
+
+
+PERSONALISE = "--rounds", "3", "--checkpoint-every", "100", "--personalise", "1"
+
+
+def raises(*_: Any) -> None:
+    raise RuntimeError("bad luck")
+
+
+def stops(score: Any, *args: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return score(*args)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hit", "luck", "codes", "told"),
+    [
+        (1, 0, lives.die, [-9], "round 3/3"),
+        (1, 0, raises, [2], "error: RuntimeError: bad luck"),
+        (1, 0, stops, [STOPPED], "stopped by SIGTERM after round 3 of 3, which is saved: go on with --run-dir"),
+        (2, 1, stops, [STOPPED, 0], "stopped as another rank or a callback asked after round 3 of 3"),
+        (2, 1, raises, [2, 2], "error: RuntimeError: bad luck"),
+    ],
+    ids=["killed", "raises", "signal", "signal on one of two", "raises on one of two"],
+)
+def test_bad_luck_in_it_loses_no_round_and_a_resumption_does_it_anew(
+    ranks: int, hit: int, luck: Any, codes: list[int], told: str, tmp_path: Path
+) -> None:
+    """It comes after the last checkpoint; the scores stand in the row of the last round."""
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    assert lives.end(lives.begin(whole, *PERSONALISE, ranks=ranks)) == [0] * ranks, lives.said(whole)
+    prepare = lives.at_call(12 // ranks, Personalisation, "_accuracy", luck, rank=hit)
+    assert lives.end(lives.begin(folder, *PERSONALISE, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
+    assert told in lives.said(folder)
+    assert (folder / "checkpoints" / "round-3.ckpt").exists()
+    assert (folder / "model.pt").exists()
+    assert not (folder / "personal.csv").exists()
+    assert lives.end(lives.begin(folder, *PERSONALISE, ranks=ranks)) == [0] * ranks, lives.said(folder)
+    assert lives.results(folder) == lives.results(whole)
+    assert lives.results(folder)["metrics"][-1]["personal/accuracy_1"]
+    assert (folder / "personal.csv").read_text() == (whole / "personal.csv").read_text()
+    assert lives.steps_in_tensorboard(folder) == [(1, 2, 3), (3,)]
+
+
+def test_a_signal_in_the_last_round_leaves_it_for_a_resumption(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    prepare = lives.at_call(12, Sequential, "_visit", stops)
+    assert lives.end(lives.begin(folder, *PERSONALISE, prepare=prepare)) == [STOPPED], lives.said(folder)
+    assert not (folder / "personal.csv").exists()
+    assert lives.end(lives.begin(folder, *PERSONALISE)) == [0], lives.said(folder)
+    assert (folder / "personal.csv").exists()
+
+
+def test_fine_tuning_that_leaves_the_numbers_is_told_or_left_out(tmp_path: Path) -> None:
+    """Of client 4 alone, in the samples that it has now."""
+    run = trained(catalogue.fedavg())
+    run.clients.dataset.x[run.clients.partition[4]] = torch.nan
+    with pytest.raises(
+        Diverged, match=r"fine-tuning of clients? 4 .*\(learning rate 0.05\).*--finetune-lr; the rounds"
+    ):
+        scored(run, tmp_path / "personal.csv")
+    run.on_divergence = "skip-client"
+    metrics = scored(run, tmp_path / "personal.csv")
+    with (tmp_path / "personal.csv").open() as file:
+        column = [float(row["accuracy_1"]) for row in csv.DictReader(file)]
+    others = [value for value in column if value == value]
+    assert len(others) == 5
+    assert metrics["personal/accuracy_1"] == pytest.approx(sum(others) / 5)

@@ -146,9 +146,15 @@ def _free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def test_the_library_trains_without_a_recipe(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(PROGRAMS[2], {"__name__": "own"})
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"round 20: 9\d\.\d%, worst class \d\d\.\d%", last)
+
+
 def test_the_snippet_for_lightning_wraps_the_optimizer() -> None:
     names: dict[str, object] = {"torch": torch}
-    exec(PROGRAMS[2], names)
+    exec(PROGRAMS[3], names)
     optimizer = names["configure_optimizers"](torch.nn.Linear(2, 2))  # type: ignore[operator]
     assert type(optimizer).__name__ == "SAM"
 

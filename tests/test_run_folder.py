@@ -3,7 +3,9 @@
 import subprocess
 from pathlib import Path
 
+import lives
 import pytest
+from refusals import experiment, sentence
 
 from fl_lightning import run_folder
 from fl_lightning.options import refuse_changes
@@ -47,3 +49,44 @@ def test_every_rank_refuses_a_folder_that_holds_a_run(
     refused = pytest.raises(ValueError, match="holds a run already")
     with refused, RunFolder.open(tmp_path, "fedavg", {}, resume=False):
         pass
+
+
+def test_a_run_that_sends_nothing_ends_with_what_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The global model is as it was drawn: its accuracy is no result."""
+
+    def last_words(*argv: str) -> list[str]:
+        experiment(tmp_path / "run", "--rounds", "2", *argv).run()
+        return capsys.readouterr().out.splitlines()
+
+    said = last_words("--algorithm", "local_only")
+    assert said[-4].startswith("clients send nothing: the global model is untrained, at a test accuracy of ")
+    assert said[-3] == f"to score clients' own models: --run-dir {tmp_path / 'run'} --resume --personalise 1,5"
+    assert not any(line.startswith("round") and "accuracy" in line for line in said)
+    assert not any(line.startswith(("test accuracy", "model:")) for line in said)
+    said = last_words("--resume", "--personalise", "1")
+    assert said[-4].startswith("clients send nothing")
+    assert said[-3].startswith("own models, mean ± spread over clients: ")
+
+
+ODD = {
+    "metrics.csv": (b"\xff\x00\xfe" * 50, ""),
+    "environment.yaml": (b"{a: [", ""),
+    "checkpoints/round-1-copy.ckpt": (b"of my own", ""),
+    "config.yaml": (b"", "config.yaml is damaged: put there the options of the run"),
+}
+"""What lies in a folder after a machine's bad end, or a user's good intentions; and why it cannot be gone on there."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_files_in_a_folder_are_overlooked_or_told(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, told = ODD[name]
+    experiment(tmp_path / "run").run()
+    (tmp_path / "run" / name).write_bytes(content)
+    resumed = experiment(tmp_path / "run", "--resume", "--rounds", "2")
+    if told:
+        assert told in sentence(capsys, resumed.run)
+        return
+    resumed.run()
+    assert lives.results(tmp_path / "run")["metrics"][-1]["round"] == "2"

@@ -7,6 +7,7 @@ from lightning.fabric.utilities.rank_zero import _get_rank, rank_zero_only
 from fl_lightning import sentences
 from fl_lightning.failure import in_one_sentence
 from fl_lightning.sentences import first_sentence
+from fl_lightning.term import TermError
 
 TORCHRUN = [{"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(3)]
 """`fabric run` is torchrun too."""
@@ -35,7 +36,10 @@ def test_of_several_ranks_the_first_speaks_before_there_is_a_fabric(
     assert capsys.readouterr().err == "error: it does not fit\n"
 
 
-@pytest.mark.parametrize(("error", "speaks"), [(OSError("no such disk"), True), (torch.OutOfMemoryError("No"), False)])
+@pytest.mark.parametrize(
+    ("error", "speaks"),
+    [(OSError("no such disk"), True), (torch.OutOfMemoryError("No"), True), (TermError("No"), False)],
+)
 def test_what_is_wrong_with_a_machine_is_said_by_its_own_rank(
     error: Exception, speaks: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

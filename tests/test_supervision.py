@@ -3,8 +3,12 @@
 import os
 import re
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -12,13 +16,21 @@ from typing import Any
 import lives
 import pytest
 from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from problems import federation
+from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError, supervision
 from fl_lightning import federation as simulation
 from fl_lightning.executors import Sequential, Stacked
 from fl_lightning.experiment import Experiment
-from fl_lightning.supervision import INTERRUPTED, STOPPED, ending_with_the_launcher, heeding_signals
+from fl_lightning.supervision import (
+    INTERRUPTED,
+    STOPPED,
+    ending_with_the_launcher,
+    ending_without_the_others,
+    heeding_signals,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 
@@ -115,6 +127,21 @@ def test_ctrl_c_ends_the_run_also_where_the_exception_gets_lost(ranks: int, code
     assert lives.said(folder).count(told) == 1
 
 
+def waits_for_another_machine(*_: Any) -> None:
+    """In a call that does not come back to Python when a signal comes."""
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    TCPStore("127.0.0.1", find_free_network_port(), 2, is_master=True, timeout=timedelta(minutes=5))
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path: Path) -> None:
+    def prepare(rank: int) -> None:
+        supervision.LAST_WORDS = 0.1
+        lives.at_call(1, Experiment, "load", waits_for_another_machine, rank)(rank)
+
+    assert lives.end(lives.begin(tmp_path / "run", prepare=prepare), 20) == [INTERRUPTED]
+    assert lives.said(tmp_path / "run") == "interrupted before anything was saved\n"
+
+
 def interrupted(*_: Any) -> Any:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(600)
@@ -124,12 +151,55 @@ def interrupted(*_: Any) -> Any:
 def test_ctrl_c_before_the_first_round_leaves_nothing(ranks: int, codes: list[int], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     lives_ = lives.begin(
-        folder, ranks=ranks, prepare=lambda r: lives.at_call(1, Experiment, "split", interrupted, r)(r)
+        folder, ranks=ranks, prepare=lambda r: lives.at_call(1, Experiment, "federation", interrupted, r)(r)
     )
     assert lives.end(lives_) == codes, lives.said(folder)
     assert lives.said(folder).endswith("interrupted before anything was saved\n")
     assert "Traceback" not in lives.said(folder)
     assert not folder.exists()
+
+
+IMPORTING = """
+import builtins, os, signal, sys
+def interrupting(name, *rest, imports=builtins.__import__):
+    if name.startswith(("lightning", "tensorboard")):
+        builtins.__import__ = imports
+        os.kill(os.getpid(), signal.SIGINT)
+    return imports(name, *rest)
+def arm():
+    builtins.__import__ = interrupting
+{imports}
+"""
+
+CAUGHT = """
+arm()
+try:
+    import fl_lightning
+except KeyboardInterrupt:
+    print("caught")
+raise KeyboardInterrupt
+"""
+
+
+def ended(imports: str) -> tuple[int, str, str]:
+    """How a program ends that is interrupted while it imports: exit code, what it says, and its errors."""
+    command = [sys.executable, "-c", IMPORTING.format(imports=imports)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("first", ["", "import fl_lightning.data; "])
+def test_ctrl_c_while_python_imports_shows_no_traceback(first: str) -> None:
+    """What a recipe's first line imports, and its second."""
+    program = f"{first}arm()\nfrom fl_lightning.experiment import Experiment"
+    assert ended(program) == (-signal.SIGINT, "", "interrupted before anything was begun\n")
+
+
+def test_who_imports_the_package_may_catch_ctrl_c_and_sees_tracebacks_as_ever() -> None:
+    code, said, errors = ended(CAUGHT)
+    assert (code, said) == (-signal.SIGINT, "caught\n")
+    assert errors.startswith("Traceback")
+    assert errors.endswith("KeyboardInterrupt\n")
 
 
 # ------------------------------------------------------------------------------------------------------------- mistakes
@@ -266,3 +336,31 @@ def test_a_rank_whose_launcher_is_gone_ends(launched_as: dict[str, str], last_wo
     os.close(write)
     with os.fdopen(read) as words:  # ends when nobody is left who could speak
         assert words.read().splitlines() == last_words
+
+
+FAILS = """
+import atexit, time, torch
+from fl_lightning.supervision import ending_without_the_others
+
+torch.distributed.is_initialized, torch.distributed.get_backend = lambda: True, lambda: {backend!r}
+atexit.register(time.sleep, {seconds})  # as Lightning does, which waits for the others
+with ending_without_the_others():
+    {failure}
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [("raise SystemExit(2)", 2, ""), ("raise ValueError('ours')", 1, "ValueError: ours"), ("pass", 0, "")],
+)
+def test_a_rank_that_fails_does_not_wait_for_the_others_to_take_leave(failure: str, code: int, said: str) -> None:
+    seconds = 0 if failure == "pass" else 600
+    program = FAILS.format(backend="nccl", seconds=seconds, failure=failure)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+def test_elsewhere_what_fails_is_raised_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="ours"), ending_without_the_others():
+        raise ValueError("ours")

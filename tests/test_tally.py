@@ -44,7 +44,7 @@ def test_what_is_not_finite_diverged_but_for_a_loss_that_nobody_asked_for(
     assert bool(tally.add(outcome(), 1.0, 0))
     unasked = what == "loss" and value != value
     assert bool(tally.add(outcome(**{what: value}), 1.0, 1)) == unasked
-    assert tally.verdict().diverged == ([] if unasked else [1])
+    assert [*tally.verdict().diverged] == ([] if unasked else [1])
 
 
 @pytest.mark.parametrize("what", ["progress", "message", "mean"])

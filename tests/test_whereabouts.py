@@ -63,6 +63,18 @@ def test_nor_one_whose_rounds_have_not_begun_or_are_over(elsewhere: Whereabouts,
     assert listen(tmp_path, 2.5).returncode == 0
 
 
+def test_a_rank_that_has_failed_counts_as_ended_though_its_process_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whereabouts, "_machine", lambda: 1)
+    rank = Whereabouts(tmp_path / ".ranks", 2, 1, 1)
+    with pytest.raises(OSError, match="full"), rank.watching(lambda: "round 3 of 7"):
+        raise OSError("full")
+    heard = listen(tmp_path, 30)
+    assert heard.returncode == 2
+    assert "another rank ended: rank 1" in heard.stderr
+
+
 def told(fabric: Fabric, folder: Path, sharing: bool) -> list[str]:
     """What each of the ranks is told that meet, each in the folder of its number."""
     before, said = torch.get_rng_state(), "all are there"

@@ -40,6 +40,9 @@ class Dataset:
     _shift: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name, given in (("x", self.x), ("y", self.y)):
+            if not isinstance(given, Tensor):
+                raise ValueError(f"{name} is {type(given).__name__}; give a tensor, as torch.as_tensor makes it.")
         self._check_inputs()
         _check_labels("y", self.y, len(self.x), self.classes)
         if self.domains is not None:
