@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, NoReturn
 
 import torch
@@ -29,12 +28,12 @@ from fl_lightning.federation import Federation
 from fl_lightning.idle import refuse_idle_coefficients, refuse_idle_options
 from fl_lightning.loading import load_in_turns
 from fl_lightning.loggers import MetricsTable
-from fl_lightning.machine import under_fabric_run
-from fl_lightning.options import Launch, Options
+from fl_lightning.machine import precision_of_fabric_run, under_fabric_run
+from fl_lightning.making import algorithm_of, data_of, model_of, partition_of
+from fl_lightning.options import Arithmetic, Launch, Options
 from fl_lightning.oracle import ModelError
 from fl_lightning.participation import FixedSize, participation
 from fl_lightning.parts import parts
-from fl_lightning.randomness import derived_seed
 from fl_lightning.ranks import launched
 from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.schedule import Decay
@@ -49,7 +48,6 @@ from fl_lightning.supervision import (
     leave,
 )
 from fl_lightning.terms import Clip
-from fl_lightning.trial import check_pair
 
 Source = Callable[..., tuple[Dataset, Dataset]]
 """`source(root=...)` gives the training and the test set."""
@@ -93,12 +91,17 @@ class Experiment:
         self._alone, self._small = argv is not None, small
         argv = sys.argv[1:] if argv is None else list(argv)
         offered = parts(data, models, algorithm, partition, augment)
-        groups: list[type] = [Options] if under_fabric_run() else [Options, Launch]
+        told = {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
+        groups: list[type] = [Options, Arithmetic if told else Launch]
         self._default_of = {name: part.default for name, part in offered.items()}
-        values, self.chosen = cli.parse(groups, offered, RunFolder.arguments(argv), doc or "", **defaults)
+        values, self.chosen = cli.parse(groups, offered, RunFolder.arguments(argv), doc or "", **defaults | told)
         self._given = cli.given(argv)
         with in_one_sentence():
             self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})
+            if told and told["precision"] != self._launch.precision:
+                raise ValueError(
+                    f"fabric run takes the precision itself: add --precision {self._launch.precision} to it"
+                )
             self.options = Options(**values)
             refuse_idle_options(self._given, self.options, self.chosen)
         self.callbacks = callbacks
@@ -112,6 +115,7 @@ class Experiment:
     def resolved(self) -> dict[str, Any]:
         """Every option as `--config` reads it, except the run's folder."""
         options = {k: v for k, v in asdict(self.options).items() if k not in ("run_dir", "resume")}
+        options["precision"] = self._launch.precision
         return {**{name: {"name": c.name, **c.options} for name, c in self.chosen.items()}, **options}
 
     def run(self) -> None:
@@ -200,39 +204,21 @@ class Experiment:
 
     def load(self) -> tuple[Dataset, Dataset]:
         """The training and the test set of the chosen source."""
-        source = self.chosen["data"]
-        pair = source(root=self.options.data_dir) if source.wants("root") else source()
-        if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, Dataset) for part in pair)):
-            raise ValueError(f"{source.name} must return a training and a test Dataset, but returned {_short(pair)}")
-        train, test = pair
-        check_pair(train, test, source.name)
-        return train, test
+        return data_of(self.chosen["data"], self.options.data_dir)
 
     def split(self, train: Dataset) -> Partition:
         """The training set over the clients, by the chosen scheme."""
-        scheme = self.chosen["partition"]
-        domains = {"domains": train.domains} if scheme.wants("domains") else {}
-        if domains and train.domains is None:
-            raise ValueError(f"{self.chosen['data'].name} has no domains to split by: choose another --partition")
-        partition: Partition = scheme(train.y, self.options.clients, self.options.seed, **domains)
-        return partition
+        o, source = self.options, self.chosen["data"].name
+        return partition_of(self.chosen["partition"], train, source, o.clients, o.seed)
 
     def model(self, train: Dataset) -> nn.Module:
-        """The chosen model, for images of this data set, with weights drawn from the run's seed."""
-        shape = {"classes": len(train.classes), "channels": train.shape[0], "size": train.shape[-1]}
-        shape["inputs"] = torch.Size(train.shape).numel()
-        factory = self.chosen["model"]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derived_seed(self.options.seed, "model"))
-            model: nn.Module = factory(**{name: size for name, size in shape.items() if factory.wants(name)})
-        if not isinstance(model, nn.Module):
-            raise ValueError(f"{factory.name} must return a torch.nn.Module, but returned {_short(model)}")
-        return model
+        """The chosen model, for samples of this data set, with weights drawn from the run's seed."""
+        return model_of(self.chosen["model"], train, self.options.seed)
 
     def algorithm(self) -> Algorithm:
         """The chosen algorithm, with the clipping of the options and, unless it brings its own, their local SGD."""
-        o, chosen = self.options, _made_of(self.chosen)
-        refuse_idle_coefficients(self._given, self.chosen, _made_of)
+        o, chosen = self.options, algorithm_of(self.chosen)
+        refuse_idle_coefficients(self._given, self.chosen, algorithm_of)
         clip = [] if o.clip is None else [Clip(o.clip)]
         # fused: one pass over the weights for decay, momentum and step
         sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
@@ -285,17 +271,3 @@ class Experiment:
             on_divergence=o.on_divergence,
             deterministic=o.deterministic,
         )
-
-
-def _made_of(chosen: Mapping[str, cli.Chosen]) -> Algorithm:
-    """The chosen algorithm with what is added to it."""
-    made = chosen["algorithm"]()
-    if not isinstance(made, Algorithm):
-        raise ValueError(f"{chosen['algorithm'].name} must return an Algorithm, but returned {_short(made)}")
-    for part in add_ons.PARTS:
-        made = chosen[part]().to(made)
-    return made
-
-
-def _short(value: Any) -> str:
-    return shorten(repr(value), 80, placeholder=" ...")

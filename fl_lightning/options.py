@@ -102,7 +102,18 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Launch:
+class Arithmetic:
+    """The one of Fabric's own options that belongs to a run's results.
+
+    Attributes:
+        precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
+    """
+
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+
+
+@dataclass(frozen=True)
+class Launch(Arithmetic):
     """Fabric's own options, for `python recipe.py`; `fabric run` takes them itself.
 
     Attributes:
@@ -120,7 +131,6 @@ class Launch:
     devices: str = "auto"
     num_nodes: Count = 1
     strategy: str = "auto"
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
 
     def __post_init__(self) -> None:
         check(self)

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from fl_lightning.algorithm import Algorithm, trial_facts
-from fl_lightning.data import ClientData, Dataset
+from fl_lightning.data import ClientData
 from fl_lightning.divergence import OnDivergence
 from fl_lightning.executors.visit import TaskLoss
 from fl_lightning.oracle import ModelError
@@ -137,26 +137,6 @@ def trial_message(
     states = [begin({**term.client, **term.local}, first, first) for term in algorithm.terms]
     w, states = algorithm.start(first, facts, states, shared)
     return algorithm.report(w.clone(), facts, states, shared)[0]
-
-
-def check_pair(train: Dataset, test: Dataset, name: str) -> None:
-    """Raises ValueError unless training and test set are of one kind, with samples, all of them finite.
-
-    Args:
-        train: The training set.
-        test: The test set.
-        name: Their source.
-    """
-    for kind, data in (("training", train), ("test", test)):
-        if not len(data):
-            raise ValueError(f"{name} has no {kind} samples: give it at least one")
-        bad = 0 if data.x.dtype == torch.uint8 else int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
-        if bad:
-            raise ValueError(f"{bad} of {len(data)} {kind} samples of {name} are not finite: leave them out")
-    both = [(data.classes, data.shape, data.x.dtype) for data in (train, test)]
-    if both[0] != both[1]:
-        told = [f"{len(classes)} classes and samples of shape {shape} of {dtype}" for classes, shape, dtype in both]
-        raise ValueError(f"{name} has a training set of {told[0]}, and a test set of {told[1]}: give both the same")
 
 
 def with_single_samples(clients: ClientData) -> Tensor:

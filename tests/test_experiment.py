@@ -230,7 +230,7 @@ def test_resuming_on_other_data_or_with_fewer_rounds_is_refused(
     assert "is of round 4, this run ends with 3" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         experiment(finished, "--resume", "--precision", "bf16-mixed").run()
-    assert "at precision 32-true" in capsys.readouterr().err
+    assert "precision was 32-true and is now bf16-mixed" in capsys.readouterr().err
     train, test = sources.digits()
     monkeypatch.setattr(Experiment, "load", lambda self: (replace(train, y=train.y.flip(0)), test))
     with pytest.raises(SystemExit):

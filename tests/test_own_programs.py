@@ -67,6 +67,27 @@ def test_arrays_of_numpy_are_no_tensors() -> None:
         Dataset(x.numpy(), y, ())  # type: ignore[arg-type]
 
 
+PARTITIONS = {
+    "of other clients": (
+        "Partition.from_owners(torch.arange(len(y)) % 5, 5)",
+        "splits over 5 clients, but --clients is 6",
+    ),
+    "lists": ("[[0, 1], [2, 3]]", "must return a Partition, as Partition.from_owners and Partition.from_lists make it"),
+    "of other data": (
+        "Partition.from_lists([[i, i + 1432] for i in range(clients)])",
+        "hands out sample 1437, but there are 1437, counted from 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PARTITIONS)
+def test_odd_partitions_are_refused(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, told = PARTITIONS[case]
+    own = tmp_path / "own.py"
+    own.write_text(f"import torch\nfrom fl_lightning import Partition\ndef own(y, clients, seed):\n    return {made}\n")
+    assert f"own.py:own {told}" in refused(capsys, tmp_path / "run", "--partition", f"{own}:own")
+
+
 # --------------------------------------------------------------------------------------------------------------- models
 
 

@@ -19,7 +19,6 @@ def run(
     seed: int = 0,
     algorithm: str = "fedavg",
     alpha: float = 0.1,
-    environment: dict[str, Any] | None = None,
     own: dict[str, Any] | None = None,
     **options: Any,
 ) -> Path:
@@ -28,7 +27,6 @@ def run(
     config = {"algorithm": {"name": algorithm, **(own or {})}, "partition": {"name": "dirichlet", "alpha": alpha}}
     config |= {"rounds": len(accuracies), "seed": seed, "executor": "auto", "lr": 0.1} | options
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    (folder / "environment.yaml").write_text(yaml.safe_dump({"precision": "32-true"} | (environment or {})))
     lines = ["round,test/accuracy,comm/uplink_mb,comm/downlink_mb,time/round_s"]
     lines += [f"{k},{'' if a is None else a},1.0,2.0,0.5" for k, a in enumerate(accuracies, 1)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
@@ -78,9 +76,7 @@ def test_runs_that_differ_in_their_seed_and_in_what_has_no_effect_are_one_experi
     assert entry.seeds == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "other", [{"lr": 0.2}, {"alpha": 0.2}, {"environment": {"precision": "bf16-mixed"}}, {"data_dir": "elsewhere"}]
-)
+@pytest.mark.parametrize("other", [{"lr": 0.2}, {"alpha": 0.2}, {"precision": "bf16-mixed"}, {"data_dir": "elsewhere"}])
 def test_runs_that_differ_in_anything_else_are_two(other: dict[str, Any], tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5])
     run(tmp_path / "b", [0.5], seed=1, **other)

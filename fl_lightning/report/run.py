@@ -37,8 +37,7 @@ class Run:
         """
         try:
             options = flat(yaml.safe_load((path / "config.yaml").read_text()))
-            made = flat(yaml.safe_load((path / "environment.yaml").read_text()))
-            return Run(path, options | {"precision": made.get("precision")}, scalars(path / "metrics.csv"))
+            return Run(path, options, scalars(path / "metrics.csv"))
         except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
             raise ValueError(f"{path} holds no run that can be read: {' '.join(str(error).split())}") from None
 
