@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from inspect import Parameter, signature
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, cast, get_type_hints
 
@@ -22,6 +21,7 @@ from docstring_parser import parse as parse_docstring
 
 from fl_lightning.annotations import convert, is_option, metavar, nearest, shown
 from fl_lightning.configuration import read_files
+from fl_lightning.flags import last_value, normalised, values_of
 from fl_lightning.machine import is_first_rank
 from fl_lightning.sentences import fail
 
@@ -57,6 +57,11 @@ class Chosen:
     def __call__(self, *args: Any, **extra: Any) -> Any:
         """Call the function."""
         return self.function(*args, **extra, **self.options)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of the user's in which the function lies; None if it is the program's own."""
+        return Path(self.name.partition(":")[0]) if ":" in self.name else None
 
     def wants(self, parameter: str) -> bool:
         """Whether the function has a parameter of this name."""
@@ -94,7 +99,7 @@ def parse(
         SystemExit: With one sentence, for anything that does not fit.
     """
     argv = normalised(argv)
-    config, tables = read_files(_values_of(argv, "--config"), {part.table for part in parts.values() if part.table})
+    config, tables = read_files(values_of(argv, "--config"), {part.table for part in parts.values() if part.table})
     named, left = dict[str, str](), dict[str, str]()
     for name, part in parts.items():
         configured, flagged = _known(str(config.get(name, part.default)), part), last_value(argv, f"--{name}")
@@ -262,36 +267,6 @@ def _tell_of_defaults(
         print(f"the configuration's options are for {name} {left[name]}: {choice} has its own, or what flags say")
     elif rows:
         print(f"the configuration's {table} have no row for {choice}: it has its own defaults, or what flags say")
-
-
-def given(argv: Sequence[str]) -> set[str]:
-    """The options that a command line names, as YAML spells them."""
-    return {flag[2:].partition("=")[0].replace("-", "_") for flag in argv if flag.startswith("--")}
-
-
-def last_value(argv: Sequence[str], flag: str, alone: str | None = None) -> str | None:
-    """The last value of a flag in a command line; `alone` where it stands without one."""
-    values = _values_of(argv, flag, alone)
-    return values[-1] if values else None
-
-
-def _values_of(argv: Sequence[str], flag: str, alone: str | None = None) -> list[str]:
-    values: list[str | None] = []
-    for argument, following in pairwise([*argv, "--"]):
-        if argument == flag:
-            values.append(alone if following.startswith("--") else following)
-        elif argument.startswith(flag + "="):
-            values.append(argument.split("=", 1)[1])
-    return [v for v in values if v is not None]
-
-
-def normalised(argv: Sequence[str]) -> list[str]:
-    """A command line whose flags are spelt with hyphens."""
-    parted = [argument.partition("=") for argument in argv]
-    return [
-        name.replace("_", "-") + equals + value if name.startswith("--") else name + equals + value
-        for name, equals, value in parted
-    ]
 
 
 def _known(name: str, part: Part) -> str:

@@ -25,6 +25,7 @@ from fl_lightning.determinism import deterministic_algorithms
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.failure import Named, in_one_sentence
 from fl_lightning.federation import Federation
+from fl_lightning.flags import given
 from fl_lightning.idle import refuse_idle_coefficients, refuse_idle_options
 from fl_lightning.loading import load_in_turns
 from fl_lightning.loggers import MetricsTable
@@ -95,7 +96,7 @@ class Experiment:
         groups: list[type] = [Options, Arithmetic if told else Launch]
         self._default_of = {name: part.default for name, part in offered.items()}
         values, self.chosen = cli.parse(groups, offered, RunFolder.arguments(argv), doc or "", **defaults | told)
-        self._given = cli.given(argv)
+        self._given = given(argv)
         with in_one_sentence():
             self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})
             if told and told["precision"] != self._launch.precision:
@@ -153,6 +154,8 @@ class Experiment:
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
+            for file in folder.keep({c.file for c in self.chosen.values() if c.file}, federation.round):
+                print(f"{file} is not what it was when the run began ({folder.path / 'own'}): rounds to come go by it")
         names = {**{part: chosen.name for part, chosen in self.chosen.items()}, "algorithm": self.method}
         fabric.print(summary(o, names, train, test, partition, federation))
         done = federation.round

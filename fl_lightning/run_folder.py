@@ -1,10 +1,9 @@
 """The folder in which everything of a run lies."""
 
-import csv
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,9 +17,11 @@ import yaml
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from fl_lightning import cli
+from fl_lightning.flags import last_value, normalised
 from fl_lightning.machine import is_first_rank
 from fl_lightning.options import refuse_changes
+from fl_lightning.report.run import Scalars, scalars
+from fl_lightning.report.score import TAIL_LENGTH
 from fl_lightning.run_lock import RunLock
 
 
@@ -57,9 +58,9 @@ class RunFolder:
     @staticmethod
     def arguments(argv: Sequence[str]) -> list[str]:
         """`argv`; a resumed run takes its options from its folder, before the flags."""
-        flags = cli.normalised(argv)
-        peek = cli.last_value(flags, "--run-dir")
-        resumed = cli.last_value(flags, "--resume", alone="true")
+        flags = normalised(argv)
+        peek = last_value(flags, "--run-dir")
+        resumed = last_value(flags, "--resume", alone="true")
         if peek and (resumed or "").lower() == "true" and (config := RunFolder(Path(peek)).config).is_file():
             return ["--config", str(config), *argv]
         return list(argv)
@@ -120,6 +121,26 @@ class RunFolder:
         _put(self.environment, environment(fabric))
         _put(self.config, plain(options))
 
+    def keep(self, files: Iterable[Path], round: int) -> list[Path]:
+        """Copy files of the user's into `own/`, beside earlier copies of them.
+
+        Args:
+            files: What the run is made of besides this package.
+            round: Rounds that the run has had.
+
+        Returns:
+            Those that are not what they were when the run began.
+        """
+        changed = []
+        for file in files:
+            content, copy = file.read_bytes(), self.path / "own" / str(file).strip("/").replace("/", "_")
+            if copy.is_file() and copy.read_bytes() != content:
+                changed.append(file)
+                copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(content)
+        return changed
+
     def ranks_and_threads(self) -> tuple[int, int] | None:
         """The ranks that trained the run last, and threads of each; None if it is unknown, or was on a GPU."""
         made = _mapping(self.environment) or {}
@@ -141,20 +162,19 @@ class RunFolder:
         Args:
             sent: Whether clients send anything; the global model is nobody's work if not.
         """
-        with self.metrics.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["test/accuracy"]]
-        scored = [(int(row["round"]), float(row["test/accuracy"])) for row in rows]
-        best, tail = max(scored, key=lambda score: score[1]), [accuracy for _, accuracy in scored[-10:]]
+        recorded = scalars(self.metrics)
+        accuracies = recorded["test/accuracy"]
+        best, tail = max(accuracies, key=lambda k: accuracies[k]), [*accuracies.values()][-TAIL_LENGTH:]
         lines = [
-            f"test accuracy {scored[-1][1]:.2%}; best {best[1]:.2%} in round {best[0]}; "
+            f"test accuracy {tail[-1]:.2%}; best {accuracies[best]:.2%} in round {best}; "
             f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}",
-            _personal(rows[-1]),
+            _personal(recorded),
             f"curves:  tensorboard --logdir {self.path}",
             f"scalars: {self.metrics}",
             f"model:   {self.path / 'model.pt'}",
         ]
         if not sent:
-            lines[0] = f"clients send nothing: the global model is untrained, at a test accuracy of {scored[-1][1]:.2%}"
+            lines[0] = f"clients send nothing: the global model is untrained, at a test accuracy of {tail[-1]:.2%}"
             lines[1] = lines[1] or f"to score clients' own models: --run-dir {self.path} --resume --personalise 1,5"
             del lines[-1]
         return "\n".join(filter(None, lines))
@@ -182,12 +202,16 @@ def _put(path: Path, content: Any) -> None:
     aside.replace(path)
 
 
-def _personal(row: Mapping[str, str]) -> str:
+def _personal(recorded: Scalars) -> str:
     """What the clients' own models reach, if that was scored."""
-    tags = [tag for tag in row if tag.startswith("personal/accuracy_") and row[tag]]
+
+    def last(tag: str) -> float:
+        return [*recorded[tag].values()][-1]
+
     told = [
-        f"{float(row[tag]):.2%} ± {float(row[tag.replace('accuracy', 'spread')]):.2%} after {tag.rpartition('_')[2]}"
-        for tag in tags
+        f"{last(tag):.2%} ± {last(tag.replace('accuracy', 'spread')):.2%} after {tag.rpartition('_')[2]}"
+        for tag, values in recorded.items()
+        if tag.startswith("personal/accuracy_") and values
     ]
     return f"own models, mean ± spread over clients: {', '.join(told)} epochs of fine-tuning" if told else ""
 

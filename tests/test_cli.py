@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from fl_lightning import cli
+from fl_lightning.flags import given
 
 
 @dataclass(frozen=True)
@@ -263,4 +264,4 @@ def test_options_of_a_part_that_the_file_does_not_choose_are_for_whatever_is_cho
 
 def test_the_options_that_a_command_line_names() -> None:
     argv = "--run_dir", "x", "--algorithm.first-participation=skip", "--resume", "--lr", "-1"
-    assert cli.given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}
+    assert given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}

@@ -90,3 +90,21 @@ def test_odd_files_in_a_folder_are_overlooked_or_told(
         return
     resumed.run()
     assert lives.results(tmp_path / "run")["metrics"][-1]["round"] == "2"
+
+
+def test_files_of_the_users_are_kept_and_a_changed_one_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = Path("mine/own.py")
+    own.parent.mkdir()
+    own.write_text("from fl_lightning.catalogue import fedsam\n")
+    argv = "--algorithm", "mine/own.py:fedsam"
+    experiment(Path("run"), *argv).run()
+    experiment(Path("run"), "--resume", "--rounds", "2").run()
+    assert "is not what it was" not in capsys.readouterr().out
+    own.write_text(own.read_text() + "# changed\n")
+    experiment(Path("run"), "--resume", "--rounds", "3").run()
+    assert "mine/own.py is not what it was when the run began (run/own)" in capsys.readouterr().out
+    assert "changed" not in Path("run/own/mine_own.py").read_text()
+    assert "changed" in Path("run/own/mine_own-from-round-3.py").read_text()
