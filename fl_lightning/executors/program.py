@@ -76,7 +76,9 @@ class Program:
             out[:] = [spec]
             return values
 
-        examples = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+        fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+        with fake:  # what stands for the tensors takes none of a GPU's memory
+            examples = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         if tensors[0].device.type == "cpu":
             graph = with_vector_pooling(with_onednn(with_late_concatenation(graph)), examples)
