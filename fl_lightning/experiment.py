@@ -128,11 +128,12 @@ class Experiment:
             deterministic_algorithms(o.deterministic),
             RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder,
             ending_on_ctrl_c(folder.interrupted),
+            ending_with_the_launcher(),
         ):
             loggers: list[Any] = []
             callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
             fabric = self.fabric(loggers, callbacks, folder.ranks_and_threads() if o.resume else None)
-            with ending_with_the_launcher(), folder.shared(fabric):
+            with folder.shared(fabric):
                 self._run(folder, fabric, loggers, callbacks)
 
     def _run(self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
