@@ -87,9 +87,7 @@ class Killer:
             pass
         if wanted is None or NAMES[wanted] in ("training", "the checkpoint's writes"):
             time.sleep(self.random.uniform(0, 0.002))
-        if not all(
-            self.board[self.ranks :]
-        ):  # who waits to meet them is ended by a launcher, missing here
+        if not all(self.board[self.ranks :]):  # who waits to meet them is ended by a launcher, missing here
             victims = list(range(self.ranks))
         for rank in victims:
             processes[rank].kill()

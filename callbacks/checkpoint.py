@@ -47,7 +47,11 @@ class Checkpoint:
             raise ValueError(f"at least one checkpoint is kept, but keep_checkpoints is {keep}")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.options = dict(options or {})
-        self.callbacks = {f"{type(c).__name__} {k}": c for k, c in enumerate(callbacks) if hasattr(c, "state_dict")}
+        self.callbacks: dict[str, Any] = {}
+        for callback in callbacks:
+            if hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict"):
+                name = type(callback).__name__
+                self.callbacks[f"{name} {sum(key.split()[0] == name for key in self.callbacks)}"] = callback
         self.best: dict[str, Any] = {}
         self.kept: list[str] = []  # its own files, the newest at the end: others may pin rows too
 
@@ -115,7 +119,7 @@ class Checkpoint:
         state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
         refuse_changes(state["options"], self.options)
         federation.load_state_dict(state)
-        for name, kept in state["callbacks"].items():
+        for name, kept in state.get("callbacks", {}).items():
             if name not in self.callbacks:
                 raise ValueError(
                     f"the run that is resumed had a callback {name.split()[0]} with a state: give it again"

@@ -197,7 +197,7 @@ def _from_field(f: "Field[Any]", options: type, defaults: Mapping[str, Any]) -> 
     default = defaults.get(f.name, f.default)
     if default is MISSING:
         raise TypeError(f"{options.__name__}.{f.name} needs a default")
-    return _Option(f.name, kind, default, help)
+    return _Option(f.name, kind, _typed(kind, default), help)
 
 
 def _function(name: str, part: Part, given: str) -> Callable[..., Any]:
@@ -227,10 +227,17 @@ def _from_function(part: str, choice: Part, function: Callable[..., Any], own: M
     helps, hints = _helps(function), get_type_hints(function)
     kinds = {p.name: hints.get(p.name, type(p.default)) for p in signature(function).parameters.values()}
     return [
-        _Option(f"{part}.{p.name}", kinds[p.name], own.get(p.name, p.default), helps.get(p.name, ""))
+        _Option(
+            f"{part}.{p.name}", kind := kinds[p.name], _typed(kind, own.get(p.name, p.default)), helps.get(p.name, "")
+        )
         for p in signature(function).parameters.values()
         if is_option(kinds[p.name]) and p.name not in choice.given
     ]
+
+
+def _typed(kind: Any, default: Any) -> Any:
+    """A default as it would be read: 2 epochs are 2.0, or a run's configuration would differ from its repetition's."""
+    return default if default is None or default is Parameter.empty else convert(kind, default)
 
 
 @cache

@@ -13,12 +13,12 @@ class _EachKeyOnce(yaml.SafeLoader):
     """PyYAML's, which of a key that stands twice in a mapping would take the last value without a word."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        node, lines = super().compose_mapping_node(anchor), dict[str, int]()
+        node, lines = super().compose_mapping_node(anchor), dict[tuple[str, str], int]()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            line = key.start_mark.line + 1
-            if key.value in lines:
-                raise yaml.YAMLError(f"{key.value!r} stands there twice, in lines {lines[key.value]} and {line}")
-            lines[key.value] = line
+            line, which = key.start_mark.line + 1, (key.tag, key.value)
+            if which in lines and key.value != "<<":  # mappings may be merged from several others
+                raise yaml.YAMLError(f"{key.value!r} stands there twice, in lines {lines[which]} and {line}")
+            lines[which] = line
         return node
 
 

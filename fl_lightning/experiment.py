@@ -1,8 +1,9 @@
 """Experiment: what a recipe is made of, from the command line to the last checkpoint."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +27,7 @@ from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.failure import Named, in_one_sentence
 from fl_lightning.federation import Federation
 from fl_lightning.flags import given
-from fl_lightning.idle import refuse_idle_coefficients, refuse_idle_options
+from fl_lightning.idle import idle_notes, refuse_idle_coefficients, refuse_idle_options
 from fl_lightning.loading import load_in_turns
 from fl_lightning.loggers import MetricsTable
 from fl_lightning.machine import precision_of_fabric_run, under_fabric_run
@@ -92,14 +93,16 @@ class Experiment:
         self._alone, self._small = argv is not None, small
         argv = sys.argv[1:] if argv is None else list(argv)
         offered = parts(data, models, algorithm, partition, augment)
-        told = {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
+        told: dict[str, Any] = {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
         groups: list[type] = [Options, Arithmetic if told else Launch]
         self._default_of = {name: part.default for name, part in offered.items()}
         values, self.chosen = cli.parse(groups, offered, RunFolder.arguments(argv), doc or "", **defaults | told)
         self._given = given(argv)
         with in_one_sentence():
             self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})
-            if told and told["precision"] != self._launch.precision:
+            if "LT_PRECISION" in os.environ and told:  # a flag goes over files
+                self._launch = replace(self._launch, **told)
+            elif told and told["precision"] != self._launch.precision:
                 raise ValueError(
                     f"fabric run takes the precision itself: add --precision {self._launch.precision} to it"
                 )
@@ -146,11 +149,10 @@ class Experiment:
         options, progress, named = plain(self.resolved()), ProgressLine(), [*map(Named, self.callbacks)]
         checkpoint = Checkpoint(folder.path, o.checkpoint_every, o.keep_checkpoints, options, self.callbacks)
         test = test.to(fabric.device)
-        own = Personalisation(test, o.personalise or (), folder.path / "personal.csv", o.finetune_lr)
         if o.resume:
             checkpoint.resume(federation)
-        if "width" in self._given and federation.executor.width != o.width:  # see `refuse_idle_options`
-            fabric.print("--width does not count: --executor auto trains clients one after another here")
+        for note in idle_notes(self._given, o, self.chosen, federation.executor.width):
+            fabric.print(note)
         Budget.of(federation, o.keep_checkpoints).refuse_small_disk()
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
@@ -167,7 +169,9 @@ class Experiment:
         loggers += [events, MetricsTable(folder.metrics, after=done)]
         pages = TensorBoardPages(flat(self.resolved()), partition, train.y, train.classes)
         scores = Evaluation(test, o.evaluate_every)
-        callbacks += [pages, scores, progress, checkpoint, *[own] * bool(o.personalise), *named]
+        callbacks += [pages, scores, progress, *named, checkpoint]  # which saves what the others keep
+        if o.personalise:
+            callbacks.append(Personalisation(test, o.personalise, folder.path / "personal.csv", o.finetune_lr))
         with heeding_signals(federation.ask_to_stop) as signals:
             try:
                 federation.fit()

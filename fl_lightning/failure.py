@@ -56,7 +56,7 @@ def sentence(error: Exception) -> str | None:
     notes, frames = getattr(error, "__notes__", []), extract_tb(error.__traceback__)
     if isinstance(error, TermError | ModelError | Diverged | RankLost):
         told = str(error)
-    elif _is_of_the_ranks(error):
+    elif _is_of_the_ranks(error) and not _users(frames):
         told = f"this rank has lost the others: one of them ended, or the connection broke ({first_sentence(error)})"
     elif isinstance(error, torch.OutOfMemoryError):
         told = f"the memory of the device does not suffice ({first_sentence(error)}): lower --batch-size or --width"

@@ -21,6 +21,7 @@ from fl_lightning.divergence import Diverged, OnDivergence, client_diverged, ser
 from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.visit import TaskLoss, drawing_from
 from fl_lightning.finite import all_below, finite, stay_finite
+from fl_lightning.oracle import ModelError
 from fl_lightning.participation import FixedSize, Participation
 from fl_lightning.randomness import derived_seed
 from fl_lightning.schedule import Decay, Schedule
@@ -28,7 +29,7 @@ from fl_lightning.sentences import first_sentence
 from fl_lightning.snapshot import restore, snapshot
 from fl_lightning.sums import ExactSum, PlainSum, Sum
 from fl_lightning.tally import Tally
-from fl_lightning.term import Term, begin
+from fl_lightning.term import Term, TermError, begin
 from fl_lightning.training import states_of, train
 from fl_lightning.trial import check_optimizers, check_setting, trial_message, try_out
 from fl_lightning.vector import Layout
@@ -141,16 +142,16 @@ class Federation:
             self.fabric.call("on_fit_start", federation=self)
             while self.round < self.rounds and not self.stopping:
                 self._run_round()
-            self.asked_to_stop = False  # it has been heard
             if self.round == self.rounds:
                 self.fabric.call("on_fit_end", federation=self)
+            self.asked_to_stop = False  # it has been heard
 
     @contextmanager
     def _telling_when(self) -> Iterator[None]:
         """Let an exception, which may be this rank's alone, say when it came; all ranks agree on what is told so."""
         try:
             yield
-        except (Diverged, RankLost):
+        except (Diverged, RankLost, TermError, ModelError):  # a client's is named already, a server's is every rank's
             raise
         except Exception as error:
             if not self._training or not getattr(error, "__notes__", []):  # of a client's training the round is told

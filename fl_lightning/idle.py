@@ -1,6 +1,6 @@
 """Options that were given and would not count beside the others: refused, for a user thinks that they do."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import Parameter, signature
@@ -10,7 +10,6 @@ from fl_lightning import add_ons
 from fl_lightning.algorithm import Algorithm
 from fl_lightning.cli import Chosen
 from fl_lightning.options import Options
-from fl_lightning.term import Term
 
 Choices = Mapping[str, Chosen]
 
@@ -25,15 +24,30 @@ def refuse_idle_options(given: Collection[str], o: Options, chosen: Choices) -> 
         raise ValueError(
             "--local-steps takes the place of --local-epochs: give one of them, or --local-steps none with it"
         )
-    if "width" in given and o.executor == "sequential" and o.width > 1:
+    if "width" in given and o.executor == "sequential" and o.width not in (1, Options.width):
         raise ValueError(
             f"--executor sequential trains one client at a time: leave --width {o.width} away, or --executor stacked"
         )
-    if "data_dir" in given and not chosen["data"].wants("root"):
+    if "finetune_lr" in given and o.finetune_lr is not None and not o.personalise:
         raise ValueError(
-            f"{chosen['data'].name} reads nothing in --data-dir: leave it away; data of your own are given it if their "
-            "function has a parameter root"
+            "--finetune-lr is the rate of the fine-tuning that --personalise asks for: give that too, as "
+            "--personalise 1,5"
         )
+
+
+def idle_notes(given: Collection[str], o: Options, chosen: Choices, width: int) -> Iterator[str]:
+    """What the command line names and does not count here, though it may elsewhere.
+
+    Args:
+        given: The options that the command line names.
+        o: All options.
+        chosen: The choices.
+        width: How many clients train at once.
+    """
+    if "width" in given and o.executor == "auto" and o.width != width:
+        yield "--width does not count: --executor auto trains clients one after another here"
+    if "data_dir" in given and not chosen["data"].wants("root"):
+        yield f"--data-dir does not count: {chosen['data'].name} reads no files"
 
 
 def refuse_idle_coefficients(given: Collection[str], chosen: Choices, made_of: Callable[[Choices], Algorithm]) -> None:
@@ -50,6 +64,8 @@ def refuse_idle_coefficients(given: Collection[str], chosen: Choices, made_of: C
     made = made_of(chosen)
     for part in ("algorithm", *add_ons.PARTS):
         choice = chosen[part]
+        if choice.file:  # a function of the user's may do other things with it
+            continue
         for name, value in choice.options.items():
             default = signature(choice.function).parameters[name].default
             if f"{part}.{name}" in given and default is not Parameter.empty and default != value:
@@ -62,17 +78,16 @@ def refuse_idle_coefficients(given: Collection[str], chosen: Choices, made_of: C
 
 
 def _same(made: Algorithm, make_other: Callable[[], Algorithm]) -> bool:
-    """Whether two algorithms surely are one; what users make of terms need not be comparable."""
+    """Whether two algorithms surely are one."""
     try:
-        return bool(_made_of(made) == _made_of(make_other()))
-    except Exception:
+        return bool(_attributes(made) == _attributes(make_other()))
+    except Exception:  # the default does not go with the other options
         return False
 
 
-def _made_of(thing: Any) -> Any:
-    """What an algorithm, a term or a `partial`, which has no equality, is made of."""
-    if isinstance(thing, partial):
-        return thing.func, thing.args, thing.keywords
-    if isinstance(thing, Algorithm | Term):  # not its own equality: a dataclass overlooks what is no field
-        return type(thing), {name: _made_of(value) for name, value in vars(thing).items()}
-    return tuple(map(_made_of, thing)) if isinstance(thing, tuple) else thing
+def _attributes(algorithm: Algorithm) -> dict[str, Any]:
+    """What an algorithm is made of; a `partial`, which has no equality, as what it is made of."""
+    return {
+        name: (value.func, value.args, value.keywords) if isinstance(value, partial) else value
+        for name, value in vars(algorithm).items()
+    }

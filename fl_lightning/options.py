@@ -92,11 +92,6 @@ class Options:
         check(self)
         if any(epochs < 1 for epochs in self.personalise or ()):
             raise ValueError(f"personalise is numbers of epochs of at least 1, not {min(self.personalise or ())}")
-        if self.finetune_lr is not None and not self.personalise:
-            raise ValueError(
-                "finetune_lr is the rate of the fine-tuning that --personalise asks for: give that too, as "
-                "--personalise 1,5, or --finetune-lr none"
-            )
         if self.state_memory is not None:
             bytes_of(self.state_memory)
 
@@ -166,6 +161,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         ValueError: If others than the harmless ones differ, naming them.
     """
     before, now = flat(before), flat(now)
+    before.setdefault("precision", now.get("precision"))  # of runs that did not write it their checkpoints tell it
     free = HARMLESS if now.get("deterministic") else HARMLESS | ROUNDING
     changed = [k for k in sorted({*before, *now} - free) if before.get(k) != now.get(k)]
     if changed:

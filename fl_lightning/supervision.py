@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -54,7 +54,7 @@ def ending_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
     """Let Ctrl-C, which reaches every rank, end the run with a sentence of the first rank and exit code 130.
 
     Python makes an exception of it, which may get lost where it comes (in a destructor), or wait (for other ranks): so
-    the process ends some seconds later in any case, and at once if Ctrl-C comes again.
+    the process ends some seconds later in any case, and at once if Ctrl-C comes again after that exception.
     """
     if threading.current_thread() is not threading.main_thread():  # where Python does not let signals be handled
         yield
@@ -100,14 +100,29 @@ def _ending_some_seconds_after_ctrl_c(end: Callable[[], None]) -> Iterator[None]
     listener = threading.Thread(target=listen, daemon=True, name="ctrl-c")
     listener.start()
     before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    _listening.add(write)
     try:
         yield
     finally:
+        _listening.discard(write)
         signal.set_wakeup_fd(before)
         over.set()
-        os.close(write)
+        os.write(write, bytes([signal.SIGINT]))  # not by closing it: a forked process may hold it open too
         listener.join()
+        os.close(write)
         os.close(read)
+
+
+_listening: set[int] = set()
+
+
+def _hear_nothing() -> None:
+    """In a process that is forked off, whose signals are not this one's."""
+    if _listening:
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_hear_nothing)
 
 
 @contextmanager
@@ -122,11 +137,14 @@ def ending_without_the_others() -> Iterator[None]:
     except BaseException as error:
         if not (torch.distributed.is_initialized() and torch.distributed.get_backend() == "nccl"):
             raise
+        code: Any = error.code if isinstance(error, SystemExit) else 1
         if not isinstance(error, SystemExit):
             traceback.print_exc()
+        elif isinstance(code, str):
+            print(code, file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
+        os._exit(code if isinstance(code, int) else code is not None)
 
 
 @contextmanager

@@ -108,8 +108,8 @@ def _check_scores(federation: "Federation", out: object, training: bool) -> None
 def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
     """Raise a ValueError unless both optimizers take a step on a vector like `w` with its gradient."""
     for kind, make in (("local", algorithm.local), ("server", algorithm.server)):
-        vector = nn.Parameter(w.new_zeros(2))
-        vector.grad, optimizer = w.new_ones(2), make([vector])
+        vector = nn.Parameter(w.clone())
+        vector.grad, optimizer = torch.ones_like(w), make([vector])
         try:
             if not isinstance(optimizer, Optimizer):
                 raise TypeError("it is no torch.optim.Optimizer")

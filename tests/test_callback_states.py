@@ -17,8 +17,10 @@ class Average:
         self.rounds, self.mean = 0, torch.zeros(())
 
     def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
+        self.mean = self.mean + (federation.w.detach() - self.mean) / federation.round
+
+    def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
         self.rounds += 1
-        self.mean = self.mean + (federation.w.detach() - self.mean) / self.rounds
 
     def state_dict(self) -> dict[str, Any]:
         return {"rounds": self.rounds, "mean": self.mean}
@@ -33,8 +35,11 @@ class Odd(Average):
 
 
 class Stops:
+    def __init__(self, at: int):
+        self.at = at
+
     def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
-        if federation.round == 5:
+        if federation.round == self.at:
             raise KeyboardInterrupt
 
 
@@ -43,9 +48,9 @@ def test_a_callback_goes_on_with_what_it_kept(tmp_path: Path) -> None:
     whole, before, after = Average(), Average(), Average()
     scaffold(tmp_path / "whole", callbacks=[whole])
     with pytest.raises(SystemExit):
-        scaffold(tmp_path / "run", callbacks=[before, Stops()])
-    scaffold(tmp_path / "run", "--resume", callbacks=[after])
-    assert (before.rounds, after.rounds) == (5, 7)
+        scaffold(tmp_path / "run", callbacks=[before, Stops(5)])
+    scaffold(tmp_path / "run", "--resume", callbacks=[Stops(9), after])
+    assert (before.rounds, after.rounds) == (4, 7)
     assert after.mean.equal(whole.mean)
 
 

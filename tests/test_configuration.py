@@ -42,6 +42,7 @@ def test_a_merged_mapping_may_be_overridden() -> None:
     read = load(text)
     assert read["one"]["deep"] == {"lr": 3, "clip": 2}
     assert read["two"] == {"lr": 3, "clip": 4}
+    assert load("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n1: one\n'1': two\n")["c"] == {"x": 1, "y": 2}
 
 
 @pytest.mark.parametrize("text", ["? [1, 2]\n: 3\n", "? {a: 1}\n: 3\n? {a: 1}\n: 4\n"])

@@ -11,10 +11,9 @@ from test_options_count import OPTIONS, WITH, values
     ("idle", "mend", "words"),
     [
         ("--local-steps 5 --local-epochs 3", "--local-steps none", "--local-steps takes the place of --local-epochs"),
-        ("--finetune-lr 0.1", "--personalise 1", "give that too, as --personalise 1,5, or --finetune-lr none"),
+        ("--finetune-lr 0.1", "--personalise 1", "give that too, as --personalise 1,5"),
         ("--executor sequential --width 4", "--executor stacked", "one client at a time: leave --width 4 away"),
         ("--executor sequential --width 4", "--width 1", "one client at a time: leave --width 4 away"),
-        ("--data-dir elsewhere", "", "digits reads nothing in --data-dir"),
         ("--algorithm fedtoga --algorithm.carry", "--algorithm.perturbation fusion", "--algorithm.carry True changes"),
         ("--algorithm feddisco --algorithm.prox-clip split", "--algorithm.alpha 0.1", "--algorithm.prox-clip split"),
         ("--algorithm fedsol --algorithm.first_step noise", "--algorithm.strength fixed", "--algorithm.first-step"),
@@ -61,22 +60,11 @@ def test_files_may_hold_what_counts_with_another_choice(tmp_path: Path) -> None:
     experiment(tmp_path / "run", "--config", str(shared), "--local-steps", "5").algorithm()
 
 
-@pytest.mark.parametrize(
-    "term",
-    [
-        "@dataclass(frozen=True)\nclass Own(Term):\n    a: torch.Tensor\nmake = lambda a: Own(torch.ones(2))\n",
-        "class Own(SAM):\n    pass\n"
-        "def make(a):\n    own = Own(0.1)\n    object.__setattr__(own, 'a', a)\n    return own\n",
-    ],
-    ids=["that cannot be compared", "with more than their fields"],
-)
-def test_terms_of_users_count(term: str, tmp_path: Path) -> None:
+def test_options_of_a_function_of_the_users_may_do_other_things(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
-    own.write_text(
-        "import torch\nfrom dataclasses import dataclass\nfrom fl_lightning import Algorithm, Term\n"
-        f"from fl_lightning.terms import SAM\n{term}def own(a: float = 1.0):\n    return Algorithm(make(a))\n"
-    )
-    experiment(tmp_path / "run", "--algorithm", f"{own}:own", "--algorithm.a", "2").algorithm()
+    own.write_text("from fl_lightning.terms import SAM\nfrom fl_lightning import Algorithm\n")
+    own.write_text(own.read_text() + "def own(verbose: bool = False):\n    return Algorithm(SAM(0.1))\n")
+    experiment(tmp_path / "run", "--algorithm", f"{own}:own", "--algorithm.verbose", "true").algorithm()
 
 
 # ------------------------------------------------------------------------------------------------------ told in a line
@@ -92,6 +80,8 @@ def told(capsys: pytest.CaptureFixture[str], folder: Path, *argv: str) -> str:
     [
         ("--width 4", "--width does not count: --executor auto trains clients one after another here"),
         ("--width 1", ""),
+        ("--data-dir elsewhere", "--data-dir does not count: digits reads no files"),
+        ("--executor sequential --width 10", ""),
         ("--executor stacked --width 4", ""),
         ("--participation 0.04", "--participation 0.04 of 6 clients comes to 1 in a round"),
         ("--participation 0.04 --sampling bernoulli", ""),

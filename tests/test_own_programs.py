@@ -152,6 +152,18 @@ def test_an_optimizer_that_takes_no_plain_step_is_refused(kind: str, optimizer: 
         federation(Algorithm(**{kind: optimizer}))
 
 
+class ByCoordinate(torch.optim.SGD):
+    """Each of the classifier's 99 weights at a rate of its own."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.param_groups[0]["params"][0].grad.mul_(torch.linspace(0, 1, 99))
+        super().step()
+
+
+def test_an_optimizer_may_depend_on_the_length_of_the_vector() -> None:
+    assert trained(Algorithm(server=partial(ByCoordinate, lr=1.0))).round == 3
+
+
 def exhausted(self: Term, w: Tensor, v: Any) -> Any:
     return next(iter(()))
 

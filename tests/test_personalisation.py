@@ -13,6 +13,7 @@ import pytest
 import torch
 from fl_lightning.callbacks import Personalisation
 from problems import classification, classifier, everything, federation, hard, rows
+from refusals import scaffold
 from torch import nn
 
 from fl_lightning import Algorithm, Dataset, Diverged, Federation, Sequential, Stacked, catalogue
@@ -263,6 +264,20 @@ def test_a_signal_in_the_last_round_leaves_it_for_a_resumption(tmp_path: Path) -
     assert not (folder / "personal.csv").exists()
     assert lives.end(lives.begin(folder, *PERSONALISE)) == [0], lives.said(folder)
     assert (folder / "personal.csv").exists()
+
+
+def test_a_wish_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:
+    """That comes after the ranks have agreed, in the round itself, on whether to go on."""
+
+    class Asks:
+        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
+            if federation.round == federation.rounds:
+                federation.ask_to_stop()
+
+    with pytest.raises(SystemExit) as left:
+        scaffold(tmp_path / "run", "--personalise", "1", callbacks=[Asks()])
+    assert left.value.code == STOPPED
+    assert not (tmp_path / "run/personal.csv").exists()
 
 
 def test_fine_tuning_that_leaves_the_numbers_is_told_or_left_out(tmp_path: Path) -> None:

@@ -27,19 +27,19 @@ def test_another_one_is_refused_on_resume(config: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("told", [None, "32", "bf16", "bf16-mixed"])
-def test_fabric_run_is_to_be_told_too(
+def test_fabric_run_is_to_be_told_too_and_goes_over_files(
     told: str | None, config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LT_CLI_USED", "1")
     monkeypatch.setattr("refusals.Experiment", _without_fabrics_own)
     if told:
         monkeypatch.setenv("LT_PRECISION", told)
-    if told in (None, "32"):
+    if told is None:
         said = sentence(capsys, experiment, config.parent.parent / "again", "--config", str(config))
         assert "add --precision bf16-mixed to it" in said
     else:
         again = experiment(config.parent.parent / "again", "--config", str(config))
-        assert again.resolved()["precision"] == "bf16-mixed"
+        assert again.resolved()["precision"] == ("32-true" if told == "32" else "bf16-mixed")
 
 
 def _without_fabrics_own(*args: object, argv: list[str], **options: object) -> object:

@@ -83,6 +83,40 @@ def test_runs_that_differ_in_anything_else_are_two(other: dict[str, Any], tmp_pa
     assert len(compared(tmp_path).entries) == 2
 
 
+def test_a_configuration_that_was_read_back_is_the_same(tmp_path: Path) -> None:
+    """Which writes 2.0 for the 2 of a recipe."""
+    run(tmp_path / "a", [0.5], local_epochs=2, hidden=[200, 100])
+    run(tmp_path / "b", [0.5], seed=1, local_epochs=2.0, hidden=[200.0, 100])
+    assert len(compared(tmp_path).entries) == 1
+
+
+def test_an_edited_file_of_the_users_makes_another_experiment(tmp_path: Path) -> None:
+    for name, text in (("a", "first"), ("b", "second"), ("c", "second")):
+        own = run(tmp_path / name, [0.5], seed=int(name == "c"), algorithm="mine.py:own") / "own/mine.py"
+        own.parent.mkdir()
+        own.write_text(text)
+    assert [entry.seeds for entry in compared(tmp_path).entries] == [[0], [0, 1]]
+    assert all(label.startswith("mine.py:own, file ") for label in compared(tmp_path).listed())
+
+
+def test_the_same_seed_with_other_numbers_is_told(tmp_path: Path) -> None:
+    run(tmp_path / "a", [0.5])
+    run(tmp_path / "b", [0.6])
+    (note,) = compared(tmp_path).notes
+    assert "with the same options and seed, but other numbers, and is left out" in note
+
+
+def test_what_is_added_belongs_to_the_method(tmp_path: Path) -> None:
+    run(tmp_path / "a", [0.5], perturb={"name": "none"}, server={"name": "mean"})
+    run(tmp_path / "b", [0.6], perturb={"name": "lesam", "rho": 0.1}, server={"name": "mean"})
+    run(tmp_path / "c", [0.7], perturb={"name": "lesam", "rho": 0.2}, server={"name": "adam", "lr": 0.1})
+    run(tmp_path / "d", [0.8], perturb={"name": "lesam", "rho": 0.3}, server={"name": "mean"})
+    table = scores_table(compared(tmp_path))
+    methods = ["fedavg", "fedavg+lesam, rho 0.1", "fedavg+lesam+adam", "fedavg+lesam, rho 0.3"]
+    assert [row[0] for row in table.rows] == methods
+    assert table.headings[1] == "seeds"
+
+
 def test_an_experiment_is_told_by_what_it_differs_in(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5], algorithm="fedsam", own={"rho": 0.1, "kind": "x"}, lr=0.1)
     run(tmp_path / "b", [0.5], algorithm="fedsam", own={"rho": 0.2, "kind": "x"}, lr=0.1)
@@ -129,6 +163,35 @@ def test_the_best_method_of_each_set_up_is_bold(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("partition.alpha", [10.0, 9.0, 0.5]), ("algorithm.rho", [1, 0.05, 0.3]), ("clip", [10.0, None, 1])],
+)
+def test_columns_are_in_the_order_of_numbers(option: str, values: list[Any], tmp_path: Path) -> None:
+    for k, value in enumerate(values):
+        where = {"own": {"rho": value}} if "rho" in option else {option.rpartition(".")[2]: value}
+        run(tmp_path / str(k), [0.5], algorithm="fedsam", **where)  # type: ignore[arg-type]
+    table = across_table(compared(tmp_path), option, BEST)
+    order = sorted(values, key=lambda value: -1 if value is None else value)
+    assert list(table.headings[1:]) == [f"{option} {'none' if v is None else v}" for v in order]
+    assert [row[0] for row in table.rows] == ["fedsam"]
+
+
+def test_across_a_part_its_own_options_go_with_it(tmp_path: Path) -> None:
+    iid = {"partition": {"name": "iid", "sigma": 0.0}}
+    for algorithm in ("fedavg", "scaffold"):
+        run(tmp_path / algorithm / "a", [0.5], algorithm=algorithm, alpha=0.1)
+        run(tmp_path / algorithm / "b", [0.6], algorithm=algorithm, alpha=0.2)
+        run(tmp_path / algorithm / "c", [0.7], algorithm=algorithm, **iid)  # type: ignore[arg-type]
+    table = across_table(compared(tmp_path), "partition", BEST)
+    assert [heading.replace("partition.", "") for heading in table.headings[1:]] == [
+        "partition dirichlet, alpha 0.1",
+        "partition dirichlet, alpha 0.2",
+        "partition iid",
+    ]
+    assert [list(row) for row in table.rows] == [[name, "50.00", "60.00", "70.00"] for name in ("fedavg", "scaffold")]
+
+
 def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.8, 0.8], algorithm="fedavg")
     run(tmp_path / "b", [0.5, 0.8], algorithm="scaffold")
@@ -154,12 +217,12 @@ def drawn(figure: Figure) -> list[list[list[float]]]:
     return [[list(map(float, line.get_ydata())) for line in axes.lines] for axes in figure.axes]
 
 
-def test_curves_are_means_in_bands_over_the_rounds_that_all_seeds_have(tmp_path: Path) -> None:
+def test_curves_are_means_in_bands_over_the_seeds_that_have_come_so_far(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5, 0.7, 0.6], seed=0)
     run(tmp_path / "b", [0.7, 0.9], seed=1, rounds=3)
     run(tmp_path / "c", [0.1, 0.2, 0.3], algorithm="scaffold")
     figure = curves(compared(tmp_path))
-    assert drawn(figure) == [[pytest.approx([0.6, 0.8]), [0.1, 0.2, 0.3]]]
+    assert drawn(figure) == [[pytest.approx([0.6, 0.8, 0.6]), [0.1, 0.2, 0.3]]]
     (band,) = figure.axes[0].collections
     heights = band.get_paths()[0].vertices[:, 1]
     assert (min(heights), max(heights)) == (pytest.approx(0.6 - 0.02**0.5), pytest.approx(0.8 + 0.02**0.5))
@@ -183,6 +246,7 @@ def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixt
     told = capsys.readouterr()
     assert r"fedlesam\_s & 0,1 & 1 & 55.00 $\pm$ 7.07" in told.out
     assert "last, \\%" in told.out
+    assert told.out.startswith("% test accuracy of the global model, mean ± standard deviation over seeds\n")
     assert f"note: {tmp_path / 'runs/a'} has come to round 1 of 2." in told.err
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -204,6 +268,9 @@ def test_the_command_shows_a_table_in_a_terminal(
     [
         (["nowhere"], "there is no run in nowhere: name the folder of a run"),
         (["runs", "--across", "lr"], "these runs do not differ in lr, but in nothing but the algorithm"),
+        (["runs", "--curve", "train/loss"], "--curve says what --figure FILE draws: give that too"),
+        (["runs", "--score", "last"], "--score says what the table --across OPTION holds"),
+        (["runs", "--target", "80", "--across", "lr"], "--target does not go with --across"),
         (["runs", "--target", "0.8"], "give a percentage from 1 to 100, such as 80, not '0.8'"),
         (["runs", "--curve", "test/acuracy", "--figure", "f.png"], "no run has recorded test/acuracy: there are"),
         (["runs", "--figure", "nowhere/f.png"], "nowhere/f.png"),

@@ -14,7 +14,7 @@ from fl_lightning.report.table import Table, across_table, scores_table
 from fl_lightning.sentences import fail
 
 SCORES = {"last": LAST, "best": BEST, "tail": TAIL}
-FORMATS = {"markdown": Table.markdown, "latex": Table.latex}
+FORMATS = {"markdown": Table.with_caption, "latex": Table.latex}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,23 +40,28 @@ def compare(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--score",
         choices=SCORES,
-        default="tail",
         help="what the table across an option holds: the last test accuracy, the best, or the mean of the last ten "
         "evaluations (default: tail)",
     )
     parser.add_argument("--format", choices=FORMATS, help="instead of a table for the terminal")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw curves into this .png, .pdf or .svg")
-    parser.add_argument("--curve", default="test/accuracy", metavar="TAG", help="of what (default: test/accuracy)")
+    parser.add_argument("--curve", metavar="TAG", help="of what (default: test/accuracy)")
     asked = parser.parse_args(argv)
+    if asked.curve and not asked.figure:
+        fail("--curve says what --figure FILE draws: give that too")
+    if asked.score and not asked.across:
+        fail("--score says what the table --across OPTION holds: give that too, the other table holds all scores")
+    if asked.target and asked.across:
+        fail("--target does not go with --across: leave one of them away")
     try:
         comparison = Comparison.of(found(asked.runs))
         table = (
-            across_table(comparison, asked.across, SCORES[asked.score])
+            across_table(comparison, asked.across, SCORES[asked.score or "tail"])
             if asked.across
             else scores_table(comparison, asked.target)
         )
         if asked.figure:
-            curves(comparison, asked.curve, asked.across).savefig(asked.figure)
+            curves(comparison, asked.curve or "test/accuracy", asked.across).savefig(asked.figure)
     except (ValueError, OSError) as error:
         fail(str(error))
     if asked.format:

@@ -3,16 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any
 
+from fl_lightning import add_ons
 from fl_lightning.options import ROUNDING
+from fl_lightning.parts import functions
 from fl_lightning.report.run import Run
 
 NO_DIFFERENCE = ROUNDING | {"seed", "checkpoint_every", "keep_checkpoints", "state_memory", "deterministic"}
 """Options that make no experiment of its own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     """Runs of one experiment, with different seeds.
 
@@ -58,13 +61,15 @@ class Comparison:
             if not run.scalars.get("test/accuracy"):
                 notes.append(f"{run.path} has not been evaluated yet and is left out.")
                 continue
-            told = {name: value for name, value in run.options.items() if name not in NO_DIFFERENCE}
-            seeds = groups.setdefault(repr(sorted(told.items())), {})
+            options = {name: alike(value) for name, value in run.options.items() if name not in NO_DIFFERENCE}
+            seeds = groups.setdefault(repr(sorted(options.items())), {})
             other = seeds.setdefault(run.options["seed"], run)
             if other is not run:
                 kept, dropped = sorted((other, run), key=lambda run: -run.rounds)
                 seeds[run.options["seed"]] = kept
-                notes.append(f"{dropped.path} is {kept.path} once more and is left out.")
+                same = kept.agrees_with(dropped)
+                how = "once more" if same else "with the same options and seed, but other numbers,"
+                notes.append(f"{dropped.path} is {kept.path} {how} and is left out.")
         if not groups:
             raise ValueError("none of these runs has been evaluated yet")
         entries = tuple(Entry(tuple(seeds[seed] for seed in sorted(seeds))) for seeds in groups.values())
@@ -74,58 +79,100 @@ class Comparison:
 
     @cached_property
     def differing(self) -> list[str]:
-        """Options in which experiments differ, but for the algorithm and its own."""
-        names = dict.fromkeys(name for entry in self.entries for name in entry.options)
-        of_algorithm = [name for name in names if name == "algorithm" or name.startswith("algorithm.")]
-        return [name for name in names if name not in {*of_algorithm, *NO_DIFFERENCE} and self.values(name)[1:]]
+        """Options in which experiments differ, but for the algorithm, what is added to it, and their own options."""
+        names = dict.fromkeys(name for entry in self.entries for name in entry.options if not _of_method(name))
+        return [name for name in names if name not in NO_DIFFERENCE and self._varies(name)]
 
     @property
     def set_ups(self) -> set[tuple[str, ...]]:
         """All set-ups."""
         return {self.set_up(entry) for entry in self.entries}
 
-    def values(self, option: str) -> list[Any]:
-        """The different values of an option, in the order of the experiments; None where one lacks it."""
-        return list({repr(value): value for value in (e.options.get(option) for e in self.entries)}.values())
-
     def set_up(self, entry: Entry) -> tuple[str, ...]:
         """The values of the differing options: methods in the same set-up can be told better or worse."""
-        return tuple(repr(entry.options.get(option)) for option in self.differing)
+        return tuple(repr(alike(entry.options.get(option))) for option in self.differing)
 
-    def method(self, entry: Entry) -> str:
-        """The algorithm, with those of its own options in which its experiments differ."""
-        name = entry.options["algorithm"]
-        same = Comparison(tuple(e for e in self.entries if e.options["algorithm"] == name))
-        own = [option for option in entry.options if option.startswith("algorithm.") and same.values(option)[1:]]
-        return ", ".join([name, *(f"{option.partition('.')[2]} {told(entry.options[option])}" for option in own)])
+    def method(self, entry: Entry, without: str | None = None) -> str:
+        """The algorithm and what is added to it, with those of their own options in which its experiments differ."""
+        same = Comparison(tuple(e for e in self.entries if _method(e) == _method(entry)))
+        own = [o for o in entry.options if "." in o and _of_method(o) and o != without and same._varies(o)]
+        return ", ".join([_method(entry), *(f"{o.partition('.')[2]} {told(entry.options[o])}" for o in own)])
 
     def label(self, entry: Entry, without: str | None = None) -> str:
-        """All that tells an experiment from the others, but for the option `without`."""
-        rest = [option for option in self.differing if option != without and option in entry.options]
-        return ", ".join([self.method(entry), *(f"{option} {told(entry.options[option])}" for option in rest)])
+        """All that tells an experiment from the others, but for the option `without` and what belongs to it."""
+        rest = [o for o in self.differing if o in entry.options and (without is None or not _belongs(o, without))]
+        return ", ".join([self.method(entry, without), *(f"{option} {told(entry.options[option])}" for option in rest)])
 
     def listed(self) -> dict[str, list[Entry | None]]:
         """The one experiment with each label."""
         return {self.label(entry): [entry] for entry in self.entries}
 
-    def across(self, option: str) -> dict[str, list[Entry | None]]:
-        """By label, but for the option: the experiment with each of its values, or None where there is none.
+    def across(self, option: str) -> tuple[list[str], dict[str, list[Entry | None]]]:
+        """The values of an option, told, and by label the experiment with each of them, or None where there is none.
 
         Raises:
             ValueError: If the experiments do not differ in the option.
         """
-        if option not in self.differing:
-            others = ", ".join(self.differing) or "nothing but the algorithm and its own options"
+        names = dict.fromkeys(name for entry in self.entries for name in entry.options)
+        ways = [name for name in names if name not in NO_DIFFERENCE and self._varies(name)]
+        if option not in ways or option == "algorithm":  # methods are the rows
+            others = ", ".join(o for o in ways if o != "algorithm") or "nothing but the algorithm"
             raise ValueError(f"these runs do not differ in {option}, but in {others}")
-        values = [repr(value) for value in self.values(option)]
-        rows: dict[str, list[Entry | None]] = {
-            self.label(entry, without=option): [None] * len(values) for entry in self.entries
-        }
+        parts = [o for o in ways if _belongs(o, option)]
+        keys = {entry: tuple(alike(entry.options.get(o)) for o in parts) for entry in self.entries}
+        values = {keys[entry]: _heading(parts, entry) for entry in self.entries}
+        order = sorted(values, key=_order) if all(map(_sortable, values)) else list(values)
+        rows: dict[str, list[Entry | None]] = {}
         for entry in self.entries:
-            rows[self.label(entry, without=option)][values.index(repr(entry.options.get(option)))] = entry
-        return rows
+            row = rows.setdefault(self.label(entry, without=option), [None] * len(order))
+            row[order.index(keys[entry])] = entry
+        return [values[key] for key in order], rows
+
+    def _varies(self, option: str) -> bool:
+        """Whether it does, among those that made the same choice if it is an option of something chosen."""
+        part, dot, _ = option.partition(".")
+        values: dict[Any, set[str]] = {}
+        for entry in self.entries:
+            values.setdefault(dot and entry.options.get(part), set()).add(repr(alike(entry.options.get(option))))
+        return any(len(different) > 1 for different in values.values())
 
 
 def told(value: Any) -> str:
     """An option's value, for people."""
     return ",".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
+
+
+def alike(value: Any) -> Any:
+    """The same for 2 and 2.0, which configurations write for each other."""
+    if isinstance(value, list):
+        return tuple(map(alike, value))
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _of_method(option: str) -> bool:
+    return option.partition(".")[0] in ("algorithm", *add_ons.PARTS)
+
+
+def _belongs(option: str, part: str) -> bool:
+    return option == part or option.startswith(f"{part}.")
+
+
+def _method(entry: Entry) -> str:
+    """As a run's folder is named: scaffold+lesam."""
+    plain = {part: next(iter(functions(module))) for part, module in add_ons.PARTS.items()}
+    added = [
+        name for part, name in ((part, entry.options.get(part)) for part in plain) if name not in (None, plain[part])
+    ]
+    return "+".join([entry.options["algorithm"], *added])
+
+
+def _heading(parts: Sequence[str], entry: Entry) -> str:
+    return ", ".join(f"{option} {told(entry.options[option])}" for option in parts if option in entry.options) or "none"
+
+
+def _sortable(key: tuple[Any, ...]) -> bool:
+    return len(key) == 1 and (key[0] is None or isinstance(key[0], float))
+
+
+def _order(key: tuple[Any, ...]) -> float:
+    return -inf if key[0] is None else float(key[0])

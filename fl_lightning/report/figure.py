@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import ceil
 from statistics import fmean, stdev
+from textwrap import fill
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fl_lightning.report.comparison import Comparison, Entry, told
+from fl_lightning.report.comparison import Comparison, Entry
 
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"
 """Of Okabe and Ito, which the colour-blind can tell apart."""
@@ -26,10 +27,11 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", across: str | Non
     tags = {tag for entry in comparison.entries for run in entry.runs for tag, values in run.scalars.items() if values}
     if tag not in tags:
         raise ValueError(f"no run has recorded {tag}: there are {', '.join(sorted(tags))}")
-    panels = [f"{across} {told(value)}" for value in comparison.values(across)] if across else [""]
-    lines = comparison.across(across) if across else comparison.listed()
-    abreast = 2 * len(panels)  # labels in a row of the legend, which is below
-    size = 1.0 + 4.5 * len(panels), 3.2 + 0.25 * ceil(len(lines) / abreast)
+    panels, lines = comparison.across(across) if across else ([""], comparison.listed())
+    width, labels = 1.0 + 4.5 * len(panels), [fill(label, 50 * len(panels)) for label in lines]
+    # labels abreast in the legend, which is below: some 13 characters an inch, and 5 for the stroke
+    abreast = max(1, min(len(lines), int(13 * width) // (max(map(len, labels)) + 5)))
+    size = width, 3.2 + 0.25 * ceil(len(lines) / abreast) * max(label.count("\n") + 1 for label in labels)
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     every: Sequence[Axes] = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for place, entries in enumerate(lines.values()):
@@ -38,13 +40,13 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", across: str | Non
                 _draw(axes, entry, tag, _stroke(place))
     for axes, title in zip(every, panels, strict=True):
         axes.set(xlabel="round", title=title)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.25)
     every[0].set_ylabel(tag)
     if "accuracy" in tag:
         every[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    keys = [Line2D([], [], **_stroke(place), label=label) for place, label in enumerate(lines)]
-    figure.legend(handles=keys, loc="outside lower center", ncols=min(abreast, len(lines)), frameon=False)
+    keys = [Line2D([], [], **_stroke(place), label=label) for place, label in enumerate(labels)]
+    figure.legend(handles=keys, loc="outside lower center", ncols=abreast, frameon=False)
     return figure
 
 
@@ -55,14 +57,14 @@ def _stroke(place: int) -> dict[str, Any]:
 
 
 def _draw(axes: Axes, entry: Entry, tag: str, stroke: dict[str, Any]) -> None:
-    """One experiment, over the rounds that all of its runs have."""
+    """One experiment; in each round the runs that have come so far."""
     recorded = [run.scalars.get(tag, {}) for run in entry.runs]
-    rounds = [k for k in recorded[0] if all(k in values for values in recorded)]
-    values = [[values[k] for values in recorded] for k in rounds]
+    rounds = sorted({k for values in recorded for k in values})
+    values = [[values[k] for values in recorded if k in values] for k in rounds]
     means = [fmean(v) for v in values]
     axes.plot(rounds, means, marker="o" if len(rounds) == 1 else None, **stroke)
     if len(recorded) > 1:
-        spreads = [stdev(v) for v in values]
+        spreads = [stdev(v) if len(v) > 1 else 0.0 for v in values]
         low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
         high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
         axes.fill_between(rounds, low, high, color=stroke["color"], alpha=0.18, linewidth=0)

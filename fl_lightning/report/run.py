@@ -1,8 +1,10 @@
 """A run, read back from its folder."""
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ class Run:
 
     Attributes:
         path: Its folder.
-        options: By their names on the command line, such as `algorithm`, `algorithm.rho`, `partition.alpha`.
+        options: By their names on the command line, such as `algorithm`, `algorithm.rho`, `partition.alpha`; and as
+            `algorithm.file` a digest of files of the user's that it is made of.
         scalars: The columns of `metrics.csv`; a round in which a tag was not recorded is missing under it.
     """
 
@@ -37,6 +40,8 @@ class Run:
         """
         try:
             options = flat(yaml.safe_load((path / "config.yaml").read_text()))
+            own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))
+            options |= {"algorithm.file": sha256(own).hexdigest()[:8]} if own else {}
             return Run(path, options, scalars(path / "metrics.csv"))
         except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
             raise ValueError(f"{path} holds no run that can be read: {' '.join(str(error).split())}") from None
@@ -45,6 +50,11 @@ class Run:
     def rounds(self) -> int:
         """Rounds that it has recorded."""
         return max((k for values in self.scalars.values() for k in values), default=0)
+
+    def agrees_with(self, other: "Run") -> bool:
+        """Whether both have the same test accuracies in the rounds that both have recorded."""
+        mine, theirs = (run.scalars.get("test/accuracy", {}) for run in (self, other))
+        return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
 
 
 def scalars(path: Path) -> Scalars:
@@ -70,7 +80,10 @@ def found(paths: Sequence[Path]) -> list[Run]:
     """
     folders = dict[Path, Path]()
     for path in paths:
-        here = sorted(file.parent for file in path.rglob("metrics.csv") if (file.parent / "config.yaml").is_file())
+        here = [file.parent for file in path.rglob("metrics.csv") if (file.parent / "config.yaml").is_file()]
+        here.sort(
+            key=lambda folder: [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", str(folder))]
+        )
         if not here:
             raise ValueError(f"there is no run in {path}: name the folder of a run, or one under which runs lie")
         folders |= {folder.resolve(): folder for folder in here}

@@ -33,32 +33,27 @@ class Table:
         lines = ["| " + " | ".join(self.headings) + " |", "|---" * len(self.headings) + "|"]
         return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self._marked("**{}**")])
 
+    def with_caption(self) -> str:
+        """The same with the caption below."""
+        return f"{self.markdown()}\n\n{self.caption}"
+
     def latex(self) -> str:
         """For a paper, with the package booktabs."""
         rows = [[_escaped(cell) for cell in row] for row in self.rows]
         body = [" & ".join(row) + r" \\" for row in self._marked(r"\textbf{{{}}}", rows)]
         head = " & ".join(map(_escaped, self.headings)) + r" \\"
-        columns = "l" * len(self.headings)
-        return "\n".join(
-            [
-                rf"\begin{{tabular}}{{{columns}}}",
-                r"\toprule",
-                head,
-                r"\midrule",
-                *body,
-                r"\bottomrule",
-                r"\end{tabular}",
-            ]
-        )
+        begin = rf"\begin{{tabular}}{{{'l' * len(self.headings)}}}"
+        lines = [f"% {self.caption}", begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        return "\n".join(lines)
 
     def show(self) -> None:
         """Print it as wide as the terminal is, or as Markdown where there is none."""
         if not sys.stdout.isatty():
-            print("\n\n".join(filter(None, [self.markdown(), self.caption])))
+            print(self.with_caption())
             return
         table = RichTable(caption=escape(self.caption) or None)
         for heading in self.headings:
-            table.add_column(heading, no_wrap=heading == self.headings[0])
+            table.add_column(heading, no_wrap=heading == self.headings[0], overflow="fold")
         for row in self._marked("[bold]{}[/bold]", [[escape(cell.strip("`")) for cell in row] for row in self.rows]):
             table.add_row(*row)
         Console().print(table)
@@ -82,11 +77,12 @@ def scores_table(comparison: Comparison, targets: Sequence[float] = ()) -> Table
     runs = [run for entry in entries for run in entry.runs]
     to_targets = [score for target in targets for score in (rounds_to(target), megabytes_to(target))]
     scores = [LAST, BEST, TAIL, *to_targets, *own_models(runs), SECONDS]
-    front = ["method", *comparison.differing, "seeds", "rounds"]
+    ways = [option for option in comparison.differing if option != "rounds"]  # a column of its own
+    front = ["method", *ways, "seeds", "rounds"]
     rows = [
         [
             comparison.method(entry),
-            *(told(entry.options[option]) if option in entry.options else "" for option in comparison.differing),
+            *(told(entry.options[option]) if option in entry.options else "" for option in ways),
             ",".join(map(str, entry.seeds)),
             _span([run.rounds for run in entry.runs]),
             *(score.shown(entry.runs) for score in scores),
@@ -104,11 +100,10 @@ def across_table(comparison: Comparison, option: str, score: Score) -> Table:
     Raises:
         ValueError: If the experiments do not differ in the option.
     """
-    entries = comparison.across(option)
+    values, entries = comparison.across(option)
     rows = [[label, *(score.shown(e.runs) if e else "" for e in row)] for label, row in entries.items()]
     best = {(r, c) for c, column in enumerate(zip(*entries.values(), strict=True), 1) for r in _best(score, column)}
-    headings = ["method", *(f"{option} {told(value)}" for value in comparison.values(option))]
-    return Table(headings, rows, f"{score.name}: {_caption(comparison)}", frozenset(best))
+    return Table(["method", *values], rows, f"{score.name}: {_caption(comparison)}", frozenset(best))
 
 
 def _best(score: Score, entries: Sequence[Entry | None]) -> list[int]:
