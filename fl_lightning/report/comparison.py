@@ -160,10 +160,8 @@ def _belongs(option: str, part: str) -> bool:
 def _method(entry: Entry) -> str:
     """As a run's folder is named: scaffold+lesam."""
     plain = {part: next(iter(functions(module))) for part, module in add_ons.PARTS.items()}
-    added = [
-        name for part, name in ((part, entry.options.get(part)) for part in plain) if name not in (None, plain[part])
-    ]
-    return "+".join([entry.options["algorithm"], *added])
+    added = (entry.options.get(part) for part in plain)
+    return "+".join([entry.options["algorithm"], *(name for name in added if name not in (None, *plain.values()))])
 
 
 def _heading(parts: Sequence[str], entry: Entry) -> str:
