@@ -161,7 +161,7 @@ def _method(entry: Entry) -> str:
     """As a run's folder is named: scaffold+lesam."""
     plain = {part: next(iter(functions(module))) for part, module in add_ons.PARTS.items()}
     added = (entry.options.get(part) for part in plain)
-    return "+".join([entry.options["algorithm"], *(name for name in added if name not in (None, *plain.values()))])
+    return "+".join([entry.options["algorithm"], *(str(name) for name in added if name not in (None, *plain.values()))])
 
 
 def _heading(parts: Sequence[str], entry: Entry) -> str:
