@@ -1,6 +1,6 @@
 """Federated-learning simulation on PyTorch Lightning Fabric."""
 
-import fl_lightning.importing  # noqa: F401 - first of all: it is for what comes while the others are imported
+from fl_lightning import importing  # first of all: it is for what comes while the others are imported
 
 # isort: split
 from fl_lightning.algorithm import Algorithm, Cohort, by_size, uniform
@@ -14,6 +14,8 @@ from fl_lightning.participation import Bernoulli, FixedSize, Weighted
 from fl_lightning.schedule import Decay
 from fl_lightning.term import Term, TermError, initial, received, scalar, zeros
 from fl_lightning.vector import Layout, unit
+
+importing.over()
 
 __all__ = [
     "Algorithm",

@@ -27,4 +27,10 @@ def _came_with_an_import(trace: TracebackType | None) -> bool:
     return any(code.co_name == "<module>" and Path(code.co_filename).parent == Path(__file__).parent for code in codes)
 
 
+def over() -> None:
+    """Leave what Python prints to others again."""
+    if sys.excepthook is _show:
+        sys.excepthook = others
+
+
 sys.excepthook = _show
