@@ -240,11 +240,11 @@ def test_a_panel_for_each_value_of_an_option(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path / "runs/a", [0.5], seed=0, algorithm="fedlesam_s", rounds=2)
-    run(tmp_path / "runs/b", [0.6], seed=1, algorithm="fedlesam_s", rounds=2)
+    run(tmp_path / "runs/a", [0.5], seed=0, algorithm="fedlesam_s{$}", rounds=2)
+    run(tmp_path / "runs/b", [0.6], seed=1, algorithm="fedlesam_s{$}", rounds=2)
     main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(tmp_path / "curves.png")])
     told = capsys.readouterr()
-    assert r"fedlesam\_s & 0,1 & 1 & 55.00 $\pm$ 7.07" in told.out
+    assert r"fedlesam\_s\{\$\} & 0,1 & 1 & 55.00 $\pm$ 7.07" in told.out
     assert "last, \\%" in told.out
     assert told.out.startswith("% test accuracy of the global model, mean ± standard deviation over seeds\n")
     assert f"note: {tmp_path / 'runs/a'} has come to round 1 of 2." in told.err

@@ -126,6 +126,6 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def _escaped(text: str) -> str:
-    for special in "&%_#":
+    for special in "&%_#${}":
         text = text.replace(special, "\\" + special)
     return text.replace("±", r"$\pm$")
