@@ -5,11 +5,13 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import lightning_utilities.core.rank_zero as utilities_rank_zero
@@ -52,8 +54,18 @@ def end(lives: list[BaseProcess], seconds: float = 60.0) -> list[int | None]:
     return codes
 
 
+def _sort_behind_the_others(folder: Path) -> None:
+    """TensorBoard reads files by name, a second and a process: in one second 10004 would come before 9998."""
+    while any(
+        file.name > f"events.out.tfevents.{int(time.time())}.{gethostname()}.{os.getpid()}."
+        for file in folder.glob("events.*")
+    ):
+        time.sleep(0.05)
+
+
 def _live(argv: tuple[str, ...], rank: int, ranks: int, port: int, prepare: Prepare) -> None:
     folder = Path(argv[1])
+    _sort_behind_the_others(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(f"{folder}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1), os.dup2(log, 2)
