@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fl_lightning.adaptation import Adaptation
+from fl_lightning.core.prediction import Own
+from fl_lightning.core.term import TermError
 from fl_lightning.data import Dataset, Partition, aligned
 from fl_lightning.divergence import Diverged
 from fl_lightning.federation import Federation, Metrics
 from fl_lightning.finite import all_below
-from fl_lightning.personal import Own
-from fl_lightning.term import TermError
 
 
 class Personalisation:

@@ -3,17 +3,17 @@
 from fl_lightning import importing  # first of all: it is for what comes while the others are imported
 
 # isort: split
-from fl_lightning.algorithm import Algorithm, Cohort, by_size, uniform
 from fl_lightning.catalogue import algorithms
+from fl_lightning.core.algorithm import Algorithm, Cohort, by_size, uniform
+from fl_lightning.core.oracle import ModelError
+from fl_lightning.core.schedule import Decay
+from fl_lightning.core.term import Term, TermError, initial, received, scalar, zeros
+from fl_lightning.core.vector import Layout, unit
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.divergence import Diverged
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.federation import Federation, RankLost
-from fl_lightning.oracle import ModelError
 from fl_lightning.participation import Bernoulli, FixedSize, Weighted
-from fl_lightning.schedule import Decay
-from fl_lightning.term import Term, TermError, initial, received, scalar, zeros
-from fl_lightning.vector import Layout, unit
 
 importing.over()
 

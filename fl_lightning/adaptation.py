@@ -7,16 +7,16 @@ from math import isclose
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.algorithm import Algorithm
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.oracle import tapped
+from fl_lightning.core.prediction import Own
+from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.executors import Visit
 from fl_lightning.executors.visit import Buffers
 from fl_lightning.federation import Federation
-from fl_lightning.oracle import tapped
-from fl_lightning.personal import Own
-from fl_lightning.randomness import derived_seed
 from fl_lightning.terms import Alone
-from fl_lightning.vector import Layout
 
 
 class Adaptation:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from fl_lightning.term import Term
+from fl_lightning.core.term import Term
 
 OnDivergence = Literal["stop", "skip-client", "continue"]
 """Stop the run, leave the client out of the round, or go on as if nothing were."""

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from fl_lightning import callbacks
+from fl_lightning.core.oracle import ModelError
+from fl_lightning.core.term import TermError
 from fl_lightning.divergence import Diverged
 from fl_lightning.federation import RankLost
-from fl_lightning.oracle import ModelError
 from fl_lightning.sentences import fail, first_sentence
-from fl_lightning.term import TermError
 
 OURS = Path(__file__).parent, Path(callbacks.__file__).parent
 ON_PURPOSE = *OURS, Path(torch.optim.__file__).parent

@@ -12,27 +12,27 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from fl_lightning.agreement import agree
-from fl_lightning.algorithm import Algorithm
 from fl_lightning.client_store import open_store
-from fl_lightning.cost import cost
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.cost import cost
+from fl_lightning.core.device import now
+from fl_lightning.core.oracle import ModelError
+from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.schedule import Decay, Schedule
+from fl_lightning.core.term import Term, TermError, begin
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.device import now
 from fl_lightning.divergence import Diverged, OnDivergence, client_diverged, server_diverged
 from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.visit import TaskLoss, drawing_from
 from fl_lightning.finite import all_below, finite, stay_finite
-from fl_lightning.oracle import ModelError
 from fl_lightning.participation import FixedSize, Participation
-from fl_lightning.randomness import derived_seed
-from fl_lightning.schedule import Decay, Schedule
 from fl_lightning.sentences import first_sentence
 from fl_lightning.snapshot import restore, snapshot
 from fl_lightning.sums import ExactSum, PlainSum, Sum
 from fl_lightning.tally import Tally
-from fl_lightning.term import Term, TermError, begin
 from fl_lightning.training import states_of, train
 from fl_lightning.trial import check_optimizers, check_setting, trial_message, try_out
-from fl_lightning.vector import Layout
 from fl_lightning.whereabouts import meet
 
 Metrics = dict[str, float]

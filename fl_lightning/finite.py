@@ -6,7 +6,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from fl_lightning.term import States
+from fl_lightning.core.term import States
 
 Finite = Sequence[Mapping[str, bool]]
 """Which states begin as finite numbers, one dictionary a term."""

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from fl_lightning import add_ons
-from fl_lightning.algorithm import Algorithm
 from fl_lightning.cli import Chosen
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data import Dataset, Partition
-from fl_lightning.randomness import derived_seed
 
 
 def data_of(source: Chosen, root: Path) -> tuple[Dataset, Dataset]:

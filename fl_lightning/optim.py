@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning.oracle import PLAIN, Evaluations, Oracle, Question
-from fl_lightning.term import check_shape
+from fl_lightning.core.oracle import PLAIN, Evaluations, Oracle, Question
+from fl_lightning.core.term import check_shape
+from fl_lightning.core.vector import cloned, copy, unit
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
 from fl_lightning.terms.perturb import SAM as SAMTerm
 from fl_lightning.terms.recall import LESAM as LESAMTerm
-from fl_lightning.vector import cloned, copy, unit
 
 Init = TypeVar("Init", bound=Callable[..., None])
 Transform = Callable[[Oracle, Tensor], Tensor]

@@ -6,9 +6,9 @@ from docstring_parser import parse
 
 from fl_lightning import models
 from fl_lightning.catalogue import algorithms
-from fl_lightning.cost import cost
+from fl_lightning.core.cost import cost
+from fl_lightning.core.vector import Layout
 from fl_lightning.report import Table
-from fl_lightning.vector import Layout
 
 HEADINGS = "--algorithm", "method", "sends", "receives", "keeps", "gradients"
 EXPLANATION = (

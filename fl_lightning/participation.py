@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl_lightning.randomness import generator
+from fl_lightning.core.randomness import generator
 
 Sampling = Literal["fixed", "bernoulli", "weighted"]
 

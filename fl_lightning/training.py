@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fl_lightning.algorithm import Cohort
-from fl_lightning.device import send
+from fl_lightning.core.algorithm import Cohort
+from fl_lightning.core.device import send
+from fl_lightning.core.oracle import ModelError
+from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.term import States, begin
+from fl_lightning.core.term_checks import check_alike
 from fl_lightning.executors import Outcome, Visit
 from fl_lightning.finite import stay_finite
-from fl_lightning.mistakes import check_alike
-from fl_lightning.oracle import ModelError
 from fl_lightning.participation import share_out
-from fl_lightning.randomness import derived_seed
 from fl_lightning.tally import Tally
-from fl_lightning.term import States, begin
 from fl_lightning.trial import single_sample
 
 if TYPE_CHECKING:

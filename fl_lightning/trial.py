@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from fl_lightning.algorithm import Algorithm, trial_facts
+from fl_lightning.core.algorithm import Algorithm, trial_facts
+from fl_lightning.core.oracle import ModelError
+from fl_lightning.core.term import States, begin
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.divergence import OnDivergence
 from fl_lightning.executors.visit import TaskLoss
-from fl_lightning.oracle import ModelError
 from fl_lightning.sentences import first_sentence
-from fl_lightning.term import States, begin
-from fl_lightning.vector import Layout
 
 if TYPE_CHECKING:
     from fl_lightning.federation import Federation

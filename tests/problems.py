@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, ClientData, Dataset, Federation, Partition, Term, catalogue, zeros
-from fl_lightning.oracle import Oracle
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.vector import Layout
 from fl_lightning.terms import Clip
-from fl_lightning.vector import Layout
 
 SIZES = (13, 7, 12, 9, 4, 10)
 """Samples of six clients; in batches of 5 every last batch but one is short."""

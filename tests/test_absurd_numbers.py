@@ -97,7 +97,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from fl_lightning import Algorithm, Term
-from fl_lightning.ranges import NonNegative, Positive
+from fl_lightning.core.constraints import NonNegative, Positive
 if TYPE_CHECKING:
     from nowhere import Unknown
 

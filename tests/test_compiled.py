@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, ClientData, Federation, ModelError, Stacked, Term, catalogue
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.executors import matrix_products
-from fl_lightning.oracle import Oracle
 
 TOLERANCE = 1e-10
 

@@ -9,10 +9,10 @@ from problems import EVERY_ALGORITHM, classification, classifier, federation
 from torch import Tensor
 
 from fl_lightning import Algorithm, Term, catalogue, scalar, zeros
-from fl_lightning.cost import Cost, cost
-from fl_lightning.oracle import Oracle
+from fl_lightning.core.cost import Cost, cost
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.vector import Layout
 from fl_lightning.terms import SAM, Clip, Lookahead
-from fl_lightning.vector import Layout
 
 D = 99
 """Parameters of the classifier."""

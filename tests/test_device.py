@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from fl_lightning import Algorithm, Fastest, Federation, Sequential, Stacked, Term, scalar
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import begin
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor
-from fl_lightning.oracle import Oracle
-from fl_lightning.term import begin
 from fl_lightning.training import train
-from fl_lightning.vector import Layout
 
 DEVICE = torch.device("meta")
 EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=3)}

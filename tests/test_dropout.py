@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.vector import Layout
 from fl_lightning.dropout import KeyedDropout, use_keys
 from fl_lightning.executors import Executor
-from fl_lightning.randomness import derived_seed
-from fl_lightning.vector import Layout
 
 COUNT = 200_000
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 from fl_lightning import Algorithm, ClientData, ModelError, Sequential, Stacked, Term, catalogue, zeros
-from fl_lightning.oracle import Oracle
+from fl_lightning.core.oracle import Oracle
 
 TOLERANCE = 1e-10
 NARROW, THREE, WIDE = (partial(Stacked, width=width) for width in (1, 3, 8))

@@ -10,11 +10,11 @@ from problems import classifier, trained
 from torch import Tensor, nn
 
 from fl_lightning import Fastest, Federation, ModelError, Sequential, Stacked, catalogue
+from fl_lightning.core.vector import Layout
 from fl_lightning.data.sources import digits
 from fl_lightning.executors import Outcome
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
-from fl_lightning.vector import Layout
 
 THREE_A_ROUND: dict[str, Any] = {"rounds": 8, "participation": lambda *_: [0, 1, 2]}
 """One call a round, where all of them train at once."""

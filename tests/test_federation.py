@@ -31,8 +31,8 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, Term, by_size, catalogue, uniform
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.data import Partition
-from fl_lightning.oracle import Oracle
 from fl_lightning.terms import SAM
 
 STACKED = partial(Stacked, width=3)

@@ -6,7 +6,7 @@ from problems import Recorder, all_three, hard, mean_gradient, regression, round
 from torch import Tensor
 
 from fl_lightning import Algorithm, catalogue
-from fl_lightning.vector import unit
+from fl_lightning.core.vector import unit
 
 C = catalogue
 UNIFORM = C.fedavg(weighting="uniform")

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Sequential, Stacked, Term, catalogue
-from fl_lightning.oracle import Oracle
+from fl_lightning.core.oracle import Oracle
 
 C = catalogue
 UNIFORM = C.fedavg(weighting="uniform")

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, Sequential, Stacked, Term, by_size, catalogue
-from fl_lightning.oracle import Oracle
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, SOL, ControlVariate, Distill, HeadSOL, Proximal, orthogonal
 from fl_lightning.terms.orthogonal import Scale, by_column, by_tensor
 

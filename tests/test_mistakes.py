@@ -12,8 +12,8 @@ from problems import distances, federation, trained, vec
 from torch import Tensor
 
 from fl_lightning import Algorithm, Sequential, Stacked, Term, TermError, zeros
-from fl_lightning.mistakes import check_alike
-from fl_lightning.oracle import Oracle
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term_checks import check_alike
 from fl_lightning.terms import SAM, Proximal
 
 STACKED = partial(Stacked, width=3)

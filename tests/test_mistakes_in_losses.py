@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, ModelError, Sequential, Stacked, Term, TermError, scalar
-from fl_lightning.oracle import Oracle, Pass
+from fl_lightning.core.oracle import Oracle, Pass
 from fl_lightning.terms import Contrastive, Distill
 
 TOGETHER = {

@@ -10,7 +10,7 @@ from problems import vec
 from torch import Tensor
 
 from fl_lightning import catalogue
-from fl_lightning.personal import NearestNeighbours, Own, from_logits
+from fl_lightning.core.prediction import NearestNeighbours, Own, from_logits
 
 
 def own(x: Tensor, y: list[int], logits: Tensor, features: int = 1) -> Own:

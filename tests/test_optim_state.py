@@ -20,8 +20,8 @@ from wrapping import (
     wrappers,
 )
 
+from fl_lightning.core.term import TermError
 from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
-from fl_lightning.term import TermError
 
 
 @wrappers

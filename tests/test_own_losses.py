@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Sequential, Stacked, Term, scalar
-from fl_lightning.oracle import ModelError, Oracle, Pass
+from fl_lightning.core.oracle import ModelError, Oracle, Pass
 from fl_lightning.terms import Proximal
 
 STACKED = partial(Stacked, width=3)

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, Sequential, Stacked, Term, TermError, initial, scalar, zeros
-from fl_lightning.cost import trial_facts
-from fl_lightning.oracle import Oracle
-from fl_lightning.term import FACTS
+from fl_lightning.core.cost import trial_facts
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import FACTS
 
 STACKED = partial(Stacked, width=3)
 

@@ -18,9 +18,9 @@ from torch import nn
 
 from fl_lightning import Algorithm, Dataset, Diverged, Federation, Sequential, Stacked, catalogue
 from fl_lightning.adaptation import Adaptation
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, aligned
 from fl_lightning.supervision import STOPPED
-from fl_lightning.vector import Layout
 
 LR = 0.05
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning import Algorithm
+from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import ClientMomentum, Clip, ControlVariate, MeanPast, OwnPast, Proximal, WeightPull
 from fl_lightning.terms.drift import nominal, om, one
-from fl_lightning.vector import Layout, unit
 
 
 def test_unit_has_length_one_and_zero_stays_zero() -> None:

@@ -10,8 +10,8 @@ from problems import vec
 from torch import Tensor, nn
 
 from fl_lightning import Term
+from fl_lightning.core.vector import Layout
 from fl_lightning.terms import Contrastive, Distill, NotTrue, RelaxedContrastive
-from fl_lightning.vector import Layout
 
 KL = 0.75 * log(0.75 / 0.5) + 0.25 * log(0.25 / 0.5)
 """Of (3/4, 1/4) from (1/2, 1/2)."""

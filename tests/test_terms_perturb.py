@@ -9,8 +9,8 @@ from problems import close, layout, vec
 from torch import Tensor, nn
 
 from fl_lightning import Term, TermError
+from fl_lightning.core.vector import Layout
 from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbour, Proximal, perturb, recall
-from fl_lightning.vector import Layout
 
 
 def test_sam_steps_along_the_gradient_first() -> None:

@@ -11,7 +11,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import catalogue
-from fl_lightning.algorithm import trial_facts
+from fl_lightning.core.algorithm import trial_facts
+from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import SOL, ControlVariate, Distill, DynamicRegularizer, HeadSOL, Projected, Proximal
 from fl_lightning.terms.orthogonal import (
     Taskless,
@@ -25,7 +26,6 @@ from fl_lightning.terms.orthogonal import (
     proximal_ahead,
     proximal_here,
 )
-from fl_lightning.vector import Layout, unit
 
 
 def seen(module: nn.Module | None = None, **known: Any) -> Any:

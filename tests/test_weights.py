@@ -7,8 +7,8 @@ import torch
 from problems import close, vec
 
 from fl_lightning import catalogue
-from fl_lightning.algorithm import Cohort
-from fl_lightning.weights import Disco
+from fl_lightning.core.algorithm import Cohort
+from fl_lightning.core.weighting import Disco
 
 
 def cohort(sizes: list[float], *labels: list[int]) -> Cohort:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fl_lightning.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.term import Term
+from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
+from fl_lightning.core.term import Term
 
 _DOES = {
     "perturb": "says where gradients are taken",

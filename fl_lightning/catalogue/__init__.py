@@ -7,8 +7,8 @@ attribute of this package, `catalogue.fedtoga(rho=0.1)`. Defaults are the papers
 from collections.abc import Callable
 from inspect import getmembers, isfunction
 
-from fl_lightning.algorithm import Algorithm
 from fl_lightning.catalogue import averaging, drift, personal, representation, servers, sharpness
+from fl_lightning.core.algorithm import Algorithm
 
 MODULES = averaging, servers, drift, sharpness, representation, personal
 

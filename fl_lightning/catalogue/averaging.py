@@ -3,9 +3,9 @@
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.algorithm import Algorithm
 from fl_lightning.catalogue.choices import WEIGHTS, ProxClip, Weighting, at, dynamic
-from fl_lightning.weights import Disco
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.weighting import Disco
 
 
 def fedavg(server_lr: float = 1.0, weighting: Weighting = "by_size") -> Algorithm:

@@ -3,10 +3,10 @@
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.algorithm import Algorithm
 from fl_lightning.catalogue.choices import WEIGHTS, Weighting
 from fl_lightning.catalogue.representation import Per, Scope, fedsol
-from fl_lightning.personal import NearestNeighbours
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.prediction import NearestNeighbours
 
 
 def local_only() -> Algorithm:

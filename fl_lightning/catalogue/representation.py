@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.algorithm import Algorithm
 from fl_lightning.catalogue.choices import WEIGHTS, Weighting
-from fl_lightning.term import Term
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.term import Term
 from fl_lightning.terms import orthogonal
 
 Scope = Literal["head", "body", "all"]

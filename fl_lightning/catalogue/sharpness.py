@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.algorithm import Algorithm
 from fl_lightning.catalogue.choices import FIRST, WEIGHTS, Dual, First, ProxClip, Weighting, at, dynamic
-from fl_lightning.term import Term
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.term import Term
+from fl_lightning.core.vector import unit
 from fl_lightning.terms import perturb, recall
-from fl_lightning.vector import unit
 
 SCALES = {"gradient": perturb.per_length, "epochs": perturb.per_epoch, "steps": perturb.per_step}
 Scaled = Literal["all", "weights"]

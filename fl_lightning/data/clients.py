@@ -10,11 +10,11 @@ from math import ceil, prod
 import torch
 from torch import Tensor
 
+from fl_lightning.core.device import send
+from fl_lightning.core.randomness import generator
 from fl_lightning.data.augment import CropFlip
 from fl_lightning.data.dataset import Dataset, channels_last
 from fl_lightning.data.partition import Partition
-from fl_lightning.device import send
-from fl_lightning.randomness import generator
 
 TOGETHER = 32 * 2**20
 """Bytes of inputs that are made together on a GPU, where a small batch takes as long to launch as a large one."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fl_lightning.core.randomness import generator
 from fl_lightning.data.allotment import (
     check_labels,
     draw_classes,
@@ -22,7 +23,6 @@ from fl_lightning.data.allotment import (
     water_level,
 )
 from fl_lightning.data.partition import Partition
-from fl_lightning.randomness import generator
 
 TRADES = 20  # rounds of pairwise trades after which `pathological` has forgotten how classes were dealt
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning.core.randomness import generator
 from fl_lightning.data.dataset import Dataset, mean_and_std, pixel_moments, repeated
 from fl_lightning.data.folders import cinic10, domain_net, office_home
 from fl_lightning.data.medical import pathmnist, tissuemnist
-from fl_lightning.randomness import generator
 
 __all__ = [
     "cifar10",

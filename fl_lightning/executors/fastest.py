@@ -7,13 +7,13 @@ import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 
-from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.device import now
+from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.device import now
+from fl_lightning.core.oracle import ModelError
+from fl_lightning.core.term import States, TermError
+from fl_lightning.core.vector import Layout
 from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit
-from fl_lightning.oracle import ModelError
 from fl_lightning.sentences import first_sentence
-from fl_lightning.term import States, TermError
-from fl_lightning.vector import Layout
 
 TRIES = 3
 """Calls in which an executor shows how fast it is; the first warms up: kernels are chosen, programs compiled."""

@@ -14,13 +14,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
-from fl_lightning.algorithm import Algorithm
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.oracle import Evaluations, ModelError, Pass, Question, objective
+from fl_lightning.core.term import States, TermError
+from fl_lightning.core.term_checks import AT_ONCE
 from fl_lightning.executors.program import Program
 from fl_lightning.executors.visit import Buffers, Executor, Weighted
-from fl_lightning.mistakes import AT_ONCE
-from fl_lightning.oracle import Evaluations, ModelError, Pass, Question, objective
 from fl_lightning.sentences import first_sentence
-from fl_lightning.term import States, TermError
 
 Public = dict[str, Any]
 """What all clients of a step share: the round's facts, `common`, and the server's states, `shared`."""

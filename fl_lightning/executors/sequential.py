@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning.algorithm import Algorithm, Facts
+from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.oracle import PLAIN, Oracle, Pass, Question, objective
+from fl_lightning.core.term import States
+from fl_lightning.core.vector import Layout
 from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted, apart, drawing_from
 from fl_lightning.optim import GradientTransform, Transform
-from fl_lightning.oracle import PLAIN, Oracle, Pass, Question, objective
-from fl_lightning.term import States
-from fl_lightning.vector import Layout
 
 
 class Sequential(Executor):

@@ -10,12 +10,12 @@ from torch.func import vmap
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.device import send
+from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.device import send
+from fl_lightning.core.term import States
+from fl_lightning.core.vector import Layout
 from fl_lightning.executors.local_step import LocalStep, Public, weight_decay
 from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, apart, drawing_from
-from fl_lightning.term import States
-from fl_lightning.vector import Layout
 
 
 class Stacked(Executor):

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fl_lightning.algorithm import Algorithm, Facts
-from fl_lightning.device import send
+from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.device import send
+from fl_lightning.core.oracle import Loss
+from fl_lightning.core.term import States
+from fl_lightning.core.vector import Layout
 from fl_lightning.dropout import use_keys
-from fl_lightning.oracle import Loss
-from fl_lightning.term import States
-from fl_lightning.vector import Layout
 
 TaskLoss = Callable[[Any, Tensor], Tensor]
 """`loss(output, target)`, averaged over the batch."""
@@ -87,7 +87,7 @@ class Outcome:
 
 
 class Weighted:
-    """The model at some weights, as a `Pass` looks at it (see `fl_lightning.oracle.Network`).
+    """The model at some weights, as a `Pass` looks at it (see `fl_lightning.core.oracle.Network`).
 
     Args:
         module: The model.

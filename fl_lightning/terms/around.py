@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle
-from fl_lightning.term import Begin, Term
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Begin, Term
 
 
 @dataclass(frozen=True)

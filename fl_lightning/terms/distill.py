@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle, Pass
-from fl_lightning.ranges import Finite, NonNegative, Positive, Whole
-from fl_lightning.term import Term, initial
+from fl_lightning.core.constraints import Finite, NonNegative, Positive, Whole
+from fl_lightning.core.oracle import Oracle, Pass
+from fl_lightning.core.term import Term, initial
 
 
 def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:

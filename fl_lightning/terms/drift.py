@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle
-from fl_lightning.ranges import NonNegative, Positive, Share
-from fl_lightning.term import Term, zeros
+from fl_lightning.core.constraints import NonNegative, Positive, Share
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Term, zeros
 
 
 @dataclass(frozen=True)

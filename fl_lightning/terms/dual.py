@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle
-from fl_lightning.ranges import Finite, NonNegative, Positive
-from fl_lightning.term import Term, scalar, zeros
+from fl_lightning.core.constraints import Finite, NonNegative, Positive
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Term, scalar, zeros
 from fl_lightning.terms.drift import Scale, nominal, om, one
 
 

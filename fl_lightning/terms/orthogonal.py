@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.oracle import Loss, Oracle, Pass
-from fl_lightning.ranges import NonNegative, Positive
+from fl_lightning.core.constraints import NonNegative, Positive
+from fl_lightning.core.oracle import Loss, Oracle, Pass
+from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms.around import Around
 from fl_lightning.terms.distill import divergence
 from fl_lightning.terms.perturb import Perturbation
-from fl_lightning.vector import Layout, unit
 
 
 class Taskless:

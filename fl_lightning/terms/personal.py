@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle
-from fl_lightning.ranges import NonNegative
-from fl_lightning.term import Term, initial
+from fl_lightning.core.constraints import NonNegative
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Term, initial
 
 
 @dataclass(frozen=True)

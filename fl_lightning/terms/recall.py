@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle
-from fl_lightning.term import Begin, initial, zeros
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Begin, initial, zeros
+from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms.perturb import Perturbation
-from fl_lightning.vector import Layout, unit
 
 
 @dataclass(frozen=True)

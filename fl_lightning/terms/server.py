@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle
-from fl_lightning.ranges import BelowOne, NonNegative, Positive
-from fl_lightning.term import Begin, Term, initial, zeros
+from fl_lightning.core.constraints import BelowOne, NonNegative, Positive
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Begin, Term, initial, zeros
 
 
 def adam(v: Tensor, square: Tensor, beta: float) -> Tensor:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.algorithm import Algorithm, trial_facts
-from fl_lightning.mistakes import check_untouched, versions
-from fl_lightning.oracle import Loss
-from fl_lightning.term import COMMON, States, Term, begin
-from fl_lightning.vector import Layout
+from fl_lightning.core.algorithm import Algorithm, trial_facts
+from fl_lightning.core.oracle import Loss
+from fl_lightning.core.term import COMMON, States, Term, begin
+from fl_lightning.core.term_checks import check_untouched, versions
+from fl_lightning.core.vector import Layout
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.oracle import Oracle
-from fl_lightning.ranges import check
+from fl_lightning.core.constraints import check
+from fl_lightning.core.oracle import Oracle
 
 Begin = Callable[[Tensor, Tensor], Tensor]
 """How a state begins: `begin(first, now)` of the initial global model w^0 and the model received now."""
@@ -161,7 +161,7 @@ class View:
 class Term:
     """One piece of a federated algorithm. Override the hooks it needs; each default does nothing.
 
-    Subclasses are frozen dataclasses of hyper-parameters; those annotated as in `fl_lightning.ranges`, e.g.
+    Subclasses are frozen dataclasses of hyper-parameters; those annotated as in `fl_lightning.core.constraints`, e.g.
     `rho: NonNegative`, are checked. States are declared by lifetime and by how they begin (`zeros`, `scalar`,
     `initial`, `received`) and are attributes of the view `v`; assign them anew, never with `+=`. A declaration that
     depends on a hyper-parameter is a property.
@@ -189,7 +189,7 @@ class Term:
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         """The direction of one local step at `w`; may call the oracle elsewhere, or twice, or not at all.
 
-        `oracle.loss(w)` tells the loss, `oracle.of(loss)` is the oracle of another one (see `fl_lightning.oracle`).
+        `oracle.loss(w)` tells the loss, `oracle.of(loss)` is that of another one (see `fl_lightning.core.oracle`).
         """
         return oracle(w)
 

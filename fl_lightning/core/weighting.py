@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.algorithm import Cohort
-from fl_lightning.ranges import Finite, NonNegative, check
+from fl_lightning.core.algorithm import Cohort
+from fl_lightning.core.constraints import Finite, NonNegative, check
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fl_lightning.ranges import Positive, check
+from fl_lightning.core.constraints import Positive, check
 
 Schedule = Callable[[int, int], float]
 """`schedule(round, epoch)`: the factor on the local learning rate."""

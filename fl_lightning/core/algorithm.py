@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.mistakes import blame, blame_silence, check_message, check_term, returned
-from fl_lightning.oracle import Loss, ModelError, Oracle, Pass
-from fl_lightning.personal import Predict, from_logits
-from fl_lightning.term import States, Term, TermError, View
-from fl_lightning.vector import Layout
+from fl_lightning.core.oracle import Loss, ModelError, Oracle, Pass
+from fl_lightning.core.prediction import Predict, from_logits
+from fl_lightning.core.term import States, Term, TermError, View
+from fl_lightning.core.term_checks import blame, blame_silence, check_message, check_term, returned
+from fl_lightning.core.vector import Layout
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""
@@ -133,10 +133,10 @@ class Algorithm:
         server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the global model.
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
         trains_head: Whether clients train the head too; if not it stays as it was drawn, and is not sent.
-        predict: How a client of its own reads the model that it has made its own (see `fl_lightning.personal`).
+        predict: How a client of its own reads the model that it has made its own (see `fl_lightning.core.prediction`).
 
     Raises:
-        TermError: If a term is written in a way that cannot be meant (see `fl_lightning.mistakes`).
+        TermError: If a term is written in a way that cannot be meant (see `fl_lightning.core.term_checks`).
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.ranges import Count, Fraction, Positive, check
+from fl_lightning.core.constraints import Count, Fraction, Positive, check
 
 
 @dataclass(frozen=True)

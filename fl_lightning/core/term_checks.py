@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fl_lightning.oracle import ModelError
+from fl_lightning.core.oracle import ModelError
+from fl_lightning.core.term import FACTS, Term, TermError, check_kind, check_like
 from fl_lightning.sentences import first_sentence
-from fl_lightning.term import FACTS, Term, TermError, check_kind, check_like
 
 HOOKS = {
     name: tuple(signature(hook).parameters)[1:]
