@@ -31,9 +31,9 @@ from torch.optim import Optimizer
 from fl_lightning.core.oracle import PLAIN, Evaluations, Oracle, Question
 from fl_lightning.core.term import check_shape
 from fl_lightning.core.vector import cloned, copy, unit
+from fl_lightning.terms.lesam import LESAM as LESAMTerm
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
 from fl_lightning.terms.perturb import SAM as SAMTerm
-from fl_lightning.terms.recall import LESAM as LESAMTerm
 
 Init = TypeVar("Init", bound=Callable[..., None])
 Transform = Callable[[Oracle, Tensor], Tensor]

@@ -14,7 +14,7 @@ from fl_lightning.data import Dataset, Partition
 from fl_lightning.federation import Federation
 from fl_lightning.options import Options
 from fl_lightning.participation import largest_cohort
-from fl_lightning.terms.around import Around
+from fl_lightning.terms.wrapper import Around
 
 
 def summary(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fl_lightning import Term, TermError
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbour, Proximal, perturb, recall
+from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbour, Proximal, perturb
+from fl_lightning.terms import lesam as recall
 
 
 def test_sam_steps_along_the_gradient_first() -> None:

@@ -14,7 +14,7 @@ from fl_lightning import catalogue
 from fl_lightning.core.algorithm import trial_facts
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import SOL, ControlVariate, Distill, DynamicRegularizer, HeadSOL, Projected, Proximal
-from fl_lightning.terms.orthogonal import (
+from fl_lightning.terms.sol import (
     Taskless,
     ahead,
     body,

@@ -7,7 +7,7 @@ from fl_lightning import terms
 from fl_lightning.catalogue.choices import WEIGHTS, Weighting
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.term import Term
-from fl_lightning.terms import orthogonal
+from fl_lightning.terms import sol as orthogonal
 
 Scope = Literal["head", "body", "all"]
 SCOPES = {"head": orthogonal.head, "body": orthogonal.body, "all": orthogonal.everywhere}

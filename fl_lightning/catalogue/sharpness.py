@@ -8,7 +8,8 @@ from fl_lightning.catalogue.choices import FIRST, WEIGHTS, Dual, First, ProxClip
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import unit
-from fl_lightning.terms import perturb, recall
+from fl_lightning.terms import lesam as recall
+from fl_lightning.terms import perturb
 
 SCALES = {"gradient": perturb.per_length, "epochs": perturb.per_epoch, "steps": perturb.per_step}
 Scaled = Literal["all", "weights"]

@@ -11,11 +11,11 @@ from fl_lightning.terms.drift import (
     WeightPull,
 )
 from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, TwoStepDual
-from fl_lightning.terms.orthogonal import SOL, HeadSOL, Projected
+from fl_lightning.terms.lesam import LESAM, LastRound
 from fl_lightning.terms.personal import Alone, MetaStep
 from fl_lightning.terms.perturb import ASAM, SAM, SMOO, TOGA, Neighbour
-from fl_lightning.terms.recall import LESAM, LastRound
 from fl_lightning.terms.server import Adaptive, Lookahead, Normalize, RelaxedStart, ServerMomentum
+from fl_lightning.terms.sol import SOL, HeadSOL, Projected
 
 __all__ = [
     "ASAM",

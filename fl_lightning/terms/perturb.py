@@ -11,7 +11,7 @@ from fl_lightning.core.constraints import Fraction, NonNegative
 from fl_lightning.core.oracle import Loss, Oracle
 from fl_lightning.core.term import Begin, Term, TermError, zeros
 from fl_lightning.core.vector import unit
-from fl_lightning.terms.around import Around
+from fl_lightning.terms.wrapper import Around
 
 
 @dataclass(frozen=True)

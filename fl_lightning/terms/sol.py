@@ -10,9 +10,9 @@ from torch import Tensor
 from fl_lightning.core.constraints import NonNegative, Positive
 from fl_lightning.core.oracle import Loss, Oracle, Pass
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.terms.around import Around
 from fl_lightning.terms.distill import divergence
 from fl_lightning.terms.perturb import Perturbation
+from fl_lightning.terms.wrapper import Around
 
 
 class Taskless:
