@@ -25,7 +25,7 @@ from fl_lightning.client_store import ClientStore
 from fl_lightning.core import oracle
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import ClientData
-from fl_lightning.data.clients import Batches
+from fl_lightning.data.client_data import Batches
 from fl_lightning.executors import sequential
 from fl_lightning.federation import Federation
 from fl_lightning.tally import Tally

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fl_lightning.core.randomness import generator
 from fl_lightning.data import Partition, schemes
-from fl_lightning.data.allotment import draw_classes, random_classes, resize, water_level
+from fl_lightning.data.partition_draws import draw_classes, random_classes, resize, water_level
 
 GRID = [(7, 0.001, 0), (7, 0.001, 10), (100, 0.001, 10), (100, 0.1, 10), (100, 0.1, 20), (60, 100.0, 1), (1, 0.5, 10)]
 

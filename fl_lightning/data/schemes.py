@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.randomness import generator
-from fl_lightning.data.allotment import (
+from fl_lightning.data.partition import Partition
+from fl_lightning.data.partition_draws import (
     check_labels,
     draw_classes,
     even_shares,
@@ -22,7 +23,6 @@ from fl_lightning.data.allotment import (
     shares_by_class,
     water_level,
 )
-from fl_lightning.data.partition import Partition
 
 TRADES = 20  # rounds of pairwise trades after which `pathological` has forgotten how classes were dealt
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.dataset import Dataset, mean_and_std, pixel_moments, repeated
-from fl_lightning.data.folders import cinic10, domain_net, office_home
-from fl_lightning.data.medical import pathmnist, tissuemnist
+from fl_lightning.data.folder_sources import cinic10, domain_net, office_home
+from fl_lightning.data.medmnist import pathmnist, tissuemnist
 
 __all__ = [
     "cifar10",

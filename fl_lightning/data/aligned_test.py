@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.randomness import generator
-from fl_lightning.data.allotment import check_labels
 from fl_lightning.data.partition import Partition
+from fl_lightning.data.partition_draws import check_labels
 
 TOGETHER = 2**22  # random keys drawn at once
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning.core.device import send
 from fl_lightning.core.randomness import generator
-from fl_lightning.data.augment import CropFlip
+from fl_lightning.data.augmentation import CropFlip
 from fl_lightning.data.dataset import Dataset, channels_last
 from fl_lightning.data.partition import Partition
 
