@@ -22,7 +22,7 @@ from fl_lightning.models import (
     vgg11,
     vit_b32,
 )
-from fl_lightning.models.convolution import reaching
+from fl_lightning.models.trimmed_conv import reaching
 
 
 def num_parameters(model: nn.Module) -> int:

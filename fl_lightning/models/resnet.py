@@ -5,8 +5,8 @@ from functools import partial
 
 from torch import nn
 
-from fl_lightning.models.convolution import reaching
 from fl_lightning.models.pretrained import load_body
+from fl_lightning.models.trimmed_conv import reaching
 
 
 def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
