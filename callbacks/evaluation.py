@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from fl_lightning.data import Dataset
-from fl_lightning.executors.visit import TaskLoss
+from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation import Federation, Metrics
 
 

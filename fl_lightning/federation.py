@@ -24,7 +24,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.divergence import Diverged, OnDivergence, client_diverged, server_diverged
 from fl_lightning.executors import Executor, Sequential
-from fl_lightning.executors.visit import TaskLoss, drawing_from
+from fl_lightning.executors.executor import TaskLoss, drawing_from
 from fl_lightning.finite import all_below, finite, stay_finite
 from fl_lightning.participation import FixedSize, Participation
 from fl_lightning.sentences import first_sentence

@@ -15,7 +15,7 @@ from fl_lightning.core.term import States, begin
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.divergence import OnDivergence
-from fl_lightning.executors.visit import TaskLoss
+from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.sentences import first_sentence
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, ClientData, Federation, ModelError, Stacked, Term, catalogue
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.executors import matrix_products
+from fl_lightning.executors.compile import onednn as matrix_products
 
 TOLERANCE = 1e-10
 

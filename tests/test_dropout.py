@@ -7,8 +7,8 @@ from torch.func import functional_call, vmap
 
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.vector import Layout
-from fl_lightning.dropout import KeyedDropout, use_keys
 from fl_lightning.executors import Executor
+from fl_lightning.executors.dropout import KeyedDropout, use_keys
 
 COUNT = 200_000
 

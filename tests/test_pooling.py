@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import max_pool2d
 
-from fl_lightning.executors.pooling import with_vector_pooling
+from fl_lightning.executors.compile.max_pool import with_vector_pooling
 
 aten = torch.ops.aten
 

@@ -11,11 +11,11 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import SGD, Adam, Optimizer
 
-from fl_lightning.executors import matrix_products
-from fl_lightning.executors.concatenation import with_late_concatenation
+from fl_lightning.executors.compile import onednn as matrix_products
+from fl_lightning.executors.compile.late_concat import with_late_concatenation
+from fl_lightning.executors.compile.onednn import with_onednn
+from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.local_step import weight_decay
-from fl_lightning.executors.matrix_products import with_onednn
-from fl_lightning.executors.program import Program
 
 
 def traced(function: Callable[..., Any], *arguments: Tensor) -> fx.GraphModule:

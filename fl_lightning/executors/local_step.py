@@ -18,8 +18,8 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.oracle import Evaluations, ModelError, Pass, Question, objective
 from fl_lightning.core.term import States, TermError
 from fl_lightning.core.term_checks import AT_ONCE
-from fl_lightning.executors.program import Program
-from fl_lightning.executors.visit import Buffers, Executor, Weighted
+from fl_lightning.executors.compile.program import Program
+from fl_lightning.executors.executor import Buffers, Executor, Weighted
 from fl_lightning.sentences import first_sentence
 
 Public = dict[str, Any]

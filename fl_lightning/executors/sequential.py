@@ -11,7 +11,7 @@ from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.oracle import PLAIN, Oracle, Pass, Question, objective
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, Weighted, apart, drawing_from
+from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit, Weighted, apart, drawing_from
 from fl_lightning.optim import GradientTransform, Transform
 
 

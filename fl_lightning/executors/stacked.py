@@ -14,8 +14,8 @@ from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import send
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
+from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit, apart, drawing_from
 from fl_lightning.executors.local_step import LocalStep, Public, weight_decay
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit, apart, drawing_from
 
 
 class Stacked(Executor):

@@ -14,9 +14,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.term import TermError
-from fl_lightning.executors.concatenation import with_late_concatenation
-from fl_lightning.executors.matrix_products import with_onednn
-from fl_lightning.executors.pooling import with_vector_pooling
+from fl_lightning.executors.compile.late_concat import with_late_concatenation
+from fl_lightning.executors.compile.max_pool import with_vector_pooling
+from fl_lightning.executors.compile.onednn import with_onednn
 from fl_lightning.sentences import first_sentence
 
 

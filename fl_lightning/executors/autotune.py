@@ -12,7 +12,7 @@ from fl_lightning.core.device import now
 from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.term import States, TermError
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.visit import Buffers, Executor, Outcome, Visit
+from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
 from fl_lightning.sentences import first_sentence
 
 TRIES = 3

@@ -15,7 +15,7 @@ from fl_lightning.core.device import send
 from fl_lightning.core.oracle import Loss
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
-from fl_lightning.dropout import use_keys
+from fl_lightning.executors.dropout import use_keys
 
 TaskLoss = Callable[[Any, Tensor], Tensor]
 """`loss(output, target)`, averaged over the batch."""
