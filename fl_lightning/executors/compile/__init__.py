@@ -1,1 +1,1 @@
-"""A local step traced, rewritten by graph passes and compiled by inductor. Experimental; imported by `executors` only."""
+"""A local step traced, rewritten by graph passes and compiled by inductor (experimental). Used by `executors`."""
