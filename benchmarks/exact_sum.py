@@ -16,7 +16,7 @@ from contest import MODELS, federation, table, take_turns, where
 from lightning.fabric import Fabric
 
 from fl_lightning import Federation
-from fl_lightning.allocator import keep_freed_memory
+from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.executors import Outcome
 from fl_lightning.sums import ExactSum
 from fl_lightning.tally import Tally

@@ -21,8 +21,8 @@ from docstring_parser import parse as parse_docstring
 
 from fl_lightning.annotations import convert, is_option, metavar, nearest, shown
 from fl_lightning.configuration import read_files
+from fl_lightning.distributed.resources import is_first_rank
 from fl_lightning.flags import last_value, normalised, values_of
-from fl_lightning.machine import is_first_rank
 from fl_lightning.sentences import fail
 
 

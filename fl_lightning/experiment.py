@@ -16,7 +16,6 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning import add_ons, cli
-from fl_lightning.allocator import keep_freed_memory
 from fl_lightning.budget import Budget, bytes_of
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
 from fl_lightning.configuration import flat
@@ -24,24 +23,11 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.schedule import Decay
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
-from fl_lightning.determinism import deterministic_algorithms
-from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
-from fl_lightning.failure import Named, in_one_sentence
-from fl_lightning.federation import Federation
-from fl_lightning.flags import given
-from fl_lightning.idle import idle_notes, refuse_idle_coefficients, refuse_idle_options
-from fl_lightning.loading import load_in_turns
-from fl_lightning.loggers import MetricsTable
-from fl_lightning.machine import precision_of_fabric_run, under_fabric_run
-from fl_lightning.making import algorithm_of, data_of, model_of, partition_of
-from fl_lightning.options import Arithmetic, Launch, Options
-from fl_lightning.participation import FixedSize, participation
-from fl_lightning.parts import parts
-from fl_lightning.ranks import launched
-from fl_lightning.run_folder import RunFolder, plain
-from fl_lightning.sentences import fail
-from fl_lightning.summary import summary
-from fl_lightning.supervision import (
+from fl_lightning.distributed.determinism import deterministic_algorithms
+from fl_lightning.distributed.launch import launched
+from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.resources import precision_of_fabric_run, under_fabric_run
+from fl_lightning.distributed.signals import (
     STOPPED,
     ending_on_ctrl_c,
     ending_with_the_launcher,
@@ -49,6 +35,20 @@ from fl_lightning.supervision import (
     heeding_signals,
     leave,
 )
+from fl_lightning.distributed.staged_loading import load_in_turns
+from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
+from fl_lightning.failure import Named, in_one_sentence
+from fl_lightning.federation import Federation
+from fl_lightning.flags import given
+from fl_lightning.idle import idle_notes, refuse_idle_coefficients, refuse_idle_options
+from fl_lightning.loggers import MetricsTable
+from fl_lightning.making import algorithm_of, data_of, model_of, partition_of
+from fl_lightning.options import Arithmetic, Launch, Options
+from fl_lightning.participation import FixedSize, participation
+from fl_lightning.parts import parts
+from fl_lightning.run_folder import RunFolder, plain
+from fl_lightning.sentences import fail
+from fl_lightning.summary import summary
 from fl_lightning.terms import Clip
 
 Source = Callable[..., tuple[Dataset, Dataset]]

@@ -22,6 +22,7 @@ from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.core.term import Term, TermError, begin
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
+from fl_lightning.distributed.heartbeat import meet
 from fl_lightning.divergence import Diverged, OnDivergence, client_diverged, server_diverged
 from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.executor import TaskLoss, drawing_from
@@ -33,7 +34,6 @@ from fl_lightning.sums import ExactSum, PlainSum, Sum
 from fl_lightning.tally import Tally
 from fl_lightning.training import states_of, train
 from fl_lightning.trial import check_optimizers, check_setting, trial_message, try_out
-from fl_lightning.whereabouts import meet
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""

@@ -17,8 +17,8 @@ import yaml
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
+from fl_lightning.distributed.resources import is_first_rank
 from fl_lightning.flags import last_value, normalised
-from fl_lightning.machine import is_first_rank
 from fl_lightning.options import refuse_changes
 from fl_lightning.report.run import Scalars, scalars
 from fl_lightning.report.score import TAIL_LENGTH

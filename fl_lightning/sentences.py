@@ -5,7 +5,7 @@ import re
 import sys
 from typing import NoReturn
 
-from fl_lightning.machine import is_first_rank
+from fl_lightning.distributed.resources import is_first_rank
 
 
 def fail(sentence: str, alone: bool = False) -> NoReturn:

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from fl_lightning.supervision import ending_without_the_others
+from fl_lightning.distributed.signals import ending_without_the_others
 
 FAILS = """
 import atexit, time, torch
-from fl_lightning.supervision import ending_without_the_others
+from fl_lightning.distributed.signals import ending_without_the_others
 
 torch.distributed.is_initialized, torch.distributed.get_backend = lambda: True, lambda: {backend!r}
 atexit.register(time.sleep, {seconds})  # as Lightning does, which waits for the others
@@ -39,7 +39,7 @@ def test_elsewhere_what_fails_is_raised_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 FORKS = """
 import os, time
-from fl_lightning.supervision import ending_on_ctrl_c
+from fl_lightning.distributed.signals import ending_on_ctrl_c
 
 with ending_on_ctrl_c(lambda: "interrupted"):
     if not os.fork():

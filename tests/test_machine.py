@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_lightning import machine
-from fl_lightning.machine import Machine
+from fl_lightning.distributed import resources as machine
+from fl_lightning.distributed.resources import Machine
 
 GIB = 1024**3
 

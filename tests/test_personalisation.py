@@ -20,7 +20,7 @@ from fl_lightning import Algorithm, Dataset, Diverged, Federation, Sequential, S
 from fl_lightning.adaptation import Adaptation
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, aligned
-from fl_lightning.supervision import STOPPED
+from fl_lightning.distributed.signals import STOPPED
 
 LR = 0.05
 

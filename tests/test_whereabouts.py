@@ -11,8 +11,8 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from fl_lightning import whereabouts
-from fl_lightning.whereabouts import BEAT, PROCESS, Whereabouts, meet
+from fl_lightning.distributed import heartbeat as whereabouts
+from fl_lightning.distributed.heartbeat import BEAT, PROCESS, Whereabouts, meet
 
 LISTENER = """
 import sys, time

@@ -15,7 +15,7 @@ from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from fl_lightning.machine import Machine, affinity, is_first_rank, physical, under_fabric_run
+from fl_lightning.distributed.resources import Machine, affinity, is_first_rank, physical, under_fabric_run
 from fl_lightning.options import Launch
 
 

@@ -1,0 +1,1 @@
+"""The ranks of a run: launch, resources, heartbeat, signals, determinism. Imports only `errors`."""
