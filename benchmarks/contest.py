@@ -21,8 +21,8 @@ from ways import executor_of
 
 from fl_lightning import ClientData, Dataset, Federation, algorithms
 from fl_lightning.data import CropFlip, schemes
+from fl_lightning.federation.sampling import FixedSize
 from fl_lightning.models import lenet, mlp, resnet18_gn
-from fl_lightning.participation import FixedSize
 from fl_lightning.terms import Clip
 
 

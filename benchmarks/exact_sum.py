@@ -18,8 +18,8 @@ from lightning.fabric import Fabric
 from fl_lightning import Federation
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.executors import Outcome
-from fl_lightning.sums import ExactSum
-from fl_lightning.tally import Tally
+from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.exact_sum import ExactSum
 
 CLIENTS = 10
 

@@ -26,7 +26,7 @@ from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
 from fl_lightning.executors import Sequential
-from fl_lightning.row_files import RowFiles
+from fl_lightning.federation.row_files import RowFiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

@@ -29,10 +29,10 @@ from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
 from fl_lightning import ClientData, Dataset, Federation, algorithms
-from fl_lightning.budget import bytes_of, readable
 from fl_lightning.data import schemes
+from fl_lightning.federation.disk_budget import bytes_of, readable
+from fl_lightning.federation.sampling import FixedSize
 from fl_lightning.models import lenet, mlp
-from fl_lightning.participation import FixedSize
 
 COHORT, SAMPLES, POOL = 10, 10, 10_000
 SIZES = {"fedavg": [10**k for k in (2, 3, 4, 5, 6)], "feddyn": [10**k for k in (2, 3, 4, 5)]}

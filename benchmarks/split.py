@@ -20,15 +20,15 @@ from contest import MODELS, SIZES, evaluate, federation, where
 from lightning.fabric import Fabric
 from torch.profiler import profile
 
-from fl_lightning.client_store import ClientStore
 from fl_lightning.core import oracle
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import ClientData
 from fl_lightning.data.client_data import Batches
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.executors import sequential
-from fl_lightning.federation import Federation
-from fl_lightning.tally import Tally
+from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.client_store import ClientStore
+from fl_lightning.federation.federation import Federation
 
 PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("data", ClientData, ("visit",)),

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import torch
 
-from fl_lightning.federation import Federation, Metrics
+from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.options import refuse_changes
 from fl_lightning.run_folder import saved_rounds
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from fl_lightning.data import Dataset
 from fl_lightning.executors.executor import TaskLoss
-from fl_lightning.federation import Federation, Metrics
+from fl_lightning.federation.federation import Federation, Metrics
 
 
 class Evaluation:

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fl_lightning.adaptation import Adaptation
 from fl_lightning.core.prediction import Own
 from fl_lightning.core.term import TermError
 from fl_lightning.data import Dataset, Partition, aligned
-from fl_lightning.divergence import Diverged
-from fl_lightning.federation import Federation, Metrics
+from fl_lightning.federation.divergence import Diverged
+from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.federation.fine_tuning import Adaptation
 from fl_lightning.finite import all_below
 
 

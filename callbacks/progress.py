@@ -7,7 +7,7 @@ from math import nan
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fl_lightning.federation import Federation, Metrics
+from fl_lightning.federation.federation import Federation, Metrics
 
 
 class ProgressLine:

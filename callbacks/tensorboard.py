@@ -12,7 +12,7 @@ from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import FileWriter
 
 from fl_lightning.data import Partition
-from fl_lightning.federation import Federation
+from fl_lightning.federation.federation import Federation
 
 SUFFIX = ".options"
 """How the names of files with options end."""

@@ -10,10 +10,10 @@ from fl_lightning.core.schedule import Decay
 from fl_lightning.core.term import Term, TermError, initial, received, scalar, zeros
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
-from fl_lightning.divergence import Diverged
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
-from fl_lightning.federation import Federation, RankLost
-from fl_lightning.participation import Bernoulli, FixedSize, Weighted
+from fl_lightning.federation.divergence import Diverged
+from fl_lightning.federation.federation import Federation, RankLost
+from fl_lightning.federation.sampling import Bernoulli, FixedSize, Weighted
 
 importing.over()
 

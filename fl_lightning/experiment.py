@@ -16,7 +16,6 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning import add_ons, cli
-from fl_lightning.budget import Budget, bytes_of
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
 from fl_lightning.configuration import flat
 from fl_lightning.core.algorithm import Algorithm
@@ -38,13 +37,14 @@ from fl_lightning.distributed.signals import (
 from fl_lightning.distributed.staged_loading import load_in_turns
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.failure import Named, in_one_sentence
-from fl_lightning.federation import Federation
+from fl_lightning.federation.disk_budget import Budget, bytes_of
+from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.sampling import FixedSize, participation
 from fl_lightning.flags import given
 from fl_lightning.idle import idle_notes, refuse_idle_coefficients, refuse_idle_options
 from fl_lightning.loggers import MetricsTable
 from fl_lightning.making import algorithm_of, data_of, model_of, partition_of
 from fl_lightning.options import Arithmetic, Launch, Options
-from fl_lightning.participation import FixedSize, participation
 from fl_lightning.parts import parts
 from fl_lightning.run_folder import RunFolder, plain
 from fl_lightning.sentences import fail

@@ -17,8 +17,8 @@ import torch
 from fl_lightning import callbacks
 from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.term import TermError
-from fl_lightning.divergence import Diverged
-from fl_lightning.federation import RankLost
+from fl_lightning.federation.divergence import Diverged
+from fl_lightning.federation.federation import RankLost
 from fl_lightning.sentences import fail, first_sentence
 
 OURS = Path(__file__).parent, Path(callbacks.__file__).parent

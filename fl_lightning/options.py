@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fl_lightning.budget import bytes_of
 from fl_lightning.configuration import flat
 from fl_lightning.core.constraints import BelowOne, Count, NonNegative, Positive, Range, Share, Whole, check
-from fl_lightning.divergence import OnDivergence
-from fl_lightning.participation import Sampling
+from fl_lightning.federation.disk_budget import bytes_of
+from fl_lightning.federation.divergence import OnDivergence
+from fl_lightning.federation.sampling import Sampling
 
 Epochs = Annotated[float, Range("a number above 0 and at most 10,000", lambda x: 0 < x <= 10_000)]
 Kept = Annotated[int, Range("a whole number from 1 to 100", lambda x: 1 <= x <= 100)]

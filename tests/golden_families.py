@@ -17,10 +17,10 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, by_size, catalogue, terms
 from fl_lightning.core.schedule import Decay, Schedule
-from fl_lightning.federation import Federation
+from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.local_training import weights_of
 from fl_lightning.terms.lesam import LastRound, by_sum_of_norms
 from fl_lightning.terms.wrapper import Around
-from fl_lightning.training import weights_of
 
 State = Callable[[Federation], torch.Tensor]
 

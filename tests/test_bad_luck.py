@@ -15,9 +15,9 @@ from problems import distances, federation, hard
 from refusals import scaffold, sentence
 
 from fl_lightning import Algorithm, Federation, ModelError, Stacked, catalogue
-from fl_lightning.adaptation import Adaptation
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
+from fl_lightning.federation.fine_tuning import Adaptation
 from fl_lightning.models import mlp
 from fl_lightning.terms import drift
 

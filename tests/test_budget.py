@@ -12,8 +12,8 @@ import pytest
 from problems import federation
 
 from fl_lightning import catalogue
-from fl_lightning.budget import BLOCK, Budget, bytes_of, free_space, readable
-from fl_lightning.participation import FixedSize
+from fl_lightning.federation.disk_budget import BLOCK, Budget, bytes_of, free_space, readable
+from fl_lightning.federation.sampling import FixedSize
 
 ROW = 4 * 55_210
 """What SCAFFOLD keeps for a client of the digits' mlp; rounded up to whole states of 16 bytes below."""

@@ -16,7 +16,7 @@ from lightning.fabric import Fabric
 from problems import distances, federation, hard
 
 from fl_lightning import Federation, catalogue
-from fl_lightning.client_store import ClientStore
+from fl_lightning.federation.client_store import ClientStore
 
 ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8
 """Test accuracy after each round: the second one is the best."""

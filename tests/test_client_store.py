@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl_lightning.client_store import ClientStore
+from fl_lightning.federation.client_store import ClientStore
 
 CPU = torch.device("cpu")
 

@@ -23,7 +23,7 @@ from fl_lightning.core.term import begin
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor
-from fl_lightning.training import train
+from fl_lightning.federation.local_training import train
 
 DEVICE = torch.device("meta")
 EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=3)}

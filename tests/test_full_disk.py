@@ -17,7 +17,7 @@ from refusals import refused, scaffold, sentence
 
 from fl_lightning import Federation
 from fl_lightning.data import image_folder
-from fl_lightning.row_files import RowFiles
+from fl_lightning.federation.row_files import RowFiles
 
 
 @pytest.fixture

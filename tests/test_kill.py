@@ -12,10 +12,10 @@ import torch
 from fl_lightning.callbacks import Checkpoint
 
 from fl_lightning import Federation
-from fl_lightning.client_store import ClientStore
 from fl_lightning.executors import Sequential
+from fl_lightning.federation.client_store import ClientStore
+from fl_lightning.federation.row_files import RowFiles
 from fl_lightning.loggers import MetricsTable
-from fl_lightning.row_files import RowFiles
 
 ROUNDS = tuple(range(1, 8))
 

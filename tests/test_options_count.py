@@ -11,9 +11,9 @@ from problems import classification, classifier, federation, hard, round_after_r
 from torch import Tensor
 
 from fl_lightning import Algorithm, catalogue
-from fl_lightning.adaptation import Adaptation
 from fl_lightning.add_ons import PARTS
 from fl_lightning.core.prediction import from_logits
+from fl_lightning.federation.fine_tuning import Adaptation
 
 CLIENTS = classification((11, 5, 7), epochs=2)
 COHORTS = [0], [0, 1], [0, 2]

@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 import pytest
 import torch
 
-from fl_lightning.participation import Bernoulli, FixedSize, Participation, Weighted, largest_cohort, share_out
+from fl_lightning.federation.sampling import Bernoulli, FixedSize, Participation, Weighted, largest_cohort, share_out
 
 SIZES = torch.arange(1.0, 51.0)
 

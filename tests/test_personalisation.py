@@ -17,10 +17,10 @@ from refusals import scaffold
 from torch import nn
 
 from fl_lightning import Algorithm, Dataset, Diverged, Federation, Sequential, Stacked, catalogue
-from fl_lightning.adaptation import Adaptation
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, aligned
 from fl_lightning.distributed.signals import STOPPED
+from fl_lightning.federation.fine_tuning import Adaptation
 
 LR = 0.05
 

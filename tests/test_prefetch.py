@@ -16,9 +16,9 @@ import torch
 from problems import federation, hard
 
 from fl_lightning import Stacked, catalogue
-from fl_lightning.client_store import ClientStore
 from fl_lightning.executors import Sequential
-from fl_lightning.row_files import RowFiles
+from fl_lightning.federation.client_store import ClientStore
+from fl_lightning.federation.row_files import RowFiles
 
 CPU, SECONDS = torch.device("cpu"), 30.0
 """The device, and how long to wait for what has to come."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl_lightning.client_store import ClientStore
+from fl_lightning.federation.client_store import ClientStore
 
 CPU, ROW = torch.device("cpu"), 1 << 18
 """The device, and bytes of a row."""

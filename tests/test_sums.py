@@ -10,7 +10,7 @@ from problems import classification, everything, federation, hard
 from torch import Tensor
 
 from fl_lightning import Diverged, Federation, Sequential, Stacked, by_size, catalogue
-from fl_lightning.sums import BLOCK, ExactSum, PlainSum, Sum
+from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum, Sum
 
 EXECUTORS = pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=3)], ids=["sequential", "stacked"])
 

@@ -21,11 +21,11 @@ from problems import federation
 from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError
-from fl_lightning import federation as simulation
 from fl_lightning.distributed import signals as supervision
 from fl_lightning.distributed.signals import INTERRUPTED, STOPPED, ending_with_the_launcher, heeding_signals
 from fl_lightning.executors import Sequential, Stacked
 from fl_lightning.experiment import Experiment
+from fl_lightning.federation import federation as simulation
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 

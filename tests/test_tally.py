@@ -9,8 +9,8 @@ from problems import close, vec
 from torch import Tensor
 
 from fl_lightning.executors import Outcome
-from fl_lightning.sums import ExactSum, PlainSum, Sum
-from fl_lightning.tally import Tally
+from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
 
 
 def outcome(

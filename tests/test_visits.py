@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Federation, Sequential, Stacked, Term, by_size, catalogue, initial, received, zeros
-from fl_lightning.participation import Bernoulli, FixedSize
+from fl_lightning.federation.sampling import Bernoulli, FixedSize
 from fl_lightning.terms import SAM, Clip, Proximal
 
 STACKED = partial(Stacked, width=3)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fl_lightning.federation import Federation
+    from fl_lightning.federation.federation import Federation
 
 
 def snapshot(federation: "Federation") -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fl_lightning.core.device import send
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import States
-from fl_lightning.row_files import RowFiles
+from fl_lightning.federation.row_files import RowFiles
 
 Pins = dict[str, tuple[int, Tensor]]
 """By the checkpoint's name: its pin's number, from 1, and where its rows lie."""

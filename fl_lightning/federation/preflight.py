@@ -14,12 +14,12 @@ from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.term import States, begin
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.divergence import OnDivergence
 from fl_lightning.executors.executor import TaskLoss
+from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.sentences import first_sentence
 
 if TYPE_CHECKING:
-    from fl_lightning.federation import Federation
+    from fl_lightning.federation.federation import Federation
 
 PRECISIONS = "32-true", "bf16-mixed"
 """What Fabric's precision may be: it rules the arithmetic of forward passes."""

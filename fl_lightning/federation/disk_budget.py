@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.participation import largest_cohort
+from fl_lightning.federation.sampling import largest_cohort
 
 if TYPE_CHECKING:
-    from fl_lightning.federation import Federation
+    from fl_lightning.federation.federation import Federation
 
 BLOCK = 4096
 """What a disk gives out at once."""

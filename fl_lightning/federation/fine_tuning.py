@@ -15,7 +15,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.executors import Visit
 from fl_lightning.executors.executor import Buffers
-from fl_lightning.federation import Federation
+from fl_lightning.federation.federation import Federation
 from fl_lightning.terms import Alone
 
 

@@ -16,13 +16,13 @@ from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import States, begin
 from fl_lightning.core.term_checks import check_alike
 from fl_lightning.executors import Outcome, Visit
+from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.preflight import single_sample
+from fl_lightning.federation.sampling import share_out
 from fl_lightning.finite import stay_finite
-from fl_lightning.participation import share_out
-from fl_lightning.tally import Tally
-from fl_lightning.trial import single_sample
 
 if TYPE_CHECKING:
-    from fl_lightning.federation import Federation
+    from fl_lightning.federation.federation import Federation
 
 
 def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any]) -> Tally:
