@@ -13,7 +13,7 @@ import torch
 
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.options import refuse_changes
-from fl_lightning.run_folder import saved_rounds
+from fl_lightning.runs.folder import saved_rounds
 
 
 class Checkpoint:

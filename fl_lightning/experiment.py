@@ -42,11 +42,11 @@ from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import FixedSize, participation
 from fl_lightning.flags import given
 from fl_lightning.idle import idle_notes, refuse_idle_coefficients, refuse_idle_options
-from fl_lightning.loggers import MetricsTable
 from fl_lightning.making import algorithm_of, data_of, model_of, partition_of
 from fl_lightning.options import Arithmetic, Launch, Options
 from fl_lightning.parts import parts
-from fl_lightning.run_folder import RunFolder, plain
+from fl_lightning.runs.folder import RunFolder, plain
+from fl_lightning.runs.metrics_csv import MetricsTable
 from fl_lightning.sentences import fail
 from fl_lightning.summary import summary
 from fl_lightning.terms import Clip

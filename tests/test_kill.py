@@ -15,7 +15,7 @@ from fl_lightning import Federation
 from fl_lightning.executors import Sequential
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.row_files import RowFiles
-from fl_lightning.loggers import MetricsTable
+from fl_lightning.runs.metrics_csv import MetricsTable
 
 ROUNDS = tuple(range(1, 8))
 

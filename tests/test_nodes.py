@@ -12,7 +12,7 @@ import pytest
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 from fl_lightning.distributed.heartbeat import Whereabouts
-from fl_lightning.run_lock import RunLock
+from fl_lightning.runs.lock import RunLock
 
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = ["--algorithm", "scaffold", "--clients", "8", "--participation", "0.6", "--rounds", "3", "--deterministic"]

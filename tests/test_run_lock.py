@@ -6,8 +6,8 @@ from typing import TextIO
 import lives
 import pytest
 
-from fl_lightning import run_lock
-from fl_lightning.run_lock import RunLock
+from fl_lightning.runs import lock as run_lock
+from fl_lightning.runs.lock import RunLock
 
 
 def argv(folder: Path, *more: str) -> list[str]:

@@ -2,9 +2,9 @@
 
 from fl_lightning.report.comparison import Comparison, Entry
 from fl_lightning.report.figure import curves
-from fl_lightning.report.run import Run, found
 from fl_lightning.report.score import BEST, LAST, TAIL, Score
 from fl_lightning.report.table import Table, across_table, scores_table
+from fl_lightning.runs.run import Run, found
 
 __all__ = [
     "BEST",

@@ -9,7 +9,7 @@ from typing import Any
 from fl_lightning import add_ons
 from fl_lightning.options import ROUNDING
 from fl_lightning.parts import functions
-from fl_lightning.report.run import Run
+from fl_lightning.runs.run import Run
 
 NO_DIFFERENCE = ROUNDING | {"seed", "checkpoint_every", "keep_checkpoints", "state_memory", "deterministic"}
 """Options that make no experiment of its own."""

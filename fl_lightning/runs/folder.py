@@ -20,9 +20,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from fl_lightning.distributed.resources import is_first_rank
 from fl_lightning.flags import last_value, normalised
 from fl_lightning.options import refuse_changes
-from fl_lightning.report.run import Scalars, scalars
+from fl_lightning.runs.run import Scalars, scalars
 from fl_lightning.report.score import TAIL_LENGTH
-from fl_lightning.run_lock import RunLock
+from fl_lightning.runs.lock import RunLock
 
 
 @dataclass(frozen=True)
