@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from fl_lightning.overview import overview
-from fl_lightning.report.command import compare
+from fl_lightning.cli.compare import compare
+from fl_lightning.cli.list_algorithms import overview
 
 USAGE = """\
 fl-lightning list                 the algorithms, and what each sends, keeps and computes

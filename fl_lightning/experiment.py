@@ -15,9 +15,17 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning import add_ons, cli
+from fl_lightning import add_ons
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
-from fl_lightning.configuration import flat
+from fl_lightning.cli import parser as cli
+from fl_lightning.cli.argv import given
+from fl_lightning.cli.build import algorithm_of, data_of, model_of, partition_of
+from fl_lightning.cli.choices import parts
+from fl_lightning.cli.config_files import flat
+from fl_lightning.cli.error_messages import Named, in_one_sentence
+from fl_lightning.cli.options import Arithmetic, Launch, Options
+from fl_lightning.cli.summary import summary
+from fl_lightning.cli.unused_options import idle_notes, refuse_idle_coefficients, refuse_idle_options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.schedule import Decay
@@ -36,19 +44,12 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.distributed.staged_loading import load_in_turns
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
-from fl_lightning.failure import Named, in_one_sentence
 from fl_lightning.federation.disk_budget import Budget, bytes_of
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import FixedSize, participation
-from fl_lightning.flags import given
-from fl_lightning.idle import idle_notes, refuse_idle_coefficients, refuse_idle_options
-from fl_lightning.making import algorithm_of, data_of, model_of, partition_of
-from fl_lightning.options import Arithmetic, Launch, Options
-from fl_lightning.parts import parts
 from fl_lightning.runs.folder import RunFolder, plain
 from fl_lightning.runs.metrics_csv import MetricsTable
 from fl_lightning.sentences import fail
-from fl_lightning.summary import summary
 from fl_lightning.terms import Clip
 
 Source = Callable[..., tuple[Dataset, Dataset]]

@@ -10,9 +10,9 @@ import pytest
 from refusals import refused
 
 from fl_lightning import add_ons, catalogue, terms
+from fl_lightning.cli.choices import functions
+from fl_lightning.cli.options import Options
 from fl_lightning.data import CropFlip, schemes
-from fl_lightning.options import Options
-from fl_lightning.parts import functions
 
 ANY_SIGN = {"threshold", "gate_offset", "b"}
 GIVEN = {"y", "clients", "seed", "domains"}

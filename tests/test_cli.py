@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from fl_lightning import cli
-from fl_lightning.flags import given
+from fl_lightning.cli import parser as cli
+from fl_lightning.cli.argv import given
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fl_lightning.configuration import flat, load, read_files
+from fl_lightning.cli.config_files import flat, load, read_files
 
 
 def refusal(capsys: pytest.CaptureFixture[str], file: Path, text: str) -> str:

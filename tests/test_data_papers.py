@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision import transforms
 
-from fl_lightning import cli
+from fl_lightning.cli import parser as cli
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, domain_folder, schemes, sources
 
 SIZES = {"train": 6, "val": 3, "test": 2}

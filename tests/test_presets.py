@@ -15,9 +15,11 @@ import pytest
 import torch
 import yaml
 
-from fl_lightning import Algorithm, Dataset, algorithms, cli, configuration
-from fl_lightning.annotations import convert
-from fl_lightning.configuration import flat
+from fl_lightning import Algorithm, Dataset, algorithms
+from fl_lightning.cli import config_files as configuration
+from fl_lightning.cli import parser as cli
+from fl_lightning.cli.config_files import flat
+from fl_lightning.cli.converters import convert
 from fl_lightning.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[1]

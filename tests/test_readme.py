@@ -15,10 +15,10 @@ from torch.distributed.run import get_args_parser
 
 from fl_lightning import Dataset, algorithms
 from fl_lightning.__main__ import main
+from fl_lightning.cli.list_algorithms import overview
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
-from fl_lightning.overview import overview
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

@@ -7,7 +7,7 @@ import lives
 import pytest
 from refusals import experiment, sentence
 
-from fl_lightning.options import refuse_changes
+from fl_lightning.cli.options import refuse_changes
 from fl_lightning.runs import folder as run_folder
 from fl_lightning.runs.folder import RunFolder, _git_commit
 

@@ -15,8 +15,8 @@ from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
+from fl_lightning.cli.options import Launch
 from fl_lightning.distributed.resources import Machine, affinity, is_first_rank, physical, under_fabric_run
-from fl_lightning.options import Launch
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fl_lightning.configuration import flat
+from fl_lightning.cli.config_files import flat
 
 Scalars = Mapping[str, Mapping[int, float]]
 """Numbers by tag, as TensorBoard shows it, then by round."""

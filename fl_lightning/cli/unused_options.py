@@ -7,9 +7,9 @@ from inspect import Parameter, signature
 from typing import Any
 
 from fl_lightning import add_ons
-from fl_lightning.cli import Chosen
+from fl_lightning.cli.options import Options
+from fl_lightning.cli.parser import Chosen
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.options import Options
 
 Choices = Mapping[str, Chosen]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fl_lightning import add_ons
 from fl_lightning.catalogue import algorithms
-from fl_lightning.cli import Part
+from fl_lightning.cli.parser import Part
 from fl_lightning.data import CropFlip, schemes
 
 SHAPE = "inputs", "classes", "channels", "size"

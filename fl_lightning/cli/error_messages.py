@@ -21,7 +21,7 @@ from fl_lightning.federation.divergence import Diverged
 from fl_lightning.federation.federation import RankLost
 from fl_lightning.sentences import fail, first_sentence
 
-OURS = Path(__file__).parent, Path(callbacks.__file__).parent
+OURS = Path(__file__).parents[1], Path(callbacks.__file__).parent
 ON_PURPOSE = *OURS, Path(torch.optim.__file__).parent
 """Where a ValueError is raised on purpose, in a sentence; torch.optim checks learning rates and the like."""
 

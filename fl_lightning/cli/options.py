@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fl_lightning.configuration import flat
+from fl_lightning.cli.config_files import flat
 from fl_lightning.core.constraints import BelowOne, Count, NonNegative, Positive, Range, Share, Whole, check
 from fl_lightning.federation.disk_budget import bytes_of
 from fl_lightning.federation.divergence import OnDivergence

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm, by_size
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
@@ -13,7 +14,6 @@ from fl_lightning.data import Dataset, Partition
 from fl_lightning.federation.disk_budget import Budget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
-from fl_lightning.options import Options
 from fl_lightning.terms.wrapper import Around
 
 

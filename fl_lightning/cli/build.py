@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fl_lightning import add_ons
-from fl_lightning.cli import Chosen
+from fl_lightning.cli.parser import Chosen
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data import Dataset, Partition
