@@ -6,7 +6,7 @@
 
 from fl_lightning.callbacks.checkpoint import Checkpoint
 from fl_lightning.callbacks.evaluation import Evaluation
-from fl_lightning.callbacks.personalisation import Personalisation
+from fl_lightning.callbacks.personalization import Personalisation
 from fl_lightning.callbacks.progress import ProgressLine
 from fl_lightning.callbacks.tensorboard import TensorBoardPages, partition_heat_map
 
