@@ -19,7 +19,8 @@ from torch import nn
 from torch.optim import SGD
 from ways import executor_of
 
-from fl_lightning import ClientData, Dataset, Federation, algorithms
+from fl_lightning import ClientData, Dataset, Federation
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.data import CropFlip, schemes
 from fl_lightning.federation.sampling import FixedSize
 from fl_lightning.models import lenet, mlp, resnet18_gn
@@ -64,7 +65,7 @@ def federation(
     `way` says how clients train (see `ways.py`).
     """
     torch.manual_seed(0)
-    chosen = algorithms()[algorithm]()
+    chosen = ALGORITHMS[algorithm]()
     if like_fl_simulator:
         x = torch.randint(0, 256, (clients * samples, 3, 32, 32), dtype=torch.uint8)
         data = Dataset(x, torch.arange(len(x)) % 10, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)

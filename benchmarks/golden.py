@@ -16,7 +16,7 @@ from lightning.fabric import Fabric
 from rich.console import Console
 from rich.table import Table
 
-from fl_lightning import algorithms
+from fl_lightning.algorithms.registry import ALGORITHMS
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
@@ -31,7 +31,7 @@ def method_of(path: Path) -> str:
     if words[:2] == ["fedavg", "ri"]:
         return "fedinit"
     named = ["_".join(words[:length]) for length in range(len(words), 0, -1)]
-    return next((name for name in [*named, family] if name in algorithms()), path.stem)
+    return next((name for name in [*named, family] if name in ALGORITHMS), path.stem)
 
 
 def largest_error(path: Path, executor: str) -> float:

@@ -28,7 +28,8 @@ from contest import where
 from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
-from fl_lightning import ClientData, Dataset, Federation, algorithms
+from fl_lightning import ClientData, Dataset, Federation
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.data import schemes
 from fl_lightning.federation.disk_budget import bytes_of, readable
 from fl_lightning.federation.sampling import FixedSize
@@ -72,7 +73,7 @@ def measure(algorithm: str, clients: int, rounds: int, memory: str | None, folde
     federation = Federation(
         fabric,
         mlp(64, 10) if algorithm == "fedavg" else lenet(),
-        algorithms()[algorithm](),
+        ALGORITHMS[algorithm](),
         data,
         rounds=rounds + 5,
         participation=FixedSize(COHORT / clients),

@@ -1,9 +1,6 @@
 """Federated-learning simulation on PyTorch Lightning Fabric."""
 
-from fl_lightning import importing  # first of all: it is for what comes while the others are imported
-
-# isort: split
-from fl_lightning.catalogue import algorithms
+from fl_lightning import algorithms
 from fl_lightning.core.algorithm import Algorithm, Cohort, by_size, uniform
 from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.schedule import Decay
@@ -14,8 +11,6 @@ from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.federation.divergence import Diverged
 from fl_lightning.federation.federation import Federation, RankLost
 from fl_lightning.federation.sampling import Bernoulli, FixedSize, Weighted
-
-importing.over()
 
 __all__ = [
     "Algorithm",

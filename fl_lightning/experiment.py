@@ -15,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning import add_ons
+from fl_lightning.algorithms import modifiers as add_ons
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
 from fl_lightning.cli import parser as cli
 from fl_lightning.cli.argv import given

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, by_size, catalogue, terms
+from fl_lightning import Algorithm, algorithms, by_size, terms
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.local_training import weights_of
@@ -115,7 +115,7 @@ SCAFFOLD_STATES = {"c_i": _clients("c_i"), "c": _server("c")}
 def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
     """FL-Simulator and FedLESAM: plain means, eps 1e-7, clipping at 10."""
     lr, rho, lamb = h.get("global_learning_rate", 1.0), h.get("rho", 0.0), h.get("lamb", 0.0)
-    c = catalogue
+    c = algorithms
 
     def reference(variant: set[str]) -> dict[str, Any]:
         if "paper" in variant:
@@ -162,7 +162,7 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
 
 def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
     """FedSOL's repository: model averages weighted by samples, eps 1e-12, no clipping, local momentum in some files."""
-    c, alpha = catalogue, h.get("dyn_alpha", 0.0)
+    c, alpha = algorithms, h.get("dyn_alpha", 0.0)
 
     def sol(strength: Any, variant: set[str]) -> Algorithm:
         return c.fedsol(
@@ -196,7 +196,7 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
 
 def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
     """FedSSG's and FedDC's repositories: coefficients over the client's size, one fixed length, clipping at 10."""
-    c, alpha = catalogue, h.get("alpha_coef", 0.0)
+    c, alpha = algorithms, h.get("alpha_coef", 0.0)
     steps = h.get("n_minibatch") if words[0] == "scaffold" else None
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
         "fedavg": lambda _: c.fedavg(),
@@ -221,14 +221,14 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
 
 def feddisco(words: list[str], h: dict[str, Any]) -> Setup:
     """FedDisco's repository: constant rate, no clipping, momentum 0.9 hard-coded."""
-    algorithm = catalogue.feddisco(h["disco_a"], h["disco_b"])
+    algorithm = algorithms.feddisco(h["disco_a"], h["disco_b"])
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["reg"])
     return Setup(_with(algorithm, local=local), Decay(), h["batch_size"], h["epochs"], None, {"agg_weights": _weights})
 
 
 def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
     """FedACG's repository: plain means, the rate decays with every epoch, clipping at 10."""
-    c, server = catalogue, h["server"]
+    c, server = algorithms, h["server"]
 
     def relaxed(rcl: dict[str, Any]) -> Algorithm:
         attraction, penalty = rcl["pairs"]
@@ -254,7 +254,7 @@ def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
 def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
     """FedTOGA as we read it: A and B differ in the server's dual, C in the scale of Delta."""
     variant, lam = set(words), 1 / h["alpha"]
-    algorithm = catalogue.fedtoga(
+    algorithm = algorithms.fedtoga(
         h["rho"],
         h["kappa"],
         h["beta"],

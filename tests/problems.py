@@ -11,7 +11,8 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, Dataset, Federation, Partition, Term, catalogue, zeros
+from fl_lightning import Algorithm, ClientData, Dataset, Federation, Partition, Term, algorithms, zeros
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import Clip
@@ -23,36 +24,36 @@ COHORTS = ([0, 1, 2, 4, 5], [2, 3], [0, 1, 3, 4])
 """Who takes part: another number of clients every round, client 3 late."""
 
 OPTIONS = {
-    "fedspeed, active dual": catalogue.fedspeed(dual="active"),
-    "fedlesam, last round": catalogue.fedlesam(reference="last_round"),
-    "fedlesam, as released": catalogue.fedlesam(reference="as_released"),
-    "fedlesam, skip": catalogue.fedlesam(first_participation="skip"),
-    "fedlesam_s, last round": catalogue.fedlesam_s(reference="last_round"),
-    "fedlesam_d, skip": catalogue.fedlesam_d(first_participation="skip"),
-    "fedtoga, neighbour": catalogue.fedtoga(perturbation="neighbour"),
-    "fedtoga, neighbour carried": catalogue.fedtoga(perturbation="neighbour", carry=True),
-    "fedtoga, fusion": catalogue.fedtoga(perturbation="fusion"),
-    "fedtoga, fusion carried": catalogue.fedtoga(perturbation="fusion", carry=True),
-    "fedtoga, over epochs": catalogue.fedtoga(delta="epochs"),
-    "fedtoga, as a gradient": catalogue.fedtoga(delta="gradient"),
-    "fedtoga, active dual": catalogue.fedtoga(dual="active"),
-    "fedspeed, raw ascent, half": catalogue.fedspeed(ascent="raw", mix=0.5),
-    "fedsmoo, as released": catalogue.fedsmoo(consensus="released"),
-    "fedsol, all": catalogue.fedsol(scope="all"),
-    "fedsol, fixed": catalogue.fedsol(strength="fixed"),
-    "fedsol, by tensor": catalogue.fedsol(scope="body", per="tensor"),
-    "fedsol, scaffold": catalogue.fedsol(scope="all", proximal="scaffold"),
-    "fedssg, running gate": catalogue.fedssg(gate="running", gate_map="clip01", gate_alignment=True, gate_offset=0),
-    "fedssg, proximal": catalogue.fedssg(alignment="proximal", gate_map="logistic", gate_memory=False),
-    "fedssg, active": catalogue.fedssg(aggregation="active"),
-    "feddc, active": catalogue.feddc(dual="active"),
-    "fedvra, d": catalogue.fedvra(d=1.5),
-    "feddisco, on feddyn": catalogue.feddisco(alpha=0.1),
-    "fednova, mean": catalogue.fednova(variates="mean"),
-    "fedinit, models": catalogue.fedinit(server="models"),
+    "fedspeed, active dual": algorithms.fedspeed(dual="active"),
+    "fedlesam, last round": algorithms.fedlesam(reference="last_round"),
+    "fedlesam, as released": algorithms.fedlesam(reference="as_released"),
+    "fedlesam, skip": algorithms.fedlesam(first_participation="skip"),
+    "fedlesam_s, last round": algorithms.fedlesam_s(reference="last_round"),
+    "fedlesam_d, skip": algorithms.fedlesam_d(first_participation="skip"),
+    "fedtoga, neighbour": algorithms.fedtoga(perturbation="neighbour"),
+    "fedtoga, neighbour carried": algorithms.fedtoga(perturbation="neighbour", carry=True),
+    "fedtoga, fusion": algorithms.fedtoga(perturbation="fusion"),
+    "fedtoga, fusion carried": algorithms.fedtoga(perturbation="fusion", carry=True),
+    "fedtoga, over epochs": algorithms.fedtoga(delta="epochs"),
+    "fedtoga, as a gradient": algorithms.fedtoga(delta="gradient"),
+    "fedtoga, active dual": algorithms.fedtoga(dual="active"),
+    "fedspeed, raw ascent, half": algorithms.fedspeed(ascent="raw", mix=0.5),
+    "fedsmoo, as released": algorithms.fedsmoo(consensus="released"),
+    "fedsol, all": algorithms.fedsol(scope="all"),
+    "fedsol, fixed": algorithms.fedsol(strength="fixed"),
+    "fedsol, by tensor": algorithms.fedsol(scope="body", per="tensor"),
+    "fedsol, scaffold": algorithms.fedsol(scope="all", proximal="scaffold"),
+    "fedssg, running gate": algorithms.fedssg(gate="running", gate_map="clip01", gate_alignment=True, gate_offset=0),
+    "fedssg, proximal": algorithms.fedssg(alignment="proximal", gate_map="logistic", gate_memory=False),
+    "fedssg, active": algorithms.fedssg(aggregation="active"),
+    "feddc, active": algorithms.feddc(dual="active"),
+    "fedvra, d": algorithms.fedvra(d=1.5),
+    "feddisco, on feddyn": algorithms.feddisco(alpha=0.1),
+    "fednova, mean": algorithms.fednova(variates="mean"),
+    "fedinit, models": algorithms.fedinit(server="models"),
 }
-EVERY_ALGORITHM = {name: make() for name, make in catalogue.algorithms().items()} | OPTIONS
-"""The whole catalogue at its defaults, and its options."""
+EVERY_ALGORITHM = {name: make() for name, make in ALGORITHMS.items()} | OPTIONS
+"""Every algorithm at its defaults, and its options."""
 
 
 def cohorts(num_clients: int, seed: int, round: int) -> list[int]:

@@ -9,7 +9,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from refusals import refused
 
-from fl_lightning import add_ons, catalogue, terms
+from fl_lightning import terms
+from fl_lightning.algorithms import modifiers as add_ons
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.choices import functions
 from fl_lightning.cli.options import Options
 from fl_lightning.data import CropFlip, schemes
@@ -38,7 +40,7 @@ def of_options() -> Iterator[list[str]]:
 
 def of_parts() -> Iterator[list[str]]:
     parts: dict[str, dict[str, Callable[..., Any]]] = {
-        "algorithm": dict(catalogue.algorithms()),
+        "algorithm": dict(ALGORITHMS),
         "partition": functions(schemes),
         "augment": {"crop_flip": CropFlip},
         **{name: functions(module) for name, module in add_ons.PARTS.items()},

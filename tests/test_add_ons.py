@@ -8,11 +8,15 @@ import pytest
 import torch
 from problems import classification, distances, federation, hard, round_after_round
 
-from fl_lightning import Algorithm, Stacked, TermError, catalogue
-from fl_lightning.add_ons import PARTS, AddOn, ascents, origins, perturbations, servers
+from fl_lightning import Algorithm, Stacked, TermError, algorithms
+from fl_lightning.algorithms.modifiers import PARTS, AddOn
+from fl_lightning.algorithms.modifiers import ascent as ascents
+from fl_lightning.algorithms.modifiers import perturb as perturbations
+from fl_lightning.algorithms.modifiers import server as servers
+from fl_lightning.algorithms.modifiers import start as origins
 from fl_lightning.terms import Clip
 
-C = catalogue
+C = algorithms
 UNIFORM = C.fedavg(weighting="uniform")
 DRIFT = {
     "scaffold": C.scaffold(),

@@ -14,7 +14,7 @@ import torch
 from problems import distances, federation, hard
 from refusals import scaffold, sentence
 
-from fl_lightning import Algorithm, Federation, ModelError, Stacked, catalogue
+from fl_lightning import Algorithm, Federation, ModelError, Stacked, algorithms
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.federation.fine_tuning import Adaptation
@@ -47,7 +47,7 @@ def test_too_many_at_once_are_tried_again_with_fewer(
 ) -> None:
     """No client counts twice, in the sums or in the store, also where some had been counted when memory ran out."""
     monkeypatch.setattr(Cramped, "before", before)
-    algorithm = hard(catalogue.scaffold())
+    algorithm = hard(algorithms.scaffold())
     cramped = federation(algorithm, executor=partial(Cramped, width=5), deterministic=deterministic)
     roomy = federation(algorithm, executor=partial(Stacked, width=5), deterministic=deterministic)
     metrics = [(cramped.train_round(), roomy.train_round()) for _ in range(3)]
@@ -62,7 +62,7 @@ def test_too_many_at_once_are_tried_again_with_fewer(
 def test_no_more_models_are_personalised_at_once_than_were_trained(capsys: pytest.CaptureFixture[str]) -> None:
     models = []
     for kind in (Cramped, Stacked):
-        run = federation(catalogue.fedavg(), executor=partial(kind, width=5))
+        run = federation(algorithms.fedavg(), executor=partial(kind, width=5))
         run.train_round()
         models.append([w for w, _ in Adaptation(run).models(range(6), 1)])
     torch.testing.assert_close(*models, rtol=0, atol=1e-12)

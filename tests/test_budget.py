@@ -11,7 +11,7 @@ import lives
 import pytest
 from problems import federation
 
-from fl_lightning import catalogue
+from fl_lightning import algorithms
 from fl_lightning.federation.disk_budget import BLOCK, Budget, bytes_of, free_space, readable
 from fl_lightning.federation.sampling import FixedSize
 
@@ -47,16 +47,16 @@ def budget(rounds: int, algorithm: Any, keep: int = 2, **options: Any) -> Budget
 
 def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() -> None:
     """Three of six clients a round, each row at most once for each of the visits or kept versions."""
-    short, long = (budget(rounds, catalogue.scaffold()) for rounds in (2, 1000))
+    short, long = (budget(rounds, algorithms.scaffold()) for rounds in (2, 1000))
     assert short.row == long.row > 0
     assert short.round == long.round == 3 * short.row
     assert 2 * 3 * short.row <= short.most <= 2 * 3 * (short.row + 2 * BLOCK)
     assert 6 * 4 * long.row <= long.most <= 6 * 4 * (long.row + BLOCK)
-    assert budget(1000, catalogue.scaffold(), keep=5).versions == 7
+    assert budget(1000, algorithms.scaffold(), keep=5).versions == 7
 
 
 def test_what_lies_on_disk_counts_when_a_run_goes_on(tmp_path: Path) -> None:
-    run = federation(catalogue.scaffold(), rounds=50, participation=FixedSize(0.5), state_dir=tmp_path / "rows")
+    run = federation(algorithms.scaffold(), rounds=50, participation=FixedSize(0.5), state_dir=tmp_path / "rows")
     before = Budget.of(run, 2)
     for _ in range(3):
         run.train_round()
@@ -80,7 +80,7 @@ def test_the_words_tell_disk_round_and_memory() -> None:
 
 
 def test_an_algorithm_without_client_states_has_nothing_to_tell() -> None:
-    nothing = budget(1000, catalogue.fedavg(), state_memory=1)
+    nothing = budget(1000, algorithms.fedavg(), state_memory=1)
     assert (nothing.row, nothing.most, str(nothing)) == (0, 0, "")
     replace(nothing, free=0).refuse_small_disk()
 

@@ -15,7 +15,7 @@ from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 from problems import distances, federation, hard
 
-from fl_lightning import Federation, catalogue
+from fl_lightning import Federation, algorithms
 from fl_lightning.federation.client_store import ClientStore
 
 ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8
@@ -44,7 +44,7 @@ def begun(
     checkpoint = Checkpoint(folder, **{"every": 1, "keep": 3, **checkpoints})
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[Scores(last), checkpoint])
     run = federation(
-        hard(catalogue.fedlesam_s()),
+        hard(algorithms.fedlesam_s()),
         fabric=fabric,
         rounds=rounds,
         participation=lambda num_clients, seed, round: COHORTS[round],

@@ -11,7 +11,7 @@ from problems import EVERY_ALGORITHM, classification, classifier, convolutional,
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, Federation, ModelError, Stacked, Term, catalogue
+from fl_lightning import Algorithm, ClientData, Federation, ModelError, Stacked, Term, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.executors.compile import onednn as matrix_products
 
@@ -72,11 +72,11 @@ def test_a_step_of_sgd_is_part_of_the_program(name: str, width: int, traces: lis
 def test_groups_that_are_never_full_are_compiled_too_but_not_the_small_last_one(traces: list[Any]) -> None:
     """The cohorts are of 5, 2 and 4 clients."""
     even = classification((10,) * 6)
-    run = federation(descending(catalogue.fedavg()), clients=even, executor=partial(Stacked, width=10, compiled=5))
+    run = federation(descending(algorithms.fedavg()), clients=even, executor=partial(Stacked, width=10, compiled=5))
     for made in (1, 1, 2):
         run.train_round()
         assert len(traces) == made
-    assert_alike(run, trained(descending(catalogue.fedavg()), clients=even))
+    assert_alike(run, trained(descending(algorithms.fedavg()), clients=even))
 
 
 @pytest.mark.parametrize(("name", "written"), [("fedprox", 1), ("fedsam", 2)])
@@ -96,7 +96,7 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
     monkeypatch.setattr(matrix_products, "LEAST", 100)
     options = {"clients": classification(dtype=torch.float32)}
     plain, traced = (
-        three_rounds(catalogue.fedavg(), module=classifier(dtype=torch.float32), **options, **executor)
+        three_rounds(algorithms.fedavg(), module=classifier(dtype=torch.float32), **options, **executor)
         for executor in ({}, {"executor": partial(Stacked, width=1, compiled=5)})
     )
     assert max(distances(plain, traced).values()) < 1e-5
@@ -114,7 +114,7 @@ def of_images(channels: int, dtype: torch.dtype = torch.float64) -> dict[str, An
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pooling_is_vector_pooling(channels: int, width: int, traces: list[Any]) -> None:
     plain, traced = (
-        three_rounds(catalogue.fedavg(), **of_images(channels), **executor)
+        three_rounds(algorithms.fedavg(), **of_images(channels), **executor)
         for executor in ({}, {"executor": partial(Stacked, width=width, compiled=5)})
     )
     assert_alike(plain, traced)
@@ -134,7 +134,7 @@ def test_what_the_compiler_makes_of_it_is_the_same(
     """In bf16 it rounds less often: 0.0003 apart, where float32 is 0.05 away."""
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     plain, compiled = (
-        federation(descending(catalogue.fedtoga()), fabric=fabric, **of_images(3, dtype), **executor)
+        federation(descending(algorithms.fedtoga()), fabric=fabric, **of_images(3, dtype), **executor)
         for executor in ({}, {"executor": partial(Stacked, width=1, compiled=5)})
     )
     for _ in range(rounds):
@@ -159,11 +159,11 @@ def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch._inductor, "compile", replaying)
     replayed = partial(Stacked, width=1, compiled=5, mode="reduce-overhead")
-    assert_alike(three_rounds(catalogue.scaffold()), three_rounds(catalogue.scaffold(), executor=replayed))
+    assert_alike(three_rounds(algorithms.scaffold()), three_rounds(algorithms.scaffold(), executor=replayed))
 
 
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
-    three_rounds(catalogue.fedavg(), clients=classification((4, 3, 2, 4, 3, 2)), executor=partial(Stacked, compiled=5))
+    three_rounds(algorithms.fedavg(), clients=classification((4, 3, 2, 4, 3, 2)), executor=partial(Stacked, compiled=5))
     assert not traces
 
 
@@ -193,7 +193,7 @@ def test_a_step_that_cannot_be_compiled_is_one_sentence() -> None:
 
 def test_a_model_that_cannot_be_compiled_is_not_the_terms_mistake() -> None:
     with pytest.raises(ModelError, match=r"this model or its loss decides by .* without --compile"):
-        three_rounds(catalogue.fedsam(), module=Impatient(), executor=partial(Stacked, width=1, compiled=5))
+        three_rounds(algorithms.fedsam(), module=Impatient(), executor=partial(Stacked, width=1, compiled=5))
 
 
 def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(torch._inductor, "compile", lacking)
     with pytest.raises(ModelError, match=r"\(RuntimeError: no working C\+\+ compiler found\): train without --compile"):
-        three_rounds(catalogue.fedavg(), executor=partial(Stacked, width=1, compiled=5))
+        three_rounds(algorithms.fedavg(), executor=partial(Stacked, width=1, compiled=5))
 
 
 def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
@@ -216,5 +216,5 @@ def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.inner(x + 0.1 * torch.randn_like(x))
 
-    one_by_one = three_rounds(catalogue.fedavg(), module=Noisy())
-    assert_alike(one_by_one, three_rounds(catalogue.fedavg(), module=Noisy(), executor=partial(Stacked, width=1)))
+    one_by_one = three_rounds(algorithms.fedavg(), module=Noisy())
+    assert_alike(one_by_one, three_rounds(algorithms.fedavg(), module=Noisy(), executor=partial(Stacked, width=1)))

@@ -8,7 +8,7 @@ import torch
 from problems import EVERY_ALGORITHM, classification, classifier, federation
 from torch import Tensor
 
-from fl_lightning import Algorithm, Term, catalogue, scalar, zeros
+from fl_lightning import Algorithm, Term, algorithms, scalar, zeros
 from fl_lightning.core.cost import Cost, cost
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
@@ -119,24 +119,24 @@ def test_the_cost_of_a_method_is_that_of_the_survey(name: str) -> None:
 @pytest.mark.parametrize(("row", "gradients"), [("a0", 1), ("a1", 2), ("a2", 3), ("a4", 2), ("a5", 1)])
 def test_the_rows_of_fedsols_ablation_ask_for_the_gradients_in_their_formulas(row: Any, gradients: int) -> None:
     """A2 takes l at w and p at w and w + e; the sum of both losses is one pass in A4 and A5."""
-    assert cost_of(catalogue.fedsol_ablation(row)).gradients == gradients
+    assert cost_of(algorithms.fedsol_ablation(row)).gradients == gradients
 
 
 @pytest.mark.parametrize(
     ("algorithm", "sends", "receives", "keeps"),
     [
-        (catalogue.fedavg(), ["model"], ["model"], []),
-        (catalogue.scaffold(), ["model", "ControlVariate"], ["model", "c"], ["c_i"]),
-        (catalogue.feddyn(), ["model"], ["model"], ["h_i"]),
-        (catalogue.fedsmoo(), ["model", "SMOO"], ["model", "s"], ["mu_i", "h_i"]),
-        (catalogue.fedlesam_s(reference="last_round"), ["model", "ControlVariate"], ["model", "last", "c"], ["c_i"]),
-        (catalogue.fednova(), ["model", "Normalize"], ["model"], []),
-        (catalogue.fedssg(), ["model", "SSG"], ["model", "d"], ["h_i", "d_i", "count"]),
-        (catalogue.fedtoga(), ["model"], ["model", "Delta"], ["h_i"]),
-        (catalogue.fedacg(), ["model"], ["start"], []),
-        (catalogue.fedprox().and_then(Lookahead()), ["model"], ["start", "model"], []),
-        (catalogue.fedinit(), ["model"], ["model"], ["w_i"]),
-        (catalogue.local_only(), [], [], ["w_i"]),
+        (algorithms.fedavg(), ["model"], ["model"], []),
+        (algorithms.scaffold(), ["model", "ControlVariate"], ["model", "c"], ["c_i"]),
+        (algorithms.feddyn(), ["model"], ["model"], ["h_i"]),
+        (algorithms.fedsmoo(), ["model", "SMOO"], ["model", "s"], ["mu_i", "h_i"]),
+        (algorithms.fedlesam_s(reference="last_round"), ["model", "ControlVariate"], ["model", "last", "c"], ["c_i"]),
+        (algorithms.fednova(), ["model", "Normalize"], ["model"], []),
+        (algorithms.fedssg(), ["model", "SSG"], ["model", "d"], ["h_i", "d_i", "count"]),
+        (algorithms.fedtoga(), ["model"], ["model", "Delta"], ["h_i"]),
+        (algorithms.fedacg(), ["model"], ["start"], []),
+        (algorithms.fedprox().and_then(Lookahead()), ["model"], ["start", "model"], []),
+        (algorithms.fedinit(), ["model"], ["model"], ["w_i"]),
+        (algorithms.local_only(), [], [], ["w_i"]),
     ],
     ids=str,
 )

@@ -21,8 +21,8 @@ from fl_lightning import (
     Sequential,
     Stacked,
     Term,
+    algorithms,
     by_size,
-    catalogue,
     zeros,
 )
 
@@ -136,8 +136,8 @@ def test_an_unknown_way_is_refused() -> None:
 WEIGHED = [
     Algorithm(),
     Algorithm(weight=by_size),
-    catalogue.fednova(),
-    catalogue.fedinit(server="models", weighting="by_size"),
+    algorithms.fednova(),
+    algorithms.fedinit(server="models", weighting="by_size"),
 ]
 
 
@@ -160,7 +160,7 @@ def test_a_skipped_client_is_as_one_that_was_not_there(algorithm: Algorithm, exe
 @EXECUTORS
 def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(executor: Any) -> None:
     """Client 4 diverges at its second visit, client 2 at its first; their rows lie where they would be written over."""
-    run = begin(catalogue.scaffold(), executor=executor)
+    run = begin(algorithms.scaffold(), executor=executor)
     run.participation = lambda num_clients, seed, round: [0, 1, 4, 5] if round == 0 else COHORT
     run.train_round()
     before, variate = rows(run, "c_i"), server(run, "c")
@@ -178,7 +178,7 @@ def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(execut
 
 @EXECUTORS
 def test_a_cohort_that_is_skipped_as_a_whole_moves_nothing(executor: Any) -> None:
-    algorithm = catalogue.scaffold()
+    algorithm = algorithms.scaffold()
     algorithm.server = partial(Adam, lr=0.1)
     run = begin(algorithm, executor=executor)
     run.train_round()
@@ -193,7 +193,7 @@ def test_a_cohort_that_is_skipped_as_a_whole_moves_nothing(executor: Any) -> Non
 
 
 def test_finite_training_is_the_same_in_every_way() -> None:
-    runs = [trained(hard(catalogue.fedlesam_s()), on_divergence=way) for way in ("stop", "skip-client", "continue")]
+    runs = [trained(hard(algorithms.fedlesam_s()), on_divergence=way) for way in ("stop", "skip-client", "continue")]
     for other in runs[1:]:
         assert not any(distances(runs[0], other).values())
 
@@ -209,7 +209,7 @@ def test_continuing_goes_on_with_what_there_is() -> None:
 
 
 def test_continuing_keeps_the_states_of_who_diverged() -> None:
-    run = begin(catalogue.scaffold(), 4, on_divergence="continue")
+    run = begin(algorithms.scaffold(), 4, on_divergence="continue")
     assert "client/skipped" not in run.train_round()
     assert [run.store.has(i) for i in range(6)] == [i in COHORT for i in range(6)]
     assert rows(run, "c_i").isnan().all(1).tolist() == [i == 4 for i in range(6)]
@@ -235,7 +235,7 @@ def test_a_run_that_diverged_can_be_resumed_in_another_way(tmp_path: Path, capsy
 
 def two_rounds(fabric: Fabric, folder: Path, on_divergence: str) -> Any:
     run = begin(
-        catalogue.scaffold(), 4, fabric=fabric, on_divergence=on_divergence, state_dir=folder, module=classifier()
+        algorithms.scaffold(), 4, fabric=fabric, on_divergence=on_divergence, state_dir=folder, module=classifier()
     )
     try:
         skipped = [run.train_round()["client/skipped"] for _ in range(2)]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from fl_lightning import Algorithm, ClientData, ModelError, Sequential, Stacked, Term, catalogue, zeros
+from fl_lightning import Algorithm, ClientData, ModelError, Sequential, Stacked, Term, algorithms, zeros
 from fl_lightning.core.oracle import Oracle
 
 TOLERANCE = 1e-10
@@ -61,25 +61,25 @@ def test_executors_agree_under_adamw(name: str) -> None:
 
 def test_what_the_comparison_is_made_of_matters() -> None:
     """None of the ingredients of the test above is idle: leaving one out moves the model."""
-    usual = everything(trained(hard(catalogue.fedsam())))["model"]
+    usual = everything(trained(hard(algorithms.fedsam())))["model"]
     sgd = partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
     without = {
-        "clipping": {"algorithm": catalogue.fedsam().and_then(local=sgd)},
-        "momentum": {"algorithm": hard(catalogue.fedsam()).and_then(local=partial(SGD, lr=0.1, weight_decay=0.01))},
-        "decay": {"algorithm": hard(catalogue.fedsam()).and_then(local=partial(SGD, lr=0.1, momentum=0.9))},
+        "clipping": {"algorithm": algorithms.fedsam().and_then(local=sgd)},
+        "momentum": {"algorithm": hard(algorithms.fedsam()).and_then(local=partial(SGD, lr=0.1, weight_decay=0.01))},
+        "decay": {"algorithm": hard(algorithms.fedsam()).and_then(local=partial(SGD, lr=0.1, momentum=0.9))},
         "dropout": {"module": classifier(dropout=0.0)},
         "norm": {"module": classifier(norm=False)},
         "schedule": {"schedule": lambda round, epoch: 0.9**round},
     }
     for what, change in without.items():
-        run = trained(**{"algorithm": hard(catalogue.fedsam()), **change})
+        run = trained(**{"algorithm": hard(algorithms.fedsam()), **change})
         other = everything(run)["model"]
         assert other.shape != usual.shape or (other - usual).abs().max() > 1e-5, what
 
 
 def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
     def statistics(cohort: list[int]) -> dict[str, Tensor]:
-        run = federation(catalogue.fedavg(), participation=lambda *_: cohort)
+        run = federation(algorithms.fedavg(), participation=lambda *_: cohort)
         run.train_round()
         return run.buffers
 
@@ -91,14 +91,14 @@ def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
 
 
 def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> None:
-    plain, sharp = (federation(a, participation=lambda *_: [0]) for a in (Algorithm(), catalogue.fedsam(rho=0.5)))
+    plain, sharp = (federation(a, participation=lambda *_: [0]) for a in (Algorithm(), algorithms.fedsam(rho=0.5)))
     plain.train_round()
     sharp.train_round()
     assert plain.buffers["norm.num_batches_tracked"] == sharp.buffers["norm.num_batches_tracked"] == 6
 
 
 def test_a_client_trained_alone_is_the_client_trained_among_others() -> None:
-    algorithm = hard(catalogue.scaffold())
+    algorithm = hard(algorithms.scaffold())
     among = federation(algorithm, executor=WIDE)
     alone = federation(algorithm, participation=lambda *_: [2])
     among.train_round()
@@ -176,7 +176,7 @@ def test_a_run_neither_reads_nor_moves_the_global_generator(executor: Any) -> No
         module, clients = classifier(), classification()
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        run = trained(catalogue.fedtoga(), module=module, clients=clients, executor=executor)
+        run = trained(algorithms.fedtoga(), module=module, clients=clients, executor=executor)
         assert torch.get_rng_state().equal(before)
         models.append(run.w.detach())
     assert models[0].equal(models[1])
@@ -199,7 +199,7 @@ def test_bf16_trains_batchnorm_of_several_clients_too(compiled: int, traces: lis
     """A number is rounded by up to 0.4 %; the models' moves differ by 0.3 %."""
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     runs = [
-        trained(catalogue.fedsam(), fabric=fabric, module=classifier(dtype=torch.float32), clients=clients, **executor)
+        trained(algorithms.fedsam(), fabric=fabric, module=classifier(dtype=torch.float32), clients=clients, **executor)
         for executor in ({}, {"executor": partial(Stacked, width=3, compiled=compiled)})
         for clients in [classification((10,) * 6, dtype=torch.float32)]
     ]

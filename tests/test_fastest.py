@@ -9,7 +9,7 @@ import torch
 from problems import classifier, trained
 from torch import Tensor, nn
 
-from fl_lightning import Fastest, Federation, ModelError, Sequential, Stacked, catalogue
+from fl_lightning import Fastest, Federation, ModelError, Sequential, Stacked, algorithms
 from fl_lightning.core.vector import Layout
 from fl_lightning.data.sources import digits
 from fl_lightning.executors import Outcome
@@ -41,7 +41,7 @@ class Trial:
 
     def run(self, *candidates: Any, **options: Any) -> Federation:
         fastest = partial(Fastest, candidates=candidates, clock=lambda device: self.seconds)
-        return trained(catalogue.fedtoga(), executor=fastest, **THREE_A_ROUND, **options)
+        return trained(algorithms.fedtoga(), executor=fastest, **THREE_A_ROUND, **options)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_fastest_goes_on_and_the_result_is_that_of_any(
     assert run.executor.width == (3 if best == "Stacked" else 1)
     line = f"a client's local step took 2 ms one after another, {stacked:.3g} ms 3 at once: going on {how}"
     assert capsys.readouterr().out.splitlines() == [line]
-    torch.testing.assert_close(run.w, trained(catalogue.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10)
+    torch.testing.assert_close(run.w, trained(algorithms.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10)
 
 
 class Branching(nn.Module):
@@ -92,7 +92,7 @@ def test_what_cannot_train_is_left_out_and_its_clients_train_with_the_others(
     assert set(trial.calls) == {"Sequential"}
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"clients cannot train 3 at once here, so they will not: {why}")
-    alone = trained(catalogue.fedtoga(), module=module(), **THREE_A_ROUND)
+    alone = trained(algorithms.fedtoga(), module=module(), **THREE_A_ROUND)
     assert torch.equal(run.w, alone.w)
     assert run.executor.width == 1
 

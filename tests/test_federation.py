@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, Term, by_size, catalogue, uniform
+from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, Term, algorithms, by_size, uniform
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.data import Partition
 from fl_lightning.terms import SAM
@@ -79,7 +79,7 @@ def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> N
 
 
 def test_the_scalars_of_a_round() -> None:
-    run, metrics = federation(catalogue.scaffold()), {}
+    run, metrics = federation(algorithms.scaffold()), {}
     for round, cohort in enumerate(COHORTS):
         metrics = run.train_round()
         # float64: the model's 83 + 16 of BatchNorm numbers and the variate's 99; 16 + 1 buffers
@@ -101,7 +101,7 @@ def test_the_scalars_of_a_round() -> None:
 
 def test_what_comes_down_is_counted_by_itself() -> None:
     """FedTOGA's clients receive Delta besides the model, and send the model alone."""
-    metrics = federation(catalogue.fedtoga()).train_round()
+    metrics = federation(algorithms.fedtoga()).train_round()
     up, down = ((models * 99 * 8 + 17 * 8) / 1e6 * len(COHORTS[0]) for models in (1, 2))
     assert metrics["comm/uplink_mb"] == pytest.approx(up)
     assert metrics["comm/downlink_mb"] == pytest.approx(down)
@@ -262,7 +262,7 @@ def test_decay_multiplies_every_round() -> None:
 
 def test_a_temporary_client_store_goes_with_its_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    run = federation(catalogue.scaffold())
+    run = federation(algorithms.scaffold())
     run.train_round()
     assert [file.name for file in tmp_path.rglob("*.rows")] == ["0.rows"]
     del run

@@ -80,7 +80,7 @@ def test_replays_the_authors_trajectory(
     except NotInCatalogueError as missing:
         if request.config.getoption("--golden"):
             pytest.fail(f"{golden_file.name} cannot be set up: {missing}")
-        pytest.skip(f"not yet in the catalogue: {golden_file.name}")
+        pytest.skip(f"no such algorithm yet: {golden_file.name}")
     recorded, problem = np.load(golden_file), np.load(golden_file.parent / "problem.npz")
     run = federation(fabric, setup, problem, data, executor)
     errors = []

@@ -22,11 +22,11 @@ from problems import (
     vec,
 )
 
-from fl_lightning import Algorithm, Stacked, catalogue
+from fl_lightning import Algorithm, Stacked, algorithms
 from fl_lightning.terms import TOGA, ControlVariate
 
 STACKED = partial(Stacked, width=3)
-C = catalogue
+C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
 
 SAME = {

@@ -5,10 +5,10 @@ import torch
 from problems import Recorder, all_three, hard, mean_gradient, regression, round_after_round, rows, trained
 from torch import Tensor
 
-from fl_lightning import Algorithm, catalogue
+from fl_lightning import Algorithm, algorithms
 from fl_lightning.core.vector import unit
 
-C = catalogue
+C = algorithms
 UNIFORM = C.fedavg(weighting="uniform")
 
 

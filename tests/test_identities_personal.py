@@ -18,10 +18,10 @@ from problems import (
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Sequential, Stacked, Term, catalogue
+from fl_lightning import Algorithm, Sequential, Stacked, Term, algorithms
 from fl_lightning.core.oracle import Oracle
 
-C = catalogue
+C = algorithms
 UNIFORM = C.fedavg(weighting="uniform")
 EXECUTORS = pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=3)], ids=["sequential", "stacked"])
 

@@ -11,9 +11,9 @@ from problems import Left, assert_same_unless, regression, rows
 from torch import Tensor
 from torch.optim import SGD, Adagrad
 
-from fl_lightning import Algorithm, catalogue
+from fl_lightning import Algorithm, algorithms
 
-C = catalogue
+C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
 
 SAME = {

@@ -25,13 +25,13 @@ from problems import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning import Algorithm, Sequential, Stacked, Term, by_size, catalogue
+from fl_lightning import Algorithm, Sequential, Stacked, Term, algorithms, by_size
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, SOL, ControlVariate, Distill, HeadSOL, Proximal
 from fl_lightning.terms import sol as orthogonal
 from fl_lightning.terms.sol import Scale, by_column, by_tensor
 
-C = catalogue
+C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
 STACKED = partial(Stacked, width=3)
 

@@ -19,11 +19,11 @@ from problems import (
 )
 from torch import Tensor
 
-from fl_lightning import Algorithm, Bernoulli, Term, catalogue
+from fl_lightning import Algorithm, Bernoulli, Term, algorithms
 from fl_lightning.terms import SSG, ControlVariate
 from fl_lightning.terms.drift import nominal, om
 
-C = catalogue
+C = algorithms
 EQUAL = classification((10,) * 6)
 
 

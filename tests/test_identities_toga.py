@@ -20,10 +20,10 @@ from problems import (
 )
 from torch import Tensor
 
-from fl_lightning import Algorithm, Term, catalogue
+from fl_lightning import Algorithm, Term, algorithms
 from fl_lightning.terms import SAM, TOGA, DynamicRegularizer, Neighbour
 
-C = catalogue
+C = algorithms
 
 
 def with_trend(term: Term, **coefficients: float) -> Term:

@@ -9,7 +9,7 @@ import torch
 from problems import vec
 from torch import Tensor
 
-from fl_lightning import catalogue
+from fl_lightning import algorithms
 from fl_lightning.core.prediction import NearestNeighbours, Own, from_logits
 
 
@@ -87,6 +87,6 @@ def test_what_cannot_vote_is_refused(bad: dict[str, Any]) -> None:
 
 
 def test_knn_per_names_how_its_clients_read_their_model() -> None:
-    assert catalogue.knn_per(5, 0.3, 2.0, 500, "logits").predict == NearestNeighbours(5, 0.3, 2.0, 500, logits=True)
-    assert catalogue.knn_per().predict == NearestNeighbours(7, 0.5, 1.0, None, logits=False)
-    assert catalogue.fedavg().predict is from_logits
+    assert algorithms.knn_per(5, 0.3, 2.0, 500, "logits").predict == NearestNeighbours(5, 0.3, 2.0, 500, logits=True)
+    assert algorithms.knn_per().predict == NearestNeighbours(7, 0.5, 1.0, None, logits=False)
+    assert algorithms.fedavg().predict is from_logits

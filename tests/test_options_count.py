@@ -10,8 +10,9 @@ import pytest
 from problems import classification, classifier, federation, hard, round_after_round
 from torch import Tensor
 
-from fl_lightning import Algorithm, catalogue
-from fl_lightning.add_ons import PARTS
+from fl_lightning import Algorithm, algorithms
+from fl_lightning.algorithms.modifiers import PARTS
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.federation.fine_tuning import Adaptation
 
@@ -20,7 +21,7 @@ COHORTS = [0], [0, 1], [0, 2]
 """Client 0 always, the others late and not for long."""
 
 MAKERS: dict[str, Callable[..., Any]] = {
-    **catalogue.algorithms(),
+    **ALGORITHMS,
     **{
         f"--{part} {name}": make
         for part, module in PARTS.items()
@@ -61,7 +62,7 @@ def values(name: str, option: str) -> list[Any]:
 def trained(name: str, chosen: tuple[tuple[str, Any], ...]) -> Tensor:
     """What comes of it: the model after three rounds, and what clients say that read it in a way of their own."""
     made = MAKERS[name](**dict(chosen))
-    base = catalogue.fedsam(rho=0.1) if name.startswith("--ascent") else catalogue.fedavg()
+    base = algorithms.fedsam(rho=0.1) if name.startswith("--ascent") else algorithms.fedavg()
     algorithm = made if isinstance(made, Algorithm) else made.to(base)
     run = federation(
         hard(algorithm),

@@ -16,7 +16,8 @@ from problems import classification, classifier, everything, federation, hard, r
 from refusals import scaffold
 from torch import nn
 
-from fl_lightning import Algorithm, Dataset, Diverged, Federation, Sequential, Stacked, catalogue
+from fl_lightning import Algorithm, Dataset, Diverged, Federation, Sequential, Stacked, algorithms
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, aligned
 from fl_lightning.distributed.signals import STOPPED
@@ -49,7 +50,7 @@ def alone(run: Federation, client: int, w: torch.Tensor, epochs: int) -> nn.Modu
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> None:
     """Without the algorithm's terms and without its clipping, with the local optimizer's momentum and weight decay."""
-    run = trained(catalogue.scaffold(), module=classifier(norm=False, dropout=0.0))
+    run = trained(algorithms.scaffold(), module=classifier(norm=False, dropout=0.0))
     models = list(Adaptation(run, LR).models([1, 4], epochs))
     for client, (w, _) in zip([1, 4], models, strict=True):
         torch.testing.assert_close(
@@ -59,16 +60,16 @@ def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> No
 
 
 def test_rows_are_read_only_where_a_term_has_a_use_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trained(catalogue.feddyn())
+    run = trained(algorithms.feddyn())
     monkeypatch.setattr(run.store, "read", None)
     assert torch.equal(run.personal(1), run.w)
-    own = trained(catalogue.local_only())
+    own = trained(algorithms.local_only())
     assert torch.equal(own.personal(1), rows(own, "w_i")[1])
 
 
 def test_executors_fine_tune_alike_with_batchnorm_and_dropout() -> None:
     one, several = (
-        list(Adaptation(trained(catalogue.fedavg(), **options), LR).models(range(6), 2))
+        list(Adaptation(trained(algorithms.fedavg(), **options), LR).models(range(6), 2))
         for options in ({}, {"executor": partial(Stacked, width=4)})
     )
     for (w, buffers), (other, others) in zip(one, several, strict=True):
@@ -78,7 +79,7 @@ def test_executors_fine_tune_alike_with_batchnorm_and_dropout() -> None:
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "local_only", "scaffold"])
 def test_personalisation_leaves_the_federation_as_it_was(algorithm: str) -> None:
-    run = trained(catalogue.algorithms()[algorithm]())
+    run = trained(ALGORITHMS[algorithm]())
     before = {name: kept.clone() for name, kept in everything(run).items()}
     list(Adaptation(run, LR).models(range(6), 1))
     after = everything(run)
@@ -90,7 +91,7 @@ def test_personalisation_leaves_the_federation_as_it_was(algorithm: str) -> None
 def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
     module = classifier(norm=False, dropout=0.0)
     drawn = {name: p.detach().clone() for name, p in module.named_parameters()}
-    run = trained(catalogue.fedbabu(), module=module)
+    run = trained(algorithms.fedbabu(), module=module)
     assert all(not name.startswith("outer") for name in run.layout.names)
     ((whole, _),) = Adaptation(run, LR).models([0], 0)
     ((tuned, _),) = Adaptation(run, LR).models([0], 1)
@@ -102,7 +103,7 @@ def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
 
 
 def test_fine_tuning_is_at_the_rate_of_the_next_round_or_at_one_of_its_own(tmp_path: Path) -> None:
-    run = trained(catalogue.fedavg(), module=classifier(norm=False))
+    run = trained(algorithms.fedavg(), module=classifier(norm=False))
     assert Adaptation(run).lr == pytest.approx(0.1 * 0.9**3)
     metrics = Personalisation(run.clients.dataset, (1,), tmp_path / "personal.csv", 1e-300).score(run)
     assert metrics["personal/accuracy_1"] == metrics["personal/accuracy_0"]
@@ -121,7 +122,7 @@ def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
 
 def test_a_client_reads_its_own_model_with_its_own_samples() -> None:
     """Features are what enters the head; the running statistics are the client's, not the federation's."""
-    run = trained(catalogue.fedavg(), executor=partial(Stacked, width=3))
+    run = trained(algorithms.fedavg(), executor=partial(Stacked, width=3))
     adaptation, data = Adaptation(run, LR), run.clients.dataset
     for client, (w, buffers) in enumerate(adaptation.models([0, 1, 2], 1)):
         own, index = adaptation.own(client, w, buffers), run.clients.partition[client]
@@ -150,7 +151,7 @@ class Counting(Adaptation):
 @pytest.mark.parametrize("epochs", [0, 1])
 @pytest.mark.parametrize(("width", "executor"), [(1, Sequential), (2, partial(Stacked, width=2))])
 def test_no_more_models_are_held_than_train_together(width: int, executor: Any, epochs: int) -> None:
-    adaptation = Counting(federation(catalogue.fedavg(), executor=executor), LR)
+    adaptation = Counting(federation(algorithms.fedavg(), executor=executor), LR)
     adaptation.begun = []
     for model in adaptation.models(range(6), epochs):
         del model
@@ -159,7 +160,7 @@ def test_no_more_models_are_held_than_train_together(width: int, executor: Any, 
 
 
 def test_local_only_brings_its_own_models() -> None:
-    run = trained(catalogue.local_only())
+    run = trained(algorithms.local_only())
     models = [w for w, _ in Adaptation(run, LR).models(range(6), 0)]
     torch.testing.assert_close(torch.stack(models), rows(run, "w_i"), rtol=0, atol=0)
     assert len({tuple(w.tolist()) for w in models}) == 6  # all took part
@@ -171,7 +172,7 @@ def scored(run: Federation, path: Path, epochs: tuple[int, ...] = (1, 2), **opti
 
 def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path: Path) -> None:
     """Here the test set is the training set, and the scores are taken again by hand."""
-    run = trained(catalogue.fedavg(), seed=3)
+    run = trained(algorithms.fedavg(), seed=3)
     metrics = scored(run, tmp_path / "personal.csv", samples=20)
     tests = aligned(run.clients.dataset.y, run.clients.class_counts, 20, run.seed)
     module, data, right = run.load_global(), run.clients.dataset, []
@@ -191,10 +192,10 @@ def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path: Path) ->
 def test_neighbours_change_what_a_client_predicts(tmp_path: Path) -> None:
     """The test set is what clients hold: a client's nearest neighbour is the sample itself."""
     known = scored(
-        trained(catalogue.knn_per(neighbours=1, mix=1.0), module=classifier(dropout=0.0)), tmp_path / "a.csv"
+        trained(algorithms.knn_per(neighbours=1, mix=1.0), module=classifier(dropout=0.0)), tmp_path / "a.csv"
     )
-    plain = scored(trained(catalogue.knn_per(mix=0.0), module=classifier(dropout=0.0)), tmp_path / "b.csv")
-    fedavg = scored(trained(catalogue.fedavg(), module=classifier(dropout=0.0)), tmp_path / "c.csv")
+    plain = scored(trained(algorithms.knn_per(mix=0.0), module=classifier(dropout=0.0)), tmp_path / "b.csv")
+    fedavg = scored(trained(algorithms.fedavg(), module=classifier(dropout=0.0)), tmp_path / "c.csv")
     assert plain == fedavg
     assert known != plain
 
@@ -282,7 +283,7 @@ def test_a_wish_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: P
 
 def test_fine_tuning_that_leaves_the_numbers_is_told_or_left_out(tmp_path: Path) -> None:
     """Of client 4 alone, in the samples that it has now."""
-    run = trained(catalogue.fedavg())
+    run = trained(algorithms.fedavg())
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan
     with pytest.raises(
         Diverged, match=r"fine-tuning of clients? 4 .*\(learning rate 0.05\).*--finetune-lr; the rounds"

@@ -15,7 +15,7 @@ import pytest
 import torch
 from problems import federation, hard
 
-from fl_lightning import Stacked, catalogue
+from fl_lightning import Stacked, algorithms
 from fl_lightning.executors import Sequential
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.row_files import RowFiles
@@ -190,7 +190,7 @@ def test_the_thread_works_for_the_gpu_that_rows_come_from(
 
 def test_an_algorithm_without_client_states_starts_no_thread() -> None:
     others = row_threads()
-    run = federation(hard(catalogue.fedsam()))
+    run = federation(hard(algorithms.fedsam()))
     run.train_round()
     run.store.flush()
     assert not row_threads() - others
@@ -214,7 +214,7 @@ class Told:
 
 def test_rows_travel_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here no visit ends before the next one's row is read, and no row is written before the next visit has begun."""
-    run = federation(hard(catalogue.scaffold()), participation=lambda *_: [0, 1, 2, 4, 5])
+    run = federation(hard(algorithms.scaffold()), participation=lambda *_: [0, 1, 2, 4, 5])
     run.train_round()
     after, told = dict(pairwise([0, 2, 1, 5, 4])), Told()  # the longest first
     read, visit, put = RowFiles.read, Sequential._visit, RowFiles.write
@@ -249,7 +249,7 @@ def test_what_a_disk_refuses_is_told_with_the_client_and_the_round_does_not_coun
 ) -> None:
     """The first of a round's visits and the last; nobody else is blamed who trains when it turns out."""
     executor = partial(Stacked, width=2) if width > 1 else Sequential
-    run = federation(hard(catalogue.scaffold()), participation=lambda *_: [0, 2, 3, 4], executor=executor)
+    run = federation(hard(algorithms.scaffold()), participation=lambda *_: [0, 2, 3, 4], executor=executor)
     run.train_round()
     before, function = run.w.detach().clone(), getattr(RowFiles, name)
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 import yaml
 
-from fl_lightning import Algorithm, Dataset, algorithms
+from fl_lightning import Algorithm, Dataset
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli import config_files as configuration
 from fl_lightning.cli import parser as cli
 from fl_lightning.cli.config_files import flat
@@ -88,7 +89,7 @@ def asked_for(files: Files, method: str) -> dict[str, Any]:
     for file in files:
         general |= flat({k: v for k, v in contents(file).items() if k != "methods"})
     row = rows(files)[method]
-    own = {f"algorithm.{k}" if k in signature(algorithms()[method]).parameters else k: v for k, v in row.items()}
+    own = {f"algorithm.{k}" if k in signature(ALGORITHMS[method]).parameters else k: v for k, v in row.items()}
     return general | own | {"algorithm": method}
 
 

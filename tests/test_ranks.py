@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 from problems import federation, hard, rows, server
 from torch import nn
 
-from fl_lightning import ClientData, Dataset, Partition, Sequential, Stacked, catalogue
+from fl_lightning import ClientData, Dataset, Partition, Sequential, Stacked, algorithms
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Visit
 
@@ -74,7 +74,7 @@ class Watched:
 def run(fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None, exact: bool = False) -> dict[str, Any]:
     """What is left after ten rounds, as plain numbers."""
     federated = federation(
-        hard(catalogue.scaffold().and_then(*catalogue.feddyn().terms)),
+        hard(algorithms.scaffold().and_then(*algorithms.feddyn().terms)),
         fabric=fabric,
         module=network(dtype),
         clients=clients(dtype),
@@ -151,7 +151,7 @@ def test_with_exact_sums_they_train_it_to_the_last_bit(executor: str, launched: 
 def own_models(fabric: Fabric, executor: Any, folder: Path) -> str:
     """The scores of the clients' own models; of groups of four, the third rank has none."""
     options = {"module": network(torch.float32), "clients": clients(torch.float32), "executor": executor, "rounds": 1}
-    run = federation(catalogue.fedavg(), fabric=fabric, deterministic=True, **options)
+    run = federation(algorithms.fedavg(), fabric=fabric, deterministic=True, **options)
     metrics = run.train_round()
     metrics |= Personalisation(images(40, torch.float32, seed=3), [2], folder / "personal.csv").score(run)
     return "\n".join(f"{name} {value!r}" for name, value in metrics.items() if not name.startswith("time/"))

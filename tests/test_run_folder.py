@@ -98,7 +98,7 @@ def test_files_of_the_users_are_kept_and_a_changed_one_is_told(
     monkeypatch.chdir(tmp_path)
     own = Path("mine/own.py")
     own.parent.mkdir()
-    own.write_text("from fl_lightning.catalogue import fedsam\n")
+    own.write_text("from fl_lightning.algorithms import fedsam\n")
     argv = "--algorithm", "mine/own.py:fedsam"
     experiment(Path("run"), *argv).run()
     experiment(Path("run"), "--resume", "--rounds", "2").run()

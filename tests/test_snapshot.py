@@ -14,7 +14,7 @@ from problems import EVERY_ALGORITHM, classification, classifier, distances, eve
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Federation, Sequential, Stacked, catalogue
+from fl_lightning import Algorithm, Federation, Sequential, Stacked, algorithms
 from fl_lightning.terms import LESAM, SAM
 
 STACKED = partial(Stacked, width=3)
@@ -64,7 +64,7 @@ def other_start() -> nn.Module:
 
 
 def test_a_run_may_go_on_with_the_other_executor(tmp_path: Path) -> None:
-    algorithm = hard(catalogue.scaffold())
+    algorithm = hard(algorithms.scaffold())
     never = trained(algorithm)
     first = federation(algorithm, state_dir=tmp_path / "states")
     first.train_round()
@@ -79,8 +79,8 @@ def test_a_run_may_go_on_with_the_other_executor(tmp_path: Path) -> None:
 
 
 def test_a_federation_goes_back_to_any_state_that_it_pinned() -> None:
-    never = trained(hard(catalogue.scaffold()))
-    run = federation(hard(catalogue.scaffold()))
+    never = trained(hard(algorithms.scaffold()))
+    run = federation(hard(algorithms.scaffold()))
     states = {}
     for name in ("one", "two"):
         run.train_round()
@@ -93,7 +93,7 @@ def test_a_federation_goes_back_to_any_state_that_it_pinned() -> None:
 
 
 def test_what_later_rounds_would_write_over_is_no_state() -> None:
-    run = federation(catalogue.scaffold())
+    run = federation(algorithms.scaffold())
     assert run.state_dict()["round"] == 0  # no client has a state yet
     for _ in range(2):
         run.train_round()
@@ -104,7 +104,7 @@ def test_what_later_rounds_would_write_over_is_no_state() -> None:
 
 
 def test_what_was_pinned_no_longer_is_not_gone_back_to() -> None:
-    run = federation(catalogue.scaffold(), participation=lambda *_: [0, 1, 2, 3, 4, 5])
+    run = federation(algorithms.scaffold(), participation=lambda *_: [0, 1, 2, 3, 4, 5])
     states = []
     for _ in range(3):
         run.train_round()
@@ -132,7 +132,7 @@ def half_frozen(outer: int = 3) -> nn.Module:
 @EXECUTORS
 def test_what_is_frozen_comes_back_too(executor: Any) -> None:
     """Whether the algorithm froze it or the model came with it; also into a federation that has trained."""
-    cases = (hard(catalogue.fedbabu()), classifier(), other_start()), (hard(Algorithm()), half_frozen(), half_frozen())
+    cases = (hard(algorithms.fedbabu()), classifier(), other_start()), (hard(Algorithm()), half_frozen(), half_frozen())
     for algorithm, module, other in cases:
         run = federation(algorithm, module=module, executor=executor)
         run.train_round()
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused() -> None:
 OTHERS = {
     "another method without server states": Algorithm(LESAM()),
     "fewer terms": Algorithm(),
-    "other server states": catalogue.scaffold(),
+    "other server states": algorithms.scaffold(),
 }
 
 
@@ -211,7 +211,7 @@ def test_a_run_that_has_ended_is_gone_on_from_with_as_many_rounds_or_more() -> N
 
 def test_a_method_that_knows_how_long_it_runs_goes_on_as_long() -> None:
     """FedSSG's gate counts visits over those expected in the whole run, its other one over those expected so far."""
-    fixed, free = catalogue.fedssg(gate="horizon"), catalogue.fedssg(gate="running")
+    fixed, free = algorithms.fedssg(gate="horizon"), algorithms.fedssg(gate="running")
     for algorithm, refused in ((fixed, True), (free, False)):
         state = federation(algorithm, rounds=3).state_dict()
         federation(algorithm, rounds=3).load_state_dict(state)
@@ -221,9 +221,9 @@ def test_a_method_that_knows_how_long_it_runs_goes_on_as_long() -> None:
 
 def test_other_coefficients_may_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "rows"
-    run = federation(catalogue.fedtoga(rho=0.1), state_dir=folder)
+    run = federation(algorithms.fedtoga(rho=0.1), state_dir=folder)
     run.train_round()
     run.store.pin()
-    other = federation(catalogue.fedtoga(rho=0.2), state_dir=folder)
+    other = federation(algorithms.fedtoga(rho=0.2), state_dir=folder)
     other.load_state_dict(run.state_dict())
     assert other.w.equal(run.w)

@@ -9,7 +9,7 @@ import torch
 from problems import classification, everything, federation, hard
 from torch import Tensor
 
-from fl_lightning import Diverged, Federation, Sequential, Stacked, by_size, catalogue
+from fl_lightning import Diverged, Federation, Sequential, Stacked, algorithms, by_size
 from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum, Sum
 
 EXECUTORS = pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=3)], ids=["sequential", "stacked"])
@@ -91,7 +91,7 @@ def begin(*bad: int, spoil: float = torch.nan, **options: Any) -> Federation:
     data = classification()
     for client in bad:
         data.dataset.x[data.partition[client][-1]] = spoil
-    algorithm = hard(catalogue.scaffold())
+    algorithm = hard(algorithms.scaffold())
     algorithm.weight = by_size
     return federation(algorithm, clients=data, participation=lambda *_: [0, 1, 2, 4, 5], deterministic=True, **options)
 

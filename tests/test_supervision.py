@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -152,51 +150,6 @@ def test_ctrl_c_before_the_first_round_leaves_nothing(ranks: int, codes: list[in
     assert lives.said(folder).endswith("interrupted before anything was saved\n")
     assert "Traceback" not in lives.said(folder)
     assert not folder.exists()
-
-
-IMPORTING = """
-import builtins, os, signal, sys
-def interrupting(name, *rest, imports=builtins.__import__):
-    if name.startswith(("lightning", "tensorboard")):
-        builtins.__import__ = imports
-        os.kill(os.getpid(), signal.SIGINT)
-    return imports(name, *rest)
-def arm():
-    builtins.__import__ = interrupting
-{imports}
-"""
-
-CAUGHT = """
-arm()
-try:
-    import fl_lightning
-except KeyboardInterrupt:
-    print("caught")
-raise KeyboardInterrupt
-"""
-
-
-def ended(imports: str) -> tuple[int, str, str]:
-    """How a program ends that is interrupted while it imports: exit code, what it says, and its errors."""
-    command = [sys.executable, "-c", IMPORTING.format(imports=imports)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_ctrl_c_while_python_imports_shows_no_traceback() -> None:
-    program = "arm()\nfrom fl_lightning.experiment import Experiment"
-    assert ended(program) == (-signal.SIGINT, "", "interrupted before anything was begun\n")
-
-
-def test_what_python_prints_is_its_own_once_the_package_is_imported() -> None:
-    assert sys.excepthook.__module__ != "fl_lightning.importing"
-
-
-def test_who_imports_the_package_may_catch_ctrl_c_and_sees_tracebacks_as_ever() -> None:
-    code, said, errors = ended(CAUGHT)
-    assert (code, said) == (-signal.SIGINT, "caught\n")
-    assert errors.startswith("Traceback")
-    assert errors.endswith("KeyboardInterrupt\n")
 
 
 # ------------------------------------------------------------------------------------------------------------- mistakes

@@ -7,7 +7,7 @@ import pytest
 from by_hand import quadratic, view
 from problems import close, vec
 
-from fl_lightning import catalogue
+from fl_lightning import algorithms
 from fl_lightning.terms import SSG, CohortDual, DynamicRegularizer, TwoStepDual
 from fl_lightning.terms.drift import om
 
@@ -65,7 +65,7 @@ def visit(**known: Any) -> Any:
 
 
 def ssg(**options: Any) -> SSG:
-    (term,) = catalogue.fedssg(**{"alpha": 0.4, **options}).terms
+    (term,) = algorithms.fedssg(**{"alpha": 0.4, **options}).terms
     assert isinstance(term, SSG)
     return term
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fl_lightning import catalogue
+from fl_lightning import algorithms
 from fl_lightning.core.algorithm import trial_facts
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import SOL, ControlVariate, Distill, DynamicRegularizer, HeadSOL, Projected, Proximal
@@ -188,7 +188,7 @@ def test_a_row_of_fedsols_ablation_is_its_formula(row: Any) -> None:
         "a5": local(w) + proximal(w),
         "a6": local(w + e) + proximal(w),
     }
-    algorithm = catalogue.fedsol_ablation(row, rho, "fixed", scope="all", beta=toy.beta, tau=toy.tau)
+    algorithm = algorithms.fedsol_ablation(row, rho, "fixed", scope="all", beta=toy.beta, tau=toy.tau)
     none = [{} for _ in algorithm.terms]
     direction, _ = algorithm.gradient(toy.oracle, w, toy.facts, none, none)
     torch.testing.assert_close(direction, expected[row])

@@ -10,7 +10,8 @@ from problems import classification, close, federation, hard, regression, rows, 
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Federation, Sequential, Stacked, Term, by_size, catalogue, initial, received, zeros
+from fl_lightning import Algorithm, Federation, Sequential, Stacked, Term, algorithms, by_size, initial, received, zeros
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.federation.sampling import Bernoulli, FixedSize
 from fl_lightning.terms import SAM, Clip, Proximal
 
@@ -42,14 +43,14 @@ def test_clipping_is_outermost_and_leaves_weight_decay_outside() -> None:
 def test_a_split_pull_stays_half_outside_of_clipping(prox_clip: Any, outside: float) -> None:
     """U = w - lr (clip(g - mu w^t) + mu w) with mu = 0.1 at w = w^t = (1, 2), clipped to length 0.5."""
     g, w = vec(-4.0, 1.0), vec(1.0, 2.0)
-    run = one_step_with_decay(catalogue.fedprox(0.1, prox_clip=prox_clip).and_then(Clip(0.5)), decay=0.0)
+    run = one_step_with_decay(algorithms.fedprox(0.1, prox_clip=prox_clip).and_then(Clip(0.5)), decay=0.0)
     clipped = g - outside * w
     close(run.w.detach(), *(w - 0.1 * (0.5 * clipped / clipped.norm() + outside * w)).tolist(), tolerance=1e-6)
 
 
 @pytest.mark.parametrize("method", ["fedprox", "feddyn", "feddisco", "fedspeed", "fedsmoo", "fedlesam_d", "fedtoga"])
 def test_how_a_pull_is_clipped_only_matters_where_clipping_acts(method: str) -> None:
-    make = partial(catalogue.algorithms()[method], **({"alpha": 0.1} if method == "feddisco" else {}))
+    make = partial(ALGORITHMS[method], **({"alpha": 0.1} if method == "feddisco" else {}))
     for max_norm, same in [(1e6, True), (0.5, False)]:
         whole, split = (trained(make(prox_clip=c).and_then(Clip(max_norm))).w.detach() for c in ("whole", "split"))
         gap = float((whole - split).abs().max())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import close, vec
 
-from fl_lightning import catalogue
+from fl_lightning import algorithms
 from fl_lightning.core.algorithm import Cohort
 from fl_lightning.core.weighting import Disco
 
@@ -53,5 +53,5 @@ def test_without_coefficients_samples_weigh() -> None:
 
 
 def test_feddisco_names_its_weights() -> None:
-    assert catalogue.feddisco().weight == Disco(0.5, 0.1)
-    assert catalogue.feddisco(0.3, 0.2, alpha=0.1).weight == Disco(0.3, 0.2)
+    assert algorithms.feddisco().weight == Disco(0.5, 0.1)
+    assert algorithms.feddisco(0.3, 0.2, alpha=0.1).weight == Disco(0.3, 0.2)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fl_lightning import add_ons
+from fl_lightning.algorithms import modifiers as add_ons
 from fl_lightning.cli.parser import Chosen
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.randomness import derived_seed

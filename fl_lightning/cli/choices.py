@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from inspect import isfunction
-from types import ModuleType
 from typing import Any
 
-from fl_lightning import add_ons
-from fl_lightning.catalogue import algorithms
+from fl_lightning.algorithms import modifiers as add_ons
+from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.cli.parser import Part
 from fl_lightning.data import CropFlip, schemes
 
@@ -30,7 +28,7 @@ def parts(
         "data": _part({f.__name__: f for f in data}, data[0].__name__, "root"),
         "model": _part({f.__name__: f for f in models}, models[0].__name__, *SHAPE),
         "augment": _part({"none": no_augmentation, "crop_flip": CropFlip}, _augmentation(augment)),
-        "algorithm": replace(_part(algorithms(), algorithm), table="methods"),
+        "algorithm": replace(_part(ALGORITHMS, algorithm), table="methods"),
         "partition": _part(functions(schemes), partition, "y", "clients", "seed", "domains"),
         **{name: _part(choices := functions(module), next(iter(choices))) for name, module in add_ons.PARTS.items()},
     }
@@ -47,9 +45,3 @@ def _augmentation(augment: CropFlip | None) -> Default:
 def _part(choices: Mapping[str, Callable[..., Any]], default: Default, *given: str) -> Part:
     spec = {"name": default} if isinstance(default, str) else dict(default)
     return Part(choices, spec.pop("name"), spec, frozenset(given))
-
-
-def functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """The public functions of a module, in its order."""
-    own = {name: f for name, f in vars(module).items() if isfunction(f) and name[0] != "_"}
-    return {name: f for name, f in own.items() if f.__module__ == module.__name__}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from docstring_parser import parse
 
 from fl_lightning import models
-from fl_lightning.catalogue import algorithms
+from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.cost import cost
 from fl_lightning.core.vector import Layout
 from fl_lightning.report import Table
@@ -27,7 +27,7 @@ def overview() -> Table:
         told = ", ".join(name for name in names if name != "model")
         return f"{numbers / layout.size:.2g}" + (f" ({told})" if told else "")
 
-    for name, make in algorithms().items():
+    for name, make in ALGORITHMS.items():
         algorithm = make()
         c, part = cost(algorithm, layout, w), () if algorithm.trains_head else ("body",)
         counts = count(c.uplink, part), count(c.downlink, (*part, *c.receives)), count(c.client_state, c.keeps)

@@ -6,7 +6,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
-from fl_lightning import add_ons
+from fl_lightning.algorithms import modifiers as add_ons
 from fl_lightning.cli.options import Options
 from fl_lightning.cli.parser import Chosen
 from fl_lightning.core.algorithm import Algorithm

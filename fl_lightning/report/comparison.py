@@ -6,7 +6,7 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from fl_lightning import add_ons
+from fl_lightning.algorithms import modifiers as add_ons
 from fl_lightning.cli.choices import functions
 from fl_lightning.cli.options import ROUNDING
 from fl_lightning.runs.run import Run

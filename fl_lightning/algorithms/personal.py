@@ -3,8 +3,8 @@
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.catalogue.choices import WEIGHTS, Weighting
-from fl_lightning.catalogue.representation import Per, Scope, fedsol
+from fl_lightning.algorithms.representation import Per, Scope, fedsol
+from fl_lightning.algorithms.shared_options import WEIGHTS, Weighting
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import NearestNeighbours
 

@@ -3,10 +3,10 @@
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.add_ons.add_on import AddOn
-from fl_lightning.catalogue.choices import FIRST, First
-from fl_lightning.catalogue.representation import PER, SCOPES, Per, Scope
-from fl_lightning.catalogue.sharpness import SCALED, SCALES, Scaled
+from fl_lightning.algorithms.modifiers.modifier import AddOn
+from fl_lightning.algorithms.representation import PER, SCOPES, Per, Scope
+from fl_lightning.algorithms.shared_options import FIRST, First
+from fl_lightning.algorithms.sharpness import SCALED, SCALES, Scaled
 
 
 def none() -> AddOn:

@@ -1,8 +1,8 @@
 """`--server`: what the server does with the mean update."""
 
 from fl_lightning import terms
-from fl_lightning.add_ons.add_on import AddOn
-from fl_lightning.catalogue.choices import at
+from fl_lightning.algorithms.modifiers.modifier import AddOn
+from fl_lightning.algorithms.shared_options import at
 from fl_lightning.terms import server as steps
 
 

@@ -4,8 +4,11 @@
 paper tried it or not. What cannot be combined is refused with the reason.
 """
 
-from fl_lightning.add_ons import ascents, origins, perturbations, servers
-from fl_lightning.add_ons.add_on import AddOn
+from fl_lightning.algorithms.modifiers import ascent as ascents
+from fl_lightning.algorithms.modifiers import perturb as perturbations
+from fl_lightning.algorithms.modifiers import server as servers
+from fl_lightning.algorithms.modifiers import start as origins
+from fl_lightning.algorithms.modifiers.modifier import AddOn
 
 PARTS = {"perturb": perturbations, "ascent": ascents, "origin": origins, "server": servers}
 """The options, in the order in which they are added: the module's functions are the choices, the first the default."""

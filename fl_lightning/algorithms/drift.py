@@ -3,7 +3,17 @@
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.catalogue.choices import LENGTHS, WEIGHTS, Dual, Length, ProxClip, Weighting, at, dynamic, scale_of
+from fl_lightning.algorithms.shared_options import (
+    LENGTHS,
+    WEIGHTS,
+    Dual,
+    Length,
+    ProxClip,
+    Weighting,
+    at,
+    dynamic,
+    scale_of,
+)
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.terms import dual as duals
 from fl_lightning.terms.drift import one

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.catalogue.choices import WEIGHTS, Weighting
+from fl_lightning.algorithms.shared_options import WEIGHTS, Weighting
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.term import Term
 from fl_lightning.terms import sol as orthogonal

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from fl_lightning import terms
-from fl_lightning.catalogue.choices import FIRST, WEIGHTS, First, Weighting, at
+from fl_lightning.algorithms.shared_options import FIRST, WEIGHTS, First, Weighting, at
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.terms import server
 

@@ -1,7 +1,7 @@
 """`--ascent`: FedTOGA's neighbourhood perturbation, for any perturbation that ascends along a gradient."""
 
 from fl_lightning import terms
-from fl_lightning.add_ons.add_on import AddOn
+from fl_lightning.algorithms.modifiers.modifier import AddOn
 
 
 def own() -> AddOn:

@@ -1,8 +1,8 @@
 """`--origin`: where clients start."""
 
 from fl_lightning import terms
-from fl_lightning.add_ons.add_on import AddOn
-from fl_lightning.catalogue.choices import FIRST, First
+from fl_lightning.algorithms.modifiers.modifier import AddOn
+from fl_lightning.algorithms.shared_options import FIRST, First
 
 
 def received() -> AddOn:
