@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.prediction import Own
-from fl_lightning.core.term import TermError
 from fl_lightning.data import Dataset, Partition, aligned
-from fl_lightning.federation.divergence import Diverged
+from fl_lightning.errors import Diverged, TermError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.fine_tuning import Adaptation
 from fl_lightning.finite import all_below

@@ -2,14 +2,13 @@
 
 from fl_lightning import algorithms
 from fl_lightning.core.algorithm import Algorithm, Cohort, by_size, uniform
-from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.schedule import Decay
-from fl_lightning.core.term import Term, TermError, initial, received, scalar, zeros
+from fl_lightning.core.term import Term, initial, received, scalar, zeros
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
+from fl_lightning.errors import Diverged, ModelError, RankLost, TermError
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
-from fl_lightning.federation.divergence import Diverged
-from fl_lightning.federation.federation import Federation, RankLost
+from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import Bernoulli, FixedSize, Weighted
 
 __all__ = [

@@ -27,7 +27,6 @@ from fl_lightning.cli.options import Arithmetic, Launch, Options
 from fl_lightning.cli.summary import summary
 from fl_lightning.cli.unused_options import idle_notes, refuse_idle_coefficients, refuse_idle_options
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.schedule import Decay
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.distributed.determinism import deterministic_algorithms
@@ -43,6 +42,7 @@ from fl_lightning.distributed.signals import (
     leave,
 )
 from fl_lightning.distributed.staged_loading import load_in_turns
+from fl_lightning.errors import ModelError
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
 from fl_lightning.federation.disk_budget import Budget, bytes_of
 from fl_lightning.federation.federation import Federation

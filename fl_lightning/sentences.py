@@ -1,7 +1,6 @@
 """What a user is told when something does not fit: one sentence."""
 
 import os
-import re
 import sys
 from typing import NoReturn
 
@@ -14,9 +13,3 @@ def fail(sentence: str, alone: bool = False) -> NoReturn:
     if alone or is_first_rank() or another_console:
         print(f"error: {sentence}", file=sys.stderr)
     raise SystemExit(2)
-
-
-def first_sentence(error: BaseException) -> str:
-    """The first sentence of an error's message, without its full stop: PyTorch's messages go on for many lines."""
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return re.split(r"\.\s+(?=[A-Z])", first_line)[0].rstrip(". ")

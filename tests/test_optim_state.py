@@ -20,7 +20,7 @@ from wrapping import (
     wrappers,
 )
 
-from fl_lightning.core.term import TermError
+from fl_lightning.errors import TermError
 from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
 
 

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Sequential, Stacked, Term, scalar
-from fl_lightning.core.oracle import ModelError, Oracle, Pass
+from fl_lightning.core.oracle import Oracle, Pass
+from fl_lightning.errors import ModelError
 from fl_lightning.terms import Proximal
 
 STACKED = partial(Stacked, width=3)

@@ -6,8 +6,7 @@ from lightning.fabric.utilities.rank_zero import _get_rank, rank_zero_only
 
 from fl_lightning import sentences
 from fl_lightning.cli.error_messages import in_one_sentence
-from fl_lightning.core.term import TermError
-from fl_lightning.sentences import first_sentence
+from fl_lightning.errors import TermError, first_sentence
 
 TORCHRUN = [{"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(3)]
 """`fabric run` is torchrun too."""

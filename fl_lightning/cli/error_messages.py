@@ -15,11 +15,8 @@ from typing import Any
 import torch
 
 from fl_lightning import callbacks
-from fl_lightning.core.oracle import ModelError
-from fl_lightning.core.term import TermError
-from fl_lightning.federation.divergence import Diverged
-from fl_lightning.federation.federation import RankLost
-from fl_lightning.sentences import fail, first_sentence
+from fl_lightning.errors import Diverged, ModelError, RankLost, TermError, first_sentence
+from fl_lightning.sentences import fail
 
 OURS = Path(__file__).parents[1], Path(callbacks.__file__).parent
 ON_PURPOSE = *OURS, Path(torch.optim.__file__).parent

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.oracle import Loss, ModelError, Oracle, Pass
+from fl_lightning.core.oracle import Loss, Oracle, Pass
 from fl_lightning.core.prediction import Predict, from_logits
-from fl_lightning.core.term import States, Term, TermError, View
+from fl_lightning.core.term import States, Term, View
 from fl_lightning.core.term_checks import blame, blame_silence, check_message, check_term, returned
 from fl_lightning.core.vector import Layout
+from fl_lightning.errors import ModelError, TermError
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""

@@ -10,9 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-
-class ModelError(Exception):
-    """The model, not a term, cannot be evaluated in the way that was asked for."""
+from fl_lightning.errors import ModelError
 
 
 class Network(Protocol):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import check
 from fl_lightning.core.oracle import Oracle
+from fl_lightning.errors import TermError
 
 Begin = Callable[[Tensor, Tensor], Tensor]
 """How a state begins: `begin(first, now)` of the initial global model w^0 and the model received now."""
@@ -75,10 +76,6 @@ def begin(declared: Mapping[str, Begin], first: Tensor, now: Tensor, of: str = "
                 f"{now.device}: begin it as `zeros` or `scalar`, or make it of `now`, as now.new_zeros(3)"
             )
     return states
-
-
-class TermError(Exception):
-    """A mistake in a term; the message names the term, the hook and the mend."""
 
 
 class View:

@@ -9,11 +9,10 @@ from torch import nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import now
-from fl_lightning.core.oracle import ModelError
-from fl_lightning.core.term import States, TermError
+from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
+from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
-from fl_lightning.sentences import first_sentence
 
 TRIES = 3
 """Calls in which an executor shows how fast it is; the first warms up: kernels are chosen, programs compiled."""

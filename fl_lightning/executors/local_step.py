@@ -15,12 +15,12 @@ from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.oracle import Evaluations, ModelError, Pass, Question, objective
-from fl_lightning.core.term import States, TermError
+from fl_lightning.core.oracle import Evaluations, Pass, Question, objective
+from fl_lightning.core.term import States
 from fl_lightning.core.term_checks import AT_ONCE
+from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.executor import Buffers, Executor, Weighted
-from fl_lightning.sentences import first_sentence
 
 Public = dict[str, Any]
 """What all clients of a step share: the round's facts, `common`, and the server's states, `shared`."""

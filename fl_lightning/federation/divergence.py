@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from fl_lightning.core.term import Term
+from fl_lightning.errors import Diverged
 
 OnDivergence = Literal["stop", "skip-client", "continue"]
 """Stop the run, leave the client out of the round, or go on as if nothing were."""
 
 TRAINING, MODEL = "the training", "the model"
-
-
-class Diverged(Exception):
-    """A client's training or the model left the finite numbers; the last checkpoint is as it was."""
 
 
 def client_diverged(where: str, found: Mapping[int, int], terms: Sequence[Term], how: str) -> Diverged:

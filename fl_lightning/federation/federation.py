@@ -15,32 +15,27 @@ from fl_lightning.agreement import agree
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.cost import cost
 from fl_lightning.core.device import now
-from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.schedule import Decay, Schedule
-from fl_lightning.core.term import Term, TermError, begin
+from fl_lightning.core.term import Term, begin
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.heartbeat import meet
+from fl_lightning.errors import Diverged, ModelError, RankLost, TermError, first_sentence
 from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.executor import TaskLoss, drawing_from
 from fl_lightning.federation.aggregation import Tally
 from fl_lightning.federation.client_store import open_store
-from fl_lightning.federation.divergence import Diverged, OnDivergence, client_diverged, server_diverged
+from fl_lightning.federation.divergence import OnDivergence, client_diverged, server_diverged
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
 from fl_lightning.federation.local_training import states_of, train
 from fl_lightning.federation.preflight import check_optimizers, check_setting, trial_message, try_out
 from fl_lightning.federation.sampling import FixedSize, Participation
 from fl_lightning.federation.server import restore, snapshot
 from fl_lightning.finite import all_below, finite, stay_finite
-from fl_lightning.sentences import first_sentence
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
-
-
-class RankLost(Exception):
-    """Another rank ended in the middle of a round."""
 
 
 class Federation:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fl_lightning.core.algorithm import Cohort
 from fl_lightning.core.device import send
-from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import States, begin
 from fl_lightning.core.term_checks import check_alike
+from fl_lightning.errors import ModelError
 from fl_lightning.executors import Outcome, Visit
 from fl_lightning.federation.aggregation import Tally
 from fl_lightning.federation.preflight import single_sample

@@ -10,13 +10,12 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from fl_lightning.core.algorithm import Algorithm, trial_facts
-from fl_lightning.core.oracle import ModelError
 from fl_lightning.core.term import States, begin
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
+from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.divergence import OnDivergence
-from fl_lightning.sentences import first_sentence
 
 if TYPE_CHECKING:
     from fl_lightning.federation.federation import Federation

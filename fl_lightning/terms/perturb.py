@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import Fraction, NonNegative
 from fl_lightning.core.oracle import Loss, Oracle
-from fl_lightning.core.term import Begin, Term, TermError, zeros
+from fl_lightning.core.term import Begin, Term, zeros
 from fl_lightning.core.vector import unit
+from fl_lightning.errors import TermError
 from fl_lightning.terms.wrapper import Around
 
 

@@ -12,12 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from fl_lightning.core.oracle import ModelError
-from fl_lightning.core.term import TermError
+from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.compile.late_concat import with_late_concatenation
 from fl_lightning.executors.compile.max_pool import with_vector_pooling
 from fl_lightning.executors.compile.onednn import with_onednn
-from fl_lightning.sentences import first_sentence
 
 
 class Program:
