@@ -1,10 +1,11 @@
 """Federated-learning simulation on PyTorch Lightning Fabric."""
 
 from fl_lightning import algorithms
-from fl_lightning.core.algorithm import Algorithm, Cohort, by_size, uniform
+from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
 from fl_lightning.core.term import Term, initial, received, scalar, zeros
 from fl_lightning.core.vector import Layout, unit
+from fl_lightning.core.weighting import Cohort, by_size, uniform
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.errors import Diverged, ModelError, RankLost, TermError
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked

@@ -23,16 +23,16 @@ from fl_lightning.cli.build import algorithm_of, data_of, model_of, partition_of
 from fl_lightning.cli.choices import parts
 from fl_lightning.cli.config_files import flat
 from fl_lightning.cli.error_messages import Named, in_one_sentence
-from fl_lightning.cli.options import Arithmetic, Launch, Options
+from fl_lightning.cli.options import Options
 from fl_lightning.cli.summary import summary
 from fl_lightning.cli.unused_options import idle_notes, refuse_idle_coefficients, refuse_idle_options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
 from fl_lightning.distributed.determinism import deterministic_algorithms
-from fl_lightning.distributed.launch import launched
+from fl_lightning.distributed.launch import Arithmetic, Launch, launched
+from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
-from fl_lightning.distributed.resources import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.signals import (
     STOPPED,
     ending_on_ctrl_c,

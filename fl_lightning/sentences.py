@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from fl_lightning.distributed.resources import is_first_rank
+from fl_lightning.distributed.launcher_env import is_first_rank
 
 
 def fail(sentence: str, alone: bool = False) -> NoReturn:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fl_lightning import Term
 from fl_lightning.core.oracle import Evaluations, Loss, Pass, Question, objective
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.executor import Weighted
+from fl_lightning.executors.network import Weighted
 
 
 def view(**attributes: Any) -> Any:

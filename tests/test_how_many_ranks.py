@@ -17,9 +17,8 @@ from lightning.fabric.accelerators.mps import MPSAccelerator
 from refusals import experiment, refused
 
 from fl_lightning import experiment as experiments
-from fl_lightning.cli.options import Launch
 from fl_lightning.distributed import launch as ranks
-from fl_lightning.distributed.launch import Launcher, Plan
+from fl_lightning.distributed.launch import Launch, Launcher, Plan
 from fl_lightning.distributed.resources import Machine
 
 ROOT = Path(__file__).resolve().parents[1]

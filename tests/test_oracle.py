@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from fl_lightning import Algorithm, ModelError, Term
 from fl_lightning.core.oracle import Oracle, Pass, Question
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.executors.executor import Weighted
+from fl_lightning.executors.network import Weighted
 from fl_lightning.terms import SOL, HeadSOL, Neighbour, Proximal
 
 X, Y = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.arange(6) % 3

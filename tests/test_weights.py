@@ -7,8 +7,7 @@ import torch
 from problems import close, vec
 
 from fl_lightning import algorithms
-from fl_lightning.core.algorithm import Cohort
-from fl_lightning.core.weighting import Disco
+from fl_lightning.core.weighting import Cohort, Disco
 
 
 def cohort(sizes: list[float], *labels: list[int]) -> Cohort:

@@ -7,8 +7,9 @@ from typing import Literal
 from torch.optim import SGD
 
 from fl_lightning import terms
-from fl_lightning.core.algorithm import OptimizerFactory, Weight, by_size, uniform
+from fl_lightning.core.algorithm import OptimizerFactory
 from fl_lightning.core.term import Begin, Term, initial, received
+from fl_lightning.core.weighting import Weight, by_size, uniform
 from fl_lightning.terms import drift
 
 Weighting = Literal["uniform", "by_size"]

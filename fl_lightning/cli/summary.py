@@ -7,9 +7,10 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning.cli.options import Options
-from fl_lightning.core.algorithm import Algorithm, by_size
+from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
+from fl_lightning.core.weighting import by_size
 from fl_lightning.data import Dataset, Partition
 from fl_lightning.federation.disk_budget import Budget
 from fl_lightning.federation.federation import Federation

@@ -1,7 +1,7 @@
 """Algorithm: terms folded around the oracle, a local and a server optimizer, aggregation weights."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial, wraps
 from typing import Any
 
@@ -15,6 +15,7 @@ from fl_lightning.core.prediction import Predict, from_logits
 from fl_lightning.core.term import States, Term, View
 from fl_lightning.core.term_checks import blame, blame_silence, check_message, check_term, returned
 from fl_lightning.core.vector import Layout
+from fl_lightning.core.weighting import Weight, uniform
 from fl_lightning.errors import ModelError, TermError
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
@@ -30,33 +31,6 @@ def trial_facts(layout: Layout, w: Tensor, classes: int = 10) -> dict[str, Any]:
     own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one, "labels": labels}
     run = {"share": 0.5, "expected": 0.5, "round": 1, "rounds": 2, "nominal": 1.0, "layout": layout}
     return {"anchor": w, **run, **own}
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """What aggregation weights may depend on.
-
-    Attributes:
-        size: Samples of each client of the cohort over the mean of all clients, (M,).
-        labels: Their class counts, (M, classes).
-    """
-
-    size: Tensor
-    labels: Tensor
-
-
-Weight = Callable[[Cohort], Tensor]
-"""Aggregation weights of a cohort, (M,), up to a common factor."""
-
-
-def uniform(cohort: Cohort) -> Tensor:
-    """Every client of the cohort weighs the same."""
-    return torch.ones_like(cohort.size)
-
-
-def by_size(cohort: Cohort) -> Tensor:
-    """A client weighs as much as it has samples (McMahan et al., 2017)."""
-    return cohort.size
 
 
 class Fold:

@@ -5,6 +5,8 @@ generators are left as they were found. So a result does not change with the num
 train at once, or with a restart in between.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 
 import torch
@@ -19,3 +21,14 @@ def derived_seed(seed: int, purpose: str, *ids: int) -> int:
 def generator(seed: int, purpose: str, *ids: int) -> torch.Generator:
     """A fresh CPU generator for `purpose`; draws are made on the CPU so that they are the same on every device."""
     return torch.Generator().manual_seed(derived_seed(seed, purpose, *ids))
+
+
+@contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Let whatever a model draws from torch's own generators depend on this seed alone, and leave them as they were."""
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for GPUs, each time for a fifth of a step
+        if on_gpu:
+            torch.cuda.manual_seed(seed)
+        yield

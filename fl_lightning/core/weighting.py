@@ -1,12 +1,39 @@
-"""Aggregation weights that look at the clients' labels."""
+"""Aggregation weights: how much each client of a cohort counts in the mean update."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fl_lightning.core.algorithm import Cohort
 from fl_lightning.core.constraints import Finite, NonNegative, check
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What aggregation weights may depend on.
+
+    Attributes:
+        size: Samples of each client of the cohort over the mean of all clients, (M,).
+        labels: Their class counts, (M, classes).
+    """
+
+    size: Tensor
+    labels: Tensor
+
+
+Weight = Callable[[Cohort], Tensor]
+"""Aggregation weights of a cohort, (M,), up to a common factor."""
+
+
+def uniform(cohort: Cohort) -> Tensor:
+    """Every client of the cohort weighs the same."""
+    return torch.ones_like(cohort.size)
+
+
+def by_size(cohort: Cohort) -> Tensor:
+    """A client weighs as much as it has samples (McMahan et al., 2017)."""
+    return cohort.size
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """How many ranks train a run on this machine, who starts them, and how many threads each of them has."""
 
 import os
+import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.fabric import Fabric
@@ -15,8 +16,48 @@ from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from fl_lightning.cli.options import Launch
-from fl_lightning.distributed.resources import Machine, affinity, is_first_rank, physical, under_fabric_run
+from fl_lightning.core.constraints import Count, check
+from fl_lightning.distributed.launcher_env import is_first_rank, under_fabric_run
+from fl_lightning.distributed.resources import Machine, affinity, physical
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The one of Fabric's own options that belongs to a run's results.
+
+    Attributes:
+        precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
+    """
+
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+
+
+@dataclass(frozen=True)
+class Launch(Arithmetic):
+    """Fabric's own options, for `python recipe.py`; `fabric run` takes them itself.
+
+    Attributes:
+        accelerator: Which hardware: cpu, cuda, or auto, which is CUDA where there is a GPU for it, else the CPU.
+        devices: How many ranks, or which GPUs, or auto: as many as a launcher such as torchrun has started; else one
+            GPU, or on a CPU a rank a core, but no more than clients in a round (stacks of them with --executor
+            stacked), and 3 GiB of free memory for each; or on --resume as many as before. Ranks on a CPU share its
+            cores as threads, unless OMP_NUM_THREADS says how many each has.
+        num_nodes: On how many machines this program is started (see "Several machines" in the README).
+        strategy: How ranks talk, e.g. auto or ddp.
+        precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
+    """
+
+    accelerator: str = "auto"
+    devices: str = "auto"
+    num_nodes: Count = 1
+    strategy: str = "auto"
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not re.fullmatch(r"auto|-1|0*[1-9]\d*|\d+(,\d+)*,|\d+(,\d+)+", self.devices):
+            raise ValueError(
+                f"devices is auto, or a number of ranks of at least 1, or which GPUs, e.g. 0,2, not {self.devices!r}"
+            )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
+from fl_lightning.distributed.launcher_env import under_fabric_run
 
 MEMORY_OF_A_RANK = 3 * 1024**3
 """Bytes that a rank is reckoned with: ResNet-18 on CIFAR-10 takes two thirds of it (benchmarks/RESULTS.md)."""
@@ -42,22 +42,6 @@ class Machine:
         Where OMP_NUM_THREADS names the threads of a rank, all ranks together have as many as there are cores.
         """
         return max(1, min(self.cores // (self.threads or 1), clients, self.memory // MEMORY_OF_A_RANK))
-
-
-def under_fabric_run() -> bool:
-    """Whether this process was started by `fabric run`, which gives Fabric its options itself."""
-    return os.environ.get("LT_CLI_USED") == "1"
-
-
-def precision_of_fabric_run() -> str:
-    """The precision that `fabric run` was told, or its default, by its long name."""
-    told = os.environ.get("LT_PRECISION") or "32-true"
-    return {"32": "32-true", "bf16": "bf16-mixed"}.get(told, told)
-
-
-def is_first_rank() -> bool:
-    """Whether this process is the first rank of the run, which launchers say before there is a Fabric."""
-    return getattr(rank_zero_only, "rank", 0) == 0
 
 
 def affinity() -> set[int]:

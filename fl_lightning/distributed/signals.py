@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from fl_lightning.distributed.resources import is_first_rank
+from fl_lightning.distributed.launcher_env import is_first_rank
 
 STOPPED = 75
 """Exit code of a run that a signal ended after a checkpoint: sysexits' EX_TEMPFAIL, "try again later"."""

@@ -20,7 +20,8 @@ from fl_lightning.core.term import States
 from fl_lightning.core.term_checks import AT_ONCE
 from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.compile.program import Program
-from fl_lightning.executors.executor import Buffers, Executor, Weighted
+from fl_lightning.executors.executor import Buffers, Executor
+from fl_lightning.executors.network import Weighted
 
 Public = dict[str, Any]
 """What all clients of a step share: the round's facts, `common`, and the server's states, `shared`."""

@@ -9,9 +9,11 @@ from torch.optim import Optimizer
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.oracle import PLAIN, Oracle, Pass, Question, objective
+from fl_lightning.core.randomness import drawing_from
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit, Weighted, apart, drawing_from
+from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
+from fl_lightning.executors.network import Weighted, apart
 from fl_lightning.optim import GradientTransform, Transform
 
 

@@ -12,10 +12,12 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import send
+from fl_lightning.core.randomness import drawing_from
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit, apart, drawing_from
+from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
 from fl_lightning.executors.local_step import LocalStep, Public, weight_decay
+from fl_lightning.executors.network import apart
 
 
 class Stacked(Executor):

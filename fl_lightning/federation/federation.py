@@ -15,7 +15,7 @@ from fl_lightning.agreement import agree
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.cost import cost
 from fl_lightning.core.device import now
-from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.randomness import derived_seed, drawing_from
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.core.term import Term, begin
 from fl_lightning.core.vector import Layout
@@ -23,7 +23,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.distributed.heartbeat import meet
 from fl_lightning.errors import Diverged, ModelError, RankLost, TermError, first_sentence
 from fl_lightning.executors import Executor, Sequential
-from fl_lightning.executors.executor import TaskLoss, drawing_from
+from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.aggregation import Tally
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import OnDivergence, client_diverged, server_diverged

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.algorithm import Cohort
 from fl_lightning.core.device import send
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import States, begin
 from fl_lightning.core.term_checks import check_alike
+from fl_lightning.core.weighting import Cohort
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Outcome, Visit
 from fl_lightning.federation.aggregation import Tally

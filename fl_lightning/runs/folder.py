@@ -17,7 +17,7 @@ import yaml
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from fl_lightning.distributed.resources import is_first_rank
+from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.cli.argv import last_value, normalised
 from fl_lightning.cli.options import refuse_changes
 from fl_lightning.runs.run import Scalars, scalars
