@@ -30,8 +30,9 @@ from lightning.fabric import Fabric
 
 from fl_lightning import ClientData, Dataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.cli.converters import bytes_of
 from fl_lightning.data import schemes
-from fl_lightning.federation.disk_budget import bytes_of, readable
+from fl_lightning.federation.disk_budget import readable
 from fl_lightning.federation.sampling import FixedSize
 from fl_lightning.models import lenet, mlp
 

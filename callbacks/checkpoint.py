@@ -11,9 +11,9 @@ from zipfile import ZipFile
 
 import torch
 
-from fl_lightning.cli.options import refuse_changes
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.runs.folder import saved_rounds
+from fl_lightning.runs.resume import refuse_changes
 
 
 class Checkpoint:

@@ -11,9 +11,9 @@ from torch import Tensor
 from fl_lightning.core.prediction import Own
 from fl_lightning.data import Dataset, Partition, aligned
 from fl_lightning.errors import Diverged, TermError
+from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.fine_tuning import Adaptation
-from fl_lightning.finite import all_below
 
 
 class Personalisation:

@@ -17,12 +17,13 @@ from torch.optim import SGD
 
 from fl_lightning.algorithms import modifiers as add_ons
 from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
+from fl_lightning.callbacks.checked import Named
 from fl_lightning.cli import parser as cli
-from fl_lightning.cli.argv import given
+from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.build import algorithm_of, data_of, model_of, partition_of
 from fl_lightning.cli.choices import parts
-from fl_lightning.cli.config_files import flat
-from fl_lightning.cli.error_messages import Named, in_one_sentence
+from fl_lightning.cli.converters import bytes_of
+from fl_lightning.cli.error_messages import fail, in_one_sentence
 from fl_lightning.cli.options import Options
 from fl_lightning.cli.summary import summary
 from fl_lightning.cli.unused_options import idle_notes, refuse_idle_coefficients, refuse_idle_options
@@ -44,12 +45,12 @@ from fl_lightning.distributed.signals import (
 from fl_lightning.distributed.staged_loading import load_in_turns
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
-from fl_lightning.federation.disk_budget import Budget, bytes_of
+from fl_lightning.federation.disk_budget import Budget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import FixedSize, participation
+from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, plain
 from fl_lightning.runs.metrics_csv import MetricsTable
-from fl_lightning.sentences import fail
 from fl_lightning.terms import Clip
 
 Source = Callable[..., tuple[Dataset, Dataset]]
@@ -97,7 +98,7 @@ class Experiment:
         told: dict[str, Any] = {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
         groups: list[type] = [Options, Arithmetic if told else Launch]
         self._default_of = {name: part.default for name, part in offered.items()}
-        values, self.chosen = cli.parse(groups, offered, RunFolder.arguments(argv), doc or "", **defaults | told)
+        values, self.chosen = cli.parse(groups, offered, with_resumed_options(argv), doc or "", **defaults | told)
         self._given = given(argv)
         with in_one_sentence():
             self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})

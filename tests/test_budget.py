@@ -12,7 +12,8 @@ import pytest
 from problems import federation
 
 from fl_lightning import algorithms
-from fl_lightning.federation.disk_budget import BLOCK, Budget, bytes_of, free_space, readable
+from fl_lightning.cli.converters import bytes_of
+from fl_lightning.federation.disk_budget import BLOCK, Budget, free_space, readable
 from fl_lightning.federation.sampling import FixedSize
 
 ROW = 4 * 55_210

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fl_lightning.cli.config_files import flat, load, read_files
+from fl_lightning.cli.config_files import read_files
+from fl_lightning.runs.config_yaml import flat, load
 
 
 def refusal(capsys: pytest.CaptureFixture[str], file: Path, text: str) -> str:

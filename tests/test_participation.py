@@ -8,7 +8,8 @@ from itertools import combinations, permutations
 import pytest
 import torch
 
-from fl_lightning.federation.sampling import Bernoulli, FixedSize, Participation, Weighted, largest_cohort, share_out
+from fl_lightning.federation.local_training import share_out
+from fl_lightning.federation.sampling import Bernoulli, FixedSize, Participation, Weighted, largest_cohort
 
 SIZES = torch.arange(1.0, 51.0)
 

@@ -19,9 +19,9 @@ from fl_lightning import Algorithm, Dataset
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli import config_files as configuration
 from fl_lightning.cli import parser as cli
-from fl_lightning.cli.config_files import flat
 from fl_lightning.cli.converters import convert
 from fl_lightning.experiment import Experiment
+from fl_lightning.runs.config_yaml import flat
 
 ROOT = Path(__file__).resolve().parents[1]
 PRESETS = ROOT / "recipes/presets"

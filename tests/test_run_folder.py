@@ -7,9 +7,9 @@ import lives
 import pytest
 from refusals import experiment, sentence
 
-from fl_lightning.cli.options import refuse_changes
 from fl_lightning.runs import folder as run_folder
 from fl_lightning.runs.folder import RunFolder, _git_commit
+from fl_lightning.runs.resume import refuse_changes
 
 
 def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_path: Path) -> None:

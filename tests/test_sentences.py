@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.rank_zero import _get_rank, rank_zero_only
 
-from fl_lightning import sentences
+from fl_lightning.cli import error_messages
 from fl_lightning.cli.error_messages import in_one_sentence
 from fl_lightning.errors import TermError, first_sentence
 
@@ -31,7 +31,7 @@ def test_of_several_ranks_the_first_speaks_before_there_is_a_fabric(
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(rank_zero_only, "rank", _get_rank() or 0)  # as Lightning does when it is imported
         with pytest.raises(SystemExit):
-            sentences.fail("it does not fit")
+            error_messages.fail("it does not fit")
     assert capsys.readouterr().err == "error: it does not fit\n"
 
 
@@ -42,7 +42,7 @@ def test_of_several_ranks_the_first_speaks_before_there_is_a_fabric(
 def test_what_is_wrong_with_a_machine_is_said_by_its_own_rank(
     error: Exception, speaks: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sentences, "is_first_rank", lambda: False)
+    monkeypatch.setattr(error_messages, "is_first_rank", lambda: False)
     with pytest.raises(SystemExit), in_one_sentence():
         raise error
     assert ("error: " in capsys.readouterr().err) == speaks

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
+
+from fl_lightning.runs.folder import RunFolder
 
 
 def given(argv: Sequence[str]) -> set[str]:
@@ -33,3 +36,13 @@ def normalised(argv: Sequence[str]) -> list[str]:
         name.replace("_", "-") + equals + value if name.startswith("--") else name + equals + value
         for name, equals, value in parted
     ]
+
+
+def with_resumed_options(argv: Sequence[str]) -> list[str]:
+    """`argv`; a resumed run takes its options from its folder, before the flags."""
+    flags = normalised(argv)
+    peek = last_value(flags, "--run-dir")
+    resumed = last_value(flags, "--resume", alone="true")
+    if peek and (resumed or "").lower() == "true" and (config := RunFolder(Path(peek)).config).is_file():
+        return ["--config", str(config), *argv]
+    return list(argv)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from fl_lightning.cli.error_messages import fail
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figure import curves
 from fl_lightning.report.score import BEST, LAST, TAIL
 from fl_lightning.report.table import Table, across_table, scores_table
 from fl_lightning.runs.run import found
-from fl_lightning.sentences import fail
 
 SCORES = {"last": LAST, "best": BEST, "tail": TAIL}
 FORMATS = {"markdown": Table.with_caption, "latex": Table.latex}

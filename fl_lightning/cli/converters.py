@@ -1,5 +1,6 @@
 """What a type annotation means on a command line and in a YAML file."""
 
+import re
 import types
 from difflib import get_close_matches
 from inspect import Parameter
@@ -80,3 +81,16 @@ def nearest(word: str, known: Any) -> str:
     names = list(map(str, known))
     close = get_close_matches(word, names, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else f"; there are: {', '.join(names)}"
+
+
+def bytes_of(size: str) -> int:
+    """The bytes of a size such as 512MiB, 4GiB or 2.5GB.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", size.strip().lower())
+    if not found or float(found[1]) <= 0:
+        raise ValueError(f"state_memory is a size such as 512MiB, 4GiB or 2.5GB, not {size!r}")
+    number, prefix, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** (1 + "kmgt".index(prefix)))

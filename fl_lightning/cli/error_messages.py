@@ -1,22 +1,20 @@
 """How a run that fails is told: in one sentence that says what to do, with a traceback only for our own mistakes."""
 
 import os
+import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EEXIST, ENOSPC, ENOTDIR, EPERM, EPIPE, EROFS
-from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
-from textwrap import shorten
 from traceback import FrameSummary, extract_tb
-from typing import Any
+from typing import NoReturn
 
 import torch
 
 from fl_lightning import callbacks
+from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import Diverged, ModelError, RankLost, TermError, first_sentence
-from fl_lightning.sentences import fail
 
 OURS = Path(__file__).parents[1], Path(callbacks.__file__).parent
 ON_PURPOSE = *OURS, Path(torch.optim.__file__).parent
@@ -100,69 +98,9 @@ def _lies_in(frame: FrameSummary, folders: tuple[Path, ...]) -> bool:
     return any(map(Path(frame.filename).is_relative_to, folders))
 
 
-HOOKS = {
-    "on_fit_start": ("federation",),
-    "on_round_end": ("federation", "metrics"),
-    "on_round_logged": ("federation", "metrics"),
-    "on_fit_end": ("federation",),
-}
-"""The hooks of a callback, and what each is called with, by name."""
-
-OPEN = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
-"""Parameters that take what there is."""
-
-
-class Named:
-    """A callback of the user's: what it raises says which callback and which hook it was.
-
-    Raises:
-        ValueError: If it has no hook, or one that cannot be called.
-    """
-
-    def __init__(self, callback: Any):
-        self._callback = callback
-        hooks = {name: hook for name in HOOKS if callable(hook := getattr(callback, name, None))}
-        if not hooks or isinstance(callback, type):
-            raise ValueError(f"a callback is an object with one of the methods {', '.join(HOOKS)}, not {callback!r}")
-        for name, hook in hooks.items():
-            needed = {
-                p.name for p in signature(hook).parameters.values() if p.default is p.empty and p.kind not in OPEN
-            }
-            if other := sorted(needed.difference(HOOKS[name])):
-                raise ValueError(
-                    f"{type(callback).__name__}.{name} asks for {', '.join(other)}, but is called by name with "
-                    f"{' and '.join(HOOKS[name])}"
-                )
-
-    def __getattr__(self, name: str) -> Any:
-        hook = getattr(self._callback, name)
-        return _blaming(f"{type(self._callback).__name__}.{name}", hook) if callable(hook) else hook
-
-
-def _blaming(where: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        try:
-            returned = function(*args, **kwargs)
-            _check_numbers(kwargs.get("metrics", {}))
-            return returned
-        except Exception as error:
-            error.add_note(f"raised in {where}")
-            raise
-
-    return called
-
-
-def _check_numbers(metrics: dict[str, Any]) -> None:
-    """Let every scalar of a round be a float.
-
-    Raises:
-        ValueError: If one is none, or takes the table's column of rounds.
-    """
-    for tag, value in metrics.items():
-        try:
-            metrics[tag] = float(value)
-        except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"metrics[{tag!r}] is to be one number, not {shorten(repr(value), 80)}") from None
-    if "round" in metrics:
-        raise ValueError("metrics['round'] is the number of the round in metrics.csv: choose another name")
+def fail(sentence: str, alone: bool = False) -> NoReturn:
+    """Leave with one sentence and exit code 2; of several ranks only the first speaks, unless one failed alone."""
+    another_console = os.environ.get("LOCAL_RANK") == "0"  # torchrun's on each machine; SLURM has one for all
+    if alone or is_first_rank() or another_console:
+        print(f"error: {sentence}", file=sys.stderr)
+    raise SystemExit(2)

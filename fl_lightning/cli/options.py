@@ -1,13 +1,11 @@
 """The options that every recipe has."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from fl_lightning.cli.config_files import flat
+from fl_lightning.cli.converters import bytes_of
 from fl_lightning.core.constraints import BelowOne, Count, NonNegative, Positive, Range, Share, Whole, check
-from fl_lightning.federation.disk_budget import bytes_of
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
 
@@ -93,37 +91,3 @@ class Options:
             raise ValueError(f"personalise is numbers of epochs of at least 1, not {min(self.personalise or ())}")
         if self.state_memory is not None:
             bytes_of(self.state_memory)
-
-
-HARMLESS = frozenset(
-    {
-        "rounds",
-        "evaluate_every",
-        "personalise",
-        "finetune_lr",
-        "data_dir",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "state_memory",
-        "on_divergence",
-    }
-)
-"""Options that may change between a run and its resumption: they do not change what a finite round computes."""
-
-ROUNDING = frozenset({"executor", "width", "compile"})
-"""Options that change its last bits alone, which only a deterministic run must keep."""
-
-
-def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Compare the options of a run, as YAML holds them, with those of its resumption.
-
-    Raises:
-        ValueError: If others than the harmless ones differ, naming them.
-    """
-    before, now = flat(before), flat(now)
-    before.setdefault("precision", now.get("precision"))  # of runs that did not write it their checkpoints tell it
-    free = HARMLESS if now.get("deterministic") else HARMLESS | ROUNDING
-    changed = [k for k in sorted({*before, *now} - free) if before.get(k) != now.get(k)]
-    if changed:
-        which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)
-        raise ValueError(f"a resumed run keeps its options, but {which}: leave these flags away, or start another run")

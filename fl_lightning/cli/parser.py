@@ -22,8 +22,8 @@ from docstring_parser import parse as parse_docstring
 from fl_lightning.cli.argv import last_value, normalised, values_of
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.cli.converters import convert, is_option, metavar, nearest, shown
+from fl_lightning.cli.error_messages import fail
 from fl_lightning.distributed.launcher_env import is_first_rank
-from fl_lightning.sentences import fail
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fl_lightning.executors import Outcome
 from fl_lightning.executors.executor import Buffers
+from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.exact_sum import PlainSum, Sum
-from fl_lightning.finite import all_below
 
 
 @dataclass(frozen=True)

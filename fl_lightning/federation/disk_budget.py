@@ -1,6 +1,5 @@
 """What the states that clients keep will take of disk and memory, and whether there is room for it."""
 
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,16 +94,3 @@ def readable(size: float) -> str:
     while size >= 999.95 and power < len(units) - 1:
         size, power = size / 1000, power + 1
     return f"{size:.1f} {units[power]}" if power else f"{int(size)} bytes"
-
-
-def bytes_of(size: str) -> int:
-    """The bytes of a size such as 512MiB, 4GiB or 2.5GB.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", size.strip().lower())
-    if not found or float(found[1]) <= 0:
-        raise ValueError(f"state_memory is a size such as 512MiB, 4GiB or 2.5GB, not {size!r}")
-    number, prefix, binary = found.groups()
-    return int(float(number) * (1024 if binary else 1000) ** (1 + "kmgt".index(prefix)))

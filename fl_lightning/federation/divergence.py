@@ -1,9 +1,13 @@
 """Training that leaves the finite numbers: what it is called, and what a run does about it."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Literal
 
-from fl_lightning.core.term import Term
+import torch
+from torch import Tensor
+
+from fl_lightning.core.term import States, Term
 from fl_lightning.errors import Diverged
 
 OnDivergence = Literal["stop", "skip-client", "continue"]
@@ -56,3 +60,30 @@ def _name(term: Term) -> str:
 def _listed(clients: Sequence[int]) -> str:
     """The first ones by number."""
     return f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients[:5]))}{', ...' * (len(clients) > 5)}"
+
+
+Finite = Sequence[Mapping[str, bool]]
+"""Which states begin as finite numbers, one dictionary a term."""
+
+
+def all_below(tensor: Tensor, limit: float = inf) -> Tensor:
+    """Whether all numbers are finite and below `limit` in size, 0-dim; one pass over memory."""
+    if not tensor.numel() or tensor.is_complex():
+        return tensor.isfinite().all()
+    least, most = tensor.aminmax()
+    return (least > -limit) & (most < limit)  # false for nan
+
+
+def finite(states: Sequence[States]) -> Finite:
+    """Which states, one dictionary a term, are finite: those that begin otherwise do so on purpose."""
+    return [{name: bool(all_below(state)) for name, state in of_term.items()} for of_term in states]
+
+
+def stay_finite(began: Finite, states: Sequence[States]) -> list[Tensor]:
+    """Whether each state, in the order in which `began` names them, is finite if it was, 0-dim."""
+    every = zip(began, states, strict=True)
+    return [
+        all_below(of_term[name]) if watched else of_term[name].new_ones((), dtype=torch.bool)
+        for names, of_term in every
+        for name, watched in names.items()
+    ]

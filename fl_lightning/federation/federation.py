@@ -11,7 +11,6 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from fl_lightning.agreement import agree
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.cost import cost
 from fl_lightning.core.device import now
@@ -26,13 +25,19 @@ from fl_lightning.executors import Executor, Sequential
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.aggregation import Tally
 from fl_lightning.federation.client_store import open_store
-from fl_lightning.federation.divergence import OnDivergence, client_diverged, server_diverged
+from fl_lightning.federation.divergence import (
+    OnDivergence,
+    all_below,
+    client_diverged,
+    finite,
+    server_diverged,
+    stay_finite,
+)
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
 from fl_lightning.federation.local_training import states_of, train
-from fl_lightning.federation.preflight import check_optimizers, check_setting, trial_message, try_out
+from fl_lightning.federation.preflight import agree, check_optimizers, check_setting, trial_message, try_out
 from fl_lightning.federation.sampling import FixedSize, Participation
 from fl_lightning.federation.server import restore, snapshot
-from fl_lightning.finite import all_below, finite, stay_finite
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""

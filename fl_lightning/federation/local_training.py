@@ -17,9 +17,8 @@ from fl_lightning.core.weighting import Cohort
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Outcome, Visit
 from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.divergence import stay_finite
 from fl_lightning.federation.preflight import single_sample
-from fl_lightning.federation.sampling import share_out
-from fl_lightning.finite import stay_finite
 
 if TYPE_CHECKING:
     from fl_lightning.federation.federation import Federation
@@ -198,3 +197,21 @@ def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:
     rest = iter(positions)
     while group := list(islice(rest, width)):
         yield group
+
+
+def share_out(work: Sequence[int], ranks: int) -> list[list[int]]:
+    """Spread clients over ranks so that ranks finish together: longest first, each to the least loaded rank.
+
+    Args:
+        work: Work of each client of the cohort, e.g. its samples times its epochs.
+        ranks: How many ranks there are.
+
+    Returns:
+        For each rank the positions in `work` that it trains; possibly none.
+    """
+    load, shares = [0] * ranks, [[] for _ in range(ranks)]  # type: tuple[list[int], list[list[int]]]
+    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
+        rank = min(range(ranks), key=lambda r: (load[r], r))
+        shares[rank].append(i)
+        load[rank] += work[i]
+    return shares

@@ -1,6 +1,6 @@
 """Who takes part in a round, and which rank trains whom."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -134,24 +134,6 @@ def largest_cohort(participation: Participation, num_clients: int) -> int:
     """A bound on the size of a cohort; what tells none may draw everyone."""
     largest: Callable[[int], int] = getattr(participation, "largest", int)
     return largest(num_clients)
-
-
-def share_out(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Spread clients over ranks so that ranks finish together: longest first, each to the least loaded rank.
-
-    Args:
-        work: Work of each client of the cohort, e.g. its samples times its epochs.
-        ranks: How many ranks there are.
-
-    Returns:
-        For each rank the positions in `work` that it trains; possibly none.
-    """
-    load, shares = [0] * ranks, [[] for _ in range(ranks)]  # type: tuple[list[int], list[list[int]]]
-    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
-        rank = min(range(ranks), key=lambda r: (load[r], r))
-        shares[rank].append(i)
-        load[rank] += work[i]
-    return shares
 
 
 def _check_fraction(fraction: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fl_lightning.algorithms import modifiers as add_ons
 from fl_lightning.cli.choices import functions
-from fl_lightning.cli.options import ROUNDING
+from fl_lightning.runs.resume import ROUNDING
 from fl_lightning.runs.run import Run
 
 NO_DIFFERENCE = ROUNDING | {"seed", "checkpoint_every", "keep_checkpoints", "state_memory", "deterministic"}

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from statistics import fmean, median, stdev
 
-from fl_lightning.runs.run import Run
-
-TAIL_LENGTH = 10
-"""Evaluations in whose mean the last rounds' ups and downs cancel."""
+from fl_lightning.runs.run import TAIL_LENGTH, Run
 
 
 @dataclass(frozen=True)

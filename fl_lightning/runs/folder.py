@@ -3,7 +3,7 @@
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,11 +18,9 @@ from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning.distributed.launcher_env import is_first_rank
-from fl_lightning.cli.argv import last_value, normalised
-from fl_lightning.cli.options import refuse_changes
-from fl_lightning.runs.run import Scalars, scalars
-from fl_lightning.report.score import TAIL_LENGTH
 from fl_lightning.runs.lock import RunLock
+from fl_lightning.runs.resume import refuse_changes
+from fl_lightning.runs.run import TAIL_LENGTH, Scalars, scalars
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,6 @@ class RunFolder:
     def clients(self) -> Path:
         """What clients keep between rounds."""
         return self.path / "clients"
-
-    @staticmethod
-    def arguments(argv: Sequence[str]) -> list[str]:
-        """`argv`; a resumed run takes its options from its folder, before the flags."""
-        flags = normalised(argv)
-        peek = last_value(flags, "--run-dir")
-        resumed = last_value(flags, "--resume", alone="true")
-        if peek and (resumed or "").lower() == "true" and (config := RunFolder(Path(peek)).config).is_file():
-            return ["--config", str(config), *argv]
-        return list(argv)
 
     @staticmethod
     @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fl_lightning.cli.config_files import flat
+from fl_lightning.runs.config_yaml import flat
 
 Scalars = Mapping[str, Mapping[int, float]]
 """Numbers by tag, as TensorBoard shows it, then by round."""
@@ -88,3 +88,7 @@ def found(paths: Sequence[Path]) -> list[Run]:
             raise ValueError(f"there is no run in {path}: name the folder of a run, or one under which runs lie")
         folders |= {folder.resolve(): folder for folder in here}
     return [Run.read(folder) for folder in folders.values()]
+
+
+TAIL_LENGTH = 10
+"""Evaluations in whose mean the last rounds' ups and downs cancel."""

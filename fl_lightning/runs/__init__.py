@@ -1,0 +1,1 @@
+"""What a run folder holds, written and read: options, lock, metrics, resuming. Imports `errors` and `distributed`."""
