@@ -22,7 +22,7 @@ from ways import executor_of
 from fl_lightning import ClientData, Dataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.data import CropFlip, schemes
-from fl_lightning.federation.sampling import FixedSize
+from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.models import lenet, mlp, resnet18_gn
 from fl_lightning.terms import Clip
 
@@ -69,7 +69,7 @@ def federation(
     if like_fl_simulator:
         x = torch.randint(0, 256, (clients * samples, 3, 32, 32), dtype=torch.uint8)
         data = Dataset(x, torch.arange(len(x)) % 10, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
-        chosen = chosen.and_then(Clip(10.0), local=partial(SGD, lr=0.1, weight_decay=1e-3, fused=True))
+        chosen = chosen.with_outer_terms(Clip(10.0), local=partial(SGD, lr=0.1, weight_decay=1e-3, fused=True))
     else:
         x = torch.randn(clients * samples, 3, 32, 32)
         data = Dataset(x, torch.arange(len(x)) % 10, tuple("0123456789"))
@@ -82,7 +82,7 @@ def federation(
         shuffle=like_fl_simulator,
         augment=CropFlip(padding=4) if like_fl_simulator else None,
     )
-    share, executor = FixedSize((cohort or clients) / clients), executor_of(way, batch)
+    share, executor = UniformSampling((cohort or clients) / clients), executor_of(way, batch)
     return Federation(fabric, MODELS[model](), chosen, split, rounds=10**6, participation=share, executor=executor)
 
 

@@ -18,15 +18,15 @@ from lightning.fabric import Fabric
 from fl_lightning import Federation
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.executors import Outcome
-from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.exact_sum import ExactSum
 
 CLIENTS = 10
 
 
-def tally_of(run: Federation) -> Tally:
+def tally_of(run: Federation) -> RoundSums:
     """An empty tally of a round."""
-    return Tally(run.first, run.message, run.buffers, CLIENTS, run.sums)
+    return RoundSums(run.first, run.message, run.buffers, CLIENTS, run.sums)
 
 
 def milliseconds(run: Federation) -> float:

@@ -25,7 +25,7 @@ from typing import Any
 from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
-from fl_lightning.executors import Sequential
+from fl_lightning.executors import SequentialExecutor
 from fl_lightning.federation.row_files import RowFiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import lives
 
 STAGES: dict[str, tuple[Any, str]] = {
-    "training": (Sequential, "_visit"),
+    "training": (SequentialExecutor, "_visit"),
     "the store's writes": (RowFiles, "write"),
     "the checkpoint's writes": (Checkpoint, "_save"),
     "the all-reduce": (Fabric, "all_reduce"),

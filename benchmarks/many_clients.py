@@ -30,10 +30,10 @@ from lightning.fabric import Fabric
 
 from fl_lightning import ClientData, Dataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli.converters import bytes_of
+from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.data import schemes
-from fl_lightning.federation.disk_budget import readable
-from fl_lightning.federation.sampling import FixedSize
+from fl_lightning.federation.disk_budget import human_bytes
+from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.models import lenet, mlp
 
 COHORT, SAMPLES, POOL = 10, 10, 10_000
@@ -77,9 +77,9 @@ def measure(algorithm: str, clients: int, rounds: int, memory: str | None, folde
         ALGORITHMS[algorithm](),
         data,
         rounds=rounds + 5,
-        participation=FixedSize(COHORT / clients),
+        participation=UniformSampling(COHORT / clients),
         state_dir=folder / "clients",
-        state_memory=memory and bytes_of(memory),
+        state_memory=memory and parse_bytes(memory),
     )
     for _ in range(5):
         federation.train_round()
@@ -138,7 +138,9 @@ def main() -> None:
             if done.returncode:
                 raise SystemExit(done.stderr)
             told[point].append(json.loads(done.stdout))
-    print(f"rows: at most {readable(bytes_of(options.state_memory))} resident; medians of {options.passes} passes")
+    print(
+        f"rows: at most {human_bytes(parse_bytes(options.state_memory))} resident; medians of {options.passes} passes"
+    )
     print(f"{'algorithm':10}{'clients':>10}" + "".join(f"{name:>10}" for name in told[points[0]][0]))
     for (algorithm, clients), each in told.items():
         numbers = "".join(f"{median(one[name] for one in each):10.1f}" for name in each[0])

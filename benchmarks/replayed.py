@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fl_lightning import Algorithm, Stacked
+from fl_lightning import Algorithm, StackedExecutor
 from fl_lightning.executors.local_step import LocalStep, weight_decay
 
 
-class Replayed(Stacked):
+class Replayed(StackedExecutor):
     """Local steps of plain SGD as one CUDA graph, captured at the first group of each size, replayed for every step.
 
     Arguments and results lie in tensors that stay where they are; a visit is copied in, its steps are replayed, and the

@@ -26,21 +26,21 @@ from fl_lightning.data import ClientData
 from fl_lightning.data.client_data import Batches
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.executors import sequential
-from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.federation import Federation
 
 PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("data", ClientData, ("visit",)),
     ("data", Batches, ("__getitem__",)),
-    ("gradient", oracle.Pass, ("__init__",)),
+    ("gradient", oracle.ForwardPass, ("__init__",)),
     ("gradient", sequential, ("objective",)),
     ("gradient", torch.autograd, ("grad",)),
     ("optimizer", torch.optim.SGD, ("step",)),
     ("terms", Algorithm, ("start", "gradient", "report")),
     ("state rows", ClientStore, ("prefetch", "read", "write", "settle", "commit")),
-    ("sums", Tally, ("add", "verdict")),
-    ("all-reduce", Federation, ("add_up",)),
+    ("sums", RoundSums, ("add", "verdict")),
+    ("all-reduce", Federation, ("all_reduce_sum",)),
     ("server", Federation, ("_move",)),
     ("evaluation", Federation, ("evaluate",)),
 ]

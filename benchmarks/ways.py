@@ -22,7 +22,7 @@ import torch
 from replayed import Replayed
 from unfolding import Unfolding
 
-from fl_lightning import Fastest, Sequential, Stacked
+from fl_lightning import AutotunedExecutor, SequentialExecutor, StackedExecutor
 from fl_lightning.executors import Executor
 
 NAME = re.compile(r"(sequential|stacked|fastest|branches)(\d*)((-(compile|trees|graph|unfold|tf32|fp32|autotune))*)")
@@ -35,16 +35,16 @@ def executor_of(way: str, batch: int) -> Callable[..., Executor]:
         raise SystemExit(f"{way!r} is no way to train clients: see benchmarks/ways.py")
     together, how = name[1], name[3].split("-")
     width = 1 if together == "sequential" else int(name[2] or 10)
-    make: Callable[..., Executor] = Sequential
+    make: Callable[..., Executor] = SequentialExecutor
     if together == "branches" or "graph" in how:
         kernels = "compiled" if "compile" in how else "eager"
         make = partial(Replayed, width=width, compiled=batch, branches=together == "branches", kernels=kernels)
     elif together != "sequential" or "compile" in how:
         mode = "reduce-overhead" if "trees" in how else "default"
-        make = partial(Stacked, width=width, compiled=batch if "compile" in how else 0, mode=mode)
+        make = partial(StackedExecutor, width=width, compiled=batch if "compile" in how else 0, mode=mode)
     if together == "fastest":
-        one = partial(make, width=1) if "compile" in how else Sequential
-        make = partial(Fastest, candidates=[one, make])
+        one = partial(make, width=1) if "compile" in how else SequentialExecutor
+        make = partial(AutotunedExecutor, candidates=[one, make])
     return partial(_unfolding, make) if "unfold" in how else make
 
 

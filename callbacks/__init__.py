@@ -6,8 +6,8 @@
 
 from fl_lightning.callbacks.checkpoint import Checkpoint
 from fl_lightning.callbacks.evaluation import Evaluation
-from fl_lightning.callbacks.personalization import Personalisation
-from fl_lightning.callbacks.progress import ProgressLine
-from fl_lightning.callbacks.tensorboard import TensorBoardPages, partition_heat_map
+from fl_lightning.callbacks.personalization import Personalization
+from fl_lightning.callbacks.progress import ProgressBar
+from fl_lightning.callbacks.tensorboard import TensorBoardSummary, partition_heat_map
 
-__all__ = ["Checkpoint", "Evaluation", "Personalisation", "ProgressLine", "TensorBoardPages", "partition_heat_map"]
+__all__ = ["Checkpoint", "Evaluation", "Personalization", "ProgressBar", "TensorBoardSummary", "partition_heat_map"]

@@ -13,7 +13,7 @@ import torch
 
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.runs.folder import saved_rounds
-from fl_lightning.runs.resume import refuse_changes
+from fl_lightning.runs.resume import check_changes
 
 
 class Checkpoint:
@@ -62,7 +62,7 @@ class Checkpoint:
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save, when it is time."""
-        if federation.round % self.every == 0 or federation.round == federation.rounds or federation.stopping:
+        if federation.round % self.every == 0 or federation.round == federation.rounds or federation.should_stop:
             self._save(federation, metrics)
 
     def on_fit_end(self, federation: Federation) -> None:
@@ -117,7 +117,7 @@ class Checkpoint:
         if damaged:
             fabric.print(f"{' and '.join(damaged)}: going on from {names[-1]}")
         state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
-        refuse_changes(state["options"], self.options)
+        check_changes(state["options"], self.options)
         federation.load_state_dict(state)
         for name, kept in state.get("callbacks", {}).items():
             if name not in self.callbacks:

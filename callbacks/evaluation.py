@@ -40,5 +40,5 @@ class Evaluation:
                 out, y = module(self.test.inputs(batches[k])).float(), self.test.y[batches[k]]
                 right = ((out.argmax(1) == y) & ~out.isnan().any(1)).sum()  # or no number at all would be a class
                 scores[k] = torch.stack([right.double(), self.loss(out, y).double() * len(y)])
-        federation.add_up(scores)
+        federation.all_reduce_sum(scores)
         metrics["test/accuracy"], metrics["test/loss"] = (scores.sum(0) / len(self.test)).tolist()

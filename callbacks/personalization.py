@@ -8,15 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fl_lightning.core.prediction import Own
+from fl_lightning.core.prediction import PersonalModel
 from fl_lightning.data import Dataset, Partition, aligned
-from fl_lightning.errors import Diverged, TermError
+from fl_lightning.errors import DivergenceError, TermError
 from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.federation.fine_tuning import Adaptation
+from fl_lightning.federation.fine_tuning import FineTuning
 
 
-class Personalisation:
+class Personalization:
     """After the last round, lets every client fine-tune the global model and scores all of these models.
 
     A client's test set holds test samples in the proportions of its own classes (FedSOL's aligned test set). Logs
@@ -56,24 +56,24 @@ class Personalisation:
         """Score on all ranks; nothing comes of it where one of them is asked to stop before it is done.
 
         Raises:
-            Diverged: If a client's own model is not finite; where clients may be skipped its scores are nan.
+            DivergenceError: If a client's own model is not finite; where clients may be skipped its scores are nan.
         """
-        if federation.stopping:
+        if federation.should_stop:
             return {}
         fabric, clients = federation.fabric, federation.clients
         epochs = ", ".join(map(str, self.epochs[1:]))
         fabric.print(f"{clients.num_clients:,} clients fine-tune for {epochs} epochs, to be scored on data like theirs")
-        adaptation = Adaptation(federation, self.lr)
+        adaptation = FineTuning(federation, self.lr)
         tests = aligned(self.test.y.cpu(), clients.class_counts, self.samples, federation.seed)
         scores = self._scores(adaptation, tests)
-        federation.add_up(scores)
+        federation.all_reduce_sum(scores)
         scores, votes = scores[:-1], scores[-1]
         if votes.any():
-            federation.stopping = True
+            federation.should_stop = True
             return {}
         if scores.isnan().any() and federation.on_divergence == "stop":
             lost = ", ".join(map(str, scores.isnan().any(1).nonzero().flatten().tolist()[:5]))
-            raise Diverged(
+            raise DivergenceError(
                 f"the fine-tuning of clients {lost} is not finite (learning rate {adaptation.lr:.3g}): lower it, by "
                 "--finetune-lr; the rounds are done and saved"
             )
@@ -81,7 +81,7 @@ class Personalisation:
             self._write(scores.tolist(), tests.sizes.tolist())
         return self._metrics(scores)
 
-    def _scores(self, adaptation: Adaptation, tests: Partition) -> Tensor:
+    def _scores(self, adaptation: FineTuning, tests: Partition) -> Tensor:
         """A row for each client, of which those of other ranks are 0; the last one is 1 if this rank shall stop."""
         federation, fabric = adaptation.federation, adaptation.federation.fabric
         block = adaptation.executor.width if federation.deterministic else 1  # who trains at once: not by the ranks
@@ -94,7 +94,7 @@ class Personalisation:
                 own = adaptation.own(client, w, buffers)
                 finite = bool(all_below(w))
                 scores[client, column] = self._accuracy(own, federation, tests[client]) if finite else nan
-                if federation.asked_to_stop:
+                if federation.stop_requested:
                     scores[-1] = 1
                     return scores
         return scores
@@ -107,7 +107,7 @@ class Personalisation:
             metrics[f"personal/spread_{e}"] = float(finite.std(correction=0))
         return metrics
 
-    def _accuracy(self, own: Own, federation: Federation, index: Tensor) -> float:
+    def _accuracy(self, own: PersonalModel, federation: Federation, index: Tensor) -> float:
         index, right = index.to(self.test.y.device), 0
         with torch.inference_mode():
             scores = federation.algorithm.predict(own)

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from fl_lightning.federation.federation import Federation, Metrics
 
 
-class ProgressLine:
+class ProgressBar:
     """Shows round, accuracy, loss, rounds a second and the time left: one live line, or plain lines without a terminal.
 
     Args:

@@ -21,7 +21,7 @@ SHOWN_CLIENTS = 1000
 """About as many as the picture has columns of pixels."""
 
 
-class TensorBoardPages:
+class TensorBoardSummary:
     """Fills the HPARAMS tab and shows which client holds how much of which class, in the IMAGES tab.
 
     Args:

@@ -7,32 +7,32 @@ from fl_lightning.core.term import Term, initial, received, scalar, zeros
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.core.weighting import Cohort, by_size, uniform
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
-from fl_lightning.errors import Diverged, ModelError, RankLost, TermError
-from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
+from fl_lightning.errors import DivergenceError, ModelError, RankLostError, TermError
+from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sampling import Bernoulli, FixedSize, Weighted
+from fl_lightning.federation.sampling import BernoulliSampling, UniformSampling, Weighted
 
 __all__ = [
     "Algorithm",
-    "Bernoulli",
+    "AutotunedExecutor",
+    "BernoulliSampling",
     "ClientData",
     "Cohort",
     "CropFlip",
     "Dataset",
     "Decay",
-    "Diverged",
+    "DivergenceError",
     "Executor",
-    "Fastest",
     "Federation",
-    "FixedSize",
     "Layout",
     "ModelError",
     "Partition",
-    "RankLost",
-    "Sequential",
-    "Stacked",
+    "RankLostError",
+    "SequentialExecutor",
+    "StackedExecutor",
     "Term",
     "TermError",
+    "UniformSampling",
     "Weighted",
     "algorithms",
     "by_size",

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from fl_lightning.cli.compare import compare
-from fl_lightning.cli.list_algorithms import overview
+from fl_lightning.cli.list_algorithms import list_algorithms
 
 USAGE = """\
 fl-lightning list                 the algorithms, and what each sends, keeps and computes
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if command == "compare":
         compare(rest)
     elif command == "list" and not rest:
-        overview().show()
+        list_algorithms().show()
     else:
         print(USAGE)
         raise SystemExit(0 if command in ("", "-h", "--help") else 2)

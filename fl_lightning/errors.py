@@ -11,11 +11,11 @@ class ModelError(Exception):
     """The model, not a term, cannot be evaluated in the way that was asked for."""
 
 
-class Diverged(Exception):
+class DivergenceError(Exception):
     """A client's training or the model left the finite numbers; the last checkpoint is as it was."""
 
 
-class RankLost(Exception):
+class RankLostError(Exception):
     """Another rank ended in the middle of a round."""
 
 

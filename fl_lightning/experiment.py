@@ -15,18 +15,18 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning.algorithms import modifiers as add_ons
-from fl_lightning.callbacks import Checkpoint, Evaluation, Personalisation, ProgressLine, TensorBoardPages
+from fl_lightning.algorithms import modifiers as modifiers
+from fl_lightning.callbacks import Checkpoint, Evaluation, Personalization, ProgressBar, TensorBoardSummary
 from fl_lightning.callbacks.checked import Named
-from fl_lightning.cli import parser as cli
+from fl_lightning.cli import parser as parser
 from fl_lightning.cli.argv import given, with_resumed_options
-from fl_lightning.cli.build import algorithm_of, data_of, model_of, partition_of
+from fl_lightning.cli.build import build_algorithm, build_data, build_model, build_partition
 from fl_lightning.cli.choices import parts
-from fl_lightning.cli.converters import bytes_of
-from fl_lightning.cli.error_messages import fail, in_one_sentence
+from fl_lightning.cli.converters import parse_bytes
+from fl_lightning.cli.error_messages import exit_with_message, fail
 from fl_lightning.cli.options import Options
 from fl_lightning.cli.summary import summary
-from fl_lightning.cli.unused_options import idle_notes, refuse_idle_coefficients, refuse_idle_options
+from fl_lightning.cli.unused_options import check_unused_coefficients, check_unused_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
@@ -35,22 +35,22 @@ from fl_lightning.distributed.launch import Arithmetic, Launch, launched
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import (
-    STOPPED,
-    ending_on_ctrl_c,
-    ending_with_the_launcher,
-    ending_without_the_others,
-    heeding_signals,
+    EXIT_PREEMPTED,
+    exit_on_ctrl_c,
+    exit_with_launcher,
+    exit_without_nccl_teardown,
     leave,
+    stop_on_signals,
 )
-from fl_lightning.distributed.staged_loading import load_in_turns
+from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
-from fl_lightning.executors import Executor, Fastest, Sequential, Stacked
-from fl_lightning.federation.disk_budget import Budget
+from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
+from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sampling import FixedSize, participation
+from fl_lightning.federation.sampling import UniformSampling, participation
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, plain
-from fl_lightning.runs.metrics_csv import MetricsTable
+from fl_lightning.runs.metrics_csv import MetricsCSV
 from fl_lightning.terms import Clip
 
 Source = Callable[..., tuple[Dataset, Dataset]]
@@ -98,9 +98,9 @@ class Experiment:
         told: dict[str, Any] = {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
         groups: list[type] = [Options, Arithmetic if told else Launch]
         self._default_of = {name: part.default for name, part in offered.items()}
-        values, self.chosen = cli.parse(groups, offered, with_resumed_options(argv), doc or "", **defaults | told)
+        values, self.chosen = parser.parse(groups, offered, with_resumed_options(argv), doc or "", **defaults | told)
         self._given = given(argv)
-        with in_one_sentence():
+        with exit_with_message():
             self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})
             if "LT_PRECISION" in os.environ and told:  # a flag goes over files
                 self._launch = replace(self._launch, **told)
@@ -109,13 +109,13 @@ class Experiment:
                     f"fabric run takes the precision itself: add --precision {self._launch.precision} to it"
                 )
             self.options = Options(**values)
-            refuse_idle_options(self._given, self.options, self.chosen)
+            check_unused_options(self._given, self.options, self.chosen)
         self.callbacks = callbacks
 
     @property
     def method(self) -> str:
         """The algorithm and what was added to it, as `scaffold+lesam`."""
-        added = [self.chosen[part].name for part in add_ons.PARTS if self.chosen[part].name != self._default_of[part]]
+        added = [self.chosen[part].name for part in modifiers.PARTS if self.chosen[part].name != self._default_of[part]]
         return "+".join([self.chosen["algorithm"].function.__name__, *added])
 
     def resolved(self) -> dict[str, Any]:
@@ -128,12 +128,12 @@ class Experiment:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
         o = self.options
         with (
-            ending_without_the_others(),
-            in_one_sentence(),
+            exit_without_nccl_teardown(),
+            exit_with_message(),
             deterministic_algorithms(o.deterministic),
             RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder,
-            ending_on_ctrl_c(folder.interrupted),
-            ending_with_the_launcher(),
+            exit_on_ctrl_c(folder.interrupted),
+            exit_with_launcher(),
         ):
             loggers: list[Any] = []
             callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
@@ -143,19 +143,19 @@ class Experiment:
 
     def _run(self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
         o = self.options
-        train, test, partition, model, algorithm = load_in_turns(fabric, self.parts)
+        train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
         try:
             federation = self.federation(fabric, train, partition, model, algorithm, folder.clients)
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
-        options, progress, named = plain(self.resolved()), ProgressLine(), [*map(Named, self.callbacks)]
+        options, progress, named = plain(self.resolved()), ProgressBar(), [*map(Named, self.callbacks)]
         checkpoint = Checkpoint(folder.path, o.checkpoint_every, o.keep_checkpoints, options, self.callbacks)
         test = test.to(fabric.device)
         if o.resume:
             checkpoint.resume(federation)
-        for note in idle_notes(self._given, o, self.chosen, federation.executor.width):
+        for note in unused_option_notes(self._given, o, self.chosen, federation.executor.width):
             fabric.print(note)
-        Budget.of(federation, o.keep_checkpoints).refuse_small_disk()
+        DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
@@ -168,19 +168,19 @@ class Experiment:
             fabric.print(f"nothing is left to train: the run has had its {done} rounds; add --rounds with more")
         again = done + 1 if done else 0  # whatever an earlier attempt logged from here on counts no more
         events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=again)
-        loggers += [events, MetricsTable(folder.metrics, after=done)]
-        pages = TensorBoardPages(flat(self.resolved()), partition, train.y, train.classes)
+        loggers += [events, MetricsCSV(folder.metrics, after=done)]
+        pages = TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes)
         scores = Evaluation(test, o.evaluate_every)
         callbacks += [pages, scores, progress, *named, checkpoint]  # which saves what the others keep
         if o.personalise:
-            callbacks.append(Personalisation(test, o.personalise, folder.path / "personal.csv", o.finetune_lr))
-        with heeding_signals(federation.ask_to_stop) as signals:
+            callbacks.append(Personalization(test, o.personalise, folder.path / "personal.csv", o.finetune_lr))
+        with stop_on_signals(federation.request_stop) as signals:
             try:
                 federation.fit()
             finally:
                 progress.stop()
                 events.finalize("")
-        if federation.round < federation.rounds or (o.personalise and federation.stopping):
+        if federation.round < federation.rounds or (o.personalise and federation.should_stop):
             self._leave(federation, folder, signals)
         if fabric.is_global_zero:
             print(folder.results(sent=federation.cost.uplink > 0))
@@ -193,13 +193,13 @@ class Experiment:
             f"go on with --run-dir {folder.path} --resume"
         )
         fabric.barrier()  # the first rank has written everything
-        leave(STOPPED)
+        leave(EXIT_PREEMPTED)
 
     def fabric(self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None) -> Fabric:
         """A launched Fabric, as the command line has it, or as `before` a resumption where that leaves it open."""
         keep_freed_memory()
         o, own = self.options, {"loggers": loggers, "callbacks": callbacks}
-        visits = FixedSize(o.participation).largest(o.clients)
+        visits = UniformSampling(o.participation).largest(o.clients)
         if o.executor == "stacked":
             visits //= o.width  # on more ranks no group would be full
         try:
@@ -214,36 +214,36 @@ class Experiment:
 
     def load(self) -> tuple[Dataset, Dataset]:
         """The training and the test set of the chosen source."""
-        return data_of(self.chosen["data"], self.options.data_dir)
+        return build_data(self.chosen["data"], self.options.data_dir)
 
     def split(self, train: Dataset) -> Partition:
         """The training set over the clients, by the chosen scheme."""
         o, source = self.options, self.chosen["data"].name
-        return partition_of(self.chosen["partition"], train, source, o.clients, o.seed)
+        return build_partition(self.chosen["partition"], train, source, o.clients, o.seed)
 
     def model(self, train: Dataset) -> nn.Module:
         """The chosen model, for samples of this data set, with weights drawn from the run's seed."""
-        return model_of(self.chosen["model"], train, self.options.seed)
+        return build_model(self.chosen["model"], train, self.options.seed)
 
     def algorithm(self) -> Algorithm:
         """The chosen algorithm, with the clipping of the options and, unless it brings its own, their local SGD."""
-        o, chosen = self.options, algorithm_of(self.chosen)
-        refuse_idle_coefficients(self._given, self.chosen, algorithm_of)
+        o, chosen = self.options, build_algorithm(self.chosen)
+        check_unused_coefficients(self._given, self.chosen, build_algorithm)
         clip = [] if o.clip is None else [Clip(o.clip)]
         # fused: one pass over the weights for decay, momentum and step
         sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
-        return chosen.and_then(*clip, local=sgd if chosen.local is Algorithm().local else None)
+        return chosen.with_outer_terms(*clip, local=sgd if chosen.local is Algorithm().local else None)
 
     def executor(self, device: torch.device) -> Callable[..., Executor]:
         """How clients train on this device."""
         o = self.options
-        together = partial(Stacked, compiled=o.batch_size if o.compile else 0)
+        together = partial(StackedExecutor, compiled=o.batch_size if o.compile else 0)
         makers: dict[str, Callable[..., Executor]] = {
-            "sequential": partial(together, width=1) if o.compile else Sequential,
+            "sequential": partial(together, width=1) if o.compile else SequentialExecutor,
             "stacked": partial(together, width=o.width),
         }
         measured = device.type == "cuda" and not o.deterministic  # a CPU does not wait for Python
-        makers["auto"] = partial(Fastest, candidates=[*makers.values()]) if measured else makers["sequential"]
+        makers["auto"] = partial(AutotunedExecutor, candidates=[*makers.values()]) if measured else makers["sequential"]
         return makers[o.executor]
 
     def federation(
@@ -277,7 +277,7 @@ class Experiment:
             executor=self.executor(fabric.device),
             seed=o.seed,
             state_dir=state_dir,
-            state_memory=None if o.state_memory is None else bytes_of(o.state_memory),
+            state_memory=None if o.state_memory is None else parse_bytes(o.state_memory),
             on_divergence=o.on_divergence,
             deterministic=o.deterministic,
         )

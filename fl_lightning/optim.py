@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fl_lightning.core.oracle import PLAIN, Evaluations, Oracle, Question
+from fl_lightning.core.oracle import TASK_LOSS, BatchOracle, Oracle, Request
 from fl_lightning.core.term import check_shape
 from fl_lightning.core.vector import cloned, copy, unit
 from fl_lightning.terms.lesam import LESAM as LESAMTerm
@@ -129,7 +129,7 @@ class GradientTransform(Optimizer):
                 self._move(params, vector)
                 held = vector
 
-        def evaluate(w: Tensor, question: Question) -> Tensor:
+        def evaluate(w: Tensor, question: Request) -> Tensor:
             if losses:
                 after[:] = after or cloned(self.buffers)
                 copy(self.buffers, before)
@@ -140,7 +140,7 @@ class GradientTransform(Optimizer):
                 return loss
             for p in params:
                 p.grad = None  # so that what this evaluation returns is nobody else's
-            asked = closure if question == PLAIN else partial(_ask, closure, question)
+            asked = closure if question == TASK_LOSS else partial(_ask, closure, question)
             with torch.enable_grad():
                 losses.append(asked() if losses or self._probed else self._probe(asked, params))
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
@@ -149,7 +149,7 @@ class GradientTransform(Optimizer):
             return gradients[0].detach().reshape(-1) if len(params) == 1 else _flat(gradients)
 
         try:
-            direction = self.transform(Evaluations(evaluate), w)
+            direction = self.transform(BatchOracle(evaluate), w)
         finally:  # also when interrupted: who saves the model then must not save the perturbed one
             hold(w)
             if after or not losses:  # else they are as the one evaluation left them
@@ -278,7 +278,7 @@ def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
     return True
 
 
-def _ask(closure: Callable[..., Any], question: Question) -> Any:
+def _ask(closure: Callable[..., Any], question: Request) -> Any:
     if not _takes(closure, question):
         raise ValueError(
             "the transform asks for a loss of its own, a loss's value or a part of the batch: pass closure(question), "

@@ -18,7 +18,7 @@ from fl_lightning.models import (
     lenet,
     mlp,
     resnet18,
-    resnet18_batch,
+    resnet18_bn,
     resnet18_gn,
     sl_vit,
     vgg11,
@@ -43,7 +43,7 @@ def main() -> None:
             image_folder,
             domain_folder,
         ],
-        models=[lenet, resnet18_gn, mlp, fedavg_cnn, vgg11, resnet18_batch, sl_vit, vit_b32, resnet18],
+        models=[lenet, resnet18_gn, mlp, fedavg_cnn, vgg11, resnet18_bn, sl_vit, vit_b32, resnet18],
         doc=__doc__,
     ).run()
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_lightning import Term
-from fl_lightning.core.oracle import Evaluations, Loss, Pass, Question, objective
+from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Request, objective
 from fl_lightning.core.vector import Layout
 from fl_lightning.executors.network import Weighted
 
@@ -54,19 +54,19 @@ def loss_of(term: Term, v: Any, b: Any) -> float:
     return float(listener.loss(b))
 
 
-def oracle_of(module: nn.Module, x: Tensor, y: Tensor) -> Evaluations:
+def oracle_of(module: nn.Module, x: Tensor, y: Tensor) -> BatchOracle:
     """The gradient oracle of the cross-entropy of a real model on one batch."""
     layout, buffers = Layout(module), dict(module.named_buffers())
 
-    def evaluate(w: Tensor, question: Question) -> Tensor:
+    def evaluate(w: Tensor, question: Request) -> Tensor:
         def value(w: Tensor) -> Tensor:
-            b = Pass(Weighted(module, layout, buffers, layout.named(w)), *question.batch(x, y), question.taps)
+            b = ForwardPass(Weighted(module, layout, buffers, layout.named(w)), *question.batch(x, y), question.taps)
             return objective(b, (lambda b: F.cross_entropy(b.out, b.y), *question.losses))[0]
 
         answer: Tensor = value(w) if question.loss_only else torch.func.grad(value)(w)
         return answer
 
-    return Evaluations(evaluate)
+    return BatchOracle(evaluate)
 
 
 def autograd(w: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:

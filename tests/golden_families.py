@@ -20,7 +20,7 @@ from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.local_training import weights_of
 from fl_lightning.terms.lesam import LastRound, by_sum_of_norms
-from fl_lightning.terms.wrapper import Around
+from fl_lightning.terms.wrapper import WrappedTerm
 
 State = Callable[[Federation], torch.Tensor]
 
@@ -69,12 +69,12 @@ def _with(
     algorithm: Algorithm, *outer: terms.Clip, local: Any, weight: Any = None, eps: float | None = None
 ) -> Algorithm:
     def at_eps(term: Any) -> Any:
-        if isinstance(term, Around):
+        if isinstance(term, WrappedTerm):
             return replace(term, inner=at_eps(term.inner))
         return replace(term, eps=eps) if eps and "eps" in {f.name for f in fields(term)} else term
 
     algorithm = algorithm.but(*map(at_eps, algorithm.terms), weight=weight or algorithm.weight)
-    return algorithm.and_then(*outer, local=local)
+    return algorithm.with_outer_terms(*outer, local=local)
 
 
 def _per_epoch(rate: float) -> Schedule:

@@ -102,7 +102,7 @@ def classification(
 def hard(algorithm: Algorithm) -> Algorithm:
     """With weight decay, momentum, and clipping that acts."""
     local = partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
-    return algorithm.and_then(Clip(0.5), local=local)
+    return algorithm.with_outer_terms(Clip(0.5), local=local)
 
 
 def per_epoch(round: int, epoch: int) -> float:
@@ -214,7 +214,7 @@ def regression(algorithm: Algorithm, *, steps: int = 4, lr: float = 0.1, **optio
     parts = Partition.from_lists([[0, 1], [2, 3], [4, 5]])
     clients = ClientData(Dataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
     given = {"schedule": lambda round, epoch: 1.0, "participation": two_of_three, "loss": half_square, **options}
-    return federation(algorithm.and_then(local=partial(SGD, lr=lr)), module=line(), clients=clients, **given)
+    return federation(algorithm.with_outer_terms(local=partial(SGD, lr=lr)), module=line(), clients=clients, **given)
 
 
 def two_of_three(num_clients: int, seed: int, round: int) -> list[int]:

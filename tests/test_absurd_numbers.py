@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 
 from fl_lightning import terms
-from fl_lightning.algorithms import modifiers as add_ons
+from fl_lightning.algorithms import modifiers as modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.choices import functions
 from fl_lightning.cli.options import Options
@@ -43,7 +43,7 @@ def of_parts() -> Iterator[list[str]]:
         "algorithm": dict(ALGORITHMS),
         "partition": functions(schemes),
         "augment": {"crop_flip": CropFlip},
-        **{name: functions(module) for name, module in add_ons.PARTS.items()},
+        **{name: functions(module) for name, module in modifiers.PARTS.items()},
     }
     for part, choices in parts.items():
         for choice, function in choices.items():
@@ -94,18 +94,18 @@ def test_an_absurd_number_is_refused_and_shown(
     assert value in said or str(float(value)) in said
 
 
-OWN = """
+CLIENT_FACTS = """
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from fl_lightning import Algorithm, Term
-from fl_lightning.core.constraints import NonNegative, Positive
+from fl_lightning.core.constraints import NonNegativeFloat, Positive
 if TYPE_CHECKING:
     from nowhere import Unknown
 
 @dataclass(frozen=True)
 class Pull(Term):
-    mu: NonNegative = 0.1
+    mu: NonNegativeFloat = 0.1
     odd: Unknown = None
     rho: Positive | None = None
 
@@ -126,7 +126,7 @@ def test_ranges_hold_in_an_own_file_whose_annotations_are_text(
     option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also beside one that cannot be evaluated."""
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(CLIENT_FACTS)
     argv = "--algorithm", f"{tmp_path / 'mine.py'}:mine", f"--algorithm.{option}=-1"
     assert said in refused(capsys, tmp_path / "run", *argv)
 

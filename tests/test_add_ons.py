@@ -8,8 +8,8 @@ import pytest
 import torch
 from problems import classification, distances, federation, hard, round_after_round
 
-from fl_lightning import Algorithm, Stacked, TermError, algorithms
-from fl_lightning.algorithms.modifiers import PARTS, AddOn
+from fl_lightning import Algorithm, StackedExecutor, TermError, algorithms
+from fl_lightning.algorithms.modifiers import PARTS, Modifier
 from fl_lightning.algorithms.modifiers import ascent as ascents
 from fl_lightning.algorithms.modifiers import perturb as perturbations
 from fl_lightning.algorithms.modifiers import server as servers
@@ -128,7 +128,7 @@ def test_the_sample_holds_every_pair() -> None:
 def test_executors_agree_on_combinations(choice: Choice) -> None:
     """Two rounds: in the first one nothing is known of the past yet."""
     algorithm = put_together(choice)
-    one_by_one, together = two_rounds(algorithm), two_rounds(algorithm, executor=partial(Stacked, width=3))
+    one_by_one, together = two_rounds(algorithm), two_rounds(algorithm, executor=partial(StackedExecutor, width=3))
     assert max(distances(one_by_one, together).values()) <= 1e-10
 
 
@@ -161,16 +161,16 @@ NAMED = {
 }
 
 
-def add(algorithm: Algorithm, add_ons: list[AddOn]) -> Algorithm:
-    for add_on in add_ons:
+def add(algorithm: Algorithm, modifiers: list[Modifier]) -> Algorithm:
+    for add_on in modifiers:
         algorithm = add_on.to(algorithm)
     return algorithm
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_method_is_its_parts_put_together(name: str) -> None:
-    base, add_ons, named = NAMED[name]
-    model, expected, without = (two_rounds(a).w.detach() for a in (add(base, add_ons), named, base))
+    base, modifiers, named = NAMED[name]
+    model, expected, without = (two_rounds(a).w.detach() for a in (add(base, modifiers), named, base))
     torch.testing.assert_close(model, expected, rtol=0, atol=0)
     assert (without - expected).abs().max() > 1e-9
 
@@ -178,7 +178,7 @@ def test_a_named_method_is_its_parts_put_together(name: str) -> None:
 def test_what_is_chosen_by_default_adds_nothing() -> None:
     for module in PARTS.values():
         default = next(f for f in vars(module).values() if callable(f) and f.__module__ == module.__name__)
-        assert default() == AddOn()
+        assert default() == Modifier()
         assert default().to(C.fedprox()).terms == C.fedprox().terms
 
 
@@ -193,23 +193,27 @@ REFUSED = {
         [P.sam()],
         "SAM " + ALREADY.format("Neighbour", WHERE),
     ),
-    "two server steps": (C.fedadam(), [SE.momentum()], "ServerMomentum " + ALREADY.format("Adaptive", STEP)),
-    "a look ahead and Adam": (C.fedacg(), [SE.adam()], "Adaptive " + ALREADY.format("Lookahead", STEP)),
-    "two starts": (C.fedinit(), [ST.relaxed()], "RelaxedStart " + ALREADY.format("RelaxedStart", BEGIN)),
+    "two server steps": (C.fedadam(), [SE.momentum()], "ServerMomentum " + ALREADY.format("AdaptiveServer", STEP)),
+    "a look ahead and Adam": (C.fedacg(), [SE.adam()], "Adaptive " + ALREADY.format("AcceleratedStart", STEP)),
+    "two starts": (
+        C.fedinit(),
+        [ST.relaxed()],
+        "RelaxedInitialization " + ALREADY.format("RelaxedInitialization", BEGIN),
+    ),
     "a look ahead from a relaxed start": (
         C.fedinit(),
         [SE.lookahead()],
-        "Lookahead " + ALREADY.format("RelaxedStart", BEGIN),
+        "AcceleratedStart " + ALREADY.format("RelaxedInitialization", BEGIN),
     ),
     "a server step of those that never send": (
         C.local_only(),
         [SE.adam()],
-        "Adaptive " + ALREADY.format("Alone", STEP),
+        "Adaptive " + ALREADY.format("LocalOnly", STEP),
     ),
     "a start of those that begin at their own model": (
         C.local_only(),
         [ST.relaxed()],
-        "RelaxedStart " + ALREADY.format("Alone", BEGIN),
+        "RelaxedInitialization " + ALREADY.format("LocalOnly", BEGIN),
     ),
     "a neighbour of nothing": (C.scaffold(), [A.neighbour()], "this algorithm does not perturb: add one, as --perturb"),
     "a fusion with nothing": (C.scaffold(), [A.fusion()], "this algorithm does not perturb: add one, as --perturb sam"),
@@ -218,10 +222,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_cannot_be_combined_is_refused_with_the_reason(why: str) -> None:
-    base, add_ons, sentence = REFUSED[why]
-    base = add(base, add_ons[:-1])
+    base, modifiers, sentence = REFUSED[why]
+    base = add(base, modifiers[:-1])
     with pytest.raises(ValueError, match=sentence):
-        add_ons[-1].to(base)
+        modifiers[-1].to(base)
 
 
 @pytest.mark.parametrize("name", ["lesam", "last_round"])
@@ -232,6 +236,6 @@ def test_a_perturbation_that_does_not_ascend_has_no_neighbour_before_the_first_r
 
 
 def test_clipping_comes_after_what_is_added_and_a_split_pull_after_clipping() -> None:
-    made = add(C.feddyn(prox_clip="split"), [P.sam(), SE.adam()]).and_then(Clip())
+    made = add(C.feddyn(prox_clip="split"), [P.sam(), SE.adam()]).with_outer_terms(Clip())
     names = [type(term).__name__ for term in made.terms]
-    assert names == ["SAM", "DynamicRegularizer", "Adaptive", "Clip", "WeightPull"]
+    assert names == ["SAM", "DynamicRegularizer", "AdaptiveServer", "Clip", "UnclippedPull"]

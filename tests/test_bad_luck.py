@@ -14,10 +14,10 @@ import torch
 from problems import distances, federation, hard
 from refusals import scaffold, sentence
 
-from fl_lightning import Algorithm, Federation, ModelError, Stacked, algorithms
+from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, algorithms
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
-from fl_lightning.federation.fine_tuning import Adaptation
+from fl_lightning.federation.fine_tuning import FineTuning
 from fl_lightning.models import mlp
 from fl_lightning.terms import drift
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # --------------------------------------------------------------------------------------------------------------- memory
 
 
-class Cramped(Stacked):
+class Cramped(StackedExecutor):
     """On a device with memory for so many clients at once; the outcomes of a few get through before it is full."""
 
     fits, before = 2, 0
@@ -49,7 +49,7 @@ def test_too_many_at_once_are_tried_again_with_fewer(
     monkeypatch.setattr(Cramped, "before", before)
     algorithm = hard(algorithms.scaffold())
     cramped = federation(algorithm, executor=partial(Cramped, width=5), deterministic=deterministic)
-    roomy = federation(algorithm, executor=partial(Stacked, width=5), deterministic=deterministic)
+    roomy = federation(algorithm, executor=partial(StackedExecutor, width=5), deterministic=deterministic)
     metrics = [(cramped.train_round(), roomy.train_round()) for _ in range(3)]
     assert max(distances(cramped, roomy).values()) < 1e-12
     for mine, theirs in metrics:
@@ -61,10 +61,10 @@ def test_too_many_at_once_are_tried_again_with_fewer(
 
 def test_no_more_models_are_personalised_at_once_than_were_trained(capsys: pytest.CaptureFixture[str]) -> None:
     models = []
-    for kind in (Cramped, Stacked):
+    for kind in (Cramped, StackedExecutor):
         run = federation(algorithms.fedavg(), executor=partial(kind, width=5))
         run.train_round()
-        models.append([w for w, _ in Adaptation(run).models(range(6), 1)])
+        models.append([w for w, _ in FineTuning(run).models(range(6), 1)])
     torch.testing.assert_close(*models, rtol=0, atol=1e-12)
 
 
@@ -164,7 +164,7 @@ class Broken:
             metrics["of my own"]
 
 
-OWN = """
+CLIENT_FACTS = """
 from fl_lightning import Algorithm, Term
 
 
@@ -194,7 +194,7 @@ def test_a_term_that_raises_is_named(
     hook: str, executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "own.py"
-    own.write_text(OWN.format(hook=hook))
+    own.write_text(CLIENT_FACTS.format(hook=hook))
     said = sentence(capsys, scaffold, tmp_path / "run", "--algorithm", f"{own}:mine", "--executor", executor)
     assert "KeyError: 'nothing' (own.py, line 7; FL_LIGHTNING_TRACEBACK=1" in said
     assert f"(raised in Mine.{hook.partition('(')[0]})" in said
@@ -245,7 +245,7 @@ from torch import nn
 
 layers = nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
 names = "flatten", "hidden1", "relu1", "hidden2", "relu2", "classifier"
-network = nn.Sequential(OrderedDict(zip(names, layers)))
+network = nn.SequentialExecutor(OrderedDict(zip(names, layers)))
 network.load_state_dict(torch.load(sys.argv[1], weights_only=True), strict=True)
 x, y = torch.load(sys.argv[2], weights_only=True)
 print((network(x).argmax(1) == y).double().mean().item())

@@ -12,9 +12,9 @@ import pytest
 from problems import federation
 
 from fl_lightning import algorithms
-from fl_lightning.cli.converters import bytes_of
-from fl_lightning.federation.disk_budget import BLOCK, Budget, free_space, readable
-from fl_lightning.federation.sampling import FixedSize
+from fl_lightning.cli.converters import parse_bytes
+from fl_lightning.federation.disk_budget import BLOCK, DiskBudget, free_space, human_bytes
+from fl_lightning.federation.sampling import UniformSampling
 
 ROW = 4 * 55_210
 """What SCAFFOLD keeps for a client of the digits' mlp; rounded up to whole states of 16 bytes below."""
@@ -25,13 +25,13 @@ ROW = 4 * 55_210
     [("512MiB", 512 << 20), ("4GiB", 4 << 30), ("2GB", 2 * 10**9), ("1.5 kb", 1500), ("1TiB", 1 << 40)],
 )
 def test_sizes_are_read_with_their_units(size: str, number: int) -> None:
-    assert bytes_of(size) == number
+    assert parse_bytes(size) == number
 
 
 @pytest.mark.parametrize("size", ["4", "GiB", "-4GiB", "0MB", "4 gigs", "4Gib/s", "nan MB", ""])
 def test_what_is_no_size_is_refused(size: str) -> None:
     with pytest.raises(ValueError, match="such as 512MiB"):
-        bytes_of(size)
+        parse_bytes(size)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_what_is_no_size_is_refused(size: str) -> None:
     [(12, "12 bytes"), (89_452_544, "89.5 MB"), (44.7e9, "44.7 GB"), (999_960, "1.0 MB"), (3e18, "3000.0 PB")],
 )
 def test_sizes_are_shown_in_the_unit_that_suits(size: float, text: str) -> None:
-    assert readable(size) == text
+    assert human_bytes(size) == text
 
 
-def budget(rounds: int, algorithm: Any, keep: int = 2, **options: Any) -> Budget:
-    return Budget.of(federation(algorithm, rounds=rounds, participation=FixedSize(0.5), **options), keep)
+def budget(rounds: int, algorithm: Any, keep: int = 2, **options: Any) -> DiskBudget:
+    return DiskBudget.of(federation(algorithm, rounds=rounds, participation=UniformSampling(0.5), **options), keep)
 
 
 def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() -> None:
@@ -57,20 +57,20 @@ def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() ->
 
 
 def test_what_lies_on_disk_counts_when_a_run_goes_on(tmp_path: Path) -> None:
-    run = federation(algorithms.scaffold(), rounds=50, participation=FixedSize(0.5), state_dir=tmp_path / "rows")
-    before = Budget.of(run, 2)
+    run = federation(algorithms.scaffold(), rounds=50, participation=UniformSampling(0.5), state_dir=tmp_path / "rows")
+    before = DiskBudget.of(run, 2)
     for _ in range(3):
         run.train_round()
     run.store.flush()
-    after = Budget.of(run, 2)
+    after = DiskBudget.of(run, 2)
     assert after.used == run.store.used() > before.used == 0
     assert after.most == before.most  # all versions of all clients, whether begun or not
     run.round = run.rounds
-    assert Budget.of(run, 2).most == after.used  # nothing will be added
+    assert DiskBudget.of(run, 2).most == after.used  # nothing will be added
 
 
 def test_the_words_tell_disk_round_and_memory() -> None:
-    told = Budget(500, 89_452_544, 4, 10 * 89_452_544, 0, 500 * 4 * 89_452_544, None, Path("clients"), 0)
+    told = DiskBudget(500, 89_452_544, 4, 10 * 89_452_544, 0, 500 * 4 * 89_452_544, None, Path("clients"), 0)
     assert str(told) == (
         "500 clients: at most 178.9 GB on disk (89.5 MB a client, in up to 4 versions for the checkpoints), "
         "894.5 MB of it a round, and in memory what the system has room for"
@@ -83,14 +83,14 @@ def test_the_words_tell_disk_round_and_memory() -> None:
 def test_an_algorithm_without_client_states_has_nothing_to_tell() -> None:
     nothing = budget(1000, algorithms.fedavg(), state_memory=1)
     assert (nothing.row, nothing.most, str(nothing)) == (0, 0, "")
-    replace(nothing, free=0).refuse_small_disk()
+    replace(nothing, free=0).check_disk_space()
 
 
 def test_what_the_disk_cannot_hold_is_refused_and_what_it_just_holds_is_not() -> None:
-    told = Budget(10, 1000, 4, 2000, 7000, 40_000, None, Path("runs/clients"), 33_000)
-    told.refuse_small_disk()
+    told = DiskBudget(10, 1000, 4, 2000, 7000, 40_000, None, Path("runs/clients"), 33_000)
+    told.check_disk_space()
     with pytest.raises(ValueError, match=r"by 33.0 kB, but 32.0 kB are free .* runs/clients: .*--run-dir .*--keep"):
-        replace(told, free=32_000).refuse_small_disk()
+        replace(told, free=32_000).check_disk_space()
 
 
 def test_free_space_is_asked_where_the_folder_will_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

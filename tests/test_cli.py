@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fl_lightning.cli import parser as cli
+from fl_lightning.cli import parser as parser
 from fl_lightning.cli.argv import given
 
 
@@ -45,11 +45,11 @@ def needy(name: str) -> str:
 
 
 FUNCTIONS = {"first": first, "second": second, "needy": needy}
-PARTS = {"algorithm": cli.Part(FUNCTIONS, "first", given=frozenset({"y"}), table="methods")}
+PARTS = {"algorithm": parser.Part(FUNCTIONS, "first", given=frozenset({"y"}), table="methods")}
 
 
-def parse(*argv: str, **defaults: Any) -> tuple[dict[str, Any], dict[str, cli.Chosen]]:
-    return cli.parse([Few], PARTS, argv, **defaults)
+def parse(*argv: str, **defaults: Any) -> tuple[dict[str, Any], dict[str, parser.Chosen]]:
+    return parser.parse([Few], PARTS, argv, **defaults)
 
 
 def sentence(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -236,7 +236,7 @@ def test_a_choice_without_a_row_is_told(
     parse(*written(tmp_path, TABLE), *second)
     parse(*written(tmp_path, "rounds: 5\n"), *second)
     parse(*written(tmp_path, table, "algorithm: {name: second, hidden: 5}\n"))
-    monkeypatch.setattr(cli, "is_first_rank", lambda: False)
+    monkeypatch.setattr(parser, "is_first_rank", lambda: False)
     parse(*written(tmp_path, table), *second)
     assert capsys.readouterr().out == ""
 

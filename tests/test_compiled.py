@@ -11,7 +11,7 @@ from problems import EVERY_ALGORITHM, classification, classifier, convolutional,
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, Federation, ModelError, Stacked, Term, algorithms
+from fl_lightning import Algorithm, ClientData, Federation, ModelError, StackedExecutor, Term, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.executors.compile import onednn as matrix_products
 
@@ -37,7 +37,7 @@ def clients_of(name: str) -> ClientData:
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
 def test_one_trace_of_the_local_step_serves_all_rounds_clients_and_learning_rates(name: str, traces: list[Any]) -> None:
     data = clients_of(name)
-    traced = partial(Stacked, width=1, compiled=data.batch_size)
+    traced = partial(StackedExecutor, width=1, compiled=data.batch_size)
     plain = three_rounds(EVERY_ALGORITHM[name], clients=data)
     assert_alike(plain, three_rounds(EVERY_ALGORITHM[name], clients=data, executor=traced))
     assert len(traces) == 1
@@ -45,14 +45,14 @@ def test_one_trace_of_the_local_step_serves_all_rounds_clients_and_learning_rate
 
 @pytest.mark.parametrize("name", ["fedavg", "fedtoga", "fedssg", "fedrcl"])
 def test_several_clients_are_one_trace(name: str, traces: list[Any]) -> None:
-    traced = partial(Stacked, width=2, compiled=5)
+    traced = partial(StackedExecutor, width=2, compiled=5)
     assert_alike(three_rounds(EVERY_ALGORITHM[name]), three_rounds(EVERY_ALGORITHM[name], executor=traced))
     assert len(traces) == 1
 
 
 def descending(algorithm: Algorithm) -> Algorithm:
     """With weight decay and no momentum: what the program does itself."""
-    return algorithm.and_then(local=partial(SGD, lr=0.1, weight_decay=0.01))
+    return algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -60,7 +60,7 @@ def descending(algorithm: Algorithm) -> Algorithm:
 def test_a_step_of_sgd_is_part_of_the_program(name: str, width: int, traces: list[Any]) -> None:
     plain, traced = (
         federation(descending(EVERY_ALGORITHM[name]), **options)
-        for options in ({}, {"executor": partial(Stacked, width=width, compiled=5)})
+        for options in ({}, {"executor": partial(StackedExecutor, width=width, compiled=5)})
     )
     for _ in range(3):
         plain.train_round()
@@ -72,7 +72,9 @@ def test_a_step_of_sgd_is_part_of_the_program(name: str, width: int, traces: lis
 def test_groups_that_are_never_full_are_compiled_too_but_not_the_small_last_one(traces: list[Any]) -> None:
     """The cohorts are of 5, 2 and 4 clients."""
     even = classification((10,) * 6)
-    run = federation(descending(algorithms.fedavg()), clients=even, executor=partial(Stacked, width=10, compiled=5))
+    run = federation(
+        descending(algorithms.fedavg()), clients=even, executor=partial(StackedExecutor, width=10, compiled=5)
+    )
     for made in (1, 1, 2):
         run.train_round()
         assert len(traces) == made
@@ -82,7 +84,7 @@ def test_groups_that_are_never_full_are_compiled_too_but_not_the_small_last_one(
 @pytest.mark.parametrize(("name", "written"), [("fedprox", 1), ("fedsam", 2)])
 def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(name: str, written: int, traces: list[Any]) -> None:
     """New weights are put together once; SAM's norm needs the gradient besides, its second pass no perturbed vector."""
-    run = federation(descending(EVERY_ALGORITHM[name]), executor=partial(Stacked, width=1, compiled=5))
+    run = federation(descending(EVERY_ALGORITHM[name]), executor=partial(StackedExecutor, width=1, compiled=5))
     run.train_round()
     assert sum(node.target is torch.ops.aten.cat.default for node in traces[0].graph.nodes) == written
 
@@ -97,7 +99,7 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
     options = {"clients": classification(dtype=torch.float32)}
     plain, traced = (
         three_rounds(algorithms.fedavg(), module=classifier(dtype=torch.float32), **options, **executor)
-        for executor in ({}, {"executor": partial(Stacked, width=1, compiled=5)})
+        for executor in ({}, {"executor": partial(StackedExecutor, width=1, compiled=5)})
     )
     assert max(distances(plain, traced).values()) < 1e-5
     targets = [node.target for node in traces[0].graph.nodes]
@@ -115,7 +117,7 @@ def of_images(channels: int, dtype: torch.dtype = torch.float64) -> dict[str, An
 def test_pooling_is_vector_pooling(channels: int, width: int, traces: list[Any]) -> None:
     plain, traced = (
         three_rounds(algorithms.fedavg(), **of_images(channels), **executor)
-        for executor in ({}, {"executor": partial(Stacked, width=width, compiled=5)})
+        for executor in ({}, {"executor": partial(StackedExecutor, width=width, compiled=5)})
     )
     assert_alike(plain, traced)
     (trace,) = traces
@@ -135,7 +137,7 @@ def test_what_the_compiler_makes_of_it_is_the_same(
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     plain, compiled = (
         federation(descending(algorithms.fedtoga()), fabric=fabric, **of_images(3, dtype), **executor)
-        for executor in ({}, {"executor": partial(Stacked, width=1, compiled=5)})
+        for executor in ({}, {"executor": partial(StackedExecutor, width=1, compiled=5)})
     )
     for _ in range(rounds):
         plain.train_round()
@@ -158,12 +160,14 @@ def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPat
         return replay
 
     monkeypatch.setattr(torch._inductor, "compile", replaying)
-    replayed = partial(Stacked, width=1, compiled=5, mode="reduce-overhead")
+    replayed = partial(StackedExecutor, width=1, compiled=5, mode="reduce-overhead")
     assert_alike(three_rounds(algorithms.scaffold()), three_rounds(algorithms.scaffold(), executor=replayed))
 
 
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
-    three_rounds(algorithms.fedavg(), clients=classification((4, 3, 2, 4, 3, 2)), executor=partial(Stacked, compiled=5))
+    three_rounds(
+        algorithms.fedavg(), clients=classification((4, 3, 2, 4, 3, 2)), executor=partial(StackedExecutor, compiled=5)
+    )
     assert not traces
 
 
@@ -187,13 +191,13 @@ class Impatient(nn.Module):
 
 def test_a_step_that_cannot_be_compiled_is_one_sentence() -> None:
     with pytest.raises(ModelError, match=r"this local step cannot be compiled .*: train without --compile") as caught:
-        three_rounds(Algorithm(Halving()), executor=partial(Stacked, width=1, compiled=5))
+        three_rounds(Algorithm(Halving()), executor=partial(StackedExecutor, width=1, compiled=5))
     assert caught.value.__notes__[0] == "raised in Halving.gradient"
 
 
 def test_a_model_that_cannot_be_compiled_is_not_the_terms_mistake() -> None:
     with pytest.raises(ModelError, match=r"this model or its loss decides by .* without --compile"):
-        three_rounds(algorithms.fedsam(), module=Impatient(), executor=partial(Stacked, width=1, compiled=5))
+        three_rounds(algorithms.fedsam(), module=Impatient(), executor=partial(StackedExecutor, width=1, compiled=5))
 
 
 def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +206,7 @@ def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(torch._inductor, "compile", lacking)
     with pytest.raises(ModelError, match=r"\(RuntimeError: no working C\+\+ compiler found\): train without --compile"):
-        three_rounds(algorithms.fedavg(), executor=partial(Stacked, width=1, compiled=5))
+        three_rounds(algorithms.fedavg(), executor=partial(StackedExecutor, width=1, compiled=5))
 
 
 def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
@@ -217,4 +221,6 @@ def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
             return self.inner(x + 0.1 * torch.randn_like(x))
 
     one_by_one = three_rounds(algorithms.fedavg(), module=Noisy())
-    assert_alike(one_by_one, three_rounds(algorithms.fedavg(), module=Noisy(), executor=partial(Stacked, width=1)))
+    assert_alike(
+        one_by_one, three_rounds(algorithms.fedavg(), module=Noisy(), executor=partial(StackedExecutor, width=1))
+    )

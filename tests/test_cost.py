@@ -12,7 +12,7 @@ from fl_lightning import Algorithm, Term, algorithms, scalar, zeros
 from fl_lightning.core.cost import Cost, cost
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import SAM, Clip, Lookahead
+from fl_lightning.terms import SAM, AcceleratedStart, Clip
 
 D = 99
 """Parameters of the classifier."""
@@ -113,7 +113,7 @@ def in_models(algorithm: Algorithm, dtype: torch.dtype = torch.float32) -> Any:
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
 def test_the_cost_of_a_method_is_that_of_the_survey(name: str) -> None:
     assert TABLE[name] == in_models(EVERY_ALGORITHM[name])
-    assert TABLE[name] == in_models(EVERY_ALGORITHM[name].and_then(Clip(0.1)), torch.float64)
+    assert TABLE[name] == in_models(EVERY_ALGORITHM[name].with_outer_terms(Clip(0.1)), torch.float64)
 
 
 @pytest.mark.parametrize(("row", "gradients"), [("a0", 1), ("a1", 2), ("a2", 3), ("a4", 2), ("a5", 1)])
@@ -130,11 +130,11 @@ def test_the_rows_of_fedsols_ablation_ask_for_the_gradients_in_their_formulas(ro
         (algorithms.feddyn(), ["model"], ["model"], ["h_i"]),
         (algorithms.fedsmoo(), ["model", "SMOO"], ["model", "s"], ["mu_i", "h_i"]),
         (algorithms.fedlesam_s(reference="last_round"), ["model", "ControlVariate"], ["model", "last", "c"], ["c_i"]),
-        (algorithms.fednova(), ["model", "Normalize"], ["model"], []),
+        (algorithms.fednova(), ["model", "NormalizedAveraging"], ["model"], []),
         (algorithms.fedssg(), ["model", "SSG"], ["model", "d"], ["h_i", "d_i", "count"]),
         (algorithms.fedtoga(), ["model"], ["model", "Delta"], ["h_i"]),
         (algorithms.fedacg(), ["model"], ["start"], []),
-        (algorithms.fedprox().and_then(Lookahead()), ["model"], ["start", "model"], []),
+        (algorithms.fedprox().with_outer_terms(AcceleratedStart()), ["model"], ["start", "model"], []),
         (algorithms.fedinit(), ["model"], ["model"], ["w_i"]),
         (algorithms.local_only(), [], [], ["w_i"]),
     ],

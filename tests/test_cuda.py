@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 import torch
-from fl_lightning.callbacks import Evaluation, Personalisation
+from fl_lightning.callbacks import Evaluation, Personalization
 from lightning.fabric import Fabric
 from problems import EVERY_ALGORITHM, classification, convolutional, everything, federation, hard, trained
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, CropFlip, Fastest, Federation, Sequential, Stacked
+from fl_lightning import Algorithm, AutotunedExecutor, CropFlip, Federation, SequentialExecutor, StackedExecutor
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-STACKED = partial(Stacked, width=3)
+STACKED = partial(StackedExecutor, width=3)
 EAGER = {
-    "sequential": Sequential,
+    "sequential": SequentialExecutor,
     "stacked": STACKED,
-    "fastest": partial(Fastest, candidates=[Sequential, STACKED]),
+    "fastest": partial(AutotunedExecutor, candidates=[SequentialExecutor, STACKED]),
 }
 COMPILED = {
-    "compiled": partial(Stacked, width=1, compiled=5),
+    "compiled": partial(StackedExecutor, width=1, compiled=5),
     "stacked, compiled": partial(STACKED, compiled=5),
-    "replayed": partial(Stacked, width=1, compiled=5, mode="reduce-overhead"),
+    "replayed": partial(StackedExecutor, width=1, compiled=5, mode="reduce-overhead"),
 }
 EXECUTORS = EAGER | COMPILED
 ALGORITHMS = "fedavg", "scaffold", "fedtoga", "fedlesam_d", "fedsol", "fedssg", "fedrcl", "fednova", "perfedavg"
@@ -63,7 +63,7 @@ CASES = [(name, executor) for executor in EAGER for name in ALGORITHMS] + [("fed
 @pytest.mark.parametrize(("name", "executor"), CASES)
 def test_a_gpu_trains_the_model_of_the_cpu(name: str, executor: str) -> None:
     """With weight decay, without momentum: the compiled steps then have SGD in them."""
-    algorithm = EVERY_ALGORITHM[name].and_then(local=partial(SGD, lr=0.05, weight_decay=0.01))
+    algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=partial(SGD, lr=0.05, weight_decay=0.01))
     there = rounds(on(DEVICE, algorithm, executor=EXECUTORS[executor], **images()))
     assert there.w.device.type == DEVICE
     assert_same(there, rounds(on("cpu", algorithm, **images())))
@@ -83,7 +83,7 @@ def test_scores_are_those_of_the_cpu(tmp_path: Path) -> None:
         rounds(run, 2)
         test = run.clients.dataset
         Evaluation(test).on_round_end(run, scores)
-        scores |= Personalisation(test, [1], tmp_path / f"{device}.csv").score(run)
+        scores |= Personalization(test, [1], tmp_path / f"{device}.csv").score(run)
     assert metrics[0] == pytest.approx(metrics[1], abs=1e-6)
     assert len(metrics[0]) == 6
 
@@ -105,5 +105,5 @@ def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
     algorithm = EVERY_ALGORITHM["fedtoga"]
     run = rounds(on(DEVICE, algorithm, "bf16-mixed", executor=EXECUTORS[executor], **data))
     exact = trained(algorithm, clients=classification(shape=(3, 4, 6)), module=convolutional(3))
-    moved, apart = (exact.w - exact.first).norm(), (run.w.detach().cpu().double() - exact.w).norm()
-    assert apart < 0.1 * moved
+    moved, unaliased = (exact.w - exact.first).norm(), (run.w.detach().cpu().double() - exact.w).norm()
+    assert unaliased < 0.1 * moved

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision import transforms
 
-from fl_lightning.cli import parser as cli
+from fl_lightning.cli import parser as parser
 from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, domain_folder, schemes, sources
 
 SIZES = {"train": 6, "val": 3, "test": 2}
@@ -181,8 +181,8 @@ def test_the_sources_are_options_of_the_command_line():
     choices = {"office_home": sources.office_home, "tissuemnist": sources.tissuemnist}
 
     def chosen(*argv: str) -> dict:
-        part = cli.Part(choices, "office_home", {}, frozenset({"root"}))
-        return dict(cli.parse([], {"data": part}, argv)[1]["data"].options)
+        part = parser.Part(choices, "office_home", {}, frozenset({"root"}))
+        return dict(parser.parse([], {"data": part}, argv)[1]["data"].options)
 
     assert chosen("--data.test-domain", "Real World") == {"test_domain": "Real World", "size": 224, "crop": 0.875}
     assert chosen("--data", "tissuemnist", "--data.channels", "1") == {"channels": 1}

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from fl_lightning import Algorithm, Fastest, Federation, Sequential, Stacked, Term, scalar
+from fl_lightning import Algorithm, AutotunedExecutor, Federation, SequentialExecutor, StackedExecutor, Term, scalar
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import begin
 from fl_lightning.core.vector import Layout
@@ -26,8 +26,8 @@ from fl_lightning.executors import Executor
 from fl_lightning.federation.local_training import train
 
 DEVICE = torch.device("meta")
-EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=3)}
-MEASURED = partial(Fastest, candidates=[*EXECUTORS.values()])
+EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecutor, width=3)}
+MEASURED = partial(AutotunedExecutor, candidates=[*EXECUTORS.values()])
 EVEN = 24, 18, 12, 12, 18, 18
 """Samples of clients whose batches of six, and halves of these, all hold two samples."""
 

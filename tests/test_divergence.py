@@ -16,17 +16,19 @@ from torch.optim import SGD, Adam
 from fl_lightning import (
     Algorithm,
     ClientData,
-    Diverged,
+    DivergenceError,
     Federation,
-    Sequential,
-    Stacked,
+    SequentialExecutor,
+    StackedExecutor,
     Term,
     algorithms,
     by_size,
     zeros,
 )
 
-EXECUTORS = pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=3)], ids=["sequential", "stacked"])
+EXECUTORS = pytest.mark.parametrize(
+    "executor", [SequentialExecutor, partial(StackedExecutor, width=3)], ids=["sequential", "stacked"]
+)
 
 COHORT = [0, 1, 2, 4, 5]
 
@@ -52,20 +54,20 @@ def test_stopping_names_round_client_learning_rate_and_algorithm(executor: Any) 
     run = begin(Algorithm(), 4, on_divergence="stop", executor=executor, schedule=lambda round, epoch: 0.5)
     before = run.w.detach().clone()
     sentence = r"round 1 of 3: the training of client 4 is no longer finite \(local learning rate 0.05, Algorithm\(Clip"
-    with pytest.raises(Diverged, match=sentence):
+    with pytest.raises(DivergenceError, match=sentence):
         run.fit()
     assert run.w.equal(before)
 
 
 def test_several_clients_are_named() -> None:
-    with pytest.raises(Diverged, match="the training of clients 1, 4 is no longer finite"):
+    with pytest.raises(DivergenceError, match="the training of clients 1, 4 is no longer finite"):
         begin(Algorithm(), 1, 4, on_divergence="stop").fit()
 
 
 def test_a_server_that_leaves_the_numbers_is_told_apart() -> None:
     algorithm = Algorithm(server=partial(SGD, lr=1e308))
     for mode in ("stop", "skip-client"):
-        with pytest.raises(Diverged, match="round 1 of 3: the model is no longer finite"):
+        with pytest.raises(DivergenceError, match="round 1 of 3: the model is no longer finite"):
             begin(algorithm, on_divergence=mode).fit()
 
 
@@ -103,7 +105,7 @@ OF_THE_SERVER = {
 def test_what_a_term_spoils_is_told_apart_from_the_training(what: str, told: str, executor: Any) -> None:
     """A state that begins as infinity is one's own affair."""
     begin(Algorithm(Mine("")), on_divergence="stop", executor=executor).fit()
-    with pytest.raises(Diverged) as error:
+    with pytest.raises(DivergenceError) as error:
         begin(Algorithm(Mine(what)), on_divergence="stop", executor=executor).fit()
     assert str(error.value).startswith(f"round 1 of 3: {told} (local learning rate 0.1, Algorithm(Mine(what={what})")
     assert "). Look there for a division by zero, or lower the learning rate" in str(error.value)
@@ -111,7 +113,7 @@ def test_what_a_term_spoils_is_told_apart_from_the_training(what: str, told: str
 
 def test_the_training_of_some_and_the_message_of_others_are_told() -> None:
     told = "the training of clients 4, 5, and what Mine.report returned for clients 0, 2 is no longer finite \\("
-    with pytest.raises(Diverged, match=told):
+    with pytest.raises(DivergenceError, match=told):
         begin(Algorithm(Mine("message")), 4, 5, on_divergence="stop").fit()
 
 
@@ -239,7 +241,7 @@ def two_rounds(fabric: Fabric, folder: Path, on_divergence: str) -> Any:
     )
     try:
         skipped = [run.train_round()["client/skipped"] for _ in range(2)]
-    except Diverged as error:
+    except DivergenceError as error:
         return str(error)
     return {"skipped": skipped, **{name: value.double().tolist() for name, value in everything(run).items()}}
 

@@ -1,4 +1,4 @@
-"""Sequential and Stacked are two ways to compute one thing."""
+"""Sequential and StackedExecutor are two ways to compute one thing."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -23,16 +23,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from fl_lightning import Algorithm, ClientData, ModelError, Sequential, Stacked, Term, algorithms, zeros
+from fl_lightning import Algorithm, ClientData, ModelError, SequentialExecutor, StackedExecutor, Term, algorithms, zeros
 from fl_lightning.core.oracle import Oracle
 
 TOLERANCE = 1e-10
-NARROW, THREE, WIDE = (partial(Stacked, width=width) for width in (1, 3, 8))
+NARROW, THREE, WIDE = (partial(StackedExecutor, width=width) for width in (1, 3, 8))
 
 
 def assert_alike(run: Any, other: Any, tolerance: float = TOLERANCE) -> None:
-    apart = {name: distance for name, distance in distances(run, other).items() if not distance <= tolerance}
-    assert not apart
+    unaliased = {name: distance for name, distance in distances(run, other).items() if not distance <= tolerance}
+    assert not unaliased
 
 
 def ragged(name: str) -> ClientData:
@@ -53,7 +53,7 @@ def test_executors_agree_with_batchnorm_dropout_momentum_decay_clipping_and_ragg
 
 @pytest.mark.parametrize("name", ["fedsam", "scaffold", "fedlesam_d", "fedtoga"])
 def test_executors_agree_under_adamw(name: str) -> None:
-    algorithm = EVERY_ALGORITHM[name].and_then(local=partial(AdamW, lr=0.01))
+    algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=partial(AdamW, lr=0.01))
     one_by_one = trained(algorithm, module=classifier(norm=False))
     for executor in (NARROW, THREE, WIDE):
         assert_alike(one_by_one, trained(algorithm, module=classifier(norm=False), executor=executor))
@@ -64,9 +64,11 @@ def test_what_the_comparison_is_made_of_matters() -> None:
     usual = everything(trained(hard(algorithms.fedsam())))["model"]
     sgd = partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
     without = {
-        "clipping": {"algorithm": algorithms.fedsam().and_then(local=sgd)},
-        "momentum": {"algorithm": hard(algorithms.fedsam()).and_then(local=partial(SGD, lr=0.1, weight_decay=0.01))},
-        "decay": {"algorithm": hard(algorithms.fedsam()).and_then(local=partial(SGD, lr=0.1, momentum=0.9))},
+        "clipping": {"algorithm": algorithms.fedsam().with_outer_terms(local=sgd)},
+        "momentum": {
+            "algorithm": hard(algorithms.fedsam()).with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
+        },
+        "decay": {"algorithm": hard(algorithms.fedsam()).with_outer_terms(local=partial(SGD, lr=0.1, momentum=0.9))},
         "dropout": {"module": classifier(dropout=0.0)},
         "norm": {"module": classifier(norm=False)},
         "schedule": {"schedule": lambda round, epoch: 0.9**round},
@@ -123,7 +125,7 @@ class Keeping(Term):
         return g
 
 
-@pytest.mark.parametrize("executor", [Sequential, NARROW, THREE, partial(Stacked, width=1, compiled=5)])
+@pytest.mark.parametrize("executor", [SequentialExecutor, NARROW, THREE, partial(StackedExecutor, width=1, compiled=5)])
 def test_what_a_term_keeps_stays_as_it_was_in_the_step(executor: Any, traces: list[Any]) -> None:
     """Optimizers move the weights in place, and this one the gradient too."""
     local = partial(SGD, lr=0.1, momentum=0.9, nesterov=True, foreach=True)
@@ -166,10 +168,10 @@ def test_dropout_from_torchs_own_generator_is_still_reproducible_one_by_one() ->
 
 def test_stacked_needs_a_width() -> None:
     with pytest.raises(ValueError, match="width is 0"):
-        federation(Algorithm(), executor=partial(Stacked, width=0))
+        federation(Algorithm(), executor=partial(StackedExecutor, width=0))
 
 
-@pytest.mark.parametrize("executor", [Sequential, THREE])
+@pytest.mark.parametrize("executor", [SequentialExecutor, THREE])
 def test_a_run_neither_reads_nor_moves_the_global_generator(executor: Any) -> None:
     models = []
     for seed in (1, 2):
@@ -200,9 +202,9 @@ def test_bf16_trains_batchnorm_of_several_clients_too(compiled: int, traces: lis
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     runs = [
         trained(algorithms.fedsam(), fabric=fabric, module=classifier(dtype=torch.float32), clients=clients, **executor)
-        for executor in ({}, {"executor": partial(Stacked, width=3, compiled=compiled)})
+        for executor in ({}, {"executor": partial(StackedExecutor, width=3, compiled=compiled)})
         for clients in [classification((10,) * 6, dtype=torch.float32)]
     ]
-    moved, apart = (runs[0].w - runs[0].first).norm(), (runs[0].w - runs[1].w).norm()
-    assert apart < 0.01 * moved
+    moved, unaliased = (runs[0].w - runs[0].first).norm(), (runs[0].w - runs[1].w).norm()
+    assert unaliased < 0.01 * moved
     assert len(traces) == (2 if compiled else 0)

@@ -1,4 +1,4 @@
-"""Fastest: trains with each executor in turn, and goes on with the one that took the least time."""
+"""AutotunedExecutor: trains with each executor in turn, and goes on with the one that took the least time."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -9,7 +9,7 @@ import torch
 from problems import classifier, trained
 from torch import Tensor, nn
 
-from fl_lightning import Fastest, Federation, ModelError, Sequential, Stacked, algorithms
+from fl_lightning import AutotunedExecutor, Federation, ModelError, SequentialExecutor, StackedExecutor, algorithms
 from fl_lightning.core.vector import Layout
 from fl_lightning.data.sources import digits
 from fl_lightning.executors import Outcome
@@ -40,21 +40,21 @@ class Trial:
         return partial(Timed, **options)
 
     def run(self, *candidates: Any, **options: Any) -> Federation:
-        fastest = partial(Fastest, candidates=candidates, clock=lambda device: self.seconds)
+        fastest = partial(AutotunedExecutor, candidates=candidates, clock=lambda device: self.seconds)
         return trained(algorithms.fedtoga(), executor=fastest, **THREE_A_ROUND, **options)
 
 
 @pytest.mark.parametrize(
-    ("stacked", "best", "how"), [(0.5, "Stacked", "3 at once"), (3, "Sequential", "one after another")]
+    ("stacked", "best", "how"), [(0.5, "StackedExecutor", "3 at once"), (3, "SequentialExecutor", "one after another")]
 )
 def test_the_fastest_goes_on_and_the_result_is_that_of_any(
     stacked: float, best: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial()
-    run = trial.run(trial.maker(Sequential, 2), trial.maker(Stacked, stacked, width=3))
-    assert trial.calls[:6] == 3 * ["Sequential"] + 3 * ["Stacked"]
+    run = trial.run(trial.maker(SequentialExecutor, 2), trial.maker(StackedExecutor, stacked, width=3))
+    assert trial.calls[:6] == 3 * ["SequentialExecutor"] + 3 * ["StackedExecutor"]
     assert set(trial.calls[6:]) == {best}
-    assert run.executor.width == (3 if best == "Stacked" else 1)
+    assert run.executor.width == (3 if best == "StackedExecutor" else 1)
     line = f"a client's local step took 2 ms one after another, {stacked:.3g} ms 3 at once: going on {how}"
     assert capsys.readouterr().out.splitlines() == [line]
     torch.testing.assert_close(run.w, trained(algorithms.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10)
@@ -72,7 +72,7 @@ class Branching(nn.Module):
         return out
 
 
-class TooLarge(Stacked):
+class TooLarge(StackedExecutor):
     def __call__(self, *given: Any) -> Iterable[Outcome]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB\nand more lines")
 
@@ -80,7 +80,7 @@ class TooLarge(Stacked):
 @pytest.mark.parametrize(
     ("several", "module", "why"),
     [
-        (Stacked, Branching, "this model or its loss cannot run for several clients"),
+        (StackedExecutor, Branching, "this model or its loss cannot run for several clients"),
         (TooLarge, classifier, "CUDA out of memory"),
     ],
 )
@@ -88,8 +88,8 @@ def test_what_cannot_train_is_left_out_and_its_clients_train_with_the_others(
     several: Any, module: Any, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial()
-    run = trial.run(trial.maker(Sequential, 2), partial(several, width=3), module=module())
-    assert set(trial.calls) == {"Sequential"}
+    run = trial.run(trial.maker(SequentialExecutor, 2), partial(several, width=3), module=module())
+    assert set(trial.calls) == {"SequentialExecutor"}
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"clients cannot train 3 at once here, so they will not: {why}")
     alone = trained(algorithms.fedtoga(), module=module(), **THREE_A_ROUND)
@@ -100,18 +100,18 @@ def test_what_cannot_train_is_left_out_and_its_clients_train_with_the_others(
 def test_what_the_first_cannot_train_is_an_error() -> None:
     trial = Trial()
     with pytest.raises(ModelError, match="cannot run for several clients"):
-        trial.run(trial.maker(Stacked, 1, width=3), trial.maker(Sequential, 2), module=Branching())
+        trial.run(trial.maker(StackedExecutor, 1, width=3), trial.maker(SequentialExecutor, 2), module=Branching())
 
 
 @pytest.mark.parametrize(
     ("flags", "device", "kind", "width"),
     [
-        ("", "cpu", Sequential, 1),
-        ("", "cuda", Fastest, 4),
-        ("--deterministic", "cuda", Sequential, 1),
-        ("--executor sequential", "cuda", Sequential, 1),
-        ("--executor stacked", "cpu", Stacked, 4),
-        ("--compile", "cpu", Stacked, 1),
+        ("", "cpu", SequentialExecutor, 1),
+        ("", "cuda", AutotunedExecutor, 4),
+        ("--deterministic", "cuda", SequentialExecutor, 1),
+        ("--executor sequential", "cuda", SequentialExecutor, 1),
+        ("--executor stacked", "cpu", StackedExecutor, 4),
+        ("--compile", "cpu", StackedExecutor, 1),
     ],
 )
 def test_executor_auto_measures_on_a_gpu_only(flags: str, device: str, kind: type, width: int) -> None:

@@ -30,13 +30,24 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Decay, Diverged, Federation, Sequential, Stacked, Term, algorithms, by_size, uniform
+from fl_lightning import (
+    Algorithm,
+    Decay,
+    DivergenceError,
+    Federation,
+    SequentialExecutor,
+    StackedExecutor,
+    Term,
+    algorithms,
+    by_size,
+    uniform,
+)
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.data import Partition
 from fl_lightning.terms import SAM
 
-STACKED = partial(Stacked, width=3)
-EXECUTORS = pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
+STACKED = partial(StackedExecutor, width=3)
+EXECUTORS = pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
 
 
 def plain_fedavg(module: nn.Module, data: Any, cohort: list[int], sizes: list[float], lr: float, **sgd: float) -> list:
@@ -58,7 +69,7 @@ def plain_fedavg(module: nn.Module, data: Any, cohort: list[int], sizes: list[fl
     return [models, sum(n / total * w for n, w in zip(sizes, models, strict=True))]
 
 
-def one_round(algorithm: Algorithm, executor: Any = Sequential) -> tuple[Federation, dict[str, float]]:
+def one_round(algorithm: Algorithm, executor: Any = SequentialExecutor) -> tuple[Federation, dict[str, float]]:
     run = federation(algorithm, module=classifier(norm=False, dropout=0.0), executor=executor)
     return run, run.train_round()
 
@@ -195,7 +206,7 @@ def test_an_evaluation_between_rounds_changes_nothing(executor: Any) -> None:
 
 def test_who_asked_to_stop_goes_on_with_the_next_fit() -> None:
     run = federation(Algorithm())
-    run.ask_to_stop()
+    run.request_stop()
     run.fit()
     assert run.round == 1
     run.fit()
@@ -208,7 +219,7 @@ def test_who_asked_to_stop_goes_on_with_the_next_fit() -> None:
 @EXECUTORS
 def test_divergence_is_told_in_a_sentence(executor: Any) -> None:
     run = regression(Algorithm(), lr=1e6, steps=40, rounds=20, participation=all_three, executor=executor)
-    with pytest.raises(Diverged, match=r"round \d+ of 20: .*no longer finite .*1e\+06.*Lower the learning rate"):
+    with pytest.raises(DivergenceError, match=r"round \d+ of 20: .*no longer finite .*1e\+06.*Lower the learning rate"):
         run.fit()
 
 

@@ -17,7 +17,7 @@ from golden_families import NotInCatalogueError, Setup, set_up
 from lightning.fabric import Fabric
 from torch import nn
 
-from fl_lightning import ClientData, Dataset, Federation, Partition, Sequential, Stacked
+from fl_lightning import ClientData, Dataset, Federation, Partition, SequentialExecutor, StackedExecutor
 
 TOLERANCE = 1e-9
 LOOSER = {"fedsol-fedsol-fixed-asis": 1e-6}
@@ -66,7 +66,7 @@ def federation(fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data
         rounds=len(problem["cohorts"]),
         participation=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
         schedule=setup.schedule,
-        executor=partial(Stacked, **options) if options else Sequential,
+        executor=partial(StackedExecutor, **options) if options else SequentialExecutor,
     )
 
 

@@ -22,10 +22,10 @@ from problems import (
     vec,
 )
 
-from fl_lightning import Algorithm, Stacked, algorithms
+from fl_lightning import Algorithm, StackedExecutor, algorithms
 from fl_lightning.terms import TOGA, ControlVariate
 
-STACKED = partial(Stacked, width=3)
+STACKED = partial(StackedExecutor, width=3)
 C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
 
@@ -161,7 +161,7 @@ def test_gradient_memories_of_unequal_clients_count_by_size(algorithm: str, mean
 
 
 def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
-    run, sums = regression(C.fedvra(a=3.0).and_then(Left())), torch.zeros(3, 2, dtype=torch.float64)
+    run, sums = regression(C.fedvra(a=3.0).with_outer_terms(Left())), torch.zeros(3, 2, dtype=torch.float64)
     for _ in range(3):
         cohort, anchor = run.participation(3, 0, run.round), run.w.detach().clone()
         run.train_round()

@@ -18,12 +18,14 @@ from problems import (
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Sequential, Stacked, Term, algorithms
+from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, algorithms
 from fl_lightning.core.oracle import Oracle
 
 C = algorithms
 UNIFORM = C.fedavg(weighting="uniform")
-EXECUTORS = pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=3)], ids=["sequential", "stacked"])
+EXECUTORS = pytest.mark.parametrize(
+    "executor", [SequentialExecutor, partial(StackedExecutor, width=3)], ids=["sequential", "stacked"]
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def test_fedbabu_is_fedavg_whose_head_has_no_gradient() -> None:
     """Without weight decay, which would shrink that head."""
     sgd = partial(SGD, lr=0.1, momentum=0.9)
     babu, masked, plain = (
-        trained(a.and_then(local=sgd)).w.detach() for a in (C.fedbabu(), Algorithm(BodyOnly()), UNIFORM)
+        trained(a.with_outer_terms(local=sgd)).w.detach() for a in (C.fedbabu(), Algorithm(BodyOnly()), UNIFORM)
     )
     torch.testing.assert_close(babu, masked[:72], rtol=0, atol=1e-12)
     assert (babu - plain[:72]).abs().max() > 1e-6

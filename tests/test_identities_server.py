@@ -72,7 +72,7 @@ MADE_OF: dict[str, tuple[Algorithm, Callable[[Any], Tensor]]] = {
 def test_the_new_model_is_made_of(what: str) -> None:
     """Three equally large clients, two of which take part."""
     algorithm, made_of = MADE_OF[what]
-    run = regression(algorithm.and_then(Left()))
+    run = regression(algorithm.with_outer_terms(Left()))
     dual = any("h_i" in term.client for term in algorithm.terms)
     for round in range(3):
         w, cohort = run.w.detach().clone(), run.participation(3, 0, round)
@@ -85,7 +85,7 @@ def test_the_new_model_is_made_of(what: str) -> None:
 
 
 def test_a_relaxed_start_is_away_from_the_clients_last_model() -> None:
-    run, last = regression(C.fedinit(beta=0.5).and_then(Left())), torch.zeros(3, 2, dtype=torch.float64)
+    run, last = regression(C.fedinit(beta=0.5).with_outer_terms(Left())), torch.zeros(3, 2, dtype=torch.float64)
     for round in range(3):
         w, cohort = run.w.detach().clone(), run.participation(3, 0, round)
         run.train_round()

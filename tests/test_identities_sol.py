@@ -25,7 +25,7 @@ from problems import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning import Algorithm, Sequential, Stacked, Term, algorithms, by_size
+from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, algorithms, by_size
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, SOL, ControlVariate, Distill, HeadSOL, Proximal
 from fl_lightning.terms import sol as orthogonal
@@ -33,7 +33,7 @@ from fl_lightning.terms.sol import Scale, by_column, by_tensor
 
 C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
-STACKED = partial(Stacked, width=3)
+STACKED = partial(StackedExecutor, width=3)
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,13 @@ def test_the_head_in_one_pass_is_the_head_in_two(scale: Scale | None) -> None:
         hard(Algorithm(term, weight=by_size))
         for term in (HeadSOL(1.0, scale=scale), SOL(Distill(), 1.0, scale, orthogonal.head))
     )
-    runs = [trained(algorithm, executor=executor) for algorithm in (two, one) for executor in (Sequential, STACKED)]
+    runs = [
+        trained(algorithm, executor=executor) for algorithm in (two, one) for executor in (SequentialExecutor, STACKED)
+    ]
     for run in runs[1:]:
-        apart = distances(run, runs[0])
-        assert "norm.running_mean" in apart
-        assert max(apart.values()) <= 1e-10
+        unaliased = distances(run, runs[0])
+        assert "norm.running_mean" in unaliased
+        assert max(unaliased.values()) <= 1e-10
     assert distances(trained(hard(AVG)), runs[0])["model"] > 1e-6
 
 

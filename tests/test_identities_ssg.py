@@ -19,7 +19,7 @@ from problems import (
 )
 from torch import Tensor
 
-from fl_lightning import Algorithm, Bernoulli, Term, algorithms
+from fl_lightning import Algorithm, BernoulliSampling, Term, algorithms
 from fl_lightning.terms import SSG, ControlVariate
 from fl_lightning.terms.drift import nominal, om
 
@@ -118,7 +118,7 @@ def test_feddc_without_its_multiplier_is_not_scaffold() -> None:
 def test_with_everybody_taking_part_the_gate_opens_from_one_to_two() -> None:
     """Every client remembers 1 + (t + 1) / T times its move."""
     T = 4
-    run = regression(C.fedssg().and_then(Left()), participation=all_three, rounds=T)
+    run = regression(C.fedssg().with_outer_terms(Left()), participation=all_three, rounds=T)
     for t in range(T):
         before, anchor = rows(run, "h_i"), run.w.detach().clone()
         run.train_round()
@@ -131,7 +131,7 @@ def test_with_everybody_taking_part_the_gate_opens_from_one_to_two() -> None:
 def test_the_gate_expects_what_is_probable_whoever_is_drawn(gate: Any) -> None:
     """Visits over p T, or over p (t + 1), though cohorts of independent draws differ in size."""
     T, p = 4, 0.75
-    run = regression(C.fedssg(gate=gate).and_then(Left()), participation=Bernoulli(p), rounds=T, seed=1)
+    run = regression(C.fedssg(gate=gate).with_outer_terms(Left()), participation=BernoulliSampling(p), rounds=T, seed=1)
     cohorts = [run.participation(3, 1, round) for round in range(T)]
     assert len({len(cohort) for cohort in cohorts}) > 1
     for t, cohort in enumerate(cohorts):

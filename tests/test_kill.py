@@ -12,10 +12,10 @@ import torch
 from fl_lightning.callbacks import Checkpoint
 
 from fl_lightning import Federation
-from fl_lightning.executors import Sequential
+from fl_lightning.executors import SequentialExecutor
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.row_files import RowFiles
-from fl_lightning.runs.metrics_csv import MetricsTable
+from fl_lightning.runs.metrics_csv import MetricsCSV
 
 ROUNDS = tuple(range(1, 8))
 
@@ -54,9 +54,9 @@ def save_half(save: Any, state: Any, file: BinaryIO) -> None:
 
 POINTS = {
     "before the first checkpoint": lives.at_call(1, Checkpoint, "on_fit_start"),
-    "in training": lives.at_call(6, Sequential, "_visit"),
+    "in training": lives.at_call(6, SequentialExecutor, "_visit"),
     "in the store's write": lives.at_call(11, RowFiles, "write", write_half),
-    "before the row of metrics that a checkpoint would follow": lives.at_call(2, MetricsTable, "log_metrics"),
+    "before the row of metrics that a checkpoint would follow": lives.at_call(2, MetricsCSV, "log_metrics"),
     "before the old checkpoint goes": lives.at_call(1, Path, "unlink"),
     "after the old checkpoint went": lives.at_call(1, ClientStore, "unpin"),
     "in the checkpoint's write": lives.at_call(1, torch, "save", save_half),
@@ -80,7 +80,9 @@ def test_a_rank_killed_in_the_sum_ends_the_other_with_a_sentence_and_both_resume
 ) -> None:
     folder = tmp_path / "run"
     sums = 11  # two a round: of training, of evaluation
-    codes = lives.end(lives.begin(folder, ranks=2, prepare=lives.at_call(sums, Federation, "add_up", rank=victim)))
+    codes = lives.end(
+        lives.begin(folder, ranks=2, prepare=lives.at_call(sums, Federation, "all_reduce_sum", rank=victim))
+    )
     assert (codes[victim], codes[other]) == (-9, 2), lives.said(folder)
     assert "error: round 6 of 7: another rank ended" in lives.said(folder)
     assert lives.end(lives.begin(folder, ranks=2)) == [0, 0], lives.said(folder)

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from fl_lightning.distributed.signals import ending_without_the_others
+from fl_lightning.distributed.signals import exit_without_nccl_teardown
 
 FAILS = """
 import atexit, time, torch
-from fl_lightning.distributed.signals import ending_without_the_others
+from fl_lightning.distributed.signals import exit_without_nccl_teardown
 
 torch.distributed.is_initialized, torch.distributed.get_backend = lambda: True, lambda: {backend!r}
 atexit.register(time.sleep, {seconds})  # as Lightning does, which waits for the others
-with ending_without_the_others():
+with exit_without_nccl_teardown():
     {failure}
 """
 
@@ -33,15 +33,15 @@ def test_a_rank_that_fails_does_not_wait_for_the_others_to_take_leave(failure: s
 
 
 def test_elsewhere_what_fails_is_raised_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="ours"), ending_without_the_others():
+    with pytest.raises(ValueError, match="ours"), exit_without_nccl_teardown():
         raise ValueError("ours")
 
 
 FORKS = """
 import os, time
-from fl_lightning.distributed.signals import ending_on_ctrl_c
+from fl_lightning.distributed.signals import exit_on_ctrl_c
 
-with ending_on_ctrl_c(lambda: "interrupted"):
+with exit_on_ctrl_c(lambda: "interrupted"):
     if not os.fork():
         time.sleep({seconds})
         os._exit(0)

@@ -11,12 +11,12 @@ import torch
 from problems import distances, federation, trained, vec
 from torch import Tensor
 
-from fl_lightning import Algorithm, Sequential, Stacked, Term, TermError, zeros
+from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, TermError, zeros
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term_checks import check_alike
 from fl_lightning.terms import SAM, Proximal
 
-STACKED = partial(Stacked, width=3)
+STACKED = partial(StackedExecutor, width=3)
 
 
 def in_gradient(mistake: Callable[[Tensor, Any], Any]) -> Callable[..., Any]:
@@ -31,7 +31,7 @@ def assign(name: str, value: Callable[[Tensor, Any], Any]) -> Callable[..., Any]
     return gradient
 
 
-def add_up(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+def all_reduce_sum(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
     v.c_i += 1
     return oracle(w)
 
@@ -83,7 +83,7 @@ def mistaken(hook: str, code: Callable[..., Any]) -> Term:
 AT_ONCE = {
     "an undeclared state is read": ("gradient", in_gradient(lambda g, v: g + v.d), "Declare a state"),
     "an undeclared state is assigned": ("gradient", assign("d", lambda w, v: w), "Declare it"),
-    "a state gets +=": ("gradient", add_up, r"write v.c_i = v.c_i \+"),
+    "a state gets +=": ("gradient", all_reduce_sum, r"write v.c_i = v.c_i \+"),
     "a state gets another shape": ("gradient", assign("e", lambda w, v: w[:1]), "keep the shape in which it began"),
     "a state gets another dtype": ("gradient", assign("e", lambda w, v: w > 0), "keep the dtype in which it began"),
     "a state gets a number": ("gradient", assign("e", lambda w, v: 1.0), "a tensor of shape"),
@@ -145,7 +145,7 @@ def test_a_term_may_not_change_itself() -> None:
         Algorithm(Shrinking())
 
 
-@pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
+@pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
 @pytest.mark.parametrize("name", ["anchor", "c"])
 def test_what_all_share_may_not_change_in_place_in_a_later_round_either(name: str, executor: Any) -> None:
     def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -196,11 +196,11 @@ def test_what_cannot_be_compiled_is_named_with_what_can() -> None:
         g = oracle(w)
         return (v.round < 1) * g + (v.round >= 1) * 0.5 * g
 
-    compiled = partial(Stacked, width=1, compiled=5)
+    compiled = partial(StackedExecutor, width=1, compiled=5)
     with pytest.raises(TermError, match=r"Mistaken\.gradient decides by .* \(v\.round < 3\) \* a \+"):
         trained(Algorithm(mistaken("gradient", early)), executor=compiled)
     plain, same = trained(Algorithm(mistaken("gradient", early))), Algorithm(mistaken("gradient", mended))
-    for executor in (Sequential, compiled):
+    for executor in (SequentialExecutor, compiled):
         assert max(distances(plain, trained(same, executor=executor)).values()) <= 1e-10
 
 

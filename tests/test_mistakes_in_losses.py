@@ -10,22 +10,22 @@ from problems import classifier, trained
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning import Algorithm, ModelError, Sequential, Stacked, Term, TermError, scalar
-from fl_lightning.core.oracle import Oracle, Pass
+from fl_lightning import Algorithm, ModelError, SequentialExecutor, StackedExecutor, Term, TermError, scalar
+from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.terms import Contrastive, Distill
 
 TOGETHER = {
-    "stacked": partial(Stacked, width=3),
-    "traced": partial(Stacked, width=1, compiled=5),
-    "traced and stacked": partial(Stacked, width=2, compiled=5),
+    "stacked": partial(StackedExecutor, width=3),
+    "traced": partial(StackedExecutor, width=1, compiled=5),
+    "traced and stacked": partial(StackedExecutor, width=2, compiled=5),
 }
-ALL = {"sequential": Sequential, **TOGETHER}
+ALL = {"sequential": SequentialExecutor, **TOGETHER}
 ON_ALL = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 pytestmark = pytest.mark.usefixtures("traces")
 
 
-def mistaken(loss: Callable[[Pass, Any], Tensor], *taps: str) -> Term:
+def mistaken(loss: Callable[[ForwardPass, Any], Tensor], *taps: str) -> Term:
     """A term that asks for the loss in the middle of two others."""
 
     def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -34,7 +34,7 @@ def mistaken(loss: Callable[[Pass, Any], Tensor], *taps: str) -> Term:
     return type("Mistaken", (Term,), {"gradient": gradient, "local": {"F": scalar}})()
 
 
-def adds_up(b: Pass, v: Any) -> Tensor:
+def adds_up(b: ForwardPass, v: Any) -> Tensor:
     v.F = v.F + b.loss.detach()
     return b.loss
 

@@ -16,7 +16,7 @@ from fl_lightning.models import (
     mlp,
     resnet10_batch,
     resnet18,
-    resnet18_batch,
+    resnet18_bn,
     resnet18_gn,
     sl_vit,
     vgg11,
@@ -50,7 +50,7 @@ NETWORKS = [
     pytest.param(lambda: vgg11(7, channels=1, size=8), (1, 8, 8), id="vgg11"),
     pytest.param(lambda: resnet18_gn(7, channels=1), (1, 32, 32), id="resnet18_gn"),
     pytest.param(lambda: resnet10_batch(7, channels=1), (1, 12, 12), id="resnet10_batch"),
-    pytest.param(lambda: resnet18_batch(7), (3, 9, 9), id="resnet18_batch"),
+    pytest.param(lambda: resnet18_bn(7), (3, 9, 9), id="resnet18_bn"),
     pytest.param(lambda: resnet18(7, channels=1, weights=None), (1, 40, 40), id="resnet18"),
     pytest.param(lambda: sl_vit(7, channels=1, size=8), (1, 8, 8), id="sl_vit"),
     pytest.param(lambda: tiny_vit_b32(7, size=64, weights=None), (3, 64, 64), id="vit_b32"),
@@ -68,7 +68,7 @@ def test_parameter_counts_are_the_papers():
         assert num_parameters(vgg11()) == num_parameters(vgg11(size=28)) == 9_750_922
         assert num_parameters(resnet18_gn()) == 11_181_642
         assert num_parameters(resnet18_gn(classes=100)) == 11_227_812
-        assert num_parameters(resnet18_batch()) == 11_173_962
+        assert num_parameters(resnet18_bn()) == 11_173_962
         assert num_parameters(resnet10_batch()) == 4_903_242
         assert num_parameters(sl_vit()) == 6_176_275
         assert num_parameters(sl_vit(9, size=28)) == 6_132_432
@@ -100,7 +100,7 @@ def test_the_last_layer_is_the_classifier(model):
 
 def test_heads_have_the_papers_size():
     with torch.device("meta"):
-        heads = [[*model().children()][-1] for model in (fedavg_cnn, vgg11, resnet18_batch, resnet10_batch, sl_vit)]
+        heads = [[*model().children()][-1] for model in (fedavg_cnn, vgg11, resnet18_bn, resnet10_batch, sl_vit)]
     assert [num_parameters(head) for head in heads] == [5_130, 5_130, 5_130, 5_130, 2_314]
 
 

@@ -10,19 +10,19 @@ from problems import vec
 from torch import Tensor
 
 from fl_lightning import algorithms
-from fl_lightning.core.prediction import NearestNeighbours, Own, from_logits
+from fl_lightning.core.prediction import NearestNeighbours, PersonalModel, from_logits
 
 
-def own(x: Tensor, y: list[int], logits: Tensor, features: int = 1) -> Own:
+def own(x: Tensor, y: list[int], logits: Tensor, features: int = 1) -> PersonalModel:
     """A client whose features are its inputs, in as many equal dimensions, and whose model always says the same."""
-    return Own(lambda x: (x[:, None].repeat(1, features), logits.expand(len(x), -1)), x, torch.tensor(y), 2)
+    return PersonalModel(lambda x: (x[:, None].repeat(1, features), logits.expand(len(x), -1)), x, torch.tensor(y), 2)
 
 
 LOGITS = vec(0.0, 1.0)
 CLIENT = own(vec(0, 1, 3), [0, 1, 1], LOGITS)
 
 
-def vote(knn: NearestNeighbours, x: float, client: Own = CLIENT) -> list[float]:
+def vote(knn: NearestNeighbours, x: float, client: PersonalModel = CLIENT) -> list[float]:
     return knn(client)(vec(x))[0].tolist()
 
 
@@ -64,7 +64,9 @@ def test_the_vote_is_mixed_with_the_models_probabilities_or_with_its_logits() ->
 
 def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_once() -> None:
     """Sample i is the only one of class i, so the votes of all neighbours tell who is stored."""
-    many = Own(lambda x: (x[:, None], vec(*[0.0] * 300).expand(len(x), -1)), vec(*range(300)), torch.arange(300), 300)
+    many = PersonalModel(
+        lambda x: (x[:, None], vec(*[0.0] * 300).expand(len(x), -1)), vec(*range(300)), torch.arange(300), 300
+    )
 
     def stored(capacity: int | None) -> list[int]:
         scores: Callable[[Tensor], Tensor] = NearestNeighbours(300, 1.0, 1e9, capacity)(many)

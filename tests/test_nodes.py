@@ -11,7 +11,7 @@ import lives
 import pytest
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
-from fl_lightning.distributed.heartbeat import Whereabouts
+from fl_lightning.distributed.heartbeat import Heartbeat
 from fl_lightning.runs.lock import RunLock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,13 +93,13 @@ def is_not_there(*_: object) -> None:
     raise FileNotFoundError
 
 
-def elsewhere(begin: Callable[..., None], whereabouts: Whereabouts, path: Path, *rest: int) -> None:
+def elsewhere(begin: Callable[..., None], whereabouts: Heartbeat, path: Path, *rest: int) -> None:
     begin(whereabouts, path.parent.with_name("elsewhere") / path.name, *rest)
 
 
 def test_a_machine_with_a_folder_of_its_own_is_refused_in_one_sentence(tmp_path: Path) -> None:
     without_lock = lives.at_call(1, RunLock, "share", is_not_there, rank=1)
-    with_own_file = lives.at_call(1, Whereabouts, "__init__", elsewhere, rank=1)
+    with_own_file = lives.at_call(1, Heartbeat, "__init__", elsewhere, rank=1)
     folder = tmp_path / "run"
     codes = lives.end(lives.begin(folder, ranks=2, prepare=lambda rank: (without_lock(rank), with_own_file(rank))))
     assert codes == [2, 2], lives.said(folder)

@@ -14,7 +14,7 @@ from fl_lightning import Algorithm, algorithms
 from fl_lightning.algorithms.modifiers import PARTS
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.prediction import from_logits
-from fl_lightning.federation.fine_tuning import Adaptation
+from fl_lightning.federation.fine_tuning import FineTuning
 
 CLIENTS = classification((11, 5, 7), epochs=2)
 COHORTS = [0], [0, 1], [0, 2]
@@ -73,7 +73,7 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...]) -> Tensor:
     round_after_round(run, 3)
     if algorithm.predict is from_logits:
         return run.w.detach()
-    own = Adaptation(run).own(0, run.w.detach(), run.buffers)
+    own = FineTuning(run).own(0, run.w.detach(), run.buffers)
     return algorithm.predict(own)(CLIENTS.dataset.x).flatten()
 
 

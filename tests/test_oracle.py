@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, ModelError, Term
-from fl_lightning.core.oracle import Oracle, Pass, Question
+from fl_lightning.core.oracle import ForwardPass, Oracle, Request
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.executors.network import Weighted
 from fl_lightning.terms import SOL, HeadSOL, Neighbour, Proximal
@@ -51,7 +51,7 @@ def test_the_parts_of_a_batch_are_interleaved_and_have_parts_of_their_own() -> N
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_parts_cover_a_batch_and_are_never_empty(size: int, count: int) -> None:
     batch = torch.arange(size)
-    parts = [Question(index=i, count=count).batch(batch, batch)[0].tolist() for i in range(count)]
+    parts = [Request(index=i, count=count).batch(batch, batch)[0].tolist() for i in range(count)]
     assert all(parts)
     assert {sample for part in parts for sample in part} == set(range(size))
     assert size < count or sum(map(len, parts)) == size  # nobody twice, unless there are too few
@@ -66,7 +66,7 @@ def test_a_loss_of_a_part_is_a_part_of_the_loss() -> None:
     torch.testing.assert_close(one, other)
 
 
-def with_squares(b: Pass) -> Tensor:
+def with_squares(b: ForwardPass) -> Tensor:
     return b.loss + b.out.square().mean()
 
 
@@ -154,9 +154,9 @@ def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none() 
 # --------------------------------------------------------------------------------------------- the head displaced alone
 
 
-def passed(module: nn.Module) -> Pass:
+def passed(module: nn.Module) -> ForwardPass:
     layout = Layout(module)
-    b = Pass(Weighted(module, layout, {}, layout.named(layout.read(module))), X, Y, (layout.head,))
+    b = ForwardPass(Weighted(module, layout, {}, layout.named(layout.read(module))), X, Y, (layout.head,))
     b.earlier = (lambda b: F.cross_entropy(b.out, b.y), lambda b: 2 * b.loss + b.out.sum())
     return b
 

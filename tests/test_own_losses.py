@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Sequential, Stacked, Term, scalar
-from fl_lightning.core.oracle import Oracle, Pass
+from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, scalar
+from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.errors import ModelError
 from fl_lightning.terms import Proximal
 
-STACKED = partial(Stacked, width=3)
-BOTH = pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
-TRACED = {f"traced, {width} at once": partial(Stacked, width=width, compiled=5) for width in (1, 2)}
-ALL = {"sequential": Sequential, "stacked": STACKED, **TRACED}
+STACKED = partial(StackedExecutor, width=3)
+BOTH = pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
+TRACED = {f"traced, {width} at once": partial(StackedExecutor, width=width, compiled=5) for width in (1, 2)}
+ALL = {"sequential": SequentialExecutor, "stacked": STACKED, **TRACED}
 ON_ALL = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 
@@ -37,7 +37,7 @@ class SmallFeatures(Term):
     """Adds a function of what a layer received and returned."""
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        def penalty(b: Pass) -> Tensor:
+        def penalty(b: ForwardPass) -> Tensor:
             received, returned = b.seen["tanh"]
             return b.loss + (received * returned).mean()
 
@@ -49,7 +49,7 @@ class Teacher(Term):
     """Adds the distance to what the received model answers, and to its features."""
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        def distance(b: Pass) -> Tensor:
+        def distance(b: ForwardPass) -> Tensor:
             teacher = b.at(v.anchor)
             features = (b.seen["tanh"][1] - teacher.seen["tanh"][1]).square().mean()
             return b.loss + (b.out - teacher.out).square().mean() + features
@@ -76,7 +76,9 @@ class Smoothed(Term):
 OWN_LOSSES = [SmallOutputs(), SmallFeatures(), Teacher(), Harder()]
 
 
-def one_step(*terms: Term, executor: Any = Sequential, start: Tensor | None = None) -> tuple[Tensor, Tensor, Any]:
+def one_step(
+    *terms: Term, executor: Any = SequentialExecutor, start: Tensor | None = None
+) -> tuple[Tensor, Tensor, Any]:
     """Weights before and after one step of size 1 on one batch of one client, and that batch."""
     data = classification([8], batch_size=8, epochs=1)
     module = classifier(norm=False, dropout=0.0)
@@ -179,7 +181,7 @@ def test_a_term_that_never_asks_the_oracle_steps_all_the_same() -> None:
         def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
             return w
 
-    for executor in (Sequential, STACKED):
+    for executor in (SequentialExecutor, STACKED):
         run = federation(Algorithm(Shrink()), schedule=lambda *_: 1.0, participation=lambda *_: [1], executor=executor)
         run.train_round()  # client 1 takes four steps of size 0.1
         torch.testing.assert_close(run.w.detach(), 0.9**4 * run.first, rtol=0, atol=1e-12)
@@ -193,7 +195,7 @@ def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, execu
     @dataclass(frozen=True)
     class Mistaken(Term):
         def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-            def penalty(b: Pass) -> Any:
+            def penalty(b: ForwardPass) -> Any:
                 return returned(b)
 
             return oracle.of(penalty)(w)
@@ -269,7 +271,7 @@ def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
     even = {"clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)}  # two samples in a half, for BatchNorm
     one_by_one = trained(algorithm, **even)
     assert one_by_one.shared[1]["F_mean"] > 0.1
-    executors = {**ALL, "traced, all at once": partial(Stacked, width=6, compiled=4)}
+    executors = {**ALL, "traced, all at once": partial(StackedExecutor, width=6, compiled=4)}
     for name, executor in executors.items():
-        apart = distances(one_by_one, trained(algorithm, executor=executor, **even))
-        assert max(apart.values()) <= 1e-10, name
+        unaliased = distances(one_by_one, trained(algorithm, executor=executor, **even))
+        assert max(unaliased.values()) <= 1e-10, name

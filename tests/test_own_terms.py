@@ -12,12 +12,12 @@ from problems import classification, classifier, distances, federation, hard, la
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning import Algorithm, Sequential, Stacked, Term, TermError, initial, scalar, zeros
-from fl_lightning.core.cost import trial_facts
+from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, TermError, initial, scalar, zeros
+from fl_lightning.core.cost import dummy_facts
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import FACTS
 
-STACKED = partial(Stacked, width=3)
+STACKED = partial(StackedExecutor, width=3)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def test_a_state_may_count_in_whole_numbers() -> None:
             v.rounds_so_far = v.rounds_so_far + 1
             return delta / v.rounds_so_far
 
-    for executor in (Sequential, STACKED):
+    for executor in (SequentialExecutor, STACKED):
         run = trained(Algorithm(Counting()), executor=executor)
         assert rows(run, "count").tolist() == [2, 2, 2, 2, 2, 1]
         assert run.shared[0]["rounds_so_far"] == run.round
@@ -95,7 +95,7 @@ def test_the_facts_are_those_that_a_visit_tells() -> None:
             return ()
 
     trained(Algorithm(Witness()))
-    assert told == FACTS == set(trial_facts(layout(), vec(1, 1)))
+    assert told == FACTS == set(dummy_facts(layout(), vec(1, 1)))
 
 
 # ------------------------------------------------------------------------------------------ how many samples of a class
@@ -123,7 +123,7 @@ class Balanced(Term):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_view_tells_how_many_samples_of_each_class_a_client_holds(dtype: torch.dtype) -> None:
     clients = classification(dtype=dtype)
-    for executor in (Sequential, STACKED):
+    for executor in (SequentialExecutor, STACKED):
         run = trained(Algorithm(Balanced()), clients=clients, module=classifier(dtype=dtype), executor=executor)
         assert rows(run, "counts").dtype == dtype
         assert rows(run, "counts").tolist() == clients.class_counts.tolist()
@@ -133,7 +133,7 @@ def test_all_executors_calibrate_a_loss_alike(traces: list[Any]) -> None:
     algorithm, clients = hard(Algorithm(Balanced())), classification((5, 5, 10, 10, 5, 15))
     one_by_one = trained(algorithm, clients=clients)
     assert (one_by_one.w - trained(hard(Algorithm()), clients=clients).w).abs().max() > 1e-3
-    for executor in (STACKED, *(partial(Stacked, width=width, compiled=5) for width in (1, 2))):
+    for executor in (STACKED, *(partial(StackedExecutor, width=width, compiled=5) for width in (1, 2))):
         assert max(distances(one_by_one, trained(algorithm, clients=clients, executor=executor)).values()) <= 1e-10
     assert len(traces) == 2  # one for all clients and rounds
 

@@ -8,14 +8,16 @@ from itertools import combinations, permutations
 import pytest
 import torch
 
-from fl_lightning.federation.local_training import share_out
-from fl_lightning.federation.sampling import Bernoulli, FixedSize, Participation, Weighted, largest_cohort
+from fl_lightning.federation.local_training import assign_to_ranks
+from fl_lightning.federation.sampling import BernoulliSampling, ClientSampler, UniformSampling, Weighted, largest_cohort
 
 SIZES = torch.arange(1.0, 51.0)
 
 
-@pytest.mark.parametrize("participation", [FixedSize(0.3), Bernoulli(0.3), Weighted(0.3, SIZES), Weighted(0.1, SIZES)])
-def test_a_cohort_is_a_function_of_seed_and_round(participation: Participation) -> None:
+@pytest.mark.parametrize(
+    "participation", [UniformSampling(0.3), BernoulliSampling(0.3), Weighted(0.3, SIZES), Weighted(0.1, SIZES)]
+)
+def test_a_cohort_is_a_function_of_seed_and_round(participation: ClientSampler) -> None:
     draw = participation(50, 7, 3)
     torch.manual_seed(99)
     participation(50, 7, 2)
@@ -28,30 +30,30 @@ def test_a_cohort_is_a_function_of_seed_and_round(participation: Participation) 
     ("fraction", "clients", "size"), [(0.1, 100, 10), (0.25, 10, 3), (0.001, 10, 1), (1.0, 7, 7), (0.35, 10, 4)]
 )
 def test_a_fixed_size_is_rounded_and_at_least_one(fraction: float, clients: int, size: int) -> None:
-    assert len(FixedSize(fraction)(clients, 0, 0)) == size
+    assert len(UniformSampling(fraction)(clients, 0, 0)) == size
 
 
 def test_everyone_takes_part_about_as_often() -> None:
     counts = torch.zeros(20)
     for round in range(1000):
-        counts[FixedSize(0.25)(20, 0, round)] += 1
+        counts[UniformSampling(0.25)(20, 0, round)] += 1
     assert counts.sum() == 5000
     assert (counts - 250).abs().max() < 5 * (1000 * 0.25 * 0.75) ** 0.5
 
 
 def test_bernoulli_draws_the_fraction_on_average() -> None:
-    sizes = [len(Bernoulli(0.2)(100, 0, round)) for round in range(500)]
+    sizes = [len(BernoulliSampling(0.2)(100, 0, round)) for round in range(500)]
     assert abs(sum(sizes) / 500 - 20) < 5 * (100 * 0.2 * 0.8 / 500) ** 0.5
     assert len(set(sizes)) > 10
 
 
 def test_bernoulli_is_never_empty() -> None:
-    assert all(Bernoulli(0.01)(3, 0, round) for round in range(200))
+    assert all(BernoulliSampling(0.01)(3, 0, round) for round in range(200))
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1])
-@pytest.mark.parametrize("kind", [FixedSize, Bernoulli, partial(Weighted, sizes=SIZES)])
-def test_a_fraction_outside_0_to_1_is_refused(kind: Callable[[float], Participation], fraction: float) -> None:
+@pytest.mark.parametrize("kind", [UniformSampling, BernoulliSampling, partial(Weighted, sizes=SIZES)])
+def test_a_fraction_outside_0_to_1_is_refused(kind: Callable[[float], ClientSampler], fraction: float) -> None:
     with pytest.raises(ValueError, match="above 0 and at most 1"):
         kind(fraction)
 
@@ -104,7 +106,7 @@ def test_few_of_many_are_drawn_uniformly() -> None:
     """Beyond a hundred times the cohort nobody permutes all clients."""
     parts = torch.zeros(10)
     for round in range(1000):
-        cohort = FixedSize(1e-4)(100_000, 0, round)
+        cohort = UniformSampling(1e-4)(100_000, 0, round)
         assert len(set(cohort)) == 10
         assert cohort == sorted(cohort)
         parts += torch.tensor(cohort).div(10_000, rounding_mode="floor").bincount(minlength=10)
@@ -114,14 +116,19 @@ def test_few_of_many_are_drawn_uniformly() -> None:
 def test_repeats_do_not_shorten_a_cohort_of_few_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = iter([torch.tensor([7, 3, 7]), torch.tensor([3, 3, 9]), torch.tensor([1, 2, 4])])
     monkeypatch.setattr(torch, "randint", lambda *_, **__: next(draws))
-    assert FixedSize(3e-5)(100_000, 0, 0) == [3, 7, 9]
+    assert UniformSampling(3e-5)(100_000, 0, 0) == [3, 7, 9]
 
 
 @pytest.mark.parametrize(
     ("participation", "clients", "most"),
-    [(FixedSize(0.1), 50, 5), (Weighted(0.1, SIZES), 50, 5), (Bernoulli(0.1), 10_000, 1201), (Bernoulli(0.5), 8, 8)],
+    [
+        (UniformSampling(0.1), 50, 5),
+        (Weighted(0.1, SIZES), 50, 5),
+        (BernoulliSampling(0.1), 10_000, 1201),
+        (BernoulliSampling(0.5), 8, 8),
+    ],
 )
-def test_no_cohort_is_larger_than_told(participation: Participation, clients: int, most: int) -> None:
+def test_no_cohort_is_larger_than_told(participation: ClientSampler, clients: int, most: int) -> None:
     assert largest_cohort(participation, clients) == most
     assert max(len(participation(clients, 0, round)) for round in range(50)) <= most
 
@@ -133,18 +140,18 @@ def test_whatever_tells_no_largest_cohort_may_draw_everyone() -> None:
 def test_work_is_shared_out_evenly_and_completely() -> None:
     work = torch.randint(1, 100, (40,), generator=torch.Generator().manual_seed(0)).tolist()
     for ranks in (1, 2, 3, 8):
-        shares = share_out(work, ranks)
+        shares = assign_to_ranks(work, ranks)
         assert sorted(i for share in shares for i in share) == list(range(40))
         loads = [sum(work[i] for i in share) for share in shares]
         assert max(loads) - min(loads) <= max(work)  # longest first: no rank waits longer than for one client
         assert max(loads) <= 4 / 3 * max(sum(work) / ranks, max(work))
-        assert share_out(work, ranks) == shares
+        assert assign_to_ranks(work, ranks) == shares
 
 
 def test_the_longest_come_first_and_ties_go_to_the_first_rank() -> None:
-    assert share_out([1, 5, 3, 3], 2) == [[1, 0], [2, 3]]
-    assert share_out([2, 2, 2, 2], 2) == [[0, 2], [1, 3]]
+    assert assign_to_ranks([1, 5, 3, 3], 2) == [[1, 0], [2, 3]]
+    assert assign_to_ranks([2, 2, 2, 2], 2) == [[0, 2], [1, 3]]
 
 
 def test_more_ranks_than_clients_leave_ranks_without_work() -> None:
-    assert share_out([4, 9], 4) == [[1], [0], [], []]
+    assert assign_to_ranks([4, 9], 4) == [[1], [0], [], []]

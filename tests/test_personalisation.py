@@ -11,17 +11,25 @@ from weakref import ref
 import lives
 import pytest
 import torch
-from fl_lightning.callbacks import Personalisation
+from fl_lightning.callbacks import Personalization
 from problems import classification, classifier, everything, federation, hard, rows
 from refusals import scaffold
 from torch import nn
 
-from fl_lightning import Algorithm, Dataset, Diverged, Federation, Sequential, Stacked, algorithms
+from fl_lightning import (
+    Algorithm,
+    Dataset,
+    DivergenceError,
+    Federation,
+    SequentialExecutor,
+    StackedExecutor,
+    algorithms,
+)
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, aligned
-from fl_lightning.distributed.signals import STOPPED
-from fl_lightning.federation.fine_tuning import Adaptation
+from fl_lightning.distributed.signals import EXIT_PREEMPTED
+from fl_lightning.federation.fine_tuning import FineTuning
 
 LR = 0.05
 
@@ -51,7 +59,7 @@ def alone(run: Federation, client: int, w: torch.Tensor, epochs: int) -> nn.Modu
 def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> None:
     """Without the algorithm's terms and without its clipping, with the local optimizer's momentum and weight decay."""
     run = trained(algorithms.scaffold(), module=classifier(norm=False, dropout=0.0))
-    models = list(Adaptation(run, LR).models([1, 4], epochs))
+    models = list(FineTuning(run, LR).models([1, 4], epochs))
     for client, (w, _) in zip([1, 4], models, strict=True):
         torch.testing.assert_close(
             w, Layout(by_hand := alone(run, client, run.w.detach(), epochs)).read(by_hand), rtol=0, atol=1e-12
@@ -69,8 +77,8 @@ def test_rows_are_read_only_where_a_term_has_a_use_for_them(monkeypatch: pytest.
 
 def test_executors_fine_tune_alike_with_batchnorm_and_dropout() -> None:
     one, several = (
-        list(Adaptation(trained(algorithms.fedavg(), **options), LR).models(range(6), 2))
-        for options in ({}, {"executor": partial(Stacked, width=4)})
+        list(FineTuning(trained(algorithms.fedavg(), **options), LR).models(range(6), 2))
+        for options in ({}, {"executor": partial(StackedExecutor, width=4)})
     )
     for (w, buffers), (other, others) in zip(one, several, strict=True):
         torch.testing.assert_close(w, other, rtol=0, atol=1e-10)
@@ -81,7 +89,7 @@ def test_executors_fine_tune_alike_with_batchnorm_and_dropout() -> None:
 def test_personalisation_leaves_the_federation_as_it_was(algorithm: str) -> None:
     run = trained(ALGORITHMS[algorithm]())
     before = {name: kept.clone() for name, kept in everything(run).items()}
-    list(Adaptation(run, LR).models(range(6), 1))
+    list(FineTuning(run, LR).models(range(6), 1))
     after = everything(run)
     assert all(after[name].equal(kept) for name, kept in before.items())
     run.train_round()  # and it goes on
@@ -93,8 +101,8 @@ def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
     drawn = {name: p.detach().clone() for name, p in module.named_parameters()}
     run = trained(algorithms.fedbabu(), module=module)
     assert all(not name.startswith("outer") for name in run.layout.names)
-    ((whole, _),) = Adaptation(run, LR).models([0], 0)
-    ((tuned, _),) = Adaptation(run, LR).models([0], 1)
+    ((whole, _),) = FineTuning(run, LR).models([0], 0)
+    ((tuned, _),) = FineTuning(run, LR).models([0], 1)
     layout = Layout(classifier(norm=False, dropout=0.0))
     for name in ("outer.weight", "outer.bias"):
         assert layout.named(whole)[name].equal(drawn[name])
@@ -104,8 +112,8 @@ def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
 
 def test_fine_tuning_is_at_the_rate_of_the_next_round_or_at_one_of_its_own(tmp_path: Path) -> None:
     run = trained(algorithms.fedavg(), module=classifier(norm=False))
-    assert Adaptation(run).lr == pytest.approx(0.1 * 0.9**3)
-    metrics = Personalisation(run.clients.dataset, (1,), tmp_path / "personal.csv", 1e-300).score(run)
+    assert FineTuning(run).lr == pytest.approx(0.1 * 0.9**3)
+    metrics = Personalization(run.clients.dataset, (1,), tmp_path / "personal.csv", 1e-300).score(run)
     assert metrics["personal/accuracy_1"] == metrics["personal/accuracy_0"]
     assert scored(run, tmp_path / "personal.csv")["personal/accuracy_1"] != metrics["personal/accuracy_0"]
 
@@ -116,14 +124,14 @@ def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
     clients.partition = Partition.from_lists([range(10), range(10)])
     for dropout in (0.0, 0.5):
         run = federation(Algorithm(), module=classifier(norm=False, dropout=dropout), clients=clients)
-        (one, _), (other, _) = Adaptation(run, LR).models([0, 1], 1)
+        (one, _), (other, _) = FineTuning(run, LR).models([0, 1], 1)
         assert one.equal(other) == (dropout == 0)
 
 
 def test_a_client_reads_its_own_model_with_its_own_samples() -> None:
     """Features are what enters the head; the running statistics are the client's, not the federation's."""
-    run = trained(algorithms.fedavg(), executor=partial(Stacked, width=3))
-    adaptation, data = Adaptation(run, LR), run.clients.dataset
+    run = trained(algorithms.fedavg(), executor=partial(StackedExecutor, width=3))
+    adaptation, data = FineTuning(run, LR), run.clients.dataset
     for client, (w, buffers) in enumerate(adaptation.models([0, 1, 2], 1)):
         own, index = adaptation.own(client, w, buffers), run.clients.partition[client]
         assert own.x.equal(data.x[index])
@@ -135,7 +143,7 @@ def test_a_client_reads_its_own_model_with_its_own_samples() -> None:
         torch.testing.assert_close(logits.double(), module(data.x), rtol=0, atol=1e-6)
 
 
-class Counting(Adaptation):
+class Counting(FineTuning):
     """Counts the models with which clients begin."""
 
     begun: list[ref[torch.Tensor]]
@@ -149,7 +157,7 @@ class Counting(Adaptation):
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
-@pytest.mark.parametrize(("width", "executor"), [(1, Sequential), (2, partial(Stacked, width=2))])
+@pytest.mark.parametrize(("width", "executor"), [(1, SequentialExecutor), (2, partial(StackedExecutor, width=2))])
 def test_no_more_models_are_held_than_train_together(width: int, executor: Any, epochs: int) -> None:
     adaptation = Counting(federation(algorithms.fedavg(), executor=executor), LR)
     adaptation.begun = []
@@ -161,13 +169,13 @@ def test_no_more_models_are_held_than_train_together(width: int, executor: Any, 
 
 def test_local_only_brings_its_own_models() -> None:
     run = trained(algorithms.local_only())
-    models = [w for w, _ in Adaptation(run, LR).models(range(6), 0)]
+    models = [w for w, _ in FineTuning(run, LR).models(range(6), 0)]
     torch.testing.assert_close(torch.stack(models), rows(run, "w_i"), rtol=0, atol=0)
     assert len({tuple(w.tolist()) for w in models}) == 6  # all took part
 
 
 def scored(run: Federation, path: Path, epochs: tuple[int, ...] = (1, 2), **options: Any) -> dict[str, float]:
-    return Personalisation(run.clients.dataset, epochs, path, LR, **options).score(run)
+    return Personalization(run.clients.dataset, epochs, path, LR, **options).score(run)
 
 
 def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path: Path) -> None:
@@ -203,7 +211,7 @@ def test_neighbours_change_what_a_client_predicts(tmp_path: Path) -> None:
 def test_no_epochs_of_fine_tuning_are_no_choice() -> None:
     data = Dataset(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), ("a",))
     with pytest.raises(ValueError, match="at least one epoch, not 0"):
-        Personalisation(data, (0,), Path("personal.csv"))
+        Personalization(data, (0,), Path("personal.csv"))
 
 
 def test_lasting_changes_the_visits_and_nothing_else() -> None:
@@ -233,8 +241,8 @@ def stops(score: Any, *args: Any) -> Any:
     [
         (1, 0, lives.die, [-9], "round 3/3"),
         (1, 0, raises, [2], "error: RuntimeError: bad luck"),
-        (1, 0, stops, [STOPPED], "stopped by SIGTERM after round 3 of 3, which is saved: go on with --run-dir"),
-        (2, 1, stops, [STOPPED, 0], "stopped as another rank or a callback asked after round 3 of 3"),
+        (1, 0, stops, [EXIT_PREEMPTED], "stopped by SIGTERM after round 3 of 3, which is saved: go on with --run-dir"),
+        (2, 1, stops, [EXIT_PREEMPTED, 0], "stopped as another rank or a callback asked after round 3 of 3"),
         (2, 1, raises, [2, 2], "error: RuntimeError: bad luck"),
     ],
     ids=["killed", "raises", "signal", "signal on one of two", "raises on one of two"],
@@ -245,7 +253,7 @@ def test_bad_luck_in_it_loses_no_round_and_a_resumption_does_it_anew(
     """It comes after the last checkpoint; the scores stand in the row of the last round."""
     whole, folder = tmp_path / "whole", tmp_path / "run"
     assert lives.end(lives.begin(whole, *PERSONALISE, ranks=ranks)) == [0] * ranks, lives.said(whole)
-    prepare = lives.at_call(12 // ranks, Personalisation, "_accuracy", luck, rank=hit)
+    prepare = lives.at_call(12 // ranks, Personalization, "_accuracy", luck, rank=hit)
     assert lives.end(lives.begin(folder, *PERSONALISE, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
     assert told in lives.said(folder)
     assert (folder / "checkpoints" / "round-3.ckpt").exists()
@@ -260,8 +268,8 @@ def test_bad_luck_in_it_loses_no_round_and_a_resumption_does_it_anew(
 
 def test_a_signal_in_the_last_round_leaves_it_for_a_resumption(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    prepare = lives.at_call(12, Sequential, "_visit", stops)
-    assert lives.end(lives.begin(folder, *PERSONALISE, prepare=prepare)) == [STOPPED], lives.said(folder)
+    prepare = lives.at_call(12, SequentialExecutor, "_visit", stops)
+    assert lives.end(lives.begin(folder, *PERSONALISE, prepare=prepare)) == [EXIT_PREEMPTED], lives.said(folder)
     assert not (folder / "personal.csv").exists()
     assert lives.end(lives.begin(folder, *PERSONALISE)) == [0], lives.said(folder)
     assert (folder / "personal.csv").exists()
@@ -273,11 +281,11 @@ def test_a_wish_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: P
     class Asks:
         def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
             if federation.round == federation.rounds:
-                federation.ask_to_stop()
+                federation.request_stop()
 
     with pytest.raises(SystemExit) as left:
         scaffold(tmp_path / "run", "--personalise", "1", callbacks=[Asks()])
-    assert left.value.code == STOPPED
+    assert left.value.code == EXIT_PREEMPTED
     assert not (tmp_path / "run/personal.csv").exists()
 
 
@@ -286,7 +294,7 @@ def test_fine_tuning_that_leaves_the_numbers_is_told_or_left_out(tmp_path: Path)
     run = trained(algorithms.fedavg())
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan
     with pytest.raises(
-        Diverged, match=r"fine-tuning of clients? 4 .*\(learning rate 0.05\).*--finetune-lr; the rounds"
+        DivergenceError, match=r"fine-tuning of clients? 4 .*\(learning rate 0.05\).*--finetune-lr; the rounds"
     ):
         scored(run, tmp_path / "personal.csv")
     run.on_divergence = "skip-client"

@@ -15,8 +15,8 @@ import pytest
 import torch
 from problems import federation, hard
 
-from fl_lightning import Stacked, algorithms
-from fl_lightning.executors import Sequential
+from fl_lightning import StackedExecutor, algorithms
+from fl_lightning.executors import SequentialExecutor
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.row_files import RowFiles
 
@@ -217,14 +217,14 @@ def test_rows_travel_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None
     run = federation(hard(algorithms.scaffold()), participation=lambda *_: [0, 1, 2, 4, 5])
     run.train_round()
     after, told = dict(pairwise([0, 2, 1, 5, 4])), Told()  # the longest first
-    read, visit, put = RowFiles.read, Sequential._visit, RowFiles.write
+    read, visit, put = RowFiles.read, SequentialExecutor._visit, RowFiles.write
 
     def reading(files: RowFiles, place: int, client: int, *rest: Any) -> Any:
         row = read(files, place, client, *rest)
         told.note(("read", client))
         return row
 
-    def training(executor: Sequential, algorithm: Any, common: Any, each: Any, *rest: Any) -> Any:
+    def training(executor: SequentialExecutor, algorithm: Any, common: Any, each: Any, *rest: Any) -> Any:
         told.note(("begun", each.client))
         if each.client in after:
             told.wait(("read", after[each.client]))
@@ -236,7 +236,7 @@ def test_rows_travel_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None
         put(files, place, client, row)
 
     monkeypatch.setattr(RowFiles, "read", reading)
-    monkeypatch.setattr(Sequential, "_visit", training)
+    monkeypatch.setattr(SequentialExecutor, "_visit", training)
     monkeypatch.setattr(RowFiles, "write", writing)
     run.train_round()
 
@@ -248,7 +248,7 @@ def test_what_a_disk_refuses_is_told_with_the_client_and_the_round_does_not_coun
     client: int, name: str, code: int, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of a round's visits and the last; nobody else is blamed who trains when it turns out."""
-    executor = partial(Stacked, width=2) if width > 1 else Sequential
+    executor = partial(StackedExecutor, width=2) if width > 1 else SequentialExecutor
     run = federation(hard(algorithms.scaffold()), participation=lambda *_: [0, 2, 3, 4], executor=executor)
     run.train_round()
     before, function = run.w.detach().clone(), getattr(RowFiles, name)

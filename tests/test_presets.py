@@ -18,7 +18,7 @@ import yaml
 from fl_lightning import Algorithm, Dataset
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli import config_files as configuration
-from fl_lightning.cli import parser as cli
+from fl_lightning.cli import parser as parser
 from fl_lightning.cli.converters import convert
 from fl_lightning.experiment import Experiment
 from fl_lightning.runs.config_yaml import flat
@@ -67,7 +67,7 @@ def _files_and_docstrings_are_read_once() -> Iterator[None]:
     read = cache(configuration.load)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(configuration, "load", lambda text: deepcopy(read(text)))
-        patch.setattr(cli, "_helps", cache(cli._helps))
+        patch.setattr(parser, "_helps", cache(parser._helps))
         yield
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from fl_lightning.callbacks import Evaluation, Personalisation
+from fl_lightning.callbacks import Evaluation, Personalization
 from lightning.fabric import Fabric
 from problems import federation, hard, rows, server
 from torch import nn
 
-from fl_lightning import ClientData, Dataset, Partition, Sequential, Stacked, algorithms
+from fl_lightning import ClientData, Dataset, Partition, SequentialExecutor, StackedExecutor, algorithms
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Visit
 
@@ -74,7 +74,7 @@ class Watched:
 def run(fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None, exact: bool = False) -> dict[str, Any]:
     """What is left after ten rounds, as plain numbers."""
     federated = federation(
-        hard(algorithms.scaffold().and_then(*algorithms.feddyn().terms)),
+        hard(algorithms.scaffold().with_outer_terms(*algorithms.feddyn().terms)),
         fabric=fabric,
         module=network(dtype),
         clients=clients(dtype),
@@ -96,15 +96,15 @@ def run(fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None, 
     kept |= {name: server(federated, name).tolist() for name in ("c", "h")}
     kept |= {name: buffer.double().flatten().tolist() for name, buffer in federated.buffers.items()}
     kept |= {name: [m[name] for m in metrics] for name in metrics[0] if not name.startswith("time/")}
-    apart = (federated.w.detach() - fabric.broadcast(federated.w.detach())).abs().max()
+    unaliased = (federated.w.detach() - fabric.broadcast(federated.w.detach())).abs().max()
     return {
         "visits": {k: v for rank in range(fabric.world_size) for k, v in fabric.broadcast(visits, src=rank).items()},
-        "ranks apart": float(fabric.all_reduce(apart, reduce_op="sum")),
+        "ranks apart": float(fabric.all_reduce(unaliased, reduce_op="sum")),
         "numbers": {"model": federated.w.detach().tolist(), **kept},
     }
 
 
-EXECUTORS = {"sequential": Sequential, "stacked": partial(Stacked, width=2)}
+EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecutor, width=2)}
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +134,8 @@ def test_several_ranks_train_what_one_rank_trains(
         assert together["visits"] == alone["visits"]
         assert together["ranks apart"] == 0
         for name, numbers in alone["numbers"].items():
-            apart = torch.tensor(together["numbers"][name]).double() - torch.tensor(numbers).double()
-            assert apart.abs().max() <= tolerance, f"{name} with {ranks} ranks"
+            unaliased = torch.tensor(together["numbers"][name]).double() - torch.tensor(numbers).double()
+            assert unaliased.abs().max() <= tolerance, f"{name} with {ranks} ranks"
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -153,11 +153,13 @@ def own_models(fabric: Fabric, executor: Any, folder: Path) -> str:
     options = {"module": network(torch.float32), "clients": clients(torch.float32), "executor": executor, "rounds": 1}
     run = federation(algorithms.fedavg(), fabric=fabric, deterministic=True, **options)
     metrics = run.train_round()
-    metrics |= Personalisation(images(40, torch.float32, seed=3), [2], folder / "personal.csv").score(run)
+    metrics |= Personalization(images(40, torch.float32, seed=3), [2], folder / "personal.csv").score(run)
     return "\n".join(f"{name} {value!r}" for name, value in metrics.items() if not name.startswith("time/"))
 
 
-@pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=4)], ids=["sequential", "stacked"])
+@pytest.mark.parametrize(
+    "executor", [SequentialExecutor, partial(StackedExecutor, width=4)], ids=["sequential", "stacked"]
+)
 def test_own_models_score_the_same_on_three_ranks(executor: Any, tmp_path: Path) -> None:
     score = partial(own_models, executor=executor, folder=tmp_path)
     together = Fabric(accelerator="cpu", devices=3, strategy="ddp_fork").launch(score)
@@ -168,7 +170,7 @@ def test_own_models_score_the_same_on_three_ranks(executor: Any, tmp_path: Path)
 
 def test_without_a_folder_all_ranks_use_that_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    options: Any = {"executor": Sequential, "dtype": torch.float64, "folder": None}
+    options: Any = {"executor": SequentialExecutor, "dtype": torch.float64, "folder": None}
     together = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(partial(run, **options))
     alone = run(Fabric(accelerator="cpu", devices=1), **options)
     assert together["numbers"]["c_i"] == pytest.approx(alone["numbers"]["c_i"], abs=1e-12)

@@ -9,7 +9,7 @@ from refusals import experiment, sentence
 
 from fl_lightning.runs import folder as run_folder
 from fl_lightning.runs.folder import RunFolder, _git_commit
-from fl_lightning.runs.resume import refuse_changes
+from fl_lightning.runs.resume import check_changes
 
 
 def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_path: Path) -> None:
@@ -32,11 +32,11 @@ def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_pa
 @pytest.mark.parametrize("change", [{"executor": "stacked"}, {"width": 5}, {"compile": True}], ids=str)
 def test_a_deterministic_run_keeps_what_its_last_bits_depend_on(change: dict[str, object]) -> None:
     before = {"executor": "auto", "width": 10, "compile": False, "rounds": 5, "deterministic": False}
-    refuse_changes(before, {**before, **change, "rounds": 9})
+    check_changes(before, {**before, **change, "rounds": 9})
     before["deterministic"] = True
-    refuse_changes(before, {**before, "rounds": 9})
+    check_changes(before, {**before, "rounds": 9})
     with pytest.raises(ValueError, match=f"a resumed run keeps its options, but {next(iter(change))} was"):
-        refuse_changes(before, {**before, **change})
+        check_changes(before, {**before, **change})
 
 
 @pytest.mark.parametrize("first", [True, False])

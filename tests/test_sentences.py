@@ -5,7 +5,7 @@ import torch
 from lightning.fabric.utilities.rank_zero import _get_rank, rank_zero_only
 
 from fl_lightning.cli import error_messages
-from fl_lightning.cli.error_messages import in_one_sentence
+from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.errors import TermError, first_sentence
 
 TORCHRUN = [{"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(3)]
@@ -43,7 +43,7 @@ def test_what_is_wrong_with_a_machine_is_said_by_its_own_rank(
     error: Exception, speaks: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(error_messages, "is_first_rank", lambda: False)
-    with pytest.raises(SystemExit), in_one_sentence():
+    with pytest.raises(SystemExit), exit_with_message():
         raise error
     assert ("error: " in capsys.readouterr().err) == speaks
 

@@ -14,11 +14,11 @@ from problems import EVERY_ALGORITHM, classification, classifier, distances, eve
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Federation, Sequential, Stacked, algorithms
+from fl_lightning import Algorithm, Federation, SequentialExecutor, StackedExecutor, algorithms
 from fl_lightning.terms import LESAM, SAM
 
-STACKED = partial(Stacked, width=3)
-EXECUTORS = pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
+STACKED = partial(StackedExecutor, width=3)
+EXECUTORS = pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
 
 STATEFUL = ["scaffold", "fedlesam_d", "fedadam", "fedtoga, fusion carried", "fedlesam, last round"]
 

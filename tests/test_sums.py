@@ -9,10 +9,12 @@ import torch
 from problems import classification, everything, federation, hard
 from torch import Tensor
 
-from fl_lightning import Diverged, Federation, Sequential, Stacked, algorithms, by_size
+from fl_lightning import DivergenceError, Federation, SequentialExecutor, StackedExecutor, algorithms, by_size
 from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum, Sum
 
-EXECUTORS = pytest.mark.parametrize("executor", [Sequential, partial(Stacked, width=3)], ids=["sequential", "stacked"])
+EXECUTORS = pytest.mark.parametrize(
+    "executor", [SequentialExecutor, partial(StackedExecutor, width=3)], ids=["sequential", "stacked"]
+)
 
 
 def addends(count: int, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], list[float]]:
@@ -99,7 +101,7 @@ def begin(*bad: int, spoil: float = torch.nan, **options: Any) -> Federation:
 @EXECUTORS
 def test_exact_sums_name_who_diverged(executor: Any) -> None:
     run = begin(4, executor=executor)
-    with pytest.raises(Diverged, match=r"client 4 is no longer finite .*sums of numbers below 16,777,216"):
+    with pytest.raises(DivergenceError, match=r"client 4 is no longer finite .*sums of numbers below 16,777,216"):
         run.train_round()
     assert run.w.equal(run.first)
 
@@ -121,7 +123,7 @@ def test_exact_sums_go_on_if_told_to() -> None:
 def test_numbers_that_exact_sums_cannot_hold_count_as_diverged() -> None:
     """Though finite: BatchNorm's statistics are as large as its inputs."""
     huge = begin(4, spoil=1e12)
-    with pytest.raises(Diverged, match="client 4"):
+    with pytest.raises(DivergenceError, match="client 4"):
         huge.train_round()
     huge.deterministic, huge.sums = False, PlainSum
     huge.train_round()

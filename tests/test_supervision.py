@@ -20,8 +20,8 @@ from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError
 from fl_lightning.distributed import signals as supervision
-from fl_lightning.distributed.signals import INTERRUPTED, STOPPED, ending_with_the_launcher, heeding_signals
-from fl_lightning.executors import Sequential, Stacked
+from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, exit_with_launcher, stop_on_signals
+from fl_lightning.executors import SequentialExecutor, StackedExecutor
 from fl_lightning.experiment import Experiment
 from fl_lightning.federation import federation as simulation
 
@@ -53,7 +53,7 @@ def signalled(number: signal.Signals) -> Callable[..., Any]:
 
 @pytest.mark.parametrize(
     ("ranks", "hit", "number", "codes"),
-    [(1, 0, signal.SIGTERM, [STOPPED]), (2, 1, signal.SIGUSR1, [STOPPED, 0])],
+    [(1, 0, signal.SIGTERM, [EXIT_PREEMPTED]), (2, 1, signal.SIGUSR1, [EXIT_PREEMPTED, 0])],
     ids=["one rank", "one of two ranks"],
 )
 def test_a_signal_ends_the_round_writes_a_checkpoint_and_leaves_on_every_rank(
@@ -61,7 +61,7 @@ def test_a_signal_ends_the_round_writes_a_checkpoint_and_leaves_on_every_rank(
 ) -> None:
     folder = tmp_path / "run"
     visits = 12 // ranks - 1  # in the third round, of four clients
-    prepare = lives.at_call(visits, Sequential, "_visit", signalled(number), rank=hit)
+    prepare = lives.at_call(visits, SequentialExecutor, "_visit", signalled(number), rank=hit)
     assert lives.end(lives.begin(folder, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
     why = f"by {number.name}" if hit == 0 else "as another rank or a callback asked"
     assert f"stopped {why} after round 3 of 7, which is saved: go on with --run-dir {folder} --resume\n" in lives.said(
@@ -80,14 +80,14 @@ def test_one_rank_stops_after_a_signal_in_the_evaluation_too() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     run = federation(Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=[Asks()]))
-    with heeding_signals(run.ask_to_stop) as received:
+    with stop_on_signals(run.request_stop) as received:
         run.fit()
-    assert (run.round, run.stopping, received) == (1, True, ["SIGTERM"])
+    assert (run.round, run.should_stop, received) == (1, True, ["SIGTERM"])
 
 
 def test_handlers_are_given_back() -> None:
     before = [signal.getsignal(number) for number in supervision.SIGNALS]
-    with heeding_signals(lambda: None):
+    with stop_on_signals(lambda: None):
         assert [signal.getsignal(number) for number in supervision.SIGNALS] != before
     assert [signal.getsignal(number) for number in supervision.SIGNALS] == before
 
@@ -108,11 +108,11 @@ def interrupted_where_nobody_hears(_: Any, *args: Any) -> None:
     time.sleep(600)
 
 
-@pytest.mark.parametrize(("ranks", "codes"), [(1, [INTERRUPTED]), (2, [INTERRUPTED, 0])])
+@pytest.mark.parametrize(("ranks", "codes"), [(1, [EXIT_INTERRUPTED]), (2, [EXIT_INTERRUPTED, 0])])
 def test_ctrl_c_ends_the_run_also_where_the_exception_gets_lost(ranks: int, codes: list[int], tmp_path: Path) -> None:
     def prepare(rank: int) -> None:
-        supervision.LAST_WORDS = 0.1
-        lives.at_call(6 // ranks, Sequential, "_visit", interrupted_where_nobody_hears, rank)(rank)
+        supervision.GRACE_S = 0.1
+        lives.at_call(6 // ranks, SequentialExecutor, "_visit", interrupted_where_nobody_hears, rank)(rank)
 
     folder = tmp_path / "run"
     assert lives.end(lives.begin(folder, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
@@ -128,10 +128,10 @@ def waits_for_another_machine(*_: Any) -> None:
 
 def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path: Path) -> None:
     def prepare(rank: int) -> None:
-        supervision.LAST_WORDS = 0.1
+        supervision.GRACE_S = 0.1
         lives.at_call(1, Experiment, "load", waits_for_another_machine, rank)(rank)
 
-    assert lives.end(lives.begin(tmp_path / "run", prepare=prepare), 20) == [INTERRUPTED]
+    assert lives.end(lives.begin(tmp_path / "run", prepare=prepare), 20) == [EXIT_INTERRUPTED]
     assert lives.said(tmp_path / "run") == "interrupted before anything was saved\n"
 
 
@@ -140,7 +140,7 @@ def interrupted(*_: Any) -> Any:
     time.sleep(600)
 
 
-@pytest.mark.parametrize(("ranks", "codes"), [(1, [INTERRUPTED]), (2, [INTERRUPTED, 0])])
+@pytest.mark.parametrize(("ranks", "codes"), [(1, [EXIT_INTERRUPTED]), (2, [EXIT_INTERRUPTED, 0])])
 def test_ctrl_c_before_the_first_round_leaves_nothing(ranks: int, codes: list[int], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     lives_ = lives.begin(
@@ -177,7 +177,9 @@ def fails(_: Any, *args: Any) -> Any:
 def test_a_rank_that_raises_names_client_and_round_and_ends_the_others(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     started = time.monotonic()
-    codes = lives.end(lives.begin(folder, ranks=2, prepare=lives.at_call(5, Sequential, "_visit", fails, rank=1)))
+    codes = lives.end(
+        lives.begin(folder, ranks=2, prepare=lives.at_call(5, SequentialExecutor, "_visit", fails, rank=1))
+    )
     assert codes == [2, 2], lives.said(folder)
     assert time.monotonic() - started < 60
     told = r"error: RuntimeError: a bug of my own \(test_supervision.py, line \d+; .*\) \(in round 3 of 7, client \d\)"
@@ -192,7 +194,7 @@ FEW = "--participation", "0.125"
 
 def test_clients_that_train_at_once_are_all_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    prepare = lives.at_call(3, Stacked, "__call__", fails, rank=1)
+    prepare = lives.at_call(3, StackedExecutor, "__call__", fails, rank=1)
     codes = lives.end(lives.begin(folder, *STACKED, ranks=2, prepare=prepare))
     assert codes == [2, 2], lives.said(folder)
     assert re.search(r"in round 3 of 7, clients \d, \d\)\n", lives.said(folder))
@@ -207,8 +209,8 @@ def both(*prepares: lives.Prepare) -> lives.Prepare:
 
 
 KILLED = {
-    "training": ((), 6, (Sequential, "_visit"), r"rank 1, training client \d\n"),
-    "training two at once": (STACKED, 3, (Stacked, "__call__"), r"rank 1, training clients \d, \d\n"),
+    "training": ((), 6, (SequentialExecutor, "_visit"), r"rank 1, training client \d\n"),
+    "training two at once": (STACKED, 3, (StackedExecutor, "__call__"), r"rank 1, training clients \d, \d\n"),
     "idle": (FEW, 3, (simulation, "train"), r"rank 1\n"),
 }
 """Options, and where in round 3 one rank is killed and the other is busy."""
@@ -229,7 +231,9 @@ def test_a_killed_rank_ends_one_that_is_busy_for_long_and_whom_it_was_training_i
 
 def test_an_idle_rank_ends_when_the_one_that_trains_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    codes = lives.end(lives.begin(folder, *FEW, ranks=2, prepare=lives.at_call(3, Sequential, "_visit", rank=0)))
+    codes = lives.end(
+        lives.begin(folder, *FEW, ranks=2, prepare=lives.at_call(3, SequentialExecutor, "_visit", rank=0))
+    )
     assert codes == [-9, 2], lives.said(folder)
     assert re.search(r"error: round 3 of 7: another rank ended.*rank 0, training client \d", lives.said(folder))
 
@@ -241,7 +245,9 @@ def wrong(_: Any, *args: Any) -> Any:
 def test_a_sentence_that_one_rank_alone_knows_is_said_by_it(tmp_path: Path) -> None:
     """The first rank could only say that another rank ended."""
     folder = tmp_path / "run"
-    codes = lives.end(lives.begin(folder, ranks=2, prepare=lives.at_call(1, Sequential, "_visit", wrong, rank=1)))
+    codes = lives.end(
+        lives.begin(folder, ranks=2, prepare=lives.at_call(1, SequentialExecutor, "_visit", wrong, rank=1))
+    )
     assert codes == [2, 2], lives.said(folder)
     assert "error: this term is wrong (in round 1 of 7, client " in lives.said(folder)
 
@@ -250,8 +256,8 @@ def watched(launched_as: dict[str, str], say: Callable[[str], None]) -> None:
     """A rank that does nothing for ten seconds but heed signals, and its launcher's end."""
     asked = list[bool]()
     os.environ |= launched_as
-    supervision.PATIENCE = 0.02
-    with heeding_signals(lambda: asked.append(True)), ending_with_the_launcher():
+    supervision.POLL_S = 0.02
+    with stop_on_signals(lambda: asked.append(True)), exit_with_launcher():
         say("watching")
         for _ in range(1000):
             time.sleep(0.01)

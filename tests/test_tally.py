@@ -9,7 +9,7 @@ from problems import close, vec
 from torch import Tensor
 
 from fl_lightning.executors import Outcome
-from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
 
 
@@ -21,12 +21,12 @@ def outcome(
     return Outcome(vec(progress, -1.0), [(vec(message),)], [], buffers, torch.tensor(loss, dtype=torch.float64))
 
 
-def begun(cohort: int, sums: type[Sum] = PlainSum, finite_only: bool = False) -> Tally:
+def begun(cohort: int, sums: type[Sum] = PlainSum, finite_only: bool = False) -> RoundSums:
     like = outcome()
-    return Tally(like.progress, like.message, like.buffers, cohort, sums, finite_only)
+    return RoundSums(like.progress, like.message, like.buffers, cohort, sums, finite_only)
 
 
-def summed(*outcomes: tuple[Outcome, float]) -> Tally:
+def summed(*outcomes: tuple[Outcome, float]) -> RoundSums:
     """Of outcomes and their weights; those that are not finite are left out."""
     tally = begun(len(outcomes), finite_only=True)
     for position, (one, weight) in enumerate(outcomes):
@@ -54,7 +54,7 @@ def test_exact_sums_hold_nothing_above_their_limit(what: str) -> None:
     assert not bool(begun(1, ExactSum).add(outcome(**large), 1.0, 0))
 
 
-def means(tally: Tally) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def means(tally: RoundSums) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Progress, message, statistics and the number of batches seen."""
     progress, ((message,),), buffers, _ = tally.means()
     return progress, message, buffers["mean"], buffers["seen"]

@@ -12,7 +12,15 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.terms import ClientMomentum, Clip, ControlVariate, MeanPast, OwnPast, Proximal, WeightPull
+from fl_lightning.terms import (
+    CenteredGradientVariate,
+    ClientMomentum,
+    Clip,
+    ControlVariate,
+    LastGradientVariate,
+    Proximal,
+    UnclippedPull,
+)
 from fl_lightning.terms.drift import nominal, om, one
 
 
@@ -52,8 +60,8 @@ def test_proximal_pulls_to_the_received_model() -> None:
 def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
     v = view(anchor=vec(1, 4), size=vec(2))
     close(Proximal(mu=0.5, split=True).gradient(quadratic, vec(3, 2), v), 3 - 0.5 * 1, 4 - 0.5 * 4)
-    close(WeightPull(mu=0.5).gradient(quadratic, vec(3, 2), v), 3 + 0.5 * 3, 4 + 0.5 * 2)
-    close(WeightPull(mu=0.5, scale=om).gradient(quadratic, vec(3, 2), v), 3 + 0.25 * 3, 4 + 0.25 * 2)
+    close(UnclippedPull(mu=0.5).gradient(quadratic, vec(3, 2), v), 3 + 0.5 * 3, 4 + 0.5 * 2)
+    close(UnclippedPull(mu=0.5, scale=om).gradient(quadratic, vec(3, 2), v), 3 + 0.25 * 3, 4 + 0.25 * 2)
 
 
 def test_control_variate_corrects_and_learns() -> None:
@@ -85,18 +93,18 @@ def test_a_size_weighs_the_kept_variate_too_unless_it_is_said_otherwise() -> Non
 
 def test_own_past_takes_the_clients_last_mean_gradient_off() -> None:
     v = view(d_i=vec(0.5, 3), origin=vec(3, 2), span=vec(0.5))
-    close(OwnPast().gradient(quadratic, vec(3, 2), v), 3 - 0.5, 4 - 3)
-    assert OwnPast().report(vec(1, 3), v) == ()
+    close(LastGradientVariate().gradient(quadratic, vec(3, 2), v), 3 - 0.5, 4 - 3)
+    assert LastGradientVariate().report(vec(1, 3), v) == ()
     close(v.d_i, 2 / 0.5, -1 / 0.5)
 
 
 def test_mean_past_adds_the_mean_of_all_clients_back() -> None:
     v = view(d_i=vec(0.5, 3), d=vec(1, 2), origin=vec(3, 2), span=vec(0.5), share=0.25)
-    close(MeanPast().gradient(quadratic, vec(3, 2), v), 3 + 1 - 0.5, 4 + 2 - 3)
-    message = MeanPast().report(vec(1, 3), v)
+    close(CenteredGradientVariate().gradient(quadratic, vec(3, 2), v), 3 + 1 - 0.5, 4 + 2 - 3)
+    message = CenteredGradientVariate().report(vec(1, 3), v)
     close(v.d_i, 4, -2)
     close(message, 4 - 0.5, -2 - 3)
-    close(MeanPast().update(vec(9, 9), message, v), 9, 9)
+    close(CenteredGradientVariate().update(vec(9, 9), message, v), 9, 9)
     close(v.d, 1 + 0.25 * 3.5, 2 - 0.25 * 5)
 
 

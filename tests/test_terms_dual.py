@@ -8,7 +8,7 @@ from by_hand import quadratic, view
 from problems import close, vec
 
 from fl_lightning import algorithms
-from fl_lightning.terms import SSG, CohortDual, DynamicRegularizer, TwoStepDual
+from fl_lightning.terms import SSG, CohortDual, DynamicRegularizer, FedVRADual
 from fl_lightning.terms.drift import om
 
 
@@ -41,7 +41,7 @@ def test_cohort_dual_sends_the_dual_itself() -> None:
 
 
 def test_two_step_dual_learns_a_times_the_move() -> None:
-    term = TwoStepDual(alpha=0.5, a=3.0)
+    term = FedVRADual(alpha=0.5, a=3.0)
     v = view(h_i=vec(1, -1), anchor=vec(1, 4), h=vec(0.5, 0.5), share=0.25)
     close(term.gradient(quadratic, vec(3, 2), v), 3 + 0.5 * (1 + 2), 4 + 0.5 * (-1 - 2))
     message = term.report(vec(3, 2), v)
@@ -53,8 +53,8 @@ def test_two_step_dual_learns_a_times_the_move() -> None:
 def test_two_step_dual_weighs_the_sum_of_moves_by_d_over_all_clients() -> None:
     """d/N times the sum over a quarter of the clients is d/4 of the mean."""
     v = view(h=vec(0.5, 0.5), share=0.25)
-    close(TwoStepDual(d=2.0).update(vec(10, 20), vec(0, 0), v), 2 / 4 * 10 + 0.5, 2 / 4 * 20 + 0.5)
-    close(TwoStepDual(d=4.0).update(vec(10, 20), vec(0, 0), v), 10.5, 20.5)
+    close(FedVRADual(d=2.0).update(vec(10, 20), vec(0, 0), v), 2 / 4 * 10 + 0.5, 2 / 4 * 20 + 0.5)
+    close(FedVRADual(d=4.0).update(vec(10, 20), vec(0, 0), v), 10.5, 20.5)
 
 
 def visit(**known: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fl_lightning import Term
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import Contrastive, Distill, NotTrue, RelaxedContrastive
+from fl_lightning.terms import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
 
 KL = 0.75 * log(0.75 / 0.5) + 0.25 * log(0.25 / 0.5)
 """Of (3/4, 1/4) from (1/2, 1/2)."""
@@ -45,12 +45,14 @@ def test_distillation_is_the_divergence_from_the_received_model_at_a_temperature
 def test_not_true_distillation_leaves_the_true_class_out() -> None:
     tau, y = 2.0, torch.tensor([0, 2])
     b = answers(rows([9, 7, 7], [1, 1, -4]), rows([-5, tau * log(3), 0], [5, 5, 30]), y)
-    assert loss_of(NotTrue(beta=3.0, tau=tau), view(anchor="w^t"), b) == exactly(10 + 3 * tau**2 * (KL + 0) / 2)
+    assert loss_of(NotTrueDistillation(beta=3.0, tau=tau), view(anchor="w^t"), b) == exactly(
+        10 + 3 * tau**2 * (KL + 0) / 2
+    )
 
 
 def test_of_two_classes_nothing_is_not_true() -> None:
     b = answers(rows([9, 7]), rows([-5, 3]), torch.tensor([1]))
-    assert loss_of(NotTrue(), view(anchor="w^t"), b) == 10
+    assert loss_of(NotTrueDistillation(), view(anchor="w^t"), b) == 10
 
 
 def test_contrast_is_between_the_received_and_the_clients_own_last_model() -> None:
@@ -153,7 +155,7 @@ ATTRACT, PENALISE = RelaxedContrastive(penalty=0.0), RelaxedContrastive(attracti
         (PENALISE, [0, 1, 2], True),
         (PENALISE, [1], True),
         (PENALISE, [0, 1, 1], False),
-        (NotTrue(), [1], True),  # at the received model
+        (NotTrueDistillation(), [1], True),  # at the received model
         (Distill(), [1], True),
     ],
     ids=str,

@@ -11,9 +11,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import algorithms
-from fl_lightning.core.algorithm import trial_facts
+from fl_lightning.core.algorithm import dummy_facts
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.terms import SOL, ControlVariate, Distill, DynamicRegularizer, HeadSOL, Projected, Proximal
+from fl_lightning.terms import SOL, ControlVariate, Distill, DynamicRegularizer, GradientProjection, HeadSOL, Proximal
 from fl_lightning.terms.sol import (
     Taskless,
     ahead,
@@ -102,7 +102,7 @@ def test_a_client_that_has_not_moved_is_not_perturbed_unless_as_released(scale: 
 def test_the_inner_terms_states_move_as_on_their_own() -> None:
     inner = DynamicRegularizer(alpha=0.5)
     runs = []
-    for term in (inner, SOL(inner), Projected(inner)):
+    for term in (inner, SOL(inner), GradientProjection(inner)):
         v = view(h_i=vec(1, -1), h=vec(0.5, 0.5), anchor=vec(1, 4), share=0.25)
         assert (term.client, term.server, term.local) == (inner.client, inner.server, {})
         message = term.report(vec(3, 2), v)
@@ -121,14 +121,14 @@ def test_the_inner_terms_states_move_as_on_their_own() -> None:
 )
 def test_a_projection_drops_what_goes_against_the_proximal_gradient(anchor: Any, direction: Any) -> None:
     for mu in (1.0, 7.0):
-        close(Projected(Proximal(mu)).gradient(quadratic, vec(3, 2), view(anchor=vec(*anchor))), *direction)
+        close(GradientProjection(Proximal(mu)).gradient(quadratic, vec(3, 2), view(anchor=vec(*anchor))), *direction)
 
 
 def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is_noise() -> None:
     v = view(anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0))  # q = (-3, 0) goes against the gradient (3, 4)
-    close(Projected(ControlVariate()).gradient(quadratic, vec(3, 2), v), 3, 4)
+    close(GradientProjection(ControlVariate()).gradient(quadratic, vec(3, 2), v), 3, 4)
     v.anchor = vec(0, 0)
-    close(Projected(ControlVariate()).gradient(quadratic, vec(3, 2), v), 0, 4)
+    close(GradientProjection(ControlVariate()).gradient(quadratic, vec(3, 2), v), 0, 4)
 
 
 # ---------------------------------------------------------------------------------------------- through a real network
@@ -146,7 +146,7 @@ class Distilled:
         self.anchor = self.layout.read(self.module)
         self.w = self.anchor + torch.randn_like(self.anchor)
         self.oracle, self.beta, self.tau = oracle_of(self.module, X, Y), beta, tau
-        self.facts = {**trial_facts(self.layout, self.w), "anchor": self.anchor}
+        self.facts = {**dummy_facts(self.layout, self.w), "anchor": self.anchor}
         self.view = view(**self.facts)
 
     def out(self, w: Tensor) -> Tensor:

@@ -10,12 +10,23 @@ from problems import classification, close, federation, hard, regression, rows, 
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Federation, Sequential, Stacked, Term, algorithms, by_size, initial, received, zeros
+from fl_lightning import (
+    Algorithm,
+    Federation,
+    SequentialExecutor,
+    StackedExecutor,
+    Term,
+    algorithms,
+    by_size,
+    initial,
+    received,
+    zeros,
+)
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.federation.sampling import Bernoulli, FixedSize
+from fl_lightning.federation.sampling import BernoulliSampling, UniformSampling
 from fl_lightning.terms import SAM, Clip, Proximal
 
-STACKED = partial(Stacked, width=3)
+STACKED = partial(StackedExecutor, width=3)
 
 
 def gradient_of_client_1(w: Tensor) -> Tensor:
@@ -25,7 +36,7 @@ def gradient_of_client_1(w: Tensor) -> Tensor:
 def one_step_with_decay(algorithm: Algorithm, decay: float) -> Federation:
     """After one step of client 1 from (1, 2), at rate 0.1."""
     run = regression(algorithm, steps=1, participation=lambda *_: [1])
-    run.algorithm = algorithm.and_then(local=partial(SGD, lr=0.1, weight_decay=decay))
+    run.algorithm = algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=decay))
     run.w.data.copy_(vec(1.0, 2.0))
     run.train_round()
     return run
@@ -43,7 +54,7 @@ def test_clipping_is_outermost_and_leaves_weight_decay_outside() -> None:
 def test_a_split_pull_stays_half_outside_of_clipping(prox_clip: Any, outside: float) -> None:
     """U = w - lr (clip(g - mu w^t) + mu w) with mu = 0.1 at w = w^t = (1, 2), clipped to length 0.5."""
     g, w = vec(-4.0, 1.0), vec(1.0, 2.0)
-    run = one_step_with_decay(algorithms.fedprox(0.1, prox_clip=prox_clip).and_then(Clip(0.5)), decay=0.0)
+    run = one_step_with_decay(algorithms.fedprox(0.1, prox_clip=prox_clip).with_outer_terms(Clip(0.5)), decay=0.0)
     clipped = g - outside * w
     close(run.w.detach(), *(w - 0.1 * (0.5 * clipped / clipped.norm() + outside * w)).tolist(), tolerance=1e-6)
 
@@ -52,7 +63,9 @@ def test_a_split_pull_stays_half_outside_of_clipping(prox_clip: Any, outside: fl
 def test_how_a_pull_is_clipped_only_matters_where_clipping_acts(method: str) -> None:
     make = partial(ALGORITHMS[method], **({"alpha": 0.1} if method == "feddisco" else {}))
     for max_norm, same in [(1e6, True), (0.5, False)]:
-        whole, split = (trained(make(prox_clip=c).and_then(Clip(max_norm))).w.detach() for c in ("whole", "split"))
+        whole, split = (
+            trained(make(prox_clip=c).with_outer_terms(Clip(max_norm))).w.detach() for c in ("whole", "split")
+        )
         gap = float((whole - split).abs().max())
         assert gap <= 1e-12 if same else gap > 1e-6
 
@@ -70,7 +83,7 @@ def test_the_order_of_terms_is_the_algorithm() -> None:
     assert (runs[0].w - runs[1].w).abs().max() > 1e-6
 
 
-@pytest.mark.parametrize("executor", [Sequential, STACKED], ids=["sequential", "stacked"])
+@pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
 def test_the_facts_of_a_visit_are_the_clients_own(executor: Any) -> None:
     """Clients 0, 2 and 4 hold 13, 12 and 4 of 55 samples; batches of 5, two epochs, rate 0.1 and then 0.07."""
 
@@ -129,7 +142,7 @@ def test_what_a_visit_keeps_begins_anew_with_the_model_received_then() -> None:
     assert not second.equal(run.first)
 
 
-@pytest.mark.parametrize(("participation", "expected"), [(Bernoulli(0.3), 0.3), (FixedSize(0.3), 5 / 6)])
+@pytest.mark.parametrize(("participation", "expected"), [(BernoulliSampling(0.3), 0.3), (UniformSampling(0.3), 5 / 6)])
 def test_the_share_to_expect_is_the_probability_of_taking_part_where_cohorts_vary(
     participation: Any, expected: float
 ) -> None:

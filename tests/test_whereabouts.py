@@ -12,7 +12,7 @@ import torch
 from lightning.fabric import Fabric
 
 from fl_lightning.distributed import heartbeat as whereabouts
-from fl_lightning.distributed.heartbeat import BEAT, PROCESS, Whereabouts, meet
+from fl_lightning.distributed.heartbeat import BEAT, PROCESS, Heartbeat, meet
 
 LISTENER = """
 import sys, time
@@ -20,17 +20,17 @@ from pathlib import Path
 from fl_lightning import whereabouts
 
 whereabouts._machine, whereabouts.GLANCE, whereabouts.SILENCE = lambda: 1, 0.05, 1.0
-rank = whereabouts.Whereabouts(Path(sys.argv[1]), 2, 0, 1)
+rank = whereabouts.Heartbeat(Path(sys.argv[1]), 2, 0, 1)
 with rank.watching(lambda: "round 3 of 7"):
     time.sleep(float(sys.argv[2]))
 """
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Whereabouts:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
     """Rank 1, on another machine, which trains client 7 and beats for the first time."""
     monkeypatch.setattr(whereabouts, "_machine", lambda: 2)
-    rank = Whereabouts(tmp_path / ".ranks", 2, 1, 1)
+    rank = Heartbeat(tmp_path / ".ranks", 2, 1, 1)
     rank.note([7])
     return rank
 
@@ -40,14 +40,14 @@ def listen(folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_rank_of_another_machine_that_falls_silent_ends_this_one(elsewhere: Whereabouts, tmp_path: Path) -> None:
+def test_a_rank_of_another_machine_that_falls_silent_ends_this_one(elsewhere: Heartbeat, tmp_path: Path) -> None:
     elsewhere._put(BEAT, 1)
     heard = listen(tmp_path, 30)
     assert heard.returncode == 2
     assert "error: round 3 of 7: another rank ended: rank 1, training client 7" in heard.stderr
 
 
-def test_one_that_beats_does_not(elsewhere: Whereabouts, tmp_path: Path) -> None:
+def test_one_that_beats_does_not(elsewhere: Heartbeat, tmp_path: Path) -> None:
     def beat() -> None:
         for number in range(1, 1000):
             elsewhere._put(BEAT, number)
@@ -58,7 +58,7 @@ def test_one_that_beats_does_not(elsewhere: Whereabouts, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("beats", [0, 5])
-def test_nor_one_whose_rounds_have_not_begun_or_are_over(elsewhere: Whereabouts, tmp_path: Path, beats: int) -> None:
+def test_nor_one_whose_rounds_have_not_begun_or_are_over(elsewhere: Heartbeat, tmp_path: Path, beats: int) -> None:
     elsewhere._put(PROCESS, 0 if beats else 4321, beats)
     assert listen(tmp_path, 2.5).returncode == 0
 
@@ -67,7 +67,7 @@ def test_a_rank_that_has_failed_counts_as_ended_though_its_process_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whereabouts, "_machine", lambda: 1)
-    rank = Whereabouts(tmp_path / ".ranks", 2, 1, 1)
+    rank = Heartbeat(tmp_path / ".ranks", 2, 1, 1)
     with pytest.raises(OSError, match="full"), rank.watching(lambda: "round 3 of 7"):
         raise OSError("full")
     heard = listen(tmp_path, 30)

@@ -30,7 +30,7 @@ def fedprox(
         prox_clip: Let clipping see the whole pull, or, as FL-Simulator's code, only the half `-mu w^t`.
     """
     split = prox_clip == "split"
-    pull = (terms.Proximal(mu, split), terms.WeightPull(mu)) if split else (terms.Proximal(mu),)
+    pull = (terms.Proximal(mu, split), terms.UnclippedPull(mu)) if split else (terms.Proximal(mu),)
     return Algorithm(*pull, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
@@ -45,8 +45,10 @@ def fednova(
         server_lr: How far the global model moves.
         weighting: Weigh clients by their samples, or all alike.
     """
-    correction = {"none": (), "own": (terms.OwnPast(),), "mean": (terms.MeanPast(),)}[variates]
-    return Algorithm(terms.Normalize(), *correction, server=at(server_lr), weight=WEIGHTS[weighting])
+    correction = {"none": (), "own": (terms.LastGradientVariate(),), "mean": (terms.CenteredGradientVariate(),)}[
+        variates
+    ]
+    return Algorithm(terms.NormalizedAveraging(), *correction, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
 def feddisco(

@@ -64,7 +64,7 @@ def fedvra(gamma: float = 0.1, a: float = 7.0, d: float | None = None) -> Algori
         a: Dual step (7 in FedSSG's text; 0 to N/M is sound).
         d: Aggregation step; none is N/M, which makes the models' part a mean (10 in FedSSG's text, at N/M = 10).
     """
-    return Algorithm(terms.TwoStepDual(gamma, a=a, d=d))
+    return Algorithm(terms.FedVRADual(gamma, a=a, d=d))
 
 
 def feddc(

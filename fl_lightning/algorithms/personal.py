@@ -11,7 +11,7 @@ from fl_lightning.core.prediction import NearestNeighbours
 
 def local_only() -> Algorithm:
     """Local only: every client trains its own model alone, from common initial weights."""
-    return Algorithm(terms.Alone())
+    return Algorithm(terms.LocalOnly())
 
 
 def fedbabu(weighting: Weighting = "uniform") -> Algorithm:
@@ -35,7 +35,7 @@ def perfedavg(alpha: float = 0.01, weighting: Weighting = "uniform") -> Algorith
         alpha: The inner learning rate.
         weighting: Weigh clients by their samples, or all alike.
     """
-    return Algorithm(terms.MetaStep(alpha), weight=WEIGHTS[weighting])
+    return Algorithm(terms.FirstOrderMAML(alpha), weight=WEIGHTS[weighting])
 
 
 def knn_per(

@@ -22,9 +22,9 @@ def _proximal(name: str, tau: float) -> Term:
         "l2": lambda: terms.Proximal(1.0),
         "feddyn": lambda: terms.DynamicRegularizer(0.1),
         "scaffold": terms.ControlVariate,
-        "fednova": terms.MeanPast,
+        "fednova": terms.CenteredGradientVariate,
         "moon": terms.Contrastive,
-        "ntd": lambda: terms.NotTrue(tau=tau),
+        "ntd": lambda: terms.NotTrueDistillation(tau=tau),
     }
     return objectives[name]()
 
@@ -62,7 +62,7 @@ def fedsol(
             "moon looks at what enters the head and gives it no direction: perturb the body or all, as scope"
         )
     scale, still = (PER[per], True) if strength == "adaptive" else (None, first_step == "still")
-    nova = (terms.Normalize(),) if proximal == "fednova" else ()
+    nova = (terms.NormalizedAveraging(),) if proximal == "fednova" else ()
     term: Term = (
         terms.HeadSOL(rho, tau, scale, still)
         if (scope, proximal) == ("head", "kl")
@@ -122,7 +122,7 @@ def gradient_projection(
         tau: Temperature of the distillation.
         weighting: Weigh clients by their samples, or all alike.
     """
-    return Algorithm(terms.Projected(_proximal(proximal, tau)), weight=WEIGHTS[weighting])
+    return Algorithm(terms.GradientProjection(_proximal(proximal, tau)), weight=WEIGHTS[weighting])
 
 
 def fedntd(beta: float = 1.0, tau: float = 1.0, weighting: Weighting = "by_size") -> Algorithm:
@@ -133,7 +133,7 @@ def fedntd(beta: float = 1.0, tau: float = 1.0, weighting: Weighting = "by_size"
         tau: Its temperature (1 in the tables, 3 the class's default).
         weighting: Weigh clients by their samples, or all alike.
     """
-    return Algorithm(terms.NotTrue(beta, tau), weight=WEIGHTS[weighting])
+    return Algorithm(terms.NotTrueDistillation(beta, tau), weight=WEIGHTS[weighting])
 
 
 def moon(mu: float = 1.0, tau: float = 0.5, weighting: Weighting = "by_size") -> Algorithm:

@@ -37,7 +37,7 @@ def fedadam(
         v0: Where the second moment begins; None is tau^2, as the paper has it (FL-Simulator: 0).
         weighting: Weigh clients by their samples, or all alike.
     """
-    moments = terms.Adaptive(beta1, beta2, tau, tau**2 if v0 is None else v0)
+    moments = terms.AdaptiveServer(beta1, beta2, tau, tau**2 if v0 is None else v0)
     return Algorithm(moments, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
@@ -59,7 +59,7 @@ def fedyogi(
         v0: Where the second moment begins; None is tau^2.
         weighting: Weigh clients by their samples, or all alike.
     """
-    moments = terms.Adaptive(beta1, beta2, tau, tau**2 if v0 is None else v0, server.yogi)
+    moments = terms.AdaptiveServer(beta1, beta2, tau, tau**2 if v0 is None else v0, server.yogi)
     return Algorithm(moments, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
@@ -79,7 +79,7 @@ def fedadagrad(
         v0: Where the sum begins; None is tau^2.
         weighting: Weigh clients by their samples, or all alike.
     """
-    moments = terms.Adaptive(beta1, 0.0, tau, tau**2 if v0 is None else v0, server.adagrad)
+    moments = terms.AdaptiveServer(beta1, 0.0, tau, tau**2 if v0 is None else v0, server.adagrad)
     return Algorithm(moments, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
@@ -92,7 +92,7 @@ def fedacg(beta: float = 0.85, prox: float = 0.001, weighting: Weighting = "unif
             tables: mu = 0.01 with a half, which is 0.005 here).
         weighting: Weigh clients by their samples, or all alike.
     """
-    return Algorithm(terms.Lookahead(beta, prox), weight=WEIGHTS[weighting])
+    return Algorithm(terms.AcceleratedStart(beta, prox), weight=WEIGHTS[weighting])
 
 
 def fedinit(
@@ -111,5 +111,5 @@ def fedinit(
         server_lr: How far the global model moves.
         weighting: Weigh clients by their samples, or all alike.
     """
-    start = terms.RelaxedStart(beta, FIRST[first_participation], server == "models")
+    start = terms.RelaxedInitialization(beta, FIRST[first_participation], server == "models")
     return Algorithm(start, server=at(server_lr), weight=WEIGHTS[weighting])

@@ -8,7 +8,7 @@ from torch.optim import SGD
 
 from fl_lightning import terms
 from fl_lightning.core.algorithm import OptimizerFactory
-from fl_lightning.core.term import Begin, Term, initial, received
+from fl_lightning.core.term import Initializer, Term, initial, received
 from fl_lightning.core.weighting import Weight, by_size, uniform
 from fl_lightning.terms import drift
 
@@ -16,7 +16,7 @@ Weighting = Literal["uniform", "by_size"]
 WEIGHTS: dict[str, Weight] = {"uniform": uniform, "by_size": by_size}
 
 First = Literal["init", "skip"]
-FIRST: dict[str, Begin] = {"init": initial, "skip": received}
+FIRST: dict[str, Initializer] = {"init": initial, "skip": received}
 
 Length = Literal["current", "base"]
 LENGTHS: dict[str, drift.Scale] = {"current": drift.own_span, "base": drift.nominal}
@@ -47,4 +47,4 @@ def dynamic(
     """FedDyn's regulariser in the flavours that its descendants offer."""
     split, scale = prox_clip == "split", scale_of(size_weighting)
     regularizer = {"all": terms.DynamicRegularizer, "active": terms.CohortDual}[dual](lam, scale, share, split)
-    return (regularizer, terms.WeightPull(lam, scale)) if split else (regularizer,)
+    return (regularizer, terms.UnclippedPull(lam, scale)) if split else (regularizer,)

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from fl_lightning.algorithms import modifiers as add_ons
+from fl_lightning.algorithms import modifiers as modifiers
 from fl_lightning.cli.parser import Chosen
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data import Dataset, Partition
 
 
-def data_of(source: Chosen, root: Path) -> tuple[Dataset, Dataset]:
+def build_data(source: Chosen, root: Path) -> tuple[Dataset, Dataset]:
     """The training and the test set of a source, which may read files in `root`.
 
     Raises:
@@ -49,7 +49,7 @@ def _check_pair(train: Dataset, test: Dataset, name: str) -> None:
         raise ValueError(f"{name} has a training set of {told[0]}, and a test set of {told[1]}: give both the same")
 
 
-def partition_of(scheme: Chosen, train: Dataset, source: str, clients: int, seed: int) -> Partition:
+def build_partition(scheme: Chosen, train: Dataset, source: str, clients: int, seed: int) -> Partition:
     """The training set over the clients.
 
     Raises:
@@ -74,7 +74,7 @@ def partition_of(scheme: Chosen, train: Dataset, source: str, clients: int, seed
     return partition
 
 
-def model_of(factory: Chosen, train: Dataset, seed: int) -> nn.Module:
+def build_model(factory: Chosen, train: Dataset, seed: int) -> nn.Module:
     """The model for samples of this data set, with weights drawn from the run's seed.
 
     Raises:
@@ -90,7 +90,7 @@ def model_of(factory: Chosen, train: Dataset, seed: int) -> nn.Module:
     return model
 
 
-def algorithm_of(chosen: Mapping[str, Chosen]) -> Algorithm:
+def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     """The algorithm with what is added to it.
 
     Raises:
@@ -99,7 +99,7 @@ def algorithm_of(chosen: Mapping[str, Chosen]) -> Algorithm:
     made = chosen["algorithm"]()
     if not isinstance(made, Algorithm):
         raise ValueError(f"{chosen['algorithm'].name} must return an Algorithm, but returned {_short(made)}")
-    for part in add_ons.PARTS:
+    for part in modifiers.PARTS:
         made = chosen[part]().to(made)
     return made
 

@@ -83,7 +83,7 @@ def nearest(word: str, known: Any) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else f"; there are: {', '.join(names)}"
 
 
-def bytes_of(size: str) -> int:
+def parse_bytes(size: str) -> int:
     """The bytes of a size such as 512MiB, 4GiB or 2.5GB.
 
     Raises:

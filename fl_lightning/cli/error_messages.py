@@ -14,7 +14,7 @@ import torch
 
 from fl_lightning import callbacks
 from fl_lightning.distributed.launcher_env import is_first_rank
-from fl_lightning.errors import Diverged, ModelError, RankLost, TermError, first_sentence
+from fl_lightning.errors import DivergenceError, ModelError, RankLostError, TermError, first_sentence
 
 OURS = Path(__file__).parents[1], Path(callbacks.__file__).parent
 ON_PURPOSE = *OURS, Path(torch.optim.__file__).parent
@@ -25,12 +25,12 @@ LIBRARIES = *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "
 COLLECTIVES = Path(torch.distributed.__file__).parent
 """Where RuntimeErrors are of a rank that is gone."""
 
-MACHINES = RankLost, OSError, torch.OutOfMemoryError
+MACHINES = RankLostError, OSError, torch.OutOfMemoryError
 """What need not happen to all ranks."""
 
 
 @contextmanager
-def in_one_sentence() -> Iterator[None]:
+def exit_with_message() -> Iterator[None]:
     """Leave with one sentence and exit code 2 where one can be said; anything else keeps its traceback.
 
     With FL_LIGHTNING_TRACEBACK=1 in the environment everything keeps it.
@@ -49,7 +49,7 @@ def in_one_sentence() -> Iterator[None]:
 def sentence(error: Exception) -> str | None:
     """What a user is told of an exception; None if the mistake may be ours, for which a traceback is right."""
     notes, frames = getattr(error, "__notes__", []), extract_tb(error.__traceback__)
-    if isinstance(error, TermError | ModelError | Diverged | RankLost):
+    if isinstance(error, TermError | ModelError | DivergenceError | RankLostError):
         told = str(error)
     elif _is_of_the_ranks(error) and not _users(frames):
         told = f"this rank has lost the others: one of them ended, or the connection broke ({first_sentence(error)})"

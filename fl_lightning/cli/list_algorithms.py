@@ -17,7 +17,7 @@ EXPLANATION = (
 )
 
 
-def overview() -> Table:
+def list_algorithms() -> Table:
     """One row an algorithm, at the default options."""
     network = models.mlp(100, 10, (100,))  # wide enough that single numbers round away
     layout = Layout(network)

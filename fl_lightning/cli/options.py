@@ -4,8 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fl_lightning.cli.converters import bytes_of
-from fl_lightning.core.constraints import BelowOne, Count, NonNegative, Positive, Range, Share, Whole, check
+from fl_lightning.cli.converters import parse_bytes
+from fl_lightning.core.constraints import (
+    BelowOneFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveFraction,
+    PositiveInt,
+    Range,
+    check,
+)
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
 
@@ -57,30 +66,30 @@ class Options:
             checkpoint and leave with exit code 75.
     """
 
-    clients: Count = 100
-    participation: Share = 0.1
+    clients: PositiveInt = 100
+    participation: PositiveFraction = 0.1
     sampling: Sampling = "fixed"
-    rounds: Count = 100
+    rounds: PositiveInt = 100
     local_epochs: Epochs = 1.0
     local_steps: Steps | None = None
-    batch_size: Count = 50
-    lr: Positive = 0.1
-    lr_decay: Positive = 1.0
-    momentum: BelowOne = 0.0
-    weight_decay: NonNegative = 0.0
-    clip: Positive | None = None
+    batch_size: PositiveInt = 50
+    lr: PositiveFloat = 0.1
+    lr_decay: PositiveFloat = 1.0
+    momentum: BelowOneFloat = 0.0
+    weight_decay: NonNegativeFloat = 0.0
+    clip: PositiveFloat | None = None
     executor: Literal["auto", "sequential", "stacked"] = "auto"
-    width: Count = 10
+    width: PositiveInt = 10
     compile: bool = False
-    evaluate_every: Count = 1
+    evaluate_every: PositiveInt = 1
     personalise: tuple[int, ...] | None = None
-    finetune_lr: Positive | None = None
-    checkpoint_every: Count = 10
+    finetune_lr: PositiveFloat | None = None
+    checkpoint_every: PositiveInt = 10
     keep_checkpoints: Kept = 2
     state_memory: str | None = None
     on_divergence: OnDivergence = "stop"
     deterministic: bool = False
-    seed: Whole = 0
+    seed: NonNegativeInt = 0
     data_dir: Path = Path("data")
     run_dir: Path | None = None
     resume: bool = False
@@ -90,4 +99,4 @@ class Options:
         if any(epochs < 1 for epochs in self.personalise or ()):
             raise ValueError(f"personalise is numbers of epochs of at least 1, not {min(self.personalise or ())}")
         if self.state_memory is not None:
-            bytes_of(self.state_memory)
+            parse_bytes(self.state_memory)

@@ -12,10 +12,10 @@ from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size
 from fl_lightning.data import Dataset, Partition
-from fl_lightning.federation.disk_budget import Budget
+from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
-from fl_lightning.terms.wrapper import Around
+from fl_lightning.terms.wrapper import WrappedTerm
 
 
 def summary(
@@ -32,7 +32,7 @@ def summary(
         federation: Before its rounds.
     """
     cost, d = federation.cost, sum(p.numel() for p in federation.module.parameters())
-    budget, device = Budget.of(federation, o.keep_checkpoints), federation.w.device.type
+    budget, device = DiskBudget.of(federation, o.keep_checkpoints), federation.w.device.type
     threads = f", {torch.get_num_threads()} thread(s) each" if device == "cpu" else ""
     return "\n".join(
         [
@@ -75,7 +75,7 @@ def _apart(actual: float, asked: float) -> bool:
 
 def _own(algorithm: Algorithm) -> bool:
     """Whether a term gives clients models that are not the global one."""
-    terms = [term.inner if isinstance(term, Around) else term for term in algorithm.terms]
+    terms = [term.inner if isinstance(term, WrappedTerm) else term for term in algorithm.terms]
     return any(type(term).personal is not Term.personal for term in terms)
 
 

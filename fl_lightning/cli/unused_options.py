@@ -6,7 +6,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
-from fl_lightning.algorithms import modifiers as add_ons
+from fl_lightning.algorithms import modifiers as modifiers
 from fl_lightning.cli.options import Options
 from fl_lightning.cli.parser import Chosen
 from fl_lightning.core.algorithm import Algorithm
@@ -14,7 +14,7 @@ from fl_lightning.core.algorithm import Algorithm
 Choices = Mapping[str, Chosen]
 
 
-def refuse_idle_options(given: Collection[str], o: Options, chosen: Choices) -> None:
+def check_unused_options(given: Collection[str], o: Options, chosen: Choices) -> None:
     """Compare the options that the command line names with the others; files may hold some for another choice.
 
     Raises:
@@ -35,7 +35,7 @@ def refuse_idle_options(given: Collection[str], o: Options, chosen: Choices) -> 
         )
 
 
-def idle_notes(given: Collection[str], o: Options, chosen: Choices, width: int) -> Iterator[str]:
+def unused_option_notes(given: Collection[str], o: Options, chosen: Choices, width: int) -> Iterator[str]:
     """What the command line names and does not count here, though it may elsewhere.
 
     Args:
@@ -50,7 +50,7 @@ def idle_notes(given: Collection[str], o: Options, chosen: Choices, width: int) 
         yield f"--data-dir does not count: {chosen['data'].name} reads no files"
 
 
-def refuse_idle_coefficients(given: Collection[str], chosen: Choices, made_of: Callable[[Choices], Algorithm]) -> None:
+def check_unused_coefficients(given: Collection[str], chosen: Choices, made_of: Callable[[Choices], Algorithm]) -> None:
     """Find what the command line says of the algorithm or an addition, and what makes no other algorithm of it.
 
     Args:
@@ -62,7 +62,7 @@ def refuse_idle_coefficients(given: Collection[str], chosen: Choices, made_of: C
         ValueError: If the algorithm is the same with such an option's default.
     """
     made = made_of(chosen)
-    for part in ("algorithm", *add_ons.PARTS):
+    for part in ("algorithm", *modifiers.PARTS):
         choice = chosen[part]
         if choice.file:  # a function of the user's may do other things with it
             continue

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.oracle import Loss, Oracle, Pass
+from fl_lightning.core.oracle import ForwardPass, Loss, Oracle
 from fl_lightning.core.prediction import Predict, from_logits
 from fl_lightning.core.term import States, Term, View
 from fl_lightning.core.term_checks import blame, blame_silence, check_message, check_term, returned
@@ -25,7 +25,7 @@ Facts = Mapping[str, Any]
 """What a view tells besides states (see `View`)."""
 
 
-def trial_facts(layout: Layout, w: Tensor, classes: int = 10) -> dict[str, Any]:
+def dummy_facts(layout: Layout, w: Tensor, classes: int = 10) -> dict[str, Any]:
     """Facts of a made-up visit, to run hooks outside a round; the client holds one sample of each class."""
     one, labels = w.new_ones(()), w.new_ones(classes)
     own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one, "labels": labels}
@@ -33,7 +33,7 @@ def trial_facts(layout: Layout, w: Tensor, classes: int = 10) -> dict[str, Any]:
     return {"anchor": w, **run, **own}
 
 
-class Fold:
+class TermOracle:
     """A term applied to an oracle is again an oracle."""
 
     def __init__(self, term: Term, view: View, inner: Oracle):
@@ -42,23 +42,23 @@ class Fold:
     def __call__(self, w: Tensor) -> Tensor:
         """The term's direction at `w`."""
         with blame(self.term, "gradient", w, *self.view._given):
-            direction = self.term.gradient(_Asked(self.inner, self.term, self.view), w, self.view)
+            direction = self.term.gradient(_GuardedOracle(self.inner, self.term, self.view), w, self.view)
         return returned(direction, w, self.term, "gradient")
 
     def loss(self, w: Tensor) -> Tensor:
         """The loss of the oracle inside."""
         return self.inner.loss(w)
 
-    def of(self, loss: Loss, *taps: str) -> "Fold":
+    def of(self, loss: Loss, *taps: str) -> "TermOracle":
         """The same term applied to the oracle of another loss."""
-        return Fold(self.term, self.view, self.inner.of(loss, *taps))
+        return TermOracle(self.term, self.view, self.inner.of(loss, *taps))
 
-    def part(self, index: int, count: int) -> "Fold":
+    def part(self, index: int, count: int) -> "TermOracle":
         """The same term applied to the oracle of a part of the batch."""
-        return Fold(self.term, self.view, self.inner.part(index, count))
+        return TermOracle(self.term, self.view, self.inner.part(index, count))
 
 
-class _Asked:
+class _GuardedOracle:
     """An oracle in the hands of a term, whose losses name the term, assign no state and ask no oracle."""
 
     def __init__(self, oracle: Oracle, term: Term, view: View):
@@ -72,15 +72,15 @@ class _Asked:
         self._check_free("oracle.loss(w)")
         return self.oracle.loss(w)
 
-    def of(self, loss: Loss, *taps: str) -> "_Asked":
-        return _Asked(self.oracle.of(self._named(loss), *taps), self.term, self.view)
+    def of(self, loss: Loss, *taps: str) -> "_GuardedOracle":
+        return _GuardedOracle(self.oracle.of(self._named(loss), *taps), self.term, self.view)
 
-    def part(self, index: int, count: int) -> "_Asked":
-        return _Asked(self.oracle.part(index, count), self.term, self.view)
+    def part(self, index: int, count: int) -> "_GuardedOracle":
+        return _GuardedOracle(self.oracle.part(index, count), self.term, self.view)
 
     def _named(self, loss: Loss) -> Loss:
         @wraps(loss)
-        def named(b: Pass) -> Tensor:
+        def named(b: ForwardPass) -> Tensor:
             with blame(self.term, "gradient's loss"), self.view._evaluating():
                 try:
                     return loss(b)
@@ -132,10 +132,10 @@ class Algorithm:
         """The same with these terms, and with whatever else is named like an argument of this class."""
         return Algorithm(*terms, **{**{k: v for k, v in vars(self).items() if k != "terms"}, **changes})
 
-    def and_then(self, *terms: Term, local: OptimizerFactory | None = None) -> "Algorithm":
+    def with_outer_terms(self, *terms: Term, local: OptimizerFactory | None = None) -> "Algorithm":
         """This algorithm with further, outermost, terms, and with another local optimizer if one is given.
 
-        Only what must stay outside of any clipping (`WeightPull`) stays outside of these.
+        Only what must stay outside of any clipping (`UnclippedPull`) stays outside of these.
         """
         inner = [term for term in self.terms if "unclipped" not in term.roles]
         outer = [term for term in self.terms if "unclipped" in term.roles]
@@ -172,7 +172,7 @@ class Algorithm:
         """The direction of one local step at `w`, and the client's states."""
         views = self._views("gradient", facts, states, shared)
         for term, view in zip(self.terms, views, strict=True):
-            oracle = Fold(term, view, oracle)
+            oracle = TermOracle(term, view, oracle)
         return oracle(w), [view._states() for view in views]
 
     def report(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.algorithm import Algorithm, trial_facts
+from fl_lightning.core.algorithm import Algorithm, dummy_facts
 from fl_lightning.core.oracle import Loss
-from fl_lightning.core.term import COMMON, States, Term, begin
+from fl_lightning.core.term import ROUND_FACTS, States, Term, begin
 from fl_lightning.core.term_checks import check_untouched, versions
 from fl_lightning.core.vector import Layout
 
@@ -101,7 +101,7 @@ class _Visit:
     delta: Tensor
 
 
-class _Trial:
+class _DummyRound:
     """A made-up visit, from random states: start, one step, report; and what the server does with it."""
 
     def __init__(self, algorithm: Algorithm, layout: Layout, w: Tensor, classes: int):
@@ -121,7 +121,7 @@ class _Trial:
     ) -> _Visit:
         """Let the client see `first` where it starts and `later` afterwards; multiply its progress by `moved`."""
         first, later, oracle = first or self.told, later or self.told, _Stub()
-        facts = trial_facts(self.layout, first.model, self.classes) | {"rounds": rounds}
+        facts = dummy_facts(self.layout, first.model, self.classes) | {"rounds": rounds}
         del facts["origin"]
         origin, begun = self._hook("start", first.model, facts, self.states, first.states)
         here = torch.zeros_like(origin) if origin.isnan().any() else origin  # what follows is not of interest then
@@ -133,7 +133,7 @@ class _Trial:
 
     def personal(self) -> None:
         """Let the client make its own model, which a run does after its last round."""
-        facts = _common(trial_facts(self.layout, self.told.model))
+        facts = _common(dummy_facts(self.layout, self.told.model))
         self._hook("personal", self.told.model, facts, self.states, self.told.states)
 
     def _hook(self, hook: str, *given: Any) -> Any:
@@ -186,10 +186,10 @@ def cost(algorithm: Algorithm, layout: Layout, w: Tensor, classes: int = 10) -> 
         TermError: If a term makes a mistake that shows in a made-up round, such as changing a tensor in place.
     """
     for term in algorithm.terms:  # each alone, so that an error names it
-        alone = _Trial(Algorithm(term), layout, w, classes)
+        alone = _DummyRound(Algorithm(term), layout, w, classes)
         alone.run()
         alone.personal()
-    trial = _Trial(algorithm, layout, w, classes)
+    trial = _DummyRound(algorithm, layout, w, classes)
     up, sends = trial.uplink()
     down, receives = trial.downlink()
     return Cost(
@@ -206,7 +206,7 @@ def cost(algorithm: Algorithm, layout: Layout, w: Tensor, classes: int = 10) -> 
 
 
 def _common(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: facts[name] for name in COMMON}
+    return {name: facts[name] for name in ROUND_FACTS}
 
 
 def _real(t: Tensor) -> bool:

@@ -49,7 +49,7 @@ class Seen(dict[str, tuple[Any, Any]]):
         )
 
 
-class Pass:
+class ForwardPass:
     """One forward pass of one mini-batch: what a loss may look at.
 
     Attributes:
@@ -64,7 +64,7 @@ class Pass:
         self.x, self.y = x, y
         self.earlier: Sequence[Loss] = ()
         self._network, self._taps = network, taps
-        with tapped(network.module, taps) as self.seen:
+        with record_activations(network.module, taps) as self.seen:
             self.out = network.forward(x)
 
     @cached_property
@@ -73,17 +73,17 @@ class Pass:
         with torch.no_grad():
             return objective(self, self.earlier)[0] if self.earlier else self.x.new_zeros(())
 
-    def at(self, w: Tensor) -> "Pass":
+    def at(self, w: Tensor) -> "ForwardPass":
         """The same batch through the same network with weights `w`: no gradient, running statistics as received.
 
         `loss` is the loss so far at `w`, computed if it is read.
         """
         with torch.no_grad():
-            there = Pass(self._network.at(w), self.x, self.y, self._taps)
+            there = ForwardPass(self._network.at(w), self.x, self.y, self._taps)
         there.earlier = self.earlier
         return there
 
-    def top(self, e: Tensor, fixed: bool = False) -> "Pass":
+    def top(self, e: Tensor, fixed: bool = False) -> "ForwardPass":
         """The same features through the head alone, its weights displaced by `e`, a vector like the model.
 
         The head must have been observed. `loss` is the loss so far of the displaced head.
@@ -102,7 +102,7 @@ class Pass:
                 f"the head {head!r} cannot be displaced alone, because it has buffers or is not the last thing that "
                 "the model does: name another submodule in the model's attribute `head`, or perturb all or the body"
             )
-        displaced = object.__new__(Pass)
+        displaced = object.__new__(ForwardPass)
         displaced.__dict__.update(self.__dict__, seen=copy(self.seen))
         displaced.out = self._network.top(features.detach() if fixed else features, e, fixed)
         displaced.seen[head] = features, displaced.out
@@ -113,7 +113,7 @@ class Pass:
         return displaced
 
 
-Loss = Callable[[Pass], Tensor]
+Loss = Callable[[ForwardPass], Tensor]
 """A loss of one forward pass; returns a 0-dim tensor."""
 
 
@@ -142,7 +142,7 @@ class Oracle(Protocol):
 
 
 @dataclass(frozen=True)
-class Question:
+class Request:
     """What an evaluation is asked for besides the weights.
 
     Attributes:
@@ -166,14 +166,14 @@ class Question:
         return x[index :: self.count], y[index :: self.count]
 
 
-PLAIN = Question()
+TASK_LOSS = Request()
 """The task's loss on the whole batch: what any ordinary closure answers."""
 
 
-class Evaluations:
+class BatchOracle:
     """The innermost oracle: asks `evaluate(w, question)` for every gradient, and for every loss."""
 
-    def __init__(self, evaluate: Callable[[Tensor, Question], Tensor], question: Question = PLAIN):
+    def __init__(self, evaluate: Callable[[Tensor, Request], Tensor], question: Request = TASK_LOSS):
         self.evaluate, self.question = evaluate, question
 
     def __call__(self, w: Tensor) -> Tensor:
@@ -184,18 +184,18 @@ class Evaluations:
         """The loss at `w`, in the model's dtype."""
         return self.evaluate(w, replace(self.question, loss_only=True)).to(w)
 
-    def of(self, loss: Loss, *taps: str) -> "Evaluations":
+    def of(self, loss: Loss, *taps: str) -> "BatchOracle":
         """The oracle of another loss on the same batch."""
         q = self.question
-        return Evaluations(self.evaluate, replace(q, losses=(*q.losses, loss), taps=(*q.taps, *taps)))
+        return BatchOracle(self.evaluate, replace(q, losses=(*q.losses, loss), taps=(*q.taps, *taps)))
 
-    def part(self, index: int, count: int) -> "Evaluations":
+    def part(self, index: int, count: int) -> "BatchOracle":
         """The same oracle on a part of the batch, or of the part that this one sees."""
         q = self.question
-        return Evaluations(self.evaluate, replace(q, index=q.index + index * q.count, count=q.count * count))
+        return BatchOracle(self.evaluate, replace(q, index=q.index + index * q.count, count=q.count * count))
 
 
-def objective(b: Pass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
+def objective(b: ForwardPass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
     """Evaluate the task's loss, then each further loss in turn.
 
     Returns:
@@ -221,7 +221,7 @@ def objective(b: Pass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def tapped(module: nn.Module, names: tuple[str, ...]) -> Iterator[Seen]:
+def record_activations(module: nn.Module, names: tuple[str, ...]) -> Iterator[Seen]:
     """Record input and output of submodules during one forward pass; no change to the model, works under vmap."""
     seen = Seen(names)
 

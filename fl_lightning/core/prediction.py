@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import Count, Fraction, Positive, check
+from fl_lightning.core.constraints import PositiveFloat, PositiveInt, UnitInterval, check
 
 
 @dataclass(frozen=True)
-class Own:
+class PersonalModel:
     """A client's own model and samples.
 
     Attributes:
@@ -25,11 +25,11 @@ class Own:
     classes: int
 
 
-Predict = Callable[[Own], Callable[[Tensor], Tensor]]
+Predict = Callable[[PersonalModel], Callable[[Tensor], Tensor]]
 """`predict(own)` prepares a client once; what it returns gives scores (b, classes) for a batch of inputs."""
 
 
-def from_logits(own: Own) -> Callable[[Tensor], Tensor]:
+def from_logits(own: PersonalModel) -> Callable[[Tensor], Tensor]:
     """The model's outputs."""
     return lambda x: own.look(x)[1]
 
@@ -49,16 +49,16 @@ class NearestNeighbours:
         logits: Mix with the raw logits, as the authors' code does by a slip.
     """
 
-    neighbours: Count = 7
-    mix: Fraction = 0.5
-    scale: Positive = 1.0
-    capacity: Count | None = None
+    neighbours: PositiveInt = 7
+    mix: UnitInterval = 0.5
+    scale: PositiveFloat = 1.0
+    capacity: PositiveInt | None = None
     logits: bool = False
 
     def __post_init__(self) -> None:
         check(self, " of NearestNeighbours")
 
-    def __call__(self, own: Own) -> Callable[[Tensor], Tensor]:
+    def __call__(self, own: PersonalModel) -> Callable[[Tensor], Tensor]:
         """Store the features of the client's samples."""
         kept = torch.randperm(len(own.y), generator=torch.Generator().manual_seed(0))[: self.capacity]
         kept = kept.to(own.y.device)

@@ -24,7 +24,7 @@ def generator(seed: int, purpose: str, *ids: int) -> torch.Generator:
 
 
 @contextmanager
-def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+def seeded_rng(seed: int, device: torch.device) -> Iterator[None]:
     """Let whatever a model draws from torch's own generators depend on this seed alone, and leave them as they were."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):

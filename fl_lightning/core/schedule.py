@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fl_lightning.core.constraints import Positive, check
+from fl_lightning.core.constraints import PositiveFloat, check
 
 Schedule = Callable[[int, int], float]
 """`schedule(round, epoch)`: the factor on the local learning rate."""
@@ -13,7 +13,7 @@ Schedule = Callable[[int, int], float]
 class Decay:
     """The local learning rate is multiplied by `rate` every round."""
 
-    rate: Positive = 1.0
+    rate: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
         check(self, " of Decay")

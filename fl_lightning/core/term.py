@@ -1,7 +1,7 @@
 """Term: one piece of a federated algorithm, written for one client in the paper's letters.
 
 A term turns one gradient oracle into another. It sees flat vectors only: no ranks, devices, modules, batches, and no
-client axis (the Stacked executor adds that one with `vmap`).
+client axis (the StackedExecutor adds that one with `vmap`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from fl_lightning.core.constraints import check
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.errors import TermError
 
-Begin = Callable[[Tensor, Tensor], Tensor]
+Initializer = Callable[[Tensor, Tensor], Tensor]
 """How a state begins: `begin(first, now)` of the initial global model w^0 and the model received now."""
 
 States = dict[str, Tensor]
@@ -42,20 +42,20 @@ def received(first: Tensor, now: Tensor) -> Tensor:
     return now.clone()
 
 
-COMMON = "anchor", "share", "expected", "round", "rounds", "nominal", "layout"
+ROUND_FACTS = "anchor", "share", "expected", "round", "rounds", "nominal", "layout"
 """What a view tells of the round, on the server too."""
 
-OWN = "origin", "steps", "epochs", "span", "size", "weight", "labels"
+CLIENT_FACTS = "origin", "steps", "epochs", "span", "size", "weight", "labels"
 """What it tells of one client's visit."""
 
-FACTS = {*COMMON, *OWN}
+FACTS = {*ROUND_FACTS, *CLIENT_FACTS}
 """What a view tells besides states; no state can have such a name."""
 
 INSTEAD = {"lr": ("span", "the steps of a visit may differ in it; v.span / v.steps is their mean, of plain SGD")}
 """What is asked for and not told: the fact that tells it, and how."""
 
 
-def begin(declared: Mapping[str, Begin], first: Tensor, now: Tensor, of: str = "") -> States:
+def begin(declared: Mapping[str, Initializer], first: Tensor, now: Tensor, of: str = "") -> States:
     """States as they begin, given w^0 and the model received now.
 
     Args:
@@ -159,7 +159,7 @@ class Term:
     """One piece of a federated algorithm. Override the hooks it needs; each default does nothing.
 
     Subclasses are frozen dataclasses of hyper-parameters; those annotated as in `fl_lightning.core.constraints`, e.g.
-    `rho: NonNegative`, are checked. States are declared by lifetime and by how they begin (`zeros`, `scalar`,
+    `rho: NonNegativeFloat`, are checked. States are declared by lifetime and by how they begin (`zeros`, `scalar`,
     `initial`, `received`) and are attributes of the view `v`; assign them anew, never with `+=`. A declaration that
     depends on a hyper-parameter is a property.
 
@@ -172,9 +172,9 @@ class Term:
     """
 
     roles: frozenset[str] = frozenset()
-    client: Mapping[str, Begin] = {}
-    server: Mapping[str, Begin] = {}
-    local: Mapping[str, Begin] = {}
+    client: Mapping[str, Initializer] = {}
+    server: Mapping[str, Initializer] = {}
+    local: Mapping[str, Initializer] = {}
 
     def __post_init__(self) -> None:
         check(self, f" of {type(self).__name__}")

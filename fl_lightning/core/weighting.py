@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import Finite, NonNegative, check
+from fl_lightning.core.constraints import Finite, NonNegativeFloat, check
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Disco:
     `KL(labels of i || uniform)`. Where no weight would be positive, the weights are p_i.
     """
 
-    a: NonNegative = 0.5
+    a: NonNegativeFloat = 0.5
     b: Finite = 0.1
 
     def __post_init__(self) -> None:

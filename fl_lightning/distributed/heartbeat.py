@@ -30,7 +30,7 @@ SILENCE = 45.0
 """Seconds without a beat after which a rank of another machine, whose processes cannot be seen, counts as ended."""
 
 
-class Whereabouts:
+class Heartbeat:
     """A line for each rank in a file that all of them read: a process that is killed leaves its line behind.
 
     A line holds the rank's machine and process (0 once its rounds are over, -1 once they have failed), a number that
@@ -135,7 +135,7 @@ class Whereabouts:
         return process == FAILED or (process > 0 and not _is_alive(process))
 
 
-def meet(fabric: Fabric, path: Path, width: int, sharing: bool = True) -> Whereabouts:
+def meet(fabric: Fabric, path: Path, width: int, sharing: bool = True) -> Heartbeat:
     """The whereabouts of all ranks, once all are there; a rank alone tells nobody.
 
     Args:
@@ -149,11 +149,11 @@ def meet(fabric: Fabric, path: Path, width: int, sharing: bool = True) -> Wherea
     """
     ranks, rank = fabric.world_size, fabric.global_rank
     if ranks == 1:
-        return Whereabouts(Path(os.devnull), ranks, rank, width)
+        return Heartbeat(Path(os.devnull), ranks, rank, width)
     meeting = fabric.broadcast(secrets.randbits(62))  # lines of an earlier run do not count
     failed: OSError | None = None
     try:
-        whereabouts = Whereabouts(path, ranks, rank, width, meeting)
+        whereabouts = Heartbeat(path, ranks, rank, width, meeting)
     except OSError as error:  # raised when no rank waits for this one any more
         failed = error
     fabric.barrier()

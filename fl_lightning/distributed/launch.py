@@ -16,7 +16,7 @@ from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from fl_lightning.core.constraints import Count, check
+from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.launcher_env import is_first_rank, under_fabric_run
 from fl_lightning.distributed.resources import Machine, affinity, physical
 
@@ -49,7 +49,7 @@ class Launch(Arithmetic):
 
     accelerator: str = "auto"
     devices: str = "auto"
-    num_nodes: Count = 1
+    num_nodes: PositiveInt = 1
     strategy: str = "auto"
 
     def __post_init__(self) -> None:

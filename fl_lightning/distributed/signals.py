@@ -13,30 +13,30 @@ import torch
 
 from fl_lightning.distributed.launcher_env import is_first_rank
 
-STOPPED = 75
+EXIT_PREEMPTED = 75
 """Exit code of a run that a signal ended after a checkpoint: sysexits' EX_TEMPFAIL, "try again later"."""
 
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 """Exit code of a run that Ctrl-C ended: what shells say of SIGINT."""
 
-LAST_WORDS = 5.0
+GRACE_S = 5.0
 """Seconds after Ctrl-C in which a rank may end by itself."""
 
 SIGNALS = signal.SIGTERM, signal.SIGUSR1
 """What schedulers send before they kill: SLURM's preemption and `--signal`, `kill`, torchrun to its workers."""
 
-PATIENCE = 2.0
+POLL_S = 2.0
 """Seconds after which a rank notices that the process that launched it is gone."""
 
 
 @contextmanager
-def heeding_signals(ask_to_stop: Callable[[], None]) -> Iterator[list[str]]:
+def stop_on_signals(request_stop: Callable[[], None]) -> Iterator[list[str]]:
     """Let signals ask for a stop instead of ending the process; gives the names of those that came."""
     received: list[str] = []
 
     def heed(number: int, _: object) -> None:
         received.append(signal.Signals(number).name)
-        ask_to_stop()
+        request_stop()
 
     if threading.current_thread() is not threading.main_thread():  # where Python does not let signals be handled
         yield received
@@ -50,7 +50,7 @@ def heeding_signals(ask_to_stop: Callable[[], None]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def ending_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
+def exit_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
     """Let Ctrl-C, which reaches every rank, end the run with a sentence of the first rank and exit code 130.
 
     Python makes an exception of it, which may get lost where it comes (in a destructor), or wait (for other ranks): so
@@ -66,7 +66,7 @@ def ending_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
 
     def end() -> None:
         say()
-        os._exit(_exit_code(INTERRUPTED))
+        os._exit(_exit_code(EXIT_INTERRUPTED))
 
     def interrupt(*_: object) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -78,7 +78,7 @@ def ending_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         say()
-        leave(INTERRUPTED)
+        leave(EXIT_INTERRUPTED)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -93,7 +93,7 @@ def _ending_some_seconds_after_ctrl_c(end: Callable[[], None]) -> Iterator[None]
     def listen() -> None:
         while number := os.read(read, 1):  # of each signal that has a handler, as soon as it comes
             if number[0] == signal.SIGINT:
-                if not over.wait(LAST_WORDS):
+                if not over.wait(GRACE_S):
                     end()
                 return
 
@@ -126,7 +126,7 @@ os.register_at_fork(after_in_child=_hear_nothing)
 
 
 @contextmanager
-def ending_without_the_others() -> Iterator[None]:
+def exit_without_nccl_teardown() -> Iterator[None]:
     """Let a rank that fails end at once, also on GPUs.
 
     There Lightning has NCCL take leave of the other ranks when Python exits; they wait for this one elsewhere, and do
@@ -148,21 +148,21 @@ def ending_without_the_others() -> Iterator[None]:
 
 
 @contextmanager
-def ending_with_the_launcher() -> Iterator[None]:
+def exit_with_launcher() -> Iterator[None]:
     """Let this rank end when the process that launched it is gone, which may be unable to say so.
 
     A rank that Lightning launched from the first rank ends at once: without the first rank nothing can be added up. A
     worker of torchrun, which `fabric run` is, asks for a stop as SIGTERM does. Others have somebody who watches over
     them: torchrun ends its workers when one fails, within 30 seconds, Lightning's first rank within 5.
     """
-    under_torchrun, launched = "TORCHELASTIC_RUN_ID" in os.environ, launched_by_the_first_rank()
+    under_torchrun, launched = "TORCHELASTIC_RUN_ID" in os.environ, launched_by_first_rank()
     if not under_torchrun and not launched:
         yield
         return
     over, launcher = threading.Event(), os.getppid()
 
     def watch() -> None:
-        while not over.wait(PATIENCE):
+        while not over.wait(POLL_S):
             if os.getppid() != launcher:
                 if launched:
                     os._exit(1)
@@ -178,7 +178,7 @@ def ending_with_the_launcher() -> Iterator[None]:
         watcher.join()  # a thread that is about to end when Python does takes the process down with SIGABRT
 
 
-def launched_by_the_first_rank() -> bool:
+def launched_by_first_rank() -> bool:
     """Whether Lightning started this process from that of the first rank, as `python recipe.py --devices 2` does."""
     # LOCAL_RANK is Lightning's and torchrun's; SLURM and MPI have names of their own
     return int(os.environ.get("LOCAL_RANK", "0")) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
@@ -191,4 +191,4 @@ def leave(code: int) -> NoReturn:
 
 def _exit_code(code: int) -> int:
     """Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0."""
-    return 0 if launched_by_the_first_rank() else code
+    return 0 if launched_by_first_rank() else code

@@ -9,7 +9,7 @@ from lightning.fabric import Fabric
 Loaded = TypeVar("Loaded")
 
 
-def load_in_turns(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
+def load_rank_zero_first(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
     """What `load` gives on this rank; the first rank loads first, then one rank of each other machine, then the rest.
 
     Raises:

@@ -18,7 +18,7 @@ TRIES = 3
 """Calls in which an executor shows how fast it is; the first warms up: kernels are chosen, programs compiled."""
 
 
-class Fastest(Executor):
+class AutotunedExecutor(Executor):
     """Trains with one executor after the other for a few calls each, and from then on with the fastest.
 
     All have one result, to rounding, so these calls are the run's first rounds and nothing is computed twice. An

@@ -15,7 +15,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.oracle import Evaluations, Pass, Question, objective
+from fl_lightning.core.oracle import BatchOracle, ForwardPass, Request, objective
 from fl_lightning.core.term import States
 from fl_lightning.core.term_checks import AT_ONCE
 from fl_lightning.errors import ModelError, TermError, first_sentence
@@ -66,13 +66,13 @@ class LocalStep:
         executor, layout = self.executor, self.executor.layout
         first: list[tuple[Buffers, Tensor]] = []
 
-        def evaluate(w: Tensor, question: Question) -> Tensor:
+        def evaluate(w: Tensor, question: Request) -> Tensor:
             def value(parts: list[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
                 moved = {name: b.clone() for name, b in buffers.items()}  # inside grad, or BatchNorm may not write
                 weights = dict(zip(layout.names, parts, strict=True))
                 network = Weighted(executor.module, layout, received, weights, moved)
                 with executor.autocast(), self._norms():
-                    b = Pass(network, *question.batch(x, y), question.taps)
+                    b = ForwardPass(network, *question.batch(x, y), question.taps)
                     total, task = objective(b, (executor.task, *question.losses))
                 return total, (moved, task)
 
@@ -84,7 +84,7 @@ class LocalStep:
             return layout.flatten(gradients)
 
         facts = {**public["common"], **own}
-        g, states = self.algorithm.gradient(Evaluations(evaluate), w, facts, states, public["shared"])
+        g, states = self.algorithm.gradient(BatchOracle(evaluate), w, facts, states, public["shared"])
         after, task = first[0] if first else (buffers, w.new_full((), torch.nan))
         return g, states, after, task
 

@@ -54,7 +54,7 @@ class Weighted:
         return out
 
 
-def apart(tensor: Tensor, *others: Tensor) -> Tensor:
+def unaliased(tensor: Tensor, *others: Tensor) -> Tensor:
     """The tensor, or a copy if it lies where one of the others does, which a step is about to change in place."""
     here = tensor.untyped_storage().data_ptr()
     return tensor.clone() if any(other.untyped_storage().data_ptr() == here for other in others) else tensor

@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning.core.algorithm import Algorithm, Facts
-from fl_lightning.core.oracle import PLAIN, Oracle, Pass, Question, objective
-from fl_lightning.core.randomness import drawing_from
+from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, objective
+from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
-from fl_lightning.executors.network import Weighted, apart
+from fl_lightning.executors.network import Weighted, unaliased
 from fl_lightning.optim import GradientTransform, Transform
 
 
-class Sequential(Executor):
+class SequentialExecutor(Executor):
     """Trains one client after another. See `Executor` for the arguments.
 
     The module's parameters become views of one flat parameter, which is what the local optimizer sees.
@@ -41,7 +41,7 @@ class Sequential(Executor):
         """Train the clients, one after another, each when its outcome is asked for."""
         self.module.train()
         for visit in visits:
-            with drawing_from(visit.seed, self.w.device):
+            with seeded_rng(visit.seed, self.w.device):
                 yield self._visit(algorithm, common, visit, shared, {**buffers, **self.dropout_keys(visit.seed)})
 
     def _visit(
@@ -58,9 +58,9 @@ class Sequential(Executor):
         def fold(oracle: Oracle, w: Tensor) -> Tensor:
             nonlocal states
             direction, states = algorithm.gradient(oracle, w, facts, states, shared)
-            states = [{name: apart(state, w) for name, state in term.items()} for term in states]
+            states = [{name: unaliased(state, w) for name, state in term.items()} for term in states]
             kept = (state for term in states for state in term.values())
-            return apart(direction, w, *kept)  # some optimizers change a gradient in place
+            return unaliased(direction, w, *kept)  # some optimizers change a gradient in place
 
         optimizer = _InPlace(algorithm.local([self.w]), fold, self)
         total = self.w.new_zeros(())
@@ -80,9 +80,9 @@ class Sequential(Executor):
         tasks: list[Tensor] = []
         live = _Live(self.module, self.layout, received)
 
-        def closure(question: Question = PLAIN) -> Tensor:
+        def closure(question: Request = TASK_LOSS) -> Tensor:
             with self.autocast():
-                b = Pass(live, *question.batch(x, y), question.taps)
+                b = ForwardPass(live, *question.batch(x, y), question.taps)
                 value, task = objective(b, (self.task, *question.losses))
             if question.loss_only:
                 return value
@@ -102,7 +102,7 @@ class _InPlace(GradientTransform):
     Where a gradient is asked for elsewhere, the module's parameters become views of that vector for a while.
     """
 
-    def __init__(self, base: Optimizer, transform: Transform, executor: Sequential):
+    def __init__(self, base: Optimizer, transform: Transform, executor: SequentialExecutor):
         super().__init__(base, transform, executor.buffers.values())
         self.executor = executor
         self._probed = True  # the executor's closure never adds to earlier gradients

@@ -12,15 +12,15 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import send
-from fl_lightning.core.randomness import drawing_from
+from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
 from fl_lightning.executors.local_step import LocalStep, Public, weight_decay
-from fl_lightning.executors.network import apart
+from fl_lightning.executors.network import unaliased
 
 
-class Stacked(Executor):
+class StackedExecutor(Executor):
     """Trains up to `width` clients as one program under `vmap`. See `Executor` for the other arguments.
 
     Each client is a row of a (clients, d) matrix and an ordinary Parameter of one ordinary local optimizer. Rows
@@ -70,7 +70,7 @@ class Stacked(Executor):
         origin, states = vmap(start)(own, states)
         own["origin"] = origin
         received = _stack([{**buffers, **self.dropout_keys(v.seed)} for v in visits])
-        alone = drawing_from(visits[0].seed, origin.device) if len(visits) == 1 else nullcontext()
+        alone = seeded_rng(visits[0].seed, origin.device) if len(visits) == 1 else nullcontext()
         if algorithm not in self._local_steps:
             self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
         step = self._local_steps[algorithm]
@@ -113,9 +113,9 @@ class Stacked(Executor):
                 else:
                     direction = local_step.compiled_direction if compiled else local_step.direction
                     directions, moved, after, loss = direction(*arguments, public)
-                    moved = [{name: apart(state, matrix) for name, state in term.items()} for term in moved]
+                    moved = [{name: unaliased(state, matrix) for name, state in term.items()} for term in moved]
                     kept = (state for term in moved for state in term.values())
-                    directions = apart(directions, matrix, *kept)  # some optimizers change a gradient in place
+                    directions = unaliased(directions, matrix, *kept)  # some optimizers change a gradient in place
                     _step(optimizer, [rows[i] for i in together], directions, lr)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 losses = of.put(losses, of.take(losses) + loss)

@@ -16,7 +16,7 @@ from fl_lightning.federation.exact_sum import PlainSum, Sum
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RoundStatus:
     """What the ranks agree on with the sums of a round.
 
     Attributes:
@@ -30,7 +30,7 @@ class Verdict:
     empty: bool
 
 
-class Tally:
+class RoundSums:
     """Running sums `[weight * progress | message | weight * buffers]`, a row for each client, and who asks to stop.
 
     A client's row holds its loss, its weight, the weighted squared length of its progress, whether it counts and
@@ -105,16 +105,16 @@ class Tally:
         well = [all_below(tensor, self._sum.limit) for tensor in tree_leaves(message)]
         return torch.stack(well).all() if well else self.total.new_ones((), dtype=torch.bool)
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Let this rank's wish to end the run after this round count."""
         self._votes += 1
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RoundStatus:
         """What all ranks agree on, once the sums are complete. Waits for the device."""
         *rows, votes = torch.cat([self._rows.flatten(), self._votes]).tolist()
         _, weights, _, counts, diverged = (rows[k :: len(COLUMNS)] for k in range(len(COLUMNS)))
         empty = not (sum(counts) > 0 and sum(weights) > 0)
-        return Verdict(votes > 0, {k: round(part) - 1 for k, part in enumerate(diverged) if part}, empty)
+        return RoundStatus(votes > 0, {k: round(part) - 1 for k, part in enumerate(diverged) if part}, empty)
 
     def means(self) -> tuple[Tensor, list[Any], dict[str, Tensor], Sequence[Tensor]]:
         """What the sums mean, once they are complete.

@@ -15,7 +15,7 @@ BLOCK = 4096
 
 
 @dataclass(frozen=True)
-class Budget:
+class DiskBudget:
     """What the clients' states of a run take, in bytes.
 
     Attributes:
@@ -41,7 +41,7 @@ class Budget:
     free: int
 
     @classmethod
-    def of(cls, federation: "Federation", keep_checkpoints: int) -> "Budget":
+    def of(cls, federation: "Federation", keep_checkpoints: int) -> "DiskBudget":
         """The budget of the rounds that remain, with so many checkpoints and the best one kept."""
         store, fabric, versions = federation.store, federation.fabric, keep_checkpoints + 2
         row, clients = store.row, federation.clients.num_clients
@@ -52,7 +52,7 @@ class Budget:
         most = max(used, min(versions * clients * (row + BLOCK), used + visits * written)) if row else 0
         return cls(clients, row, versions, cohort * row, used, most, store.memory, store.folder, free)
 
-    def refuse_small_disk(self) -> None:
+    def check_disk_space(self) -> None:
         """Refuse to begin what the disk cannot hold in the end.
 
         Raises:
@@ -60,7 +60,7 @@ class Budget:
         """
         if self.free < self.most - self.used:
             raise ValueError(
-                f"clients' states may grow by {readable(self.most - self.used)}, but {readable(self.free)} are free on "
+                f"clients' states may grow by {human_bytes(self.most - self.used)}, but {human_bytes(self.free)} are free on "
                 f"the disk of {self.folder}: free some, put --run-dir on a larger disk, or run fewer --rounds, "
                 "--clients or --keep-checkpoints"
             )
@@ -71,11 +71,11 @@ class Budget:
             return ""
         resident = "and in memory what the system has room for"
         if self.memory is not None:
-            resident = f"and at most {readable(self.memory)} resident"
-        there = f", {readable(self.used)} there already" if self.used else ""
+            resident = f"and at most {human_bytes(self.memory)} resident"
+        there = f", {human_bytes(self.used)} there already" if self.used else ""
         return (
-            f"{self.clients} clients: at most {readable(self.most)} on disk ({readable(self.row)} a client, in up to "
-            f"{self.versions} versions for the checkpoints{there}), {readable(self.round)} of it a round, {resident}"
+            f"{self.clients} clients: at most {human_bytes(self.most)} on disk ({human_bytes(self.row)} a client, in up to "
+            f"{self.versions} versions for the checkpoints{there}), {human_bytes(self.round)} of it a round, {resident}"
         )
 
 
@@ -87,7 +87,7 @@ def free_space(folder: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def readable(size: float) -> str:
+def human_bytes(size: float) -> str:
     """A number of bytes for people: 44.7 GB."""
     units = ["bytes", "kB", "MB", "GB", "TB", "PB"]
     power = 0

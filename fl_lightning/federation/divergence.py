@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.term import States, Term
-from fl_lightning.errors import Diverged
+from fl_lightning.errors import DivergenceError
 
 OnDivergence = Literal["stop", "skip-client", "continue"]
 """Stop the run, leave the client out of the round, or go on as if nothing were."""
@@ -16,7 +16,7 @@ OnDivergence = Literal["stop", "skip-client", "continue"]
 TRAINING, MODEL = "the training", "the model"
 
 
-def client_diverged(where: str, found: Mapping[int, int], terms: Sequence[Term], how: str) -> Diverged:
+def client_diverged(where: str, found: Mapping[int, int], terms: Sequence[Term], how: str) -> DivergenceError:
     """The exception that says what of which clients is not finite.
 
     Args:
@@ -33,7 +33,7 @@ def client_diverged(where: str, found: Mapping[int, int], terms: Sequence[Term],
     return _diverged(where, told, though, how, "; on_divergence skip-client leaves such clients out")
 
 
-def server_diverged(where: str, part: int, terms: Sequence[Term], how: str) -> Diverged:
+def server_diverged(where: str, part: int, terms: Sequence[Term], how: str) -> DivergenceError:
     """The exception that says what of the server's step is not finite.
 
     Args:
@@ -47,10 +47,12 @@ def server_diverged(where: str, part: int, terms: Sequence[Term], how: str) -> D
     return _diverged(where, told, "" if told == MODEL else ", though what the clients sent was", how)
 
 
-def _diverged(where: str, told: str, though: str, how: str, skip: str = "") -> Diverged:
+def _diverged(where: str, told: str, though: str, how: str, skip: str = "") -> DivergenceError:
     lower = "ower the learning rate or the method's coefficients"
     mend = f"Look there for a division by zero, or l{lower}" if though else f"L{lower}, or clip"
-    return Diverged(f"{where}: {told} is no longer finite{though} ({how}). {mend}{skip}. Checkpoints are as they were.")
+    return DivergenceError(
+        f"{where}: {told} is no longer finite{though} ({how}). {mend}{skip}. Checkpoints are as they were."
+    )
 
 
 def _name(term: Term) -> str:

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.cost import cost
 from fl_lightning.core.device import now
-from fl_lightning.core.randomness import derived_seed, drawing_from
+from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.core.term import Term, begin
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.heartbeat import meet
-from fl_lightning.errors import Diverged, ModelError, RankLost, TermError, first_sentence
-from fl_lightning.executors import Executor, Sequential
+from fl_lightning.errors import DivergenceError, ModelError, RankLostError, TermError, first_sentence
+from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.executors.executor import TaskLoss
-from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import (
     OnDivergence,
@@ -35,8 +35,8 @@ from fl_lightning.federation.divergence import (
 )
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
 from fl_lightning.federation.local_training import states_of, train
-from fl_lightning.federation.preflight import agree, check_optimizers, check_setting, trial_message, try_out
-from fl_lightning.federation.sampling import FixedSize, Participation
+from fl_lightning.federation.preflight import check_optimizers, check_setting, dry_run, message_template, sync_ranks
+from fl_lightning.federation.sampling import ClientSampler, UniformSampling
 from fl_lightning.federation.server import restore, snapshot
 
 Metrics = dict[str, float]
@@ -59,7 +59,7 @@ class Federation:
         participation: Who takes part in a round.
         rounds: How many rounds `fit` runs in all.
         schedule: The factor on the local learning rate.
-        executor: How clients train: `Sequential`, or e.g. `partial(Stacked, width=...)`.
+        executor: How clients train: `SequentialExecutor`, or e.g. `partial(StackedExecutor, width=...)`.
         loss: The task's loss of the model's output and the targets.
         seed: Names cohorts, dropout, and what terms draw; batch order and augmentation have the seed of `clients`.
         state_dir: Where clients' states are kept; a temporary folder if None.
@@ -71,9 +71,9 @@ class Federation:
 
     Attributes:
         round: Rounds completed.
-        asked_to_stop: Whether this rank asks for it.
-        at_once: How many clients train at once: as many as the executor takes, until a device's memory is too small.
-        stopping: Whether the ranks have agreed to end the run early, after this round (see `ask_to_stop`).
+        stop_requested: Whether this rank asks for it.
+        group_size: How many clients train at once: as many as the executor takes, until a device's memory is too small.
+        stopping: Whether the ranks have agreed to end the run early, after this round (see `request_stop`).
         w: The global model, a flat Parameter of the server's optimizer.
         cost: What a visit sends, keeps and computes.
     """
@@ -86,9 +86,9 @@ class Federation:
         clients: ClientData,
         *,
         rounds: int,
-        participation: Participation = FixedSize(1.0),
+        participation: ClientSampler = UniformSampling(1.0),
         schedule: Schedule = Decay(),
-        executor: Callable[..., Executor] = Sequential,
+        executor: Callable[..., Executor] = SequentialExecutor,
         loss: TaskLoss = nn.functional.cross_entropy,
         seed: int = 0,
         state_dir: Path | None = None,
@@ -100,7 +100,7 @@ class Federation:
         self.fabric, self.module, self.algorithm, self.clients = fabric, fabric.to_device(module), algorithm, clients
         self.participation, self.rounds, self.schedule, self.seed = participation, rounds, schedule, seed
         self.layout = Layout(module)
-        agree(fabric, module, clients)
+        sync_ranks(fabric, module, clients)
         if not algorithm.trains_head:
             module.get_submodule(self.layout.head).requires_grad_(False)
             self.layout = Layout(module)
@@ -121,12 +121,12 @@ class Federation:
         self.store = open_store(fabric, state_dir, clients.num_clients, begun, state_memory)
         self.whereabouts = meet(fabric, self.store.folder.with_name(".ranks"), self.executor.width, self.store.row > 0)
         classes = len(clients.dataset.classes)
-        self.message = trial_message(algorithm, self.layout, self.first, self.shared, classes)
-        self.at_once = self.executor.width
-        try_out(self, loss)
+        self.message = message_template(algorithm, self.layout, self.first, self.shared, classes)
+        self.group_size = self.executor.width
+        dry_run(self, loss)
         self.round, self.on_divergence, self.deterministic = 0, on_divergence, deterministic
         self.sums: type[Sum] = ExactSum if deterministic else PlainSum
-        self.stopping = self.asked_to_stop = self._training = False
+        self.should_stop = self.stop_requested = self._training = False
 
     # ------------------------------------------------------------------------------------------------- the way of a run
 
@@ -134,24 +134,29 @@ class Federation:
         """Run the rounds that remain, or until a rank asks to stop; `on_fit_end` is for a run with all its rounds.
 
         Raises:
-            Diverged: If what a client or the server makes is no longer finite.
-            RankLost: If another rank ended.
+            DivergenceError: If what a client or the server makes is no longer finite.
+            RankLostError: If another rank ended.
         """
-        self.stopping = False
-        with self.whereabouts.watching(self.where), self._telling_when():
+        self.should_stop = False
+        with self.whereabouts.watching(self.where), self._annotate_errors():
             self.fabric.call("on_fit_start", federation=self)
-            while self.round < self.rounds and not self.stopping:
+            while self.round < self.rounds and not self.should_stop:
                 self._run_round()
             if self.round == self.rounds:
                 self.fabric.call("on_fit_end", federation=self)
-            self.asked_to_stop = False  # it has been heard
+            self.stop_requested = False  # it has been heard
 
     @contextmanager
-    def _telling_when(self) -> Iterator[None]:
+    def _annotate_errors(self) -> Iterator[None]:
         """Let an exception, which may be this rank's alone, say when it came; all ranks agree on what is told so."""
         try:
             yield
-        except (Diverged, RankLost, TermError, ModelError):  # a client's is named already, a server's is every rank's
+        except (
+            DivergenceError,
+            RankLostError,
+            TermError,
+            ModelError,
+        ):  # a client's is named already, a server's is every rank's
             raise
         except Exception as error:
             if not self._training or not getattr(error, "__notes__", []):  # of a client's training the round is told
@@ -167,12 +172,12 @@ class Federation:
         metrics["time/round_s"] = now(self.w.device) - started
         self.fabric.log_dict(metrics, step=self.round)
         if self.fabric.world_size == 1:  # one rank agrees with itself, also after the sums
-            self.stopping = self.stopping or self.asked_to_stop
+            self.should_stop = self.should_stop or self.stop_requested
         self.fabric.call("on_round_logged", federation=self, metrics=metrics)
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Let `fit` return after this round, or the next one if the ranks have added up this one; any rank may ask."""
-        self.asked_to_stop = True
+        self.stop_requested = True
 
     def train_round(self) -> Metrics:
         """Run one round: the cohort trains, one all-reduce, the server steps.
@@ -182,8 +187,8 @@ class Federation:
             model's; `comm/` counts the whole cohort.
 
         Raises:
-            Diverged: If what a client or the server makes is no longer finite; the former leaves the model unmoved.
-            RankLost: If another rank ended.
+            DivergenceError: If what a client or the server makes is no longer finite; the former leaves the model unmoved.
+            RankLostError: If another rank ended.
         """
         started, self._training = now(self.w.device), True
         anchor = self.w.detach().clone()
@@ -191,12 +196,12 @@ class Federation:
         common = self.common_facts(anchor, len(cohort))
         tally = train(self, cohort, common)
         trained = now(self.w.device)
-        self.add_up(tally.total)
+        self.all_reduce_sum(tally.total)
         verdict = tally.verdict()
         lost = {cohort[k]: what for k, what in verdict.diverged.items()} if self.on_divergence != "continue" else {}
         if lost and self.on_divergence == "stop":
             raise client_diverged(self.where(), lost, self.algorithm.terms, self._how())
-        self.stopping, train_loss, drift, moved, *well = verdict.stop, nan, 0.0, 0.0
+        self.should_stop, train_loss, drift, moved, *well = verdict.stop, nan, 0.0, 0.0
         if not verdict.empty:
             train_loss, drift, moved, *well = self._move(tally, common)
             self.store.commit([client for client in cohort if client not in lost])
@@ -216,11 +221,11 @@ class Federation:
             "time/aggregate_s": now(self.w.device) - trained,
         }
 
-    def add_up(self, numbers: Tensor) -> None:
+    def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place.
 
         Raises:
-            RankLost: If another rank ended.
+            RankLostError: If another rank ended.
         """
         try:
             self.fabric.all_reduce(numbers, reduce_op="sum")
@@ -229,12 +234,12 @@ class Federation:
                 raise
             reason, others = first_sentence(error), self.whereabouts.of_others()
             missing = f"; not done: {others}" if others else ", so its clients are missing"
-            raise RankLost(f"{self.where()}: another rank ended{missing} ({reason})") from error
+            raise RankLostError(f"{self.where()}: another rank ended{missing} ({reason})") from error
 
-    def _move(self, tally: Tally, common: dict[str, Any]) -> list[float]:
+    def _move(self, tally: RoundSums, common: dict[str, Any]) -> list[float]:
         """The server's step; returns training loss, drift, how far the model moved, and what stayed finite."""
         progress, message, self.buffers, (loss, squared) = tally.means()
-        with drawing_from(derived_seed(self.seed, "server", self.round), self.w.device):  # alike on every rank
+        with seeded_rng(derived_seed(self.seed, "server", self.round), self.w.device):  # alike on every rank
             delta, states = self.algorithm.update(progress, message, common, self.shared)
         stayed = stay_finite(self.began_finite["server"], states)
         self.shared, self.w.grad = states, -delta

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.oracle import tapped
-from fl_lightning.core.prediction import Own
+from fl_lightning.core.oracle import record_activations
+from fl_lightning.core.prediction import PersonalModel
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.executors import Visit
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
-from fl_lightning.terms import Alone
+from fl_lightning.terms import LocalOnly
 
 
-class Adaptation:
+class FineTuning:
     """The clients' own models, begun from the global one, or from what the algorithm keeps for them (`Term.personal`).
 
     Fine-tuning is the local optimizer without any term, head included, in the federation's kind of executor. It works
@@ -37,7 +37,7 @@ class Adaptation:
         self.module.get_submodule(self.head).requires_grad_(True)
         self.layout = Layout(self.module)
         self.executor = federation.new_executor(self.module, self.layout)
-        self.tuning = Algorithm(Alone(), local=federation.algorithm.local)
+        self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
         self.lr = federation.local_lr * federation.schedule(federation.round, 0) if lr is None else lr
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
@@ -49,7 +49,7 @@ class Adaptation:
             yield from ((self._begun(client), self.federation.buffers) for client in clients)
             return
         data = self.federation.clients.lasting(epochs)
-        width = min(self.executor.width, self.federation.at_once)  # fewer where memory did not suffice
+        width = min(self.executor.width, self.federation.group_size)  # fewer where memory did not suffice
         for first in range(0, len(clients), width):
             yield from self._tuned(clients[first : first + width], data)
 
@@ -66,7 +66,7 @@ class Adaptation:
         for visit, outcome in zip(visits, outcomes, strict=True):
             yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
 
-    def own(self, client: int, w: Tensor, buffers: Buffers) -> Own:
+    def own(self, client: int, w: Tensor, buffers: Buffers) -> PersonalModel:
         """What predictions for a client are made from; valid until the next model is made or asked for."""
         self.layout.load(self.module, w)
         live = dict(self.module.named_buffers())
@@ -75,10 +75,14 @@ class Adaptation:
         self.module.eval()
         data = self.federation.clients.dataset
         index = self.federation.clients.partition[client].to(data.y.device)
-        return Own(self._look, data.inputs(index), data.y[index], len(data.classes))
+        return PersonalModel(self._look, data.inputs(index), data.y[index], len(data.classes))
 
     def _look(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.inference_mode(), self.federation.fabric.autocast(), tapped(self.module, (self.head,)) as seen:
+        with (
+            torch.inference_mode(),
+            self.federation.fabric.autocast(),
+            record_activations(self.module, (self.head,)) as seen,
+        ):
             out = self.module(x)
         return seen[self.head][0].flatten(1).float(), out.float()
 

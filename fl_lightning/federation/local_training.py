@@ -16,7 +16,7 @@ from fl_lightning.core.term_checks import check_alike
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Outcome, Visit
-from fl_lightning.federation.aggregation import Tally
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.divergence import stay_finite
 from fl_lightning.federation.preflight import single_sample
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fl_lightning.federation.federation import Federation
 
 
-def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any]) -> Tally:
+def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any]) -> RoundSums:
     """Train this rank's part of the cohort, write the clients' rows, and sum up the outcomes.
 
     Raises:
@@ -32,7 +32,7 @@ def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any
     """
     _check(cohort, federation)
     weights, skips = weights_of(federation, cohort), federation.on_divergence == "skip-client"
-    tally = Tally(common["anchor"], federation.message, federation.buffers, len(cohort), federation.sums, skips)
+    tally = RoundSums(common["anchor"], federation.message, federation.buffers, len(cohort), federation.sums, skips)
     store, behind = federation.store, list[int]()
     for group, ahead in pairwise([*_mine(federation, cohort), []]):
         clients = [cohort[k] for k in group]
@@ -49,8 +49,8 @@ def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any
         behind = clients
     with _training(federation, behind):
         store.settle()
-    if federation.asked_to_stop:
-        tally.ask_to_stop()
+    if federation.stop_requested:
+        tally.request_stop()
     return tally
 
 
@@ -123,7 +123,7 @@ def _trained(
     """
     waiting, algorithm = dict(visits), federation.algorithm
     while waiting:
-        group = list(islice(waiting, federation.at_once))
+        group = list(islice(waiting, federation.group_size))
         try:
             begun = [waiting[k]() for k in group]
             outcomes = federation.executor(algorithm, common, begun, federation.shared, federation.buffers)
@@ -140,10 +140,10 @@ def _trained(
 
 def _train_fewer_at_once(federation: "Federation", tried: int) -> None:
     """Halve how many clients train at once on this rank, for the rest of the run, and say so."""
-    federation.at_once, device = tried // 2, federation.w.device
+    federation.group_size, device = tried // 2, federation.w.device
     print(
         f"{federation.where()}, rank {federation.fabric.global_rank}: {tried} clients at once do not fit into the "
-        f"memory of {device}: going on with {federation.at_once} at once, with the same result to rounding"
+        f"memory of {device}: going on with {federation.group_size} at once, with the same result to rounding"
     )
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -186,10 +186,10 @@ def _mine(federation: "Federation", cohort: Sequence[int]) -> list[list[int]]:
     fabric, width = federation.fabric, federation.executor.width
     work = [federation.clients.num_steps(i) for i in cohort]
     if not federation.deterministic:
-        return list(_groups(share_out(work, fabric.world_size)[fabric.global_rank], width))
+        return list(_groups(assign_to_ranks(work, fabric.world_size)[fabric.global_rank], width))
     # the last bits of a client's training depend on how many train at once: who trains with whom must not on the ranks
-    together = list(_groups(share_out(work, 1)[0], width))
-    shares = share_out([sum(work[k] for k in group) for group in together], fabric.world_size)
+    together = list(_groups(assign_to_ranks(work, 1)[0], width))
+    shares = assign_to_ranks([sum(work[k] for k in group) for group in together], fabric.world_size)
     return [together[i] for i in shares[fabric.global_rank]]
 
 
@@ -199,7 +199,7 @@ def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:
         yield group
 
 
-def share_out(work: Sequence[int], ranks: int) -> list[list[int]]:
+def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
     """Spread clients over ranks so that ranks finish together: longest first, each to the least loaded rank.
 
     Args:

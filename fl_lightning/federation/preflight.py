@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from fl_lightning.core.algorithm import Algorithm, trial_facts
+from fl_lightning.core.algorithm import Algorithm, dummy_facts
 from fl_lightning.core.term import States, begin
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
@@ -47,7 +47,7 @@ def check_setting(fabric: Fabric, clients: ClientData, rounds: int, on_divergenc
         )
 
 
-def try_out(federation: "Federation", loss: TaskLoss) -> None:
+def dry_run(federation: "Federation", loss: TaskLoss) -> None:
     """Run the model on two samples, and on one if a client has a batch of one; nothing is changed by it.
 
     Args:
@@ -121,7 +121,7 @@ def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
             ) from error
 
 
-def trial_message(
+def message_template(
     algorithm: Algorithm, layout: Layout, first: Tensor, shared: Sequence[States], classes: int
 ) -> list[Any]:
     """A message of no client, for its structure: a rank may have no client to learn it from.
@@ -133,7 +133,7 @@ def trial_message(
         shared: The server's states.
         classes: How many there are in the data.
     """
-    facts = trial_facts(layout, first, classes)
+    facts = dummy_facts(layout, first, classes)
     states = [begin({**term.client, **term.local}, first, first) for term in algorithm.terms]
     w, states = algorithm.start(first, facts, states, shared)
     return algorithm.report(w.clone(), facts, states, shared)[0]
@@ -150,7 +150,7 @@ def with_single_samples(clients: ClientData) -> Tensor:
 def single_sample(error: Exception) -> ModelError | None:
     """The error of a batch of one sample that BatchNorm met in training, as a sentence; None if it is another error.
 
-    A term may split batches in parts, which `try_out` cannot know.
+    A term may split batches in parts, which `dry_run` cannot know.
     """
     if ONE_SAMPLE not in str(error):
         return None
@@ -200,7 +200,7 @@ def _mend(clients: ClientData) -> str:
     return f"{other} a model without BatchNorm (GroupNorm takes any batch), or another partition"
 
 
-def agree(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
+def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
     """Give every rank the first one's initial model, and compare their data.
 
     Raises:

@@ -11,7 +11,7 @@ from fl_lightning.core.randomness import generator
 
 Sampling = Literal["fixed", "bernoulli", "weighted"]
 
-Participation = Callable[[int, int, int], list[int]]
+ClientSampler = Callable[[int, int, int], list[int]]
 """`participation(num_clients, seed, round)`: the cohort of a round, in ascending order.
 
 It may also tell `largest(num_clients)`, a bound on the size of its cohorts, and `expected_share`, the share of clients
@@ -20,7 +20,7 @@ in a round to expect where that is not the share that there is.
 
 
 @dataclass(frozen=True)
-class FixedSize:
+class UniformSampling:
     """`max(1, round(fraction N))` clients, drawn uniformly without replacement."""
 
     fraction: float
@@ -41,7 +41,7 @@ class FixedSize:
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class BernoulliSampling:
     """Each client takes part with probability `fraction`, as in FedDyn's and FL-Simulator's code; redrawn if empty."""
 
     fraction: float
@@ -123,14 +123,14 @@ class Weighted:
         return torch.searchsorted(self._cumulative, lot, right=True).clamp(max=len(self.sizes) - 1)
 
 
-def participation(sampling: Sampling, fraction: float, sizes: Tensor) -> Participation:
+def participation(sampling: Sampling, fraction: float, sizes: Tensor) -> ClientSampler:
     """Cohorts of this fraction of the clients, drawn in this way; `sizes` are the clients' samples, (num_clients,)."""
     if sampling == "weighted":
         return Weighted(fraction, sizes)
-    return Bernoulli(fraction) if sampling == "bernoulli" else FixedSize(fraction)
+    return BernoulliSampling(fraction) if sampling == "bernoulli" else UniformSampling(fraction)
 
 
-def largest_cohort(participation: Participation, num_clients: int) -> int:
+def largest_cohort(participation: ClientSampler, num_clients: int) -> int:
     """A bound on the size of a cohort; what tells none may draw everyone."""
     largest: Callable[[int], int] = getattr(participation, "largest", int)
     return largest(num_clients)

@@ -3,7 +3,7 @@
 from fl_lightning.models.fedavg_cnn import fedavg_cnn
 from fl_lightning.models.lenet import lenet
 from fl_lightning.models.mlp import mlp
-from fl_lightning.models.resnet import resnet10_batch, resnet18, resnet18_batch, resnet18_gn
+from fl_lightning.models.resnet import resnet10_batch, resnet18, resnet18_bn, resnet18_gn
 from fl_lightning.models.sl_vit import sl_vit
 from fl_lightning.models.vgg import vgg11
 from fl_lightning.models.vit import vit_b32
@@ -14,7 +14,7 @@ __all__ = [
     "mlp",
     "resnet10_batch",
     "resnet18",
-    "resnet18_batch",
+    "resnet18_bn",
     "resnet18_gn",
     "sl_vit",
     "vgg11",

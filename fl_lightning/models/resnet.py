@@ -59,7 +59,7 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
     return model
 
 
-def resnet18_batch(classes: int = 10, channels: int = 3) -> nn.Module:
+def resnet18_bn(classes: int = 10, channels: int = 3) -> nn.Module:
     """FedSOL's ResNet-18 for small images, whose BatchNorm keeps no running statistics; 11,173,962 parameters.
 
     The stem is one 3x3 convolution of stride 1 without pooling. Tests normalise with the statistics of the test batch
@@ -79,7 +79,7 @@ def resnet18_batch(classes: int = 10, channels: int = 3) -> nn.Module:
 
 
 def resnet10_batch(classes: int = 10, channels: int = 3) -> nn.Module:
-    """`resnet18_batch` with one block a stage instead of two; 4,903,242 parameters.
+    """`resnet18_bn` with one block a stage instead of two; 4,903,242 parameters.
 
     In FedSOL's code, not in its paper.
 

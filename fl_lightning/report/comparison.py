@@ -6,12 +6,18 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from fl_lightning.algorithms import modifiers as add_ons
-from fl_lightning.cli.choices import functions
-from fl_lightning.runs.resume import ROUNDING
+from fl_lightning.algorithms import modifiers as modifiers
+from fl_lightning.algorithms.registry import functions
+from fl_lightning.runs.resume import CHANGES_ROUNDING_ONLY
 from fl_lightning.runs.run import Run
 
-NO_DIFFERENCE = ROUNDING | {"seed", "checkpoint_every", "keep_checkpoints", "state_memory", "deterministic"}
+NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
+    "seed",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "state_memory",
+    "deterministic",
+}
 """Options that make no experiment of its own."""
 
 
@@ -150,7 +156,7 @@ def alike(value: Any) -> Any:
 
 
 def _of_method(option: str) -> bool:
-    return option.partition(".")[0] in ("algorithm", *add_ons.PARTS)
+    return option.partition(".")[0] in ("algorithm", *modifiers.PARTS)
 
 
 def _belongs(option: str, part: str) -> bool:
@@ -159,7 +165,7 @@ def _belongs(option: str, part: str) -> bool:
 
 def _method(entry: Entry) -> str:
     """As a run's folder is named: scaffold+lesam."""
-    plain = {part: next(iter(functions(module))) for part, module in add_ons.PARTS.items()}
+    plain = {part: next(iter(functions(module))) for part, module in modifiers.PARTS.items()}
     added = (entry.options.get(part) for part in plain)
     return "+".join([entry.options["algorithm"], *(str(name) for name in added if name not in (None, *plain.values()))])
 

@@ -19,7 +19,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.runs.lock import RunLock
-from fl_lightning.runs.resume import refuse_changes
+from fl_lightning.runs.resume import check_changes
 from fl_lightning.runs.run import TAIL_LENGTH, Scalars, scalars
 
 
@@ -63,7 +63,7 @@ class RunFolder:
         """
         if resume and path is None:
             raise ValueError("--resume goes on with the run in --run-dir: name it")
-        folder = RunFolder(path or _claimed(Path("runs", Path(sys.argv[0]).stem), algorithm))
+        folder = RunFolder(path or _new_folder(Path("runs", Path(sys.argv[0]).stem), algorithm))
         if resume and not folder.config.exists():
             raise ValueError(f"there is nothing to resume: {folder.config} does not exist; start without --resume")
         lock = RunLock(folder.path)
@@ -73,7 +73,7 @@ class RunFolder:
             if resume:
                 if (before := _mapping(folder.config)) is None:
                     raise ValueError(f"{folder.config} is damaged: put there the options of the run, or start another")
-                refuse_changes(before, plain(options))
+                check_changes(before, plain(options))
             elif folder.config.exists() and (path or is_first_rank()):  # a folder that has a name is every rank's
                 raise ValueError(
                     f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
@@ -204,7 +204,7 @@ def _personal(recorded: Scalars) -> str:
     return f"own models, mean ± spread over clients: {', '.join(told)} epochs of fine-tuning" if told else ""
 
 
-def _claimed(parent: Path, algorithm: str) -> Path:
+def _new_folder(parent: Path, algorithm: str) -> Path:
     """A new folder <algorithm>-<number>; two runs that start together get two. Other ranks have no use for it."""
     for number in count():
         path = parent / f"{algorithm}-{number}"

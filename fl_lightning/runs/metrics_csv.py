@@ -10,7 +10,7 @@ from lightning.fabric.loggers.logger import Logger
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 
-class MetricsTable(Logger):
+class MetricsCSV(Logger):
     """Writes `metrics.csv`: the column `round`, then one column a tag; a tag that a round lacks is empty.
 
     Each row is on disk before the next round begins. Rows of rounds that a resumed run repeats are dropped.

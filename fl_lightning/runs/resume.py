@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fl_lightning.cli.config_files import flat
+from fl_lightning.runs.config_yaml import flat
 
-HARMLESS = frozenset(
+MAY_CHANGE = frozenset(
     {
         "rounds",
         "evaluate_every",
@@ -21,11 +21,11 @@ HARMLESS = frozenset(
 """Options that may change between a run and its resumption: they do not change what a finite round computes."""
 
 
-ROUNDING = frozenset({"executor", "width", "compile"})
+CHANGES_ROUNDING_ONLY = frozenset({"executor", "width", "compile"})
 """Options that change its last bits alone, which only a deterministic run must keep."""
 
 
-def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Compare the options of a run, as YAML holds them, with those of its resumption.
 
     Raises:
@@ -33,7 +33,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """
     before, now = flat(before), flat(now)
     before.setdefault("precision", now.get("precision"))  # of runs that did not write it their checkpoints tell it
-    free = HARMLESS if now.get("deterministic") else HARMLESS | ROUNDING
+    free = MAY_CHANGE if now.get("deterministic") else MAY_CHANGE | CHANGES_ROUNDING_ONLY
     changed = [k for k in sorted({*before, *now} - free) if before.get(k) != now.get(k)]
     if changed:
         which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)

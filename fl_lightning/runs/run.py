@@ -91,4 +91,4 @@ def found(paths: Sequence[Path]) -> list[Run]:
 
 
 TAIL_LENGTH = 10
-"""Evaluations in whose mean the last rounds' ups and downs cancel."""
+"""BatchOracle in whose mean the last rounds' ups and downs cancel."""

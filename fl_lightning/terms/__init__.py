@@ -1,21 +1,27 @@
 """The terms: each one idea of the papers, in the paper's letters."""
 
-from fl_lightning.terms.distill import Contrastive, Distill, NotTrue, RelaxedContrastive
+from fl_lightning.terms.distill import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
 from fl_lightning.terms.drift import (
+    CenteredGradientVariate,
     ClientMomentum,
     Clip,
     ControlVariate,
-    MeanPast,
-    OwnPast,
+    LastGradientVariate,
     Proximal,
-    WeightPull,
+    UnclippedPull,
 )
-from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, TwoStepDual
+from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, FedVRADual
 from fl_lightning.terms.lesam import LESAM, LastRound
-from fl_lightning.terms.personal import Alone, MetaStep
+from fl_lightning.terms.personal import FirstOrderMAML, LocalOnly
 from fl_lightning.terms.perturb import ASAM, SAM, SMOO, TOGA, Neighbour
-from fl_lightning.terms.server import Adaptive, Lookahead, Normalize, RelaxedStart, ServerMomentum
-from fl_lightning.terms.sol import SOL, HeadSOL, Projected
+from fl_lightning.terms.server import (
+    AcceleratedStart,
+    AdaptiveServer,
+    NormalizedAveraging,
+    RelaxedInitialization,
+    ServerMomentum,
+)
+from fl_lightning.terms.sol import SOL, GradientProjection, HeadSOL
 
 __all__ = [
     "ASAM",
@@ -25,8 +31,9 @@ __all__ = [
     "SOL",
     "SSG",
     "TOGA",
-    "Adaptive",
-    "Alone",
+    "AcceleratedStart",
+    "AdaptiveServer",
+    "CenteredGradientVariate",
     "ClientMomentum",
     "Clip",
     "CohortDual",
@@ -34,20 +41,19 @@ __all__ = [
     "ControlVariate",
     "Distill",
     "DynamicRegularizer",
+    "FedVRADual",
+    "FirstOrderMAML",
+    "GradientProjection",
     "HeadSOL",
+    "LastGradientVariate",
     "LastRound",
-    "Lookahead",
-    "MeanPast",
-    "MetaStep",
+    "LocalOnly",
     "Neighbour",
-    "Normalize",
-    "NotTrue",
-    "OwnPast",
-    "Projected",
+    "NormalizedAveraging",
+    "NotTrueDistillation",
     "Proximal",
     "RelaxedContrastive",
-    "RelaxedStart",
+    "RelaxedInitialization",
     "ServerMomentum",
-    "TwoStepDual",
-    "WeightPull",
+    "UnclippedPull",
 ]

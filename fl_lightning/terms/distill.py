@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl_lightning.core.constraints import Finite, NonNegative, Positive, Whole
-from fl_lightning.core.oracle import Oracle, Pass
+from fl_lightning.core.constraints import Finite, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.core.term import Term, initial
 
 
@@ -21,25 +21,25 @@ def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
 class Distill(Term):
     """Adds `beta KL(received model || local model)` at temperature tau to the loss: FedSOL's proximal loss."""
 
-    beta: NonNegative = 1.0
-    tau: Positive = 3.0
+    beta: NonNegativeFloat = 1.0
+    tau: PositiveFloat = 3.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        def loss(b: Pass) -> Tensor:
+        def loss(b: ForwardPass) -> Tensor:
             return b.loss + self.beta * divergence(b.out, b.at(v.anchor).out, self.tau)
 
         return oracle.of(loss)(w)
 
 
 @dataclass(frozen=True)
-class NotTrue(Term):
+class NotTrueDistillation(Term):
     """Adds `beta tau^2 KL` over the C - 1 classes that are not the label's. FedNTD: Lee et al., NeurIPS 2022."""
 
-    beta: NonNegative = 1.0
-    tau: Positive = 1.0
+    beta: NonNegativeFloat = 1.0
+    tau: PositiveFloat = 1.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        def loss(b: Pass) -> Tensor:
+        def loss(b: ForwardPass) -> Tensor:
             true = torch.arange(b.out.shape[1], device=b.y.device) == b.y[:, None]
             out, received = (p.out.masked_fill(true, -1e9) for p in (b, b.at(v.anchor)))  # the softmax forgets it
             return b.loss + self.beta * self.tau**2 * divergence(out, received, self.tau)
@@ -54,14 +54,14 @@ class Contrastive(Term):
     The features are what enters the head; there is no projection, as in FedSOL's repository. w_i begins at w^0.
     """
 
-    mu: NonNegative = 1.0
-    tau: Positive = 0.5
+    mu: NonNegativeFloat = 1.0
+    tau: PositiveFloat = 0.5
     client = {"w_i": initial}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         head = v.layout.head
 
-        def loss(b: Pass) -> Tensor:
+        def loss(b: ForwardPass) -> Tensor:
             z, z_g, z_p = (p.seen[head][0] for p in (b, b.at(v.anchor), b.at(v.w_i)))
             near, far = (F.cosine_similarity(z, other) / self.tau for other in (z_g, z_p))
             return b.loss + self.mu * F.softplus(far - near).mean()
@@ -86,16 +86,16 @@ class RelaxedContrastive(Term):
     """
 
     layers: tuple[str, ...] | None = None
-    tau: Positive = 0.05
-    negatives: Whole = 2
+    tau: PositiveFloat = 0.05
+    negatives: NonNegativeInt = 2
     threshold: Finite = 0.7
-    attraction: NonNegative = 1.0
-    penalty: NonNegative = 1.0
+    attraction: NonNegativeFloat = 1.0
+    penalty: NonNegativeFloat = 1.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         layers = self.layers or v.layout.body_blocks()
 
-        def loss(b: Pass) -> Tensor:
+        def loss(b: ForwardPass) -> Tensor:
             return b.loss + sum(self._level(b.seen[layer][1], b.y) for layer in layers) / len(layers)
 
         return oracle.of(loss, *layers)(w)

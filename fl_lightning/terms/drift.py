@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.core.constraints import NonNegative, Positive, Share
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, PositiveFraction
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, zeros
 
 
 @dataclass(frozen=True)
 class Proximal(Term):
-    """`g + mu (w - w^t)`; with `split` without `mu w` (see `WeightPull`). FedProx: Li et al., MLSys 2020."""
+    """`g + mu (w - w^t)`; with `split` without `mu w` (see `UnclippedPull`). FedProx: Li et al., MLSys 2020."""
 
-    mu: NonNegative = 0.1
+    mu: NonNegativeFloat = 0.1
     split: bool = False
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -37,14 +37,14 @@ def om(v: Any) -> Tensor:
 
 
 @dataclass(frozen=True)
-class WeightPull(Term):
+class UnclippedPull(Term):
     """`+ mu w` outside of any clipping.
 
     FedDyn's and FL-Simulator's code put this half of a proximal pull into the weight decay, so that clipping sees only
     the other half, `mu (h_i - w^t)`; this and a `split` term are that pull.
     """
 
-    mu: NonNegative = 0.1
+    mu: NonNegativeFloat = 0.1
     scale: Scale = one
     roles = frozenset({"unclipped"})
 
@@ -70,7 +70,7 @@ class ControlVariate(Term):
     and FedDC's code does, and `kept` in c_i's update (SCAFFOLD of that code: `one`).
     """
 
-    k: NonNegative = 1.0
+    k: NonNegativeFloat = 1.0
     length: Scale = own_span
     scale: Scale = one
     kept: Scale | None = None
@@ -91,7 +91,7 @@ class ControlVariate(Term):
 
 
 @dataclass(frozen=True)
-class OwnPast(Term):
+class LastGradientVariate(Term):
     """`g - d_i`, with d_i the client's last mean gradient: FedNova's variates as FedSOL's repository released them."""
 
     client = {"d_i": zeros}
@@ -105,7 +105,7 @@ class OwnPast(Term):
 
 
 @dataclass(frozen=True)
-class MeanPast(OwnPast):
+class CenteredGradientVariate(LastGradientVariate):
     """The same variates as meant: `g + d - d_i`, with d the mean of all d_i."""
 
     server = {"d": zeros}
@@ -130,8 +130,8 @@ class ClientMomentum(Term):
     `gain` replaces alpha in front of g (1 in FedLESAM's MoFedSAM).
     """
 
-    alpha: Share = 0.1
-    gain: NonNegative | None = None
+    alpha: PositiveFraction = 0.1
+    gain: NonNegativeFloat | None = None
     server = {"m": zeros}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -150,7 +150,7 @@ class ClientMomentum(Term):
 class Clip(Term):
     """Scale the whole direction down to norm `max_norm`; outermost, so that weight decay stays outside."""
 
-    max_norm: Positive = 10.0
+    max_norm: PositiveFloat = 10.0
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         g = oracle(w)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import Finite, NonNegative, Positive
+from fl_lightning.core.constraints import Finite, NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, scalar, zeros
 from fl_lightning.terms.drift import Scale, nominal, om, one
@@ -19,12 +19,12 @@ class DynamicRegularizer(Term):
 
     FedDyn: Acar et al., ICLR 2021, in displacements (the paper's dual is `-alpha h_i`); the server adds the new h.
     `scale` divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over the cohort, the letter
-    of FedTOGA's Algorithm 1. With `split` without `alpha w` (see `WeightPull`).
+    of FedTOGA's Algorithm 1. With `split` without `alpha w` (see `UnclippedPull`).
     """
 
-    alpha: NonNegative = 0.1
+    alpha: NonNegativeFloat = 0.1
     scale: Scale = one
-    share: NonNegative | None = None
+    share: NonNegativeFloat | None = None
     split: bool = False
     client = {"h_i": zeros}
     server = {"h": zeros}
@@ -57,14 +57,14 @@ class CohortDual(DynamicRegularizer):
 
 
 @dataclass(frozen=True)
-class TwoStepDual(DynamicRegularizer):
+class FedVRADual(DynamicRegularizer):
     """FedVRA's dual step `a` and aggregation step `d`, reconstructed (Wang et al., AAAI 2023).
 
     `h_i <- h_i + a (u_i - w^t)`, and `w <- w + (d/N) sum_S (u_i - w) + h`; d None is N/M, the plain mean.
     """
 
-    a: NonNegative = 1.0
-    d: Positive | None = None
+    a: NonNegativeFloat = 1.0
+    d: PositiveFloat | None = None
 
     def report(self, w: Tensor, v: Any) -> Tensor:
         v.h_i = v.h_i + self.a * (w - v.anchor)
@@ -141,14 +141,14 @@ class SSG(Term):
             clients, as the code does.
     """
 
-    alpha: NonNegative = 0.05
+    alpha: NonNegativeFloat = 0.05
     gate: Callable[[Any], Tensor] | None = horizon
     shape: Callable[[Tensor], Tensor] = identity
     offset: Finite = 1.0
     align: Callable[[Tensor, Any], Tensor] | None = inner_product
     gated_alignment: bool = False
     gated_variate: bool = True
-    correction: NonNegative = 1.0
+    correction: NonNegativeFloat = 1.0
     length: Scale = nominal
     scale: Scale = om
     amend: Callable[[Tensor, Tensor, Any], Tensor] | None = None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Begin, initial, zeros
+from fl_lightning.core.term import Initializer, initial, zeros
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms.perturb import Perturbation
 
@@ -20,11 +20,11 @@ class LESAM(Perturbation):
     Fan et al., ICML 2024, Eq. 3. `old` is o_i at the first visit: `initial` (w^0) or `received` (no perturbation).
     """
 
-    old: Begin = initial
+    old: Initializer = initial
     local = {"e": zeros}
 
     @property
-    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
+    def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {"o_i": self.old}
 
     def start(self, w: Tensor, v: Any) -> Tensor:

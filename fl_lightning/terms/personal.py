@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import NonNegative
+from fl_lightning.core.constraints import NonNegativeFloat
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, initial
 
 
 @dataclass(frozen=True)
-class Alone(Term):
+class LocalOnly(Term):
     """Every client goes on with its own model w_i; nobody sends, nobody receives."""
 
     client = {"w_i": initial}
@@ -33,13 +33,13 @@ class Alone(Term):
 
 
 @dataclass(frozen=True)
-class MetaStep(Term):
+class FirstOrderMAML(Term):
     """Per-FedAvg, first order (Fallah et al., NeurIPS 2020): `g(w - alpha g(w; one half); the other half)`.
 
     Each half of the batch is a batch of the paper: it wants batches of twice the size.
     """
 
-    alpha: NonNegative = 0.01
+    alpha: NonNegativeFloat = 0.01
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         adapt, look = oracle.part(0, 2), oracle.part(1, 2)

@@ -7,20 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import Fraction, NonNegative
+from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval
 from fl_lightning.core.oracle import Loss, Oracle
-from fl_lightning.core.term import Begin, Term, zeros
+from fl_lightning.core.term import Initializer, Term, zeros
 from fl_lightning.core.vector import unit
 from fl_lightning.errors import TermError
-from fl_lightning.terms.wrapper import Around
+from fl_lightning.terms.wrapper import WrappedTerm
 
 
 @dataclass(frozen=True)
 class Perturbation(Term):
     """A displacement of length `rho`; `eps` is added to the norm that it is divided by."""
 
-    rho: NonNegative = 0.05
-    eps: NonNegative = field(default=1e-12, kw_only=True)
+    rho: NonNegativeFloat = 0.05
+    eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
     roles = frozenset({"perturb"})
 
 
@@ -36,7 +36,7 @@ class SAM(Perturbation):
     `mix` of it and `1 - mix` of g(w), in FedSpeed's paper, which may also ascend by `rho g` (`ascent=raw`).
     """
 
-    mix: Fraction = 1.0
+    mix: UnitInterval = 1.0
     ascent: Callable[[Tensor, float], Tensor] = unit
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -51,8 +51,8 @@ class ASAM(Perturbation):
     `scaled`: only the parameters whose names hold this word; the others have T = 1.
     """
 
-    rho: NonNegative = 0.5
-    eta: NonNegative = 0.01
+    rho: NonNegativeFloat = 0.5
+    eta: NonNegativeFloat = 0.01
     scaled: str = ""
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -70,9 +70,9 @@ class SMOO(Perturbation):
     `lag` of the last e is taken off mu_i in the message: 1 in the paper, 0 in the released code.
     """
 
-    rho: NonNegative = 0.1
-    lag: NonNegative = 1.0
-    eps: NonNegative = field(default=1e-7, kw_only=True)
+    rho: NonNegativeFloat = 0.1
+    lag: NonNegativeFloat = 1.0
+    eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
     client = {"mu_i": zeros}
     server = {"s": zeros}
     local = {"e": zeros}
@@ -112,11 +112,11 @@ class TOGA(Perturbation):
     FedTOGA (arXiv 2408.14144), Algorithm 1, without its dual. `Delta = mean_S (w^t - u_i) / per(v)`.
     """
 
-    rho: NonNegative = 0.1
-    kappa: NonNegative = 1.0
-    beta: NonNegative = 0.8
+    rho: NonNegativeFloat = 0.1
+    kappa: NonNegativeFloat = 1.0
+    beta: NonNegativeFloat = 0.8
     per: Callable[[Any], Tensor] = per_step
-    eps: NonNegative = field(default=1e-7, kw_only=True)
+    eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
     server = {"Delta": zeros}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
@@ -152,7 +152,7 @@ class _Recalling:
 
 
 @dataclass(frozen=True)
-class Neighbour(Around):
+class Neighbour(WrappedTerm):
     """FedTOGA's neighbourhood perturbation for any term that ascends along a gradient of its own.
 
     The term's ascent gradient is replaced by R, its previous perturbed one, which saves a pass (`N-P`), or R is added
@@ -164,11 +164,11 @@ class Neighbour(Around):
     roles = frozenset({"perturb"})
 
     @property
-    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
+    def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {**self.inner.client, **({"R": zeros} if self.carry else {})}
 
     @property
-    def local(self) -> Mapping[str, Begin]:  # type: ignore[override]
+    def local(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {**self.inner.local, **({} if self.carry else {"R": zeros})}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:

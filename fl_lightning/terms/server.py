@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import BelowOne, NonNegative, Positive
+from fl_lightning.core.constraints import BelowOneFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Begin, Term, initial, zeros
+from fl_lightning.core.term import Initializer, Term, initial, zeros
 
 
 def adam(v: Tensor, square: Tensor, beta: float) -> Tensor:
@@ -28,21 +28,21 @@ def adagrad(v: Tensor, square: Tensor, beta: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Adaptive(Term):
+class AdaptiveServer(Term):
     """`m / (sqrt(v) + tau)`, moments of the mean update. Reddi et al., ICLR 2021, Algorithm 2.
 
     A term and not `torch.optim.Adam`, which corrects the bias and cannot begin at `v0` (tau^2 in the paper).
     """
 
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.99
-    tau: Positive = 1e-3
-    v0: NonNegative = 1e-6
+    beta1: BelowOneFloat = 0.9
+    beta2: BelowOneFloat = 0.99
+    tau: PositiveFloat = 1e-3
+    v0: NonNegativeFloat = 1e-6
     second: Callable[[Tensor, Tensor, float], Tensor] = adam
     roles = frozenset({"server"})
 
     @property
-    def server(self) -> Mapping[str, Begin]:  # type: ignore[override]
+    def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {"m": zeros, "v": lambda first, now: torch.full_like(now, self.v0)}
 
     def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
@@ -55,7 +55,7 @@ class Adaptive(Term):
 class ServerMomentum(Term):
     """FedAvgM: `m <- beta m + delta`, and the server moves by m. Hsu et al., arXiv 1909.06335."""
 
-    beta: BelowOne = 0.9
+    beta: BelowOneFloat = 0.9
     server = {"m": zeros}
     roles = frozenset({"server"})
 
@@ -65,14 +65,14 @@ class ServerMomentum(Term):
 
 
 @dataclass(frozen=True)
-class Lookahead(ServerMomentum):
+class AcceleratedStart(ServerMomentum):
     """FedACG (Kim et al., CVPR 2024): clients start where the momentum leads, `w^t + beta m`, and stay close to it.
 
     `prox` is b in the code's `b ||u - start||^2`, without a half.
     """
 
-    beta: BelowOne = 0.85
-    prox: NonNegative = 0.001
+    beta: BelowOneFloat = 0.85
+    prox: NonNegativeFloat = 0.001
     roles = frozenset({"server", "start"})
 
     def start(self, w: Tensor, v: Any) -> Tensor:
@@ -83,7 +83,7 @@ class Lookahead(ServerMomentum):
 
 
 @dataclass(frozen=True)
-class Normalize(Term):
+class NormalizedAveraging(Term):
     """FedNova (Wang et al., NeurIPS 2020): average the progress per unit of path, then walk the average path.
 
     The path is `v.span`: momentum and unequal steps are in it. It must come before terms that add to the update.
@@ -98,20 +98,20 @@ class Normalize(Term):
 
 
 @dataclass(frozen=True)
-class RelaxedStart(Term):
+class RelaxedInitialization(Term):
     """FedInit (Sun et al., NeurIPS 2023): start at `w + beta (w - w_i)`, away from the client's own last model w_i.
 
     `old` is w_i before the first visit: `initial` (w^0) or `received` (no shift). The server adds the mean move from
     the starts, as released; with `whole` it takes the mean of the models, shifts included.
     """
 
-    beta: NonNegative = 0.1
-    old: Begin = initial
+    beta: NonNegativeFloat = 0.1
+    old: Initializer = initial
     whole: bool = False
     roles = frozenset({"start"})
 
     @property
-    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
+    def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {"w_i": self.old}
 
     def start(self, w: Tensor, v: Any) -> Tensor:

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import NonNegative, Positive
-from fl_lightning.core.oracle import Loss, Oracle, Pass
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
+from fl_lightning.core.oracle import ForwardPass, Loss, Oracle
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms.distill import divergence
 from fl_lightning.terms.perturb import Perturbation
-from fl_lightning.terms.wrapper import Around
+from fl_lightning.terms.wrapper import WrappedTerm
 
 
 class Taskless:
@@ -99,7 +99,7 @@ def proximal_here(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> T
 
 
 @dataclass(frozen=True)
-class SOL(Around):
+class SOL(WrappedTerm):
     """FedSOL (Lee et al., CVPR 2024): `g(w + rho strength unit(q))`, q the gradient that the inner term adds.
 
     Any drift correction can be the inner term (FedSOL's Table 4): its states move as they would on their own.
@@ -112,7 +112,7 @@ class SOL(Around):
         still: Do not perturb before the first step; without it a fixed strength blows rounding noise up, as released.
     """
 
-    rho: NonNegative = 2.0
+    rho: NonNegativeFloat = 2.0
     scale: Scale | None = by_column
     scope: Callable[[Layout, Tensor], Tensor] = everywhere
     use: Callable[[Gradient, Gradient, Tensor, Tensor], Tensor] = ahead
@@ -136,16 +136,16 @@ class HeadSOL(Perturbation):
     through head and body. Exact, but that dropout in the body draws one mask where two passes draw two.
     """
 
-    rho: NonNegative = 2.0
-    tau: Positive = 3.0
+    rho: NonNegativeFloat = 2.0
+    tau: PositiveFloat = 3.0
     scale: Scale | None = by_column
     still: bool = True
-    eps: NonNegative = field(default=1e-12, kw_only=True)
+    eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         strength = self.rho * _strength(w, v, self.scale, self.still)
 
-        def displaced(b: Pass) -> Tensor:
+        def displaced(b: ForwardPass) -> Tensor:
             received = b.at(v.anchor).out
             q = torch.func.grad(lambda e: divergence(b.top(e, fixed=True).out, received, self.tau))(torch.zeros_like(w))
             return b.top(strength * unit(q, self.eps)).loss
@@ -154,7 +154,7 @@ class HeadSOL(Perturbation):
 
 
 @dataclass(frozen=True)
-class Projected(Around):
+class GradientProjection(WrappedTerm):
     """The task's gradient without what goes against the inner term's: FedSOL's Table 1, gradient projection."""
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:

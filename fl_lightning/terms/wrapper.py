@@ -7,25 +7,25 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Begin, Term
+from fl_lightning.core.term import Initializer, Term
 
 
 @dataclass(frozen=True)
-class Around(Term):
+class WrappedTerm(Term):
     """A term made of another one: it has the inner term's states, and its hooks except where it says otherwise."""
 
     inner: Term
 
     @property
-    def client(self) -> Mapping[str, Begin]:  # type: ignore[override]
+    def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return self.inner.client
 
     @property
-    def server(self) -> Mapping[str, Begin]:  # type: ignore[override]
+    def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return self.inner.server
 
     @property
-    def local(self) -> Mapping[str, Begin]:  # type: ignore[override]
+    def local(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return self.inner.local
 
     def start(self, w: Tensor, v: Any) -> Tensor:

@@ -8,9 +8,9 @@ from fl_lightning.algorithms.modifiers import ascent as ascents
 from fl_lightning.algorithms.modifiers import perturb as perturbations
 from fl_lightning.algorithms.modifiers import server as servers
 from fl_lightning.algorithms.modifiers import start as origins
-from fl_lightning.algorithms.modifiers.modifier import AddOn
+from fl_lightning.algorithms.modifiers.modifier import Modifier
 
 PARTS = {"perturb": perturbations, "ascent": ascents, "origin": origins, "server": servers}
 """The options, in the order in which they are added: the module's functions are the choices, the first the default."""
 
-__all__ = ["PARTS", "AddOn"]
+__all__ = ["PARTS", "Modifier"]

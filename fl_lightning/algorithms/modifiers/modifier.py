@@ -14,7 +14,7 @@ _DOES = {
 
 
 @dataclass(frozen=True)
-class AddOn:
+class Modifier:
     """What is added.
 
     Attributes:
