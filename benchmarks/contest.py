@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import SGD
 from ways import executor_of
 
-from fl_lightning import ClientData, Dataset, Federation
+from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.data import CropFlip, schemes
 from fl_lightning.federation.sampling import UniformSampling
@@ -29,7 +29,14 @@ from fl_lightning.terms import Clip
 
 def pfl_cnn() -> nn.Module:
     """The network of pfl-research's CIFAR-10 benchmark: 1,626,442 parameters, Glorot-uniform, dropout."""
-    layers = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)]
+    layers = [
+        nn.Conv2d(3, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+    ]
     layers += [nn.Flatten(), nn.Linear(12544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)]
     for layer in layers:
         if isinstance(layer, nn.Conv2d | nn.Linear):
@@ -68,11 +75,15 @@ def federation(
     chosen = ALGORITHMS[algorithm]()
     if like_fl_simulator:
         x = torch.randint(0, 256, (clients * samples, 3, 32, 32), dtype=torch.uint8)
-        data = Dataset(x, torch.arange(len(x)) % 10, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
-        chosen = chosen.with_outer_terms(Clip(10.0), local=partial(SGD, lr=0.1, weight_decay=1e-3, fused=True))
+        data = DeviceDataset(
+            x, torch.arange(len(x)) % 10, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3
+        )
+        chosen = chosen.with_outer_terms(
+            Clip(10.0), local=partial(SGD, lr=0.1, weight_decay=1e-3, fused=True)
+        )
     else:
         x = torch.randn(clients * samples, 3, 32, 32)
-        data = Dataset(x, torch.arange(len(x)) % 10, tuple("0123456789"))
+        data = DeviceDataset(x, torch.arange(len(x)) % 10, tuple("0123456789"))
     data = data.to(fabric.device)
     split = ClientData(
         data,
@@ -83,7 +94,9 @@ def federation(
         augment=CropFlip(padding=4) if like_fl_simulator else None,
     )
     share, executor = UniformSampling((cohort or clients) / clients), executor_of(way, batch)
-    return Federation(fabric, MODELS[model](), chosen, split, rounds=10**6, participation=share, executor=executor)
+    return Federation(
+        fabric, MODELS[model](), chosen, split, rounds=10**6, participation=share, executor=executor
+    )
 
 
 def evaluate(federation: Federation, images: torch.Tensor) -> None:
@@ -96,8 +109,15 @@ def evaluate(federation: Federation, images: torch.Tensor) -> None:
 
 def where() -> str:
     """Date, machine, versions, command, and what else the machine is doing."""
-    cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "unknown CPU")
-    bf16 = [flag for flag in ("amx_bf16", "avx512_bf16") if any(flag in line for line in _lines("/proc/cpuinfo"))]
+    cpu = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line),
+        "unknown CPU",
+    )
+    bf16 = [
+        flag
+        for flag in ("amx_bf16", "avx512_bf16")
+        if any(flag in line for line in _lines("/proc/cpuinfo"))
+    ]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return (
         f"{date.today()}  {os.cpu_count()} x {cpu} ({', '.join(bf16) or 'no bf16 arithmetic'}), {gpu}; "
@@ -107,7 +127,9 @@ def where() -> str:
     )
 
 
-def table(seconds: Mapping[str, list[float]], samples: int, notes: Mapping[str, str] | None = None) -> str:
+def table(
+    seconds: Mapping[str, list[float]], samples: int, notes: Mapping[str, str] | None = None
+) -> str:
     """Medians, their range, samples a second, and how many times as long as ours the first contestant's rounds are."""
     first = median(next(iter(seconds.values())))
     rows = [f"{'':34}{'s/round':>9}{'min':>8}{'max':>8}{'samples/s':>11}{'first/this':>12}"]
@@ -160,7 +182,12 @@ def run(command: list[str], **environment: str) -> tuple[float, float]:
     out, errors = process.communicate()
     done.set()
     watcher.join()
-    found = [word for line in out.splitlines() if "median" in line for word in [line.split("median")[1].split()[0]]]
+    found = [
+        word
+        for line in out.splitlines()
+        if "median" in line
+        for word in [line.split("median")[1].split()[0]]
+    ]
     if not found:
         raise SystemExit(f"{' '.join(command)} printed no median:\n{out[-2000:]}\n{errors[-3000:]}")
     return float(found[0]), peak[0]
@@ -169,11 +196,18 @@ def run(command: list[str], **environment: str) -> tuple[float, float]:
 def _memory_of_family(root: int) -> float:
     """Proportional memory in MB of a process and all that descend from it."""
     status = {int(folder.name): _lines(folder / "stat") for folder in Path("/proc").glob("[0-9]*")}
-    parent = {pid: int(line[0].rpartition(")")[2].split()[1]) for pid, line in status.items() if line}
+    parent = {
+        pid: int(line[0].rpartition(")")[2].split()[1]) for pid, line in status.items() if line
+    }
     family = {root}
     while more := {pid for pid, above in parent.items() if above in family} - family:
         family |= more
-    lines = [line for pid in family for line in _lines(f"/proc/{pid}/smaps_rollup") if line.startswith("Pss:")]
+    lines = [
+        line
+        for pid in family
+        for line in _lines(f"/proc/{pid}/smaps_rollup")
+        if line.startswith("Pss:")
+    ]
     return sum(int(line.split()[1]) for line in lines) / 1024
 
 

@@ -1,14 +1,15 @@
 """pfl-research's CIFAR-10 benchmark: pfl, Flower and ours, interleaved in one run.
 
-    export OMP_NUM_THREADS=1
-    python benchmarks/engines.py --peers DIR --peers-python VENV/bin/python --passes 5 --rounds 6
-    python benchmarks/engines.py --peers DIR --peers-python VENV/bin/python --passes 3 --only pfl-2,ours-2,flower-2
+    export OMP_NUM_THREADS=1 python benchmarks/engines.py --peers DIR --peers-python VENV/bin/python
+    --passes 5 --rounds 6 python benchmarks/engines.py --peers DIR --peers-python VENV/bin/python
+    --passes 3 --only pfl-2,ours-2,flower-2
 
-DIR holds time_pfl.py, time_flower.py, time_plain.py and common_cifar.py; VENV has `pfl[pytorch]` and
-`flwr[simulation]`. In every pass each contestant runs so many rounds in processes of its own, with one thread each;
-the first round does not count. Quote ratios of the medians only. On a machine that others use at the same time
-`--clock cpu` counts the first rank's CPU seconds instead, without waiting (not for Flower, whose actors do the work).
-With `--device cuda` all processes share the first GPU. One that fails or takes longer than `--limit` is left out.
+DIR holds time_pfl.py, time_flower.py, time_plain.py and common_cifar.py; VENV has `pfl[pytorch]`
+and `flwr[simulation]`. In every pass each contestant runs so many rounds in processes of its own,
+with one thread each; the first round does not count. Quote ratios of the medians only. On a machine
+that others use at the same time `--clock cpu` counts the first rank's CPU seconds instead, without
+waiting (not for Flower, whose actors do the work). With `--device cuda` all processes share the
+first GPU. One that fails or takes longer than `--limit` is left out.
 """
 
 import argparse
@@ -30,11 +31,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--only", default="pfl-2,ours-2-compile,ours-2-bf16-compile", help="NAME-PROCESSES[-bf16][-WAY], see ways.py"
+        "--only",
+        default="pfl-2,ours-2-compile,ours-2-bf16-compile",
+        help="NAME-PROCESSES[-bf16][-WAY], see ways.py",
     )
-    parser.add_argument("--limit", type=int, default=600, help="seconds that one contestant may take in a pass")
-    parser.add_argument("--seconds", type=float, default=inf, help="after so many, further contestants are left out")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU seconds of the first rank")
+    parser.add_argument(
+        "--limit", type=int, default=600, help="seconds that one contestant may take in a pass"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=inf, help="after so many, further contestants are left out"
+    )
+    parser.add_argument(
+        "--clock",
+        choices=["wall", "cpu"],
+        default="wall",
+        help="cpu: CPU seconds of the first rank",
+    )
     options = parser.parse_args()
     here = Path(__file__).parent
     clock = [str(here / "cpu_clock.py")] if options.clock == "cpu" else []
@@ -44,10 +56,19 @@ def main() -> None:
             script = [sys.executable, *clock, str(here / "ours.py"), "--ranks", processes]
             script += ["--accelerator", options.device, "--rounds", str(options.rounds)]
             script += ["--precision", "bf16-mixed"] if "bf16" in how else []
-            return [*script, "--way", "-".join(word for word in how if word != "bf16") or "sequential"]
+            return [
+                *script,
+                "--way",
+                "-".join(word for word in how if word != "bf16") or "sequential",
+            ]
         launcher = [options.peers_python]
         if name == "pfl" and processes != "1":
-            launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+            launcher += [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                f"--nproc_per_node={processes}",
+            ]
             launcher += [str(here / "one_gpu.py")] if options.device == "cuda" else []
         return [*launcher, *clock, str(options.peers / f"time_{name}.py"), str(options.rounds)]
 
@@ -62,11 +83,18 @@ def main() -> None:
                 print(f"pass {turn + 1} {name:32} left out, no time")
                 continue
             parts = name.split("-")
-            environment = {"OMP_NUM_THREADS": "1", "THREADS": "1", "WORKERS": parts[1], "DEVICE": options.device}
+            environment = {
+                "OMP_NUM_THREADS": "1",
+                "THREADS": "1",
+                "WORKERS": parts[1],
+                "DEVICE": options.device,
+            }
             try:
                 each, peak = run(["timeout", str(options.limit), *command(*parts)], **environment)
             except SystemExit as error:
-                print(f"pass {turn + 1} {name:32} FAILED: {str(error).splitlines()[-1]}", flush=True)
+                print(
+                    f"pass {turn + 1} {name:32} FAILED: {str(error).splitlines()[-1]}", flush=True
+                )
                 continue
             seconds[name].append(each)
             peaks[name] = max(peaks.get(name, 0), peak)

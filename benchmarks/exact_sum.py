@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/exact_sum.py --model resnet18_gn --samples 50 --turns 3
     OMP_NUM_THREADS=1 python benchmarks/exact_sum.py --model lenet --ranks 2
 
-10 clients, all in every round, one epoch in batches of 50. PyTorch's deterministic algorithms are on for neither: on a
-CPU they change nothing here.
+10 clients, all in every round, one epoch in batches of 50. PyTorch's deterministic algorithms are
+on for neither: on a CPU they change nothing here.
 """
 
 import argparse
@@ -51,10 +51,15 @@ def main() -> None:
     options = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(1)
-    fabric = Fabric(accelerator="cpu", devices=options.ranks, strategy="ddp" if options.ranks > 1 else "auto")
+    fabric = Fabric(
+        accelerator="cpu", devices=options.ranks, strategy="ddp" if options.ranks > 1 else "auto"
+    )
     fabric.launch()
     plain, exact = (
-        federation(fabric, options.model, options.algorithm, clients=CLIENTS, samples=options.samples) for _ in range(2)
+        federation(
+            fabric, options.model, options.algorithm, clients=CLIENTS, samples=options.samples
+        )
+        for _ in range(2)
     )
     exact.deterministic, exact.sums = True, ExactSum
     runs = {"plain": plain, "exact": exact}

@@ -1,12 +1,14 @@
 """A client-epoch of FL-Simulator and of ours: 500 images, batch 50, crops and flips, weight decay, clipping to norm 10.
 
-    OMP_NUM_THREADS=2 python benchmarks/fl_simulator.py --path FL-Simulator --model lenet --method fedavg,fedsam
+    OMP_NUM_THREADS=2 python benchmarks/fl_simulator.py --path FL-Simulator --model lenet --method
+    fedavg,fedsam
 
-FL-Simulator (github.com/woodenchild95/FL-Simulator) has no licence: fetch it yourself; nothing of it is here. Every
-contestant lives in a process of its own, set up as it ships, and they take turns. Ours is a whole round of one client,
-with server and sums, on as many threads; `--ranks 2` adds a whole round of ten clients on two ranks of one thread, a
-tenth of which counts. `--precision` of ours: both by default. `--ways "sequential,compile"` lets us compile too.
-Without `--path`, ours alone.
+FL-Simulator (github.com/woodenchild95/FL-Simulator) has no licence: fetch it yourself; nothing of
+it is here. Every contestant lives in a process of its own, set up as it ships, and they take turns.
+Ours is a whole round of one client, with server and sums, on as many threads; `--ranks 2` adds a
+whole round of ten clients on two ranks of one thread, a tenth of which counts. `--precision` of
+ours: both by default. `--ways "sequential,compile"` lets us compile too. Without `--path`, ours
+alone.
 """
 
 import argparse
@@ -44,8 +46,12 @@ def theirs(path: Path, model: str, method: str, device: str) -> Callable[[], Any
     models.F = torch.nn.functional  # its LeNet needs it, its import is commented out
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
-    make = {"fedavg": clients.fedavg, "fedsam": clients.fedsam, "fedspeed": clients.fedspeed}[method]
-    args = SimpleNamespace(weight_decay=1e-3, dataset="CIFAR10", batchsize=BATCH, local_epochs=1, rho=0.1, lamb=0.1)
+    make = {"fedavg": clients.fedavg, "fedsam": clients.fedsam, "fedspeed": clients.fedspeed}[
+        method
+    ]
+    args = SimpleNamespace(
+        weight_decay=1e-3, dataset="CIFAR10", batchsize=BATCH, local_epochs=1, rho=0.1, lamb=0.1
+    )
     rng = np.random.default_rng(0)
     x = rng.standard_normal((SAMPLES, 3, 32, 32)).astype(np.float32)
     y = (np.arange(SAMPLES) % 10).reshape(-1, 1)
@@ -57,7 +63,14 @@ def theirs(path: Path, model: str, method: str, device: str) -> Callable[[], Any
     received = {"Params_list": vector, "Local_dual_correction": torch.zeros_like(vector)}
 
     def epoch() -> None:
-        make(device=device, model_func=network, received_vecs=received, dataset=(x, y), lr=0.1, args=args).train()
+        make(
+            device=device,
+            model_func=network,
+            received_vecs=received,
+            dataset=(x, y),
+            lr=0.1,
+            args=args,
+        ).train()
 
     return epoch
 
@@ -68,14 +81,38 @@ def ours(model: str, method: str, precision: str, way: str, device: str) -> Call
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     fabric = Fabric(accelerator=device, devices=1, precision=precision)
     return federation(
-        fabric, model, method, clients=1, samples=SAMPLES, batch=BATCH, like_fl_simulator=True, way=way
+        fabric,
+        model,
+        method,
+        clients=1,
+        samples=SAMPLES,
+        batch=BATCH,
+        like_fl_simulator=True,
+        way=way,
     ).train_round
 
 
 def on_ranks(model: str, method: str, precision: str, way: str, ranks: int) -> float:
     """Seconds for each of ten clients in a round of ours on several ranks of one thread, in processes of its own."""
-    command = [sys.executable, str(Path(__file__).with_name("ours.py")), "--model", model, "--algorithm", method]
-    command += ["--ranks", str(ranks), "--precision", precision, "--way", way, "--like-fl-simulator", "--rounds", "4"]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("ours.py")),
+        "--model",
+        model,
+        "--algorithm",
+        method,
+    ]
+    command += [
+        "--ranks",
+        str(ranks),
+        "--precision",
+        precision,
+        "--way",
+        way,
+        "--like-fl-simulator",
+        "--rounds",
+        "4",
+    ]
     return run(command, OMP_NUM_THREADS="1")[0] / CLIENTS
 
 
@@ -100,16 +137,25 @@ def main() -> None:
     parser.add_argument("--precision", default="32-true,bf16-mixed")
     parser.add_argument("--ways", default="sequential", help="how our clients train, see ways.py")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU seconds of all threads")
+    parser.add_argument(
+        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU seconds of all threads"
+    )
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--ranks", type=int, default=0, help="ours on so many ranks of one thread too, on the CPU")
+    parser.add_argument(
+        "--ranks", type=int, default=0, help="ours on so many ranks of one thread too, on the CPU"
+    )
     options = parser.parse_args()
     print(where(), flush=True)
     context = get_context("spawn")
     for method in options.method.split(","):
         line_up: dict[str, tuple[Any, ...]] = {}
         if options.path:
-            line_up[f"FL-Simulator {method}"] = "theirs", options.path, options.model, THEIR_METHOD[method]
+            line_up[f"FL-Simulator {method}"] = (
+                "theirs",
+                options.path,
+                options.model,
+                THEIR_METHOD[method],
+            )
         own = {
             f"ours {method} {precision} {way}": (options.model, method, precision, way)
             for precision in options.precision.split(",")
@@ -117,11 +163,17 @@ def main() -> None:
         }
         line_up |= {name: ("ours", *arguments) for name, arguments in own.items()}
         pipes, seconds, peaks = {}, {name: list[float]() for name in line_up}, {}
-        ranked = {f"{name}, {options.ranks} ranks": arguments for name, arguments in own.items() if options.ranks}
+        ranked = {
+            f"{name}, {options.ranks} ranks": arguments
+            for name, arguments in own.items()
+            if options.ranks
+        }
         seconds |= {name: list[float]() for name in ranked}
         for name, arguments in line_up.items():
             pipes[name], end = context.Pipe()
-            context.Process(target=work, args=(end, options.clock, *arguments, options.device), daemon=True).start()
+            context.Process(
+                target=work, args=(end, options.clock, *arguments, options.device), daemon=True
+            ).start()
         for turn in range(options.turns + 1):  # the first turn warms up
             for name, pipe in pipes.items():
                 pipe.send(True)
@@ -132,7 +184,10 @@ def main() -> None:
         for pipe in pipes.values():
             pipe.send(False)
         print(f"{options.model}, one client-epoch of {SAMPLES} images, batch {BATCH}")
-        print(table(seconds, SAMPLES, {name: f"peak {peak:.0f} MB" for name, peak in peaks.items()}), flush=True)
+        print(
+            table(seconds, SAMPLES, {name: f"peak {peak:.0f} MB" for name, peak in peaks.items()}),
+            flush=True,
+        )
     print(where().splitlines()[-1])
 
 

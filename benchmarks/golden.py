@@ -48,15 +48,21 @@ def largest_error(path: Path, executor: str) -> float:
 
 def main() -> None:
     """Print a row for each method."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--golden", type=Path, default=TESTS / "golden", help="folder of recorded trajectories")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--golden", type=Path, default=TESTS / "golden", help="folder of recorded trajectories"
+    )
     parser.add_argument("--executor", choices=list(EXECUTORS), default="sequential")
     options = parser.parse_args()
     errors: dict[str, dict[str, float]] = defaultdict(dict)
     for path in sorted(options.golden.glob("*.npz")):
         if path.stem != "problem":
             errors[method_of(path)][path.stem] = largest_error(path, options.executor)
-    table = Table("method", "files", "largest error", "in", title=f"{options.executor}, float64, 8 rounds")
+    table = Table(
+        "method", "files", "largest error", "in", title=f"{options.executor}, float64, 8 rounds"
+    )
     for method, of_files in sorted(errors.items()):
         worst = max(of_files, key=lambda name: of_files[name])
         table.add_row(method, str(len(of_files)), f"{of_files[worst]:.1e}", worst)

@@ -5,10 +5,11 @@ Run it:
     python benchmarks/kills.py --kills 50 --ranks 1
     python benchmarks/kills.py --kills 10 --ranks 2 --algorithm feddyn
 
-A run on the digits is killed with SIGKILL, resumed and killed again until it comes to its end; then `metrics.csv` but
-for times, every bit of the model and TensorBoard's steps must be those of the run that was left alone. One kill in five
-comes at any instant, the others as soon as the victim is seen to be in a certain stage after a random time. With two
-ranks the victim is the first, the second or both. Ranks are forked, not started anew: a life takes a second or two.
+A run on the digits is killed with SIGKILL, resumed and killed again until it comes to its end; then
+`metrics.csv` but for times, every bit of the model and TensorBoard's steps must be those of the run
+that was left alone. One kill in five comes at any instant, the others as soon as the victim is seen
+to be in a certain stage after a random time. With two ranks the victim is the first, the second or
+both. Ranks are forked, not started anew: a life takes a second or two.
 """
 
 import argparse
@@ -59,7 +60,9 @@ def told(board: mmap) -> Callable[[int], None]:
     return prepare
 
 
-def _telling(function: Callable[..., Any], board: mmap, rank: int, number: int) -> Callable[..., Any]:
+def _telling(
+    function: Callable[..., Any], board: mmap, rank: int, number: int
+) -> Callable[..., Any]:
     def telling(*args: Any, **kwargs: Any) -> Any:
         before, board[rank] = board[rank], number
         try:
@@ -80,14 +83,18 @@ class Killer:
 
     def kill(self, processes: list[Any], within: float) -> bool:
         """Kill one rank, or all, at some instant of a life of about `within` seconds; whether it was still alive."""
-        victims = self.random.choice([[rank] for rank in range(self.ranks)] + [list(range(self.ranks))])
+        victims = self.random.choice(
+            [[rank] for rank in range(self.ranks)] + [list(range(self.ranks))]
+        )
         wanted, first = self.random.choice([None, *range(1, len(NAMES))]), victims[0]
         time.sleep(self.random.uniform(0, within))
         while wanted is not None and self.board[first] != wanted and processes[first].is_alive():
             pass
         if wanted is None or NAMES[wanted] in ("training", "the checkpoint's writes"):
             time.sleep(self.random.uniform(0, 0.002))
-        if not all(self.board[self.ranks :]):  # who waits to meet them is ended by a launcher, missing here
+        if not all(
+            self.board[self.ranks :]
+        ):  # who waits to meet them is ended by a launcher, missing here
             victims = list(range(self.ranks))
         for rank in victims:
             processes[rank].kill()
@@ -95,7 +102,9 @@ class Killer:
         codes = lives.end(processes)
         self.slowest = max(self.slowest, time.monotonic() - killed)
         if None in codes:
-            raise SystemExit(f"a rank did not end within a minute of the other's death: exit codes {codes}")
+            raise SystemExit(
+                f"a rank did not end within a minute of the other's death: exit codes {codes}"
+            )
         if codes[first] == -9:
             self.stages[NAMES[self.board[first]]] += 1
         self.board[:] = bytes(2 * self.ranks)
@@ -122,7 +131,9 @@ def main() -> None:
     with TemporaryDirectory() as parent:
         started = time.monotonic()
         alone = Path(parent, "alone")
-        assert lives.end(lives.begin(alone, *argv, ranks=o.ranks), 600) == [0] * o.ranks, lives.said(alone)
+        assert lives.end(lives.begin(alone, *argv, ranks=o.ranks), 600) == [0] * o.ranks, (
+            lives.said(alone)
+        )
         expected, seconds = lives.results(alone), time.monotonic() - started
         while tried < o.kills:
             runs, kills = runs + 1, 0
@@ -138,11 +149,17 @@ def main() -> None:
             ):  # killed after its last write
                 raise SystemExit(f"a finished run could not be resumed: {lives.said(folder)}")
             tried, survived = tried + kills, survived + kills * equal(folder, expected)
-            print(f"run {runs}: {kills} kills, {'equal' if equal(folder, expected) else 'DIFFERENT'}", flush=True)
+            print(
+                f"run {runs}: {kills} kills, {'equal' if equal(folder, expected) else 'DIFFERENT'}",
+                flush=True,
+            )
     print(
         f"{o.algorithm}, {o.ranks} rank(s): {survived} of {tried} kills survived, in {runs} runs of {o.rounds} rounds"
     )
-    print("killed in " + ", ".join(f"{stage}: {killer.stages[stage]}" for stage in [*STAGES, ELSEWHERE]))
+    print(
+        "killed in "
+        + ", ".join(f"{stage}: {killer.stages[stage]}" for stage in [*STAGES, ELSEWHERE])
+    )
     print(f"all processes had ended at most {killer.slowest:.1f} s after a kill")
 
 

@@ -1,13 +1,16 @@
 """Ways to train the same clients, interleaved in one run: a bare loop, FL-Simulator, and the ways of `ways.py`.
 
-    OMP_NUM_THREADS=1 python benchmarks/local_steps.py --model pfl --rounds 5
-    python benchmarks/local_steps.py --model resnet18_gn --algorithm fedtoga --precision bf16-mixed --accelerator cuda
+    OMP_NUM_THREADS=1 python benchmarks/local_steps.py --model pfl --rounds 5 python
+    benchmarks/local_steps.py --model resnet18_gn --algorithm fedtoga --precision bf16-mixed
+    --accelerator cuda
         --epochs 5 --fl-simulator DIR --only sequential,sequential-graph,branches
 
-The bare loop is FedAvg as one would write it by hand: its model reset for each client, a loss, a step, a sum.
-`--fl-simulator` adds a round of its FedSpeed, as many times what one client's visit takes there as there are clients,
-without its server; ours then have its crops, clipping and weight decay, as with `--like-fl-simulator`. Every way says
-how far its weights are from the first one's after one round; one that fails is left out.
+The bare loop is FedAvg as one would write it by hand: its model reset for each client, a loss, a
+    step, a sum.
+`--fl-simulator` adds a round of its FedSpeed, as many times what one client's visit takes there as
+there are clients, without its server; ours then have its crops, clipping and weight decay, as with
+`--like-fl-simulator`. Every way says how far its weights are from the first one's after one round;
+one that fails is left out.
 """
 
 import argparse
@@ -61,7 +64,9 @@ def bare_loop(fabric: Fabric, model: nn.Module, clients: ClientData) -> Callable
 def their_visits(path: Path, model: str, device: str, samples: int) -> Callable[[], None]:
     """A visit of one client to FL-Simulator, in a process of its own."""
     here, there = get_context("spawn").Pipe()
-    get_context("spawn").Process(target=_their_work, args=(there, path, model, device, samples), daemon=True).start()
+    get_context("spawn").Process(
+        target=_their_work, args=(there, path, model, device, samples), daemon=True
+    ).start()
     there.close()
     atexit.register(here.send, False)
 
@@ -73,12 +78,16 @@ def their_visits(path: Path, model: str, device: str, samples: int) -> Callable[
 
 
 def _their_work(pipe: Connection, path: Path, model: str, device: str, samples: int) -> None:
-    fl_simulator.SAMPLES = samples  # passes over a client's samples cost what one pass over as many samples does
+    fl_simulator.SAMPLES = (
+        samples  # passes over a client's samples cost what one pass over as many samples does
+    )
     fl_simulator.work(pipe, "wall", "theirs", path, model, "fedspeed", device)
 
 
 def set_up(
-    makers: Mapping[str, Callable[[], tuple[Callable[[], Any], Federation | None]]], device: str, seconds: float
+    makers: Mapping[str, Callable[[], tuple[Callable[[], Any], Federation | None]]],
+    device: str,
+    seconds: float,
 ) -> dict[str, Callable[[], Any]]:
     """A round of each contestant, after its first one: says how long that took, and how far apart our weights are."""
     rounds: dict[str, Callable[[], Any]] = {}
@@ -99,10 +108,16 @@ def set_up(
                 first = w if first is None else first
                 off, moved = ((w - other).abs().max().item() for other in (first, begun))
                 note = f"; its weights moved by up to {moved:.1e}, up to {off:.1e} from those of the first of ours"
-            print(f"{name}: ready after {ready:.1f} s, a round takes {timed(round, device):.4f} s{note}", flush=True)
+            print(
+                f"{name}: ready after {ready:.1f} s, a round takes {timed(round, device):.4f} s{note}",
+                flush=True,
+            )
             rounds[name] = round
         except Exception as error:  # whatever it is, the others go on
-            print(f"{name}: FAILED, {type(error).__name__}: {(str(error).splitlines() or [''])[0]}", flush=True)
+            print(
+                f"{name}: FAILED, {type(error).__name__}: {(str(error).splitlines() or [''])[0]}",
+                flush=True,
+            )
     return rounds
 
 
@@ -117,15 +132,28 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--fl-simulator", type=Path, help="a checkout of github.com/woodenchild95/FL-Simulator")
-    parser.add_argument("--like-fl-simulator", action="store_true", help="with crops, clipping and weight decay")
-    parser.add_argument("--seconds", type=float, default=inf, help="after so many, further ways are left out")
-    parser.add_argument("--only", default="bare,sequential,sequential-compile,stacked,stacked-compile")
+    parser.add_argument(
+        "--fl-simulator", type=Path, help="a checkout of github.com/woodenchild95/FL-Simulator"
+    )
+    parser.add_argument(
+        "--like-fl-simulator", action="store_true", help="with crops, clipping and weight decay"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=inf, help="after so many, further ways are left out"
+    )
+    parser.add_argument(
+        "--only", default="bare,sequential,sequential-compile,stacked,stacked-compile"
+    )
     options = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     fabric = Fabric(accelerator=options.accelerator, devices=1, precision=options.precision)
-    sizes: dict[str, Any] = {"samples": 500, "batch": 50, **SIZES.get(options.model, {}), "epochs": options.epochs}
+    sizes: dict[str, Any] = {
+        "samples": 500,
+        "batch": 50,
+        **SIZES.get(options.model, {}),
+        "epochs": options.epochs,
+    }
     sizes |= {"clients": options.clients, "cohort": options.clients}
     sizes |= {"samples": options.samples} if options.samples else {}
     sizes["like_fl_simulator"] = options.like_fl_simulator or options.fl_simulator is not None
@@ -161,7 +189,9 @@ def main() -> None:
     ran = [way for way in seconds if way not in (THEIRS, "bare")]
     if ran:
         best = min(ran, key=lambda way: median(seconds[way]))
-        theirs_over_ours = [median(seconds[THEIRS]) / median(seconds[best])] if THEIRS in seconds else []
+        theirs_over_ours = (
+            [median(seconds[THEIRS]) / median(seconds[best])] if THEIRS in seconds else []
+        )
         ratio = "".join(f"; {THEIRS} takes {each:.1f} times as long" for each in theirs_over_ours)
         print(f"=> {what}: best is {best}, {median(seconds[best]):.4f} s a round{ratio}")
 

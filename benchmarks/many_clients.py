@@ -1,15 +1,16 @@
 """Rounds a second and resident memory from a hundred clients to a million, ten of them a round.
 
-    OMP_NUM_THREADS=1 python benchmarks/many_clients.py --passes 3
-    OMP_NUM_THREADS=1 python benchmarks/many_clients.py --only feddyn --rounds 100 --state-memory 128MiB
+    OMP_NUM_THREADS=1 python benchmarks/many_clients.py --passes 3 OMP_NUM_THREADS=1 python
+    benchmarks/many_clients.py --only feddyn --rounds 100 --state-memory 128MiB
 
-FedAvg without states trains a small perceptron; FedDyn keeps 3.2 MB for each client of a LeNet. Clients hold ten
-samples of a common pool in skewed proportions, one batch. Every point is a process of its own; points take turns in
-every pass. `cpu ms` is a round's time on the processor, which others on the machine disturb least. Memory is in MB,
-without what a process holds after its imports and for the pool: `rounds` the most that was resident while rounds ran,
-`set-up` before them, the split's own work included; `lists` what of it are arrays with an entry for each client or
-sample. `ckpt ms` is a second checkpoint of the same round, so without the rows' way to the disk; `cached` what the
-system's memory held of the clients' rows at the end, out of `disk`.
+FedAvg without states trains a small perceptron; FedDyn keeps 3.2 MB for each client of a LeNet.
+Clients hold ten samples of a common pool in skewed proportions, one batch. Every point is a process
+of its own; points take turns in every pass. `cpu ms` is a round's time on the processor, which
+others on the machine disturb least. Memory is in MB, without what a process holds after its imports
+and for the pool: `rounds` the most that was resident while rounds ran, `set-up` before them, the
+split's own work included; `lists` what of it are arrays with an entry for each client or sample.
+`ckpt ms` is a second checkpoint of the same round, so without the rows' way to the disk; `cached`
+what the system's memory held of the clients' rows at the end, out of `disk`.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from contest import where
 from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
-from fl_lightning import ClientData, Dataset, Federation
+from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.data import schemes
@@ -55,17 +56,21 @@ def cached(folder: Path) -> float:
     """What the system's memory holds of a folder's files, in MB."""
     files = list(map(str, folder.glob("*.rows")))
     told = (
-        subprocess.run(["fincore", "-b", "-n", "-o", "RES", *files], capture_output=True, text=True) if files else None
+        subprocess.run(["fincore", "-b", "-n", "-o", "RES", *files], capture_output=True, text=True)
+        if files
+        else None
     )
     return sum(map(int, told.stdout.split())) / 1e6 if told else 0.0
 
 
-def measure(algorithm: str, clients: int, rounds: int, memory: str | None, folder: Path) -> dict[str, float]:
+def measure(
+    algorithm: str, clients: int, rounds: int, memory: str | None, folder: Path
+) -> dict[str, float]:
     """One point."""
     torch.manual_seed(0)
     fabric, imported = Fabric(accelerator="cpu", devices=1), status("VmRSS")
     shape = (64,) if algorithm == "fedavg" else (3, 32, 32)
-    pool = Dataset(torch.randn(POOL, *shape), torch.arange(POOL) % 10, tuple("0123456789"))
+    pool = DeviceDataset(torch.randn(POOL, *shape), torch.arange(POOL) % 10, tuple("0123456789"))
     pooled = status("VmRSS") - imported
     started = time.perf_counter()
     split = schemes.class_priors(pool.y, clients, 0, alpha=0.3, reuse=True, size=SAMPLES)
@@ -79,7 +84,7 @@ def measure(algorithm: str, clients: int, rounds: int, memory: str | None, folde
         rounds=rounds + 5,
         participation=UniformSampling(COHORT / clients),
         state_dir=folder / "clients",
-        state_memory=memory and parse_bytes(memory),
+        client_state_memory=memory and parse_bytes(memory),
     )
     for _ in range(5):
         federation.train_round()
@@ -93,11 +98,13 @@ def measure(algorithm: str, clients: int, rounds: int, memory: str | None, folde
         busy.append(time.process_time() - begun)
     peak = status("VmHWM") - imported - pooled
     federation.round, checkpoint = 0, Checkpoint(folder)
-    checkpoint.on_fit_start(federation)  # the first names the data and puts all rows on disk, which others need not
+    checkpoint.on_fit_start(
+        federation
+    )  # the first names the data and puts all rows on disk, which others need not
     started = time.perf_counter()
     checkpoint.on_fit_start(federation)
     seconds["ckpt ms"] = 1e3 * (time.perf_counter() - started)
-    lists = split.indices, split.offsets, data.sizes, federation.store.place
+    lists = split.indices, split.offsets, data.sizes, federation.store.slot
     return {
         "rounds/s": 1 / median(times),
         "cpu ms": 1e3 * median(busy),
@@ -106,7 +113,7 @@ def measure(algorithm: str, clients: int, rounds: int, memory: str | None, folde
         "rounds": peak,
         "set-up": setup,
         "lists": sum(array.nbytes for array in lists) / 1e6,
-        "disk": federation.store.used() / 1e6,
+        "disk": federation.store.disk_bytes() / 1e6,
         "cached": cached(folder / "clients"),
     }
 
@@ -117,31 +124,52 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--only", default="fedavg,feddyn")
-    parser.add_argument("--state-memory", default="128MiB", help="of FedDyn's rows, the system's cache included")
+    parser.add_argument(
+        "--state-memory", default="128MiB", help="of FedDyn's rows, the system's cache included"
+    )
     parser.add_argument("--point", help="algorithm:clients, in this process")
     options = parser.parse_args()
     if options.point:
         algorithm, clients = options.point.split(":")
         folder = Path(mkdtemp(prefix="many_clients-"))
         try:
-            print(json.dumps(measure(algorithm, int(clients), options.rounds, options.state_memory, folder)))
+            print(
+                json.dumps(
+                    measure(algorithm, int(clients), options.rounds, options.state_memory, folder)
+                )
+            )
         finally:
             shutil.rmtree(folder)
         return
     print(where(), flush=True)
-    points = [(algorithm, clients) for algorithm in options.only.split(",") for clients in SIZES[algorithm]]
+    points = [
+        (algorithm, clients)
+        for algorithm in options.only.split(",")
+        for clients in SIZES[algorithm]
+    ]
     told = defaultdict[tuple[str, int], list[dict[str, float]]](list)
     for _ in range(options.passes):
         for point in points:
-            command = [sys.executable, __file__, "--point", f"{point[0]}:{point[1]}", "--rounds", str(options.rounds)]
-            done = subprocess.run([*command, "--state-memory", options.state_memory], capture_output=True, text=True)
+            command = [
+                sys.executable,
+                __file__,
+                "--point",
+                f"{point[0]}:{point[1]}",
+                "--rounds",
+                str(options.rounds),
+            ]
+            done = subprocess.run(
+                [*command, "--state-memory", options.state_memory], capture_output=True, text=True
+            )
             if done.returncode:
                 raise SystemExit(done.stderr)
             told[point].append(json.loads(done.stdout))
     print(
         f"rows: at most {human_bytes(parse_bytes(options.state_memory))} resident; medians of {options.passes} passes"
     )
-    print(f"{'algorithm':10}{'clients':>10}" + "".join(f"{name:>10}" for name in told[points[0]][0]))
+    print(
+        f"{'algorithm':10}{'clients':>10}" + "".join(f"{name:>10}" for name in told[points[0]][0])
+    )
     for (algorithm, clients), each in told.items():
         numbers = "".join(f"{median(one[name] for one in each):10.1f}" for name in each[0])
         print(f"{algorithm:10}{clients:10,}{numbers}")

@@ -1,6 +1,7 @@
 """Run a program of several ranks, each of which would take a GPU of its own, on the first GPU.
 
-    python -m torch.distributed.run --standalone --nproc_per_node=3 benchmarks/one_gpu.py PROGRAM ARGUMENTS
+    python -m torch.distributed.run --standalone --nproc_per_node=3 benchmarks/one_gpu.py PROGRAM
+    ARGUMENTS
 
 NCCL refuses one GPU twice, so gloo adds up, in the host's memory.
 """
@@ -17,7 +18,9 @@ init_process_group = torch.distributed.init_process_group
 
 
 def _gloo(*_: Any, **named: Any) -> None:
-    init_process_group("gloo", **{name: value for name, value in named.items() if name != "backend"})
+    init_process_group(
+        "gloo", **{name: value for name, value in named.items() if name != "backend"}
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benchmarks/ours.py --model pfl --ranks 2 --rounds 8 --precision bf16-mixed
 
-`--model pfl` is pfl-research's CIFAR-10 benchmark: 1000 users x 50 images, 50 a round, one epoch, batch 10; the others
-are 10 clients x 500 images, batch 50. Each rank takes OMP_NUM_THREADS threads. On CUDA with fewer GPUs than ranks all
-share the first one.
+`--model pfl` is pfl-research's CIFAR-10 benchmark: 1000 users x 50 images, 50 a round, one epoch,
+batch 10; the others are 10 clients x 500 images, batch 50. Each rank takes OMP_NUM_THREADS threads.
+On CUDA with fewer GPUs than ranks all share the first one.
 """
 
 import argparse
@@ -25,7 +25,9 @@ from fl_lightning.distributed.malloc import keep_freed_memory
 def fabric_of(accelerator: str, ranks: int, precision: Any) -> Fabric:
     """So many ranks; where there are fewer GPUs, all on the first, which NCCL refuses: gloo adds up in host memory."""
     if accelerator == "cuda" and ranks > torch.cuda.device_count():
-        shared = DDPStrategy(parallel_devices=[torch.device("cuda", 0)] * ranks, process_group_backend="gloo")
+        shared = DDPStrategy(
+            parallel_devices=[torch.device("cuda", 0)] * ranks, process_group_backend="gloo"
+        )
         return Fabric(strategy=shared, precision=precision)
     strategy = "ddp" if ranks > 1 else "auto"
     return Fabric(accelerator=accelerator, strategy=strategy, devices=ranks, precision=precision)
@@ -41,9 +43,18 @@ def main() -> None:
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--way", default="sequential", help="how clients train, see ways.py")
-    parser.add_argument("--like-fl-simulator", action="store_true", help="with crops, clipping and weight decay")
-    parser.add_argument("--epochs", type=int, default=1, help="passes of a client over its images in a round")
-    parser.add_argument("--evaluate-every", type=int, default=0, help="rounds between passes over 10,000 test images")
+    parser.add_argument(
+        "--like-fl-simulator", action="store_true", help="with crops, clipping and weight decay"
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=1, help="passes of a client over its images in a round"
+    )
+    parser.add_argument(
+        "--evaluate-every",
+        type=int,
+        default=0,
+        help="rounds between passes over 10,000 test images",
+    )
     parser.add_argument("--clients", type=int, help="fewer clients than the benchmark, for a trial")
     options = parser.parse_args()
     keep_freed_memory()
@@ -63,7 +74,11 @@ def main() -> None:
         **sizes,
     )
     test = torch.randn(10_000 if options.evaluate_every else 0, 3, 32, 32, device=fabric.device)
-    train_round, seconds, busy = switched(options.way, ours.train_round), list[float](), list[float]()
+    train_round, seconds, busy = (
+        switched(options.way, ours.train_round),
+        list[float](),
+        list[float](),
+    )
     for round in range(options.rounds):
         started, worked = time.perf_counter(), time.process_time()
         train_round()
@@ -82,7 +97,9 @@ def main() -> None:
     if options.evaluate_every:
         pace = f"{options.way}, first round {seconds[0]:.1f} s, then {mean(seconds[1:]):.4f} s with evaluations"
         all_of_them = f"800 such rounds take {seconds[0] + 799 * mean(seconds[1:]):.0f} s"
-        fabric.print(f"=> {options.model} {options.algorithm} {options.precision}: {pace}; {all_of_them}")
+        fabric.print(
+            f"=> {options.model} {options.algorithm} {options.precision}: {pace}; {all_of_them}"
+        )
 
 
 if __name__ == "__main__":

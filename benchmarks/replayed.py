@@ -15,15 +15,16 @@ from fl_lightning.executors.local_step import LocalStep, weight_decay
 class Replayed(StackedExecutor):
     """Local steps of plain SGD as one CUDA graph, captured at the first group of each size, replayed for every step.
 
-    Arguments and results lie in tensors that stay where they are; a visit is copied in, its steps are replayed, and the
-    last weights are copied out. Where there is no GPU the same function is called instead of replayed.
+    Arguments and results lie in tensors that stay where they are; a visit is copied in, its steps
+    are replayed, and the last weights are copied out. Where there is no GPU the same function is
+    called instead of replayed.
 
-    Args:
-        branches: A branch of the graph for each client, on a stream of its own; else one program of all under vmap.
-        kernels: "compiled" for those that torch.compile makes of the step, "eager" for PyTorch's own.
+    Args: branches: A branch of the graph for each client, on a stream of its own; else one program
+        of all under vmap. kernels: "compiled" for those that torch.compile makes of the step,
+        "eager" for PyTorch's own.
 
-    Raises:
-        ValueError: By a call, for another optimizer, or clients whose steps differ in number, size or rate.
+    Raises: ValueError: By a call, for another optimizer, or clients whose steps differ in number,
+        size or rate.
     """
 
     def __init__(self, *given: Any, branches: bool, kernels: str, **common: Any):
@@ -33,17 +34,35 @@ class Replayed(StackedExecutor):
 
     @torch.no_grad()
     def _steps(
-        self, step: LocalStep, common: Any, visits: Any, own: Any, states: Any, shared: Any, received: Any
+        self,
+        step: LocalStep,
+        common: Any,
+        visits: Any,
+        own: Any,
+        states: Any,
+        shared: Any,
+        received: Any,
     ) -> Any:
         matrix, lrs = own["origin"], visits[0].lrs
         decay = weight_decay(step.algorithm.local([nn.Parameter(matrix)]))
         if decay is None or len({(*v.lrs, *v.batches.sizes) for v in visits}) > 1:
             raise ValueError("graphs are for plain SGD and clients with equal steps")
-        public = {"common": common, "shared": shared, "lr": matrix.new_zeros(()), "decay": matrix.new_full((), decay)}
+        public = {
+            "common": common,
+            "shared": shared,
+            "lr": matrix.new_zeros(()),
+            "decay": matrix.new_full((), decay),
+        }
         arguments, key = (matrix, own, states, received, received), (step.algorithm, len(visits))
         if key not in self._graphs:
-            descent = step.compiled_descent if self.kernels == "compiled" else step.compiled_descent.function
-            self._graphs[key] = _Graph(descent, arguments, _batches(visits, 0), public, self.branches)
+            descent = (
+                step.compiled_descent
+                if self.kernels == "compiled"
+                else step.compiled_descent.function
+            )
+            self._graphs[key] = _Graph(
+                descent, arguments, _batches(visits, 0), public, self.branches
+            )
         graph = self._graphs[key]
         graph.load(arguments, public)
         for k, lr in enumerate(lrs):
@@ -55,26 +74,35 @@ class Replayed(StackedExecutor):
 class _Graph:
     """A step of all clients, captured.
 
-    Args:
-        function: From the arguments of some clients, a row for each, their batches and `public` to weights, states,
-            buffers and loss.
-        arguments: Weights, facts, states, buffers and received buffers; like the next two, copied, not kept.
-        batches: Inputs and targets of each client.
-        public: What is the same for all clients.
-        branches: Whether each client has a branch of its own.
+    Args: function: From the arguments of some clients, a row for each, their batches and `public`
+        to weights, states, buffers and loss. arguments: Weights, facts, states, buffers and
+        received buffers; like the next two, copied, not kept. batches: Inputs and targets of each
+        client. public: What is the same for all clients. branches: Whether each client has a branch
+        of its own.
     """
 
-    def __init__(self, function: Callable[..., Any], arguments: Any, batches: Any, public: Any, branches: bool):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Any,
+        batches: Any,
+        public: Any,
+        branches: bool,
+    ):
         rows, self.function, self.public = len(batches), function, _copy(public)
         self.parts = [slice(i, i + 1) for i in range(rows)] if branches else [slice(0, rows)]
         # each part has tensors of its own: rows of one matrix lie at odd addresses, which fast kernels do not take
-        self.kept = [_copy((*_rows(arguments, part), *_stacked(batches[part]))) for part in self.parts]
+        self.kept = [
+            _copy((*_rows(arguments, part), *_stacked(batches[part]))) for part in self.parts
+        ]
         self.losses = [arguments[0].new_zeros(part.stop - part.start) for part in self.parts]
         self.replay = self._captured() if arguments[0].is_cuda else self._step_on(None)
 
     def _captured(self) -> Callable[[], None]:
         """The step as a graph, after warming up on the same streams: what a first call makes may not be captured."""
-        step = self._step_on([torch.cuda.Stream() for _ in self.parts] if len(self.parts) > 1 else None)
+        step = self._step_on(
+            [torch.cuda.Stream() for _ in self.parts] if len(self.parts) > 1 else None
+        )
         trunk = torch.cuda.Stream()
         trunk.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(trunk):
@@ -124,7 +152,9 @@ class _Graph:
 
     def results(self) -> Any:
         """Weights, states, buffers and summed losses of all clients, as tensors of their own."""
-        each = [(kept[0], *kept[2:4], loss) for kept, loss in zip(self.kept, self.losses, strict=True)]
+        each = [
+            (kept[0], *kept[2:4], loss) for kept, loss in zip(self.kept, self.losses, strict=True)
+        ]
         return tree_map(lambda *rows: torch.cat(rows), *each)
 
 
@@ -134,7 +164,10 @@ def _batches(visits: Any, step: int) -> list[tuple[Tensor, Tensor]]:
 
 def _stacked(batches: Any) -> tuple[Tensor, ...]:
     """Inputs and targets with a row for each client; a view of the only one, whose channels stay innermost."""
-    return tuple(torch.stack(each) if len(batches) > 1 else each[0][None] for each in zip(*batches, strict=True))
+    return tuple(
+        torch.stack(each) if len(batches) > 1 else each[0][None]
+        for each in zip(*batches, strict=True)
+    )
 
 
 def _rows(tree: Any, part: slice) -> Any:
@@ -147,5 +180,7 @@ def _copy(tree: Any) -> Any:
 
 def _write(kept: Any, new: Any) -> None:
     for target, source in zip(tree_leaves(kept), tree_leaves(new), strict=True):
-        if isinstance(target, Tensor) and target.data_ptr() != source.data_ptr():  # a state that a step leaves alone
+        if (
+            isinstance(target, Tensor) and target.data_ptr() != source.data_ptr()
+        ):  # a state that a step leaves alone
             target.copy_(source)

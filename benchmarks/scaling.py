@@ -22,7 +22,15 @@ def main() -> None:
     options = parser.parse_args()
     print(where(), flush=True)
     script = [sys.executable, str(Path(__file__).with_name("ours.py")), "--model", options.model]
-    script += ["--rounds", str(options.rounds), "--precision", options.precision, "--way", options.way, "--ranks"]
+    script += [
+        "--rounds",
+        str(options.rounds),
+        "--precision",
+        options.precision,
+        "--way",
+        options.way,
+        "--ranks",
+    ]
     seconds: dict[str, list[float]] = {f"{ranks} rank(s)": [] for ranks in options.ranks.split(",")}
     for _ in range(options.passes):
         for name, each in seconds.items():

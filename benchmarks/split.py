@@ -1,10 +1,12 @@
 """Where the time of our round goes, and how much of it is neither gradients nor updates.
 
     OMP_NUM_THREADS=1 python benchmarks/split.py --model lenet --algorithm fedavg --rounds 5
-    OMP_NUM_THREADS=1 python benchmarks/split.py --model lenet --algorithm fedtoga --profile trace.json
+    OMP_NUM_THREADS=1 python benchmarks/split.py --model lenet --algorithm fedtoga --profile
+    trace.json
 
-Each part is what its functions take by themselves, without the other parts that they call. `--profile` writes one more
-round as a trace of `torch.profiler`, for chrome://tracing or ui.perfetto.dev.
+Each part is what its functions take by themselves, without the other parts that they call.
+`--profile` writes one more round as a trace of `torch.profiler`, for chrome://tracing or
+ui.perfetto.dev.
 """
 
 import argparse
@@ -86,12 +88,17 @@ def main() -> None:
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--samples", type=int, help="fewer samples a client, for a trial")
-    parser.add_argument("--test", type=int, default=0, help="evaluate on so many test images after each round")
+    parser.add_argument(
+        "--test", type=int, default=0, help="evaluate on so many test images after each round"
+    )
     parser.add_argument("--profile", type=Path)
     options = parser.parse_args()
     keep_freed_memory()
     fabric = Fabric(accelerator=options.accelerator, devices=1, precision=options.precision)
-    sizes = {**SIZES.get(options.model, {}), **({"samples": options.samples} if options.samples else {})}
+    sizes = {
+        **SIZES.get(options.model, {}),
+        **({"samples": options.samples} if options.samples else {}),
+    }
     ours = federation(fabric, options.model, options.algorithm, **sizes)
     test = torch.randn(max(1, options.test), 3, 32, 32, device=fabric.device)
 
@@ -118,9 +125,13 @@ def main() -> None:
         round()
     clock.switch("the rest")
     total = sum(clock.seconds.values())
-    print(f"{options.model}, {options.algorithm}, {options.precision}: {total / options.rounds:.3f} s/round")
+    print(
+        f"{options.model}, {options.algorithm}, {options.precision}: {total / options.rounds:.3f} s/round"
+    )
     for part, seconds in sorted(clock.seconds.items(), key=lambda item: -item[1]):
-        print(f"{part:14}{1e3 * seconds / options.rounds:10.2f} ms/round {100 * seconds / total:6.1f} %")
+        print(
+            f"{part:14}{1e3 * seconds / options.rounds:10.2f} ms/round {100 * seconds / total:6.1f} %"
+        )
     trained = total - clock.seconds["evaluation"]
     rest = 1 - (clock.seconds["gradient"] + clock.seconds["optimizer"]) / trained
     print(f"of training, neither gradient nor optimizer: {100 * rest:.1f} %")

@@ -19,7 +19,9 @@ Window = tuple[Sequence[int], Sequence[int]]
 class Unfolding(TorchFunctionMode):
     """Inside, an ordinary `conv2d`, as `nn.Conv2d` calls it, is a matrix product; grouped or dilated ones stay."""
 
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), named: Any = None
+    ) -> Any:
         """Replace `conv2d`."""
         if function is F.conv2d and not named and tuple(arguments[5:]) == ((1, 1), 1):
             return convolution(*arguments[:5])
@@ -35,7 +37,9 @@ def convolution(
         x, weight = x.to(dtype), weight.to(dtype)
     out, _, *kernel = weight.shape
     x = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0]))
-    product = _Patches.apply(x, (kernel, stride)).flatten(3) @ weight.permute(2, 3, 1, 0).reshape(-1, out)
+    product = _Patches.apply(x, (kernel, stride)).flatten(3) @ weight.permute(2, 3, 1, 0).reshape(
+        -1, out
+    )
     return (product if bias is None else product + bias).permute(0, 3, 1, 2)
 
 
@@ -89,5 +93,7 @@ class _AddedUp(Function):
         """Nothing: no second derivatives."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, g: Tensor, shape: Sequence[int], window: Window) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: Any, g: Tensor, shape: Sequence[int], window: Window
+    ) -> tuple[Tensor, int]:
         return _merged(_AddedUp.apply, g, in_dims[0], shape, window)

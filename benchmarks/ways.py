@@ -1,14 +1,16 @@
 """Ways to train the clients of a round, by name: those of fl_lightning, and candidates for a GPU that it does not have.
 
-A way is words joined by `-`. First who trains together: `sequential` (one client after another), `stacked` (ten as one
-batched program; `stacked50`: fifty), `fastest` (the two by turns, then the faster one: what recipes do on a GPU) or
-`branches` (ten as parallel branches of one CUDA graph, each with its own dense kernels); `sequential` if none is named.
-Then any of
+A way is words joined by `-`. First who trains together: `sequential` (one client after another),
+`stacked` (ten as one batched program; `stacked50`: fifty), `fastest` (the two by turns, then the
+faster one: what recipes do on a GPU) or `branches` (ten as parallel branches of one CUDA graph,
+each with its own dense kernels); `sequential` if none is named. Then any of
 
-- `compile`: the local step by torch.compile; with `trees` in its mode "reduce-overhead", replayed as CUDA graphs;
+- `compile`: the local step by torch.compile; with `trees` in its mode "reduce-overhead", replayed
+    as CUDA graphs;
 - `graph`: the local step as a CUDA graph of our own, without `compile` of PyTorch's eager kernels;
 - `unfold`: convolutions as patches and one matrix product, which vmap turns into a batched product;
-- `tf32` or `fp32`: TF32 for all float32 products or for none (PyTorch by itself: in convolutions alone);
+- `tf32` or `fp32`: TF32 for all float32 products or for none (PyTorch by itself: in convolutions
+    alone);
 - `autotune`: cuDNN times its algorithms, at the first step of each shape.
 """
 
@@ -25,7 +27,9 @@ from unfolding import Unfolding
 from fl_lightning import AutotunedExecutor, SequentialExecutor, StackedExecutor
 from fl_lightning.executors import Executor
 
-NAME = re.compile(r"(sequential|stacked|fastest|branches)(\d*)((-(compile|trees|graph|unfold|tf32|fp32|autotune))*)")
+NAME = re.compile(
+    r"(sequential|stacked|fastest|branches)(\d*)((-(compile|trees|graph|unfold|tf32|fp32|autotune))*)"
+)
 
 
 def executor_of(way: str, batch: int) -> Callable[..., Executor]:
@@ -38,10 +42,14 @@ def executor_of(way: str, batch: int) -> Callable[..., Executor]:
     make: Callable[..., Executor] = SequentialExecutor
     if together == "branches" or "graph" in how:
         kernels = "compiled" if "compile" in how else "eager"
-        make = partial(Replayed, width=width, compiled=batch, branches=together == "branches", kernels=kernels)
+        make = partial(
+            Replayed, width=width, compiled=batch, branches=together == "branches", kernels=kernels
+        )
     elif together != "sequential" or "compile" in how:
         mode = "reduce-overhead" if "trees" in how else "default"
-        make = partial(StackedExecutor, width=width, compiled=batch if "compile" in how else 0, mode=mode)
+        make = partial(
+            StackedExecutor, width=width, compiled=batch if "compile" in how else 0, mode=mode
+        )
     if together == "fastest":
         one = partial(make, width=1) if "compile" in how else SequentialExecutor
         make = partial(AutotunedExecutor, candidates=[one, make])
@@ -65,7 +73,9 @@ def switched(way: str, function: Callable[[], Any]) -> Callable[[], None]:
     return call
 
 
-def _unfolding(make: Callable[..., Executor], *given: Any, autocast: Any, **common: Any) -> Executor:
+def _unfolding(
+    make: Callable[..., Executor], *given: Any, autocast: Any, **common: Any
+) -> Executor:
     @contextmanager
     def both() -> Iterator[None]:
         context: AbstractContextManager[Any] = autocast()

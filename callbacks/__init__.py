@@ -10,4 +10,11 @@ from fl_lightning.callbacks.personalization import Personalization
 from fl_lightning.callbacks.progress import ProgressBar
 from fl_lightning.callbacks.tensorboard import TensorBoardSummary, partition_heat_map
 
-__all__ = ["Checkpoint", "Evaluation", "Personalization", "ProgressBar", "TensorBoardSummary", "partition_heat_map"]
+__all__ = [
+    "Checkpoint",
+    "Evaluation",
+    "Personalization",
+    "ProgressBar",
+    "TensorBoardSummary",
+    "partition_heat_map",
+]

@@ -19,7 +19,7 @@ OPEN = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
 """Parameters that take what there is."""
 
 
-class Named:
+class CheckedCallback:
     """A callback of the user's: what it raises says which callback and which hook it was.
 
     Raises:
@@ -30,10 +30,14 @@ class Named:
         self._callback = callback
         hooks = {name: hook for name in HOOKS if callable(hook := getattr(callback, name, None))}
         if not hooks or isinstance(callback, type):
-            raise ValueError(f"a callback is an object with one of the methods {', '.join(HOOKS)}, not {callback!r}")
+            raise ValueError(
+                f"a callback is an object with one of the methods {', '.join(HOOKS)}, not {callback!r}"
+            )
         for name, hook in hooks.items():
             needed = {
-                p.name for p in signature(hook).parameters.values() if p.default is p.empty and p.kind not in OPEN
+                p.name
+                for p in signature(hook).parameters.values()
+                if p.default is p.empty and p.kind not in OPEN
             }
             if other := sorted(needed.difference(HOOKS[name])):
                 raise ValueError(
@@ -70,6 +74,10 @@ def _check_numbers(metrics: dict[str, Any]) -> None:
         try:
             metrics[tag] = float(value)
         except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"metrics[{tag!r}] is to be one number, not {shorten(repr(value), 80)}") from None
+            raise ValueError(
+                f"metrics[{tag!r}] is to be one number, not {shorten(repr(value), 80)}"
+            ) from None
     if "round" in metrics:
-        raise ValueError("metrics['round'] is the number of the round in metrics.csv: choose another name")
+        raise ValueError(
+            "metrics['round'] is the number of the round in metrics.csv: choose another name"
+        )

@@ -19,18 +19,16 @@ from fl_lightning.runs.resume import check_changes
 class Checkpoint:
     """Writes `checkpoints/round-<r>.ckpt` at the start, every so many rounds, at the end and before an early stop.
 
-    The newest ones are kept, and the one with the best test accuracy, whose global model lies in `best.pt` too; after
-    the last round `model.pt` holds the last one. A file is written aside, put on disk and renamed; it loads with
-    `weights_only=True`. It holds everything but the rows of the client store, which lie beside it and are not written
-    over as long as a kept checkpoint refers to them: to go on from an older checkpoint, delete the newer ones.
+    The newest ones are kept, and the one with the best test accuracy, whose global model lies in
+    `best.pt` too; after the last round `model.pt` holds the last one. A file is written aside, put
+    on disk and renamed; it loads with `weights_only=True`. It holds everything but the rows of the
+    client store, which lie beside it and are not written over as long as a kept checkpoint refers
+    to them: to go on from an older checkpoint, delete the newer ones.
 
-    Args:
-        folder: The run's folder.
-        every: Save after every `every`-th round.
-        keep: How many of the newest checkpoints are kept.
-        options: The run's options, plain: a run is resumed with the same.
-        callbacks: Those with `state_dict()` and `load_state_dict(state)` go on with the state that the first rank's
-            had, as they do in a Lightning Trainer.
+    Args: folder: The run's folder. every: Save after every `every`-th round. keep: How many of the
+        newest checkpoints are kept. options: The run's options, plain: a run is resumed with the
+        same. callbacks: Those with `state_dict()` and `load_state_dict(state)` go on with the state
+        that the first rank's had, as they do in a Lightning Trainer.
     """
 
     def __init__(
@@ -42,7 +40,9 @@ class Checkpoint:
         callbacks: Sequence[Any] = (),
     ):
         if every < 1:
-            raise ValueError(f"save a checkpoint after every n-th round with n at least 1, not {every}")
+            raise ValueError(
+                f"save a checkpoint after every n-th round with n at least 1, not {every}"
+            )
         if keep < 1:
             raise ValueError(f"at least one checkpoint is kept, but keep_checkpoints is {keep}")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
@@ -51,7 +51,9 @@ class Checkpoint:
         for callback in callbacks:
             if hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict"):
                 name = type(callback).__name__
-                self.callbacks[f"{name} {sum(key.split()[0] == name for key in self.callbacks)}"] = callback
+                self.callbacks[
+                    f"{name} {sum(key.split()[0] == name for key in self.callbacks)}"
+                ] = callback
         self.best: dict[str, Any] = {}
         self.kept: list[str] = []  # its own files, the newest at the end: others may pin rows too
 
@@ -62,7 +64,11 @@ class Checkpoint:
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save, when it is time."""
-        if federation.round % self.every == 0 or federation.round == federation.rounds or federation.should_stop:
+        if (
+            federation.round % self.every == 0
+            or federation.round == federation.rounds
+            or federation.should_stop
+        ):
             self._save(federation, metrics)
 
     def on_fit_end(self, federation: Federation) -> None:
@@ -76,9 +82,13 @@ class Checkpoint:
         name = f"round-{federation.round}.ckpt"
         improved = metrics.get("test/accuracy", -1.0) > self.best.get("accuracy", -1.0)
         if improved:
-            self.best = {"name": name, "round": federation.round, "accuracy": metrics["test/accuracy"]}
+            self.best = {
+                "name": name,
+                "round": federation.round,
+                "accuracy": metrics["test/accuracy"],
+            }
         store.flush()
-        store.pin(name)
+        store.retain(name)
         self.kept = [*(old for old in self.kept if old != name), name]
         surplus = [old for old in self.kept[: -self.keep] if old != self.best.get("name")]
         fabric.barrier()
@@ -87,13 +97,18 @@ class Checkpoint:
                 logger.save()
             if improved:
                 _export(federation, self.run / "best.pt")
-            mine = {"kept": self.kept, "best": self.best, "options": self.options, "callbacks": self._states()}
+            mine = {
+                "kept": self.kept,
+                "best": self.best,
+                "options": self.options,
+                "callbacks": self._states(),
+            }
             _write({**federation.state_dict(), **mine}, self.folder / name)
             for old in surplus:
                 (self.folder / old).unlink(missing_ok=True)
         fabric.barrier()
         for old in surplus:
-            store.unpin(old)
+            store.release(old)
             self.kept.remove(old)
 
     def resume(self, federation: Federation) -> None:
@@ -101,16 +116,21 @@ class Checkpoint:
 
         Files that are not whole are set aside under another name, which is said in a sentence each.
 
-        Raises:
-            FileNotFoundError: If there is none of a run that had one.
-            ValueError: If all are damaged, or the newest is of another model, algorithm, or other options.
+        Raises: FileNotFoundError: If there is none of a run that had one. ValueError: If all are
+            damaged, or the newest is of another model, algorithm, or other options.
         """
         fabric = federation.fabric
-        names, damaged, begun = fabric.broadcast(self._survey() if fabric.is_global_zero else ([], [], False))
+        names, damaged, begun = fabric.broadcast(
+            self._survey() if fabric.is_global_zero else ([], [], False)
+        )
         if not names and damaged:
-            raise ValueError(f"no checkpoint in {self.folder} is whole, {damaged[0]}: start another run elsewhere")
+            raise ValueError(
+                f"no checkpoint in {self.folder} is whole, {damaged[0]}: start another run elsewhere"
+            )
         if not names and begun:
-            raise FileNotFoundError(f"there is nothing to resume: {self.folder} holds no checkpoint")
+            raise FileNotFoundError(
+                f"there is nothing to resume: {self.folder} holds no checkpoint"
+            )
         if not names:
             fabric.print("the run to resume had not begun: it starts with round 1")
             return
@@ -126,7 +146,7 @@ class Checkpoint:
                 )
             self.callbacks[name].load_state_dict(kept)
         for gone in set(state["kept"]).difference(names):
-            federation.store.unpin(gone)
+            federation.store.release(gone)
         self.kept, self.best = names, state["best"]
 
     def _states(self) -> dict[str, Any]:
@@ -153,7 +173,9 @@ class Checkpoint:
         names, damaged = [f"round-{round}.ckpt" for round in saved_rounds(self.run)], []
         while names and (damage := _damage(self.folder / names[-1])):
             path = self.folder / names.pop()
-            path.rename(path.with_suffix(".damaged"))  # its rows may be written over: it must never count again
+            path.rename(
+                path.with_suffix(".damaged")
+            )  # its rows may be written over: it must never count again
             damaged.append(f"{path.name} is damaged ({damage})")
         table = self.run / "metrics.csv"
         return names, damaged, table.exists() and len(table.read_bytes().splitlines()) > 1
@@ -166,7 +188,7 @@ def _damage(path: Path) -> str:
             broken = archive.testzip()  # torch.load does not compare checksums
         if broken:
             return f"the checksum of {broken} is wrong"
-        torch.load(path, map_location="cpu", weights_only=True)["pinned"]
+        torch.load(path, map_location="cpu", weights_only=True)["retained"]
     except (PermissionError, MemoryError):
         raise
     except Exception as error:  # whatever a reader of zip files and pickles stumbles over

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.prediction import PersonalModel
-from fl_lightning.data import Dataset, Partition, aligned
+from fl_lightning.data import DeviceDataset, Partition, aligned
 from fl_lightning.errors import DivergenceError, TermError
 from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.federation import Federation, Metrics
@@ -19,10 +19,11 @@ from fl_lightning.federation.fine_tuning import FineTuning
 class Personalization:
     """After the last round, lets every client fine-tune the global model and scores all of these models.
 
-    A client's test set holds test samples in the proportions of its own classes (FedSOL's aligned test set). Logs
-    `personal/accuracy_<e>` and `personal/spread_<e>`, mean and standard deviation over clients, for no fine-tuning
-    (0, the global model, or what the algorithm keeps for the client) and each number of epochs; writes `personal.csv`.
-    It may take long, and comes when the last round is logged and saved: whatever ends it, a resumed run does it anew.
+    A client's test set holds test samples in the proportions of its own classes (FedSOL's aligned
+    test set). Logs `personal/accuracy_<e>` and `personal/std_<e>`, mean and standard deviation over
+    clients, for no fine-tuning (0, the global model, or what the algorithm keeps for the client)
+    and each number of epochs; writes `personal.csv`. It may take long, and comes when the last
+    round is logged and saved: whatever ends it, a resumed run does it anew.
 
     Args:
         test: The test set, on the device.
@@ -35,7 +36,7 @@ class Personalization:
 
     def __init__(
         self,
-        test: Dataset,
+        test: DeviceDataset,
         epochs: Sequence[int],
         path: Path,
         lr: float | None = None,
@@ -43,7 +44,9 @@ class Personalization:
         batch_size: int = 100,
     ):
         if any(e < 1 for e in epochs):
-            raise ValueError(f"clients fine-tune for at least one epoch, not {min(epochs)}; 0 is always scored")
+            raise ValueError(
+                f"clients fine-tune for at least one epoch, not {min(epochs)}; 0 is always scored"
+            )
         self.test, self.epochs, self.path = test, [0, *epochs], path
         self.lr, self.samples, self.batch_size = lr, samples, batch_size
 
@@ -55,14 +58,16 @@ class Personalization:
     def score(self, federation: Federation) -> Metrics:
         """Score on all ranks; nothing comes of it where one of them is asked to stop before it is done.
 
-        Raises:
-            DivergenceError: If a client's own model is not finite; where clients may be skipped its scores are nan.
+        Raises: DivergenceError: If a client's own model is not finite; where clients may be skipped
+            its scores are nan.
         """
         if federation.should_stop:
             return {}
         fabric, clients = federation.fabric, federation.clients
         epochs = ", ".join(map(str, self.epochs[1:]))
-        fabric.print(f"{clients.num_clients:,} clients fine-tune for {epochs} epochs, to be scored on data like theirs")
+        fabric.print(
+            f"{clients.num_clients:,} clients fine-tune for {epochs} epochs, to be scored on data like theirs"
+        )
         adaptation = FineTuning(federation, self.lr)
         tests = aligned(self.test.y.cpu(), clients.class_counts, self.samples, federation.seed)
         scores = self._scores(adaptation, tests)
@@ -84,16 +89,22 @@ class Personalization:
     def _scores(self, adaptation: FineTuning, tests: Partition) -> Tensor:
         """A row for each client, of which those of other ranks are 0; the last one is 1 if this rank shall stop."""
         federation, fabric = adaptation.federation, adaptation.federation.fabric
-        block = adaptation.executor.width if federation.deterministic else 1  # who trains at once: not by the ranks
+        block = (
+            adaptation.executor.width if federation.deterministic else 1
+        )  # who trains at once: not by the ranks
         every = range(federation.clients.num_clients)
         mine = [i for i in every if i // block % fabric.world_size == fabric.global_rank]
-        scores = torch.zeros(len(every) + 1, len(self.epochs), dtype=torch.float64, device=federation.w.device)
+        scores = torch.zeros(
+            len(every) + 1, len(self.epochs), dtype=torch.float64, device=federation.w.device
+        )
         for column, epochs in enumerate(self.epochs):
             models = adaptation.models(mine, epochs)
             for client, (w, buffers) in zip(mine, models, strict=True):
                 own = adaptation.own(client, w, buffers)
                 finite = bool(all_below(w))
-                scores[client, column] = self._accuracy(own, federation, tests[client]) if finite else nan
+                scores[client, column] = (
+                    self._accuracy(own, federation, tests[client]) if finite else nan
+                )
                 if federation.stop_requested:
                     scores[-1] = 1
                     return scores
@@ -104,7 +115,7 @@ class Personalization:
         for e, of_clients in zip(self.epochs, scores.T, strict=True):
             finite = of_clients[~of_clients.isnan()]
             metrics[f"personal/accuracy_{e}"] = float(finite.mean())
-            metrics[f"personal/spread_{e}"] = float(finite.std(correction=0))
+            metrics[f"personal/std_{e}"] = float(finite.std(correction=0))
         return metrics
 
     def _accuracy(self, own: PersonalModel, federation: Federation, index: Tensor) -> float:

@@ -28,14 +28,22 @@ class ProgressBar:
         self._from, self._started = federation.round, time.monotonic()
         console = Console(file=sys.stdout)
         if federation.fabric.is_global_zero and console.is_terminal:
-            columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn(compact=True)
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TimeRemainingColumn(compact=True),
+            )
             self._live = Progress(*columns, console=console)
-            self._task = self._live.add_task("round 0", total=federation.rounds, completed=federation.round)
+            self._task = self._live.add_task(
+                "round 0", total=federation.rounds, completed=federation.round
+            )
             self._live.start()
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Show the round."""
-        if "test/accuracy" in metrics and federation.cost.uplink:  # or it is of a model that nobody trains
+        if (
+            "test/accuracy" in metrics and federation.cost.uplink
+        ):  # or it is of a model that nobody trains
             self._accuracy = f"  accuracy {metrics['test/accuracy']:.2%}"
         if not federation.fabric.is_global_zero:
             return

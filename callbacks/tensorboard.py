@@ -31,7 +31,13 @@ class TensorBoardSummary:
         classes: The names of the classes.
     """
 
-    def __init__(self, options: Mapping[str, Any], partition: Partition, y: torch.Tensor, classes: tuple[str, ...]):
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        partition: Partition,
+        y: torch.Tensor,
+        classes: tuple[str, ...],
+    ):
         self.options, self.partition, self.y, self.classes = options, partition, y, classes
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -40,7 +46,9 @@ class TensorBoardSummary:
             if isinstance(logger, TensorBoardLogger):
                 self._write_options(Path(logger.log_dir))
                 if not federation.round:
-                    first = self.partition.subset(torch.arange(min(len(self.partition), SHOWN_CLIENTS)))
+                    first = self.partition.subset(
+                        torch.arange(min(len(self.partition), SHOWN_CLIENTS))
+                    )
                     histogram = first.histogram(self.y, len(self.classes))
                     figure = partition_heat_map(histogram, self.classes, len(self.partition))
                     logger.experiment.add_figure("partition", figure, 0)
@@ -48,7 +56,10 @@ class TensorBoardSummary:
     def _write_options(self, folder: Path) -> None:
         """Into a file of their own, in place of an earlier one: TensorBoard takes the first options that it finds."""
         earlier = list(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
-        simple = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.options.items()}
+        simple = {
+            k: v if isinstance(v, bool | int | float | str) else str(v)
+            for k, v in self.options.items()
+        }
         writer = FileWriter(str(folder), filename_suffix=SUFFIX)
         for summary in hparams(simple, {"test/accuracy": 0.0, "test/loss": 0.0, "train/loss": 0.0}):
             writer.add_summary(summary)
@@ -57,7 +68,9 @@ class TensorBoardSummary:
             file.unlink()
 
 
-def partition_heat_map(histogram: torch.Tensor, classes: tuple[str, ...], of: int | None = None) -> Figure:
+def partition_heat_map(
+    histogram: torch.Tensor, classes: tuple[str, ...], of: int | None = None
+) -> Figure:
     """A heat map of samples by client and class.
 
     Args:
@@ -66,8 +79,15 @@ def partition_heat_map(histogram: torch.Tensor, classes: tuple[str, ...], of: in
         of: How many clients there are, if these are the first of more.
     """
     clients = len(histogram)
-    whose = f"each of {clients} clients" if of in (None, clients) else f"the first {clients} of {of} clients"
-    figure = Figure(figsize=(max(6.0, min(14.0, 2 + clients / 9)), max(3.0, min(9.0, 1.5 + len(classes) / 5))), dpi=110)
+    whose = (
+        f"each of {clients} clients"
+        if of in (None, clients)
+        else f"the first {clients} of {of} clients"
+    )
+    figure = Figure(
+        figsize=(max(6.0, min(14.0, 2 + clients / 9)), max(3.0, min(9.0, 1.5 + len(classes) / 5))),
+        dpi=110,
+    )
     axes = figure.subplots()
     image = axes.imshow(histogram.T.numpy(), aspect="auto", cmap="magma_r", interpolation="nearest")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -6,11 +6,15 @@ from fl_lightning.core.schedule import Decay
 from fl_lightning.core.term import Term, initial, received, scalar, zeros
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.core.weighting import Cohort, by_size, uniform
-from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
+from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
 from fl_lightning.errors import DivergenceError, ModelError, RankLostError, TermError
 from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sampling import BernoulliSampling, UniformSampling, Weighted
+from fl_lightning.federation.sampling import (
+    BernoulliSampling,
+    SizeWeightedSampling,
+    UniformSampling,
+)
 
 __all__ = [
     "Algorithm",
@@ -19,8 +23,8 @@ __all__ = [
     "ClientData",
     "Cohort",
     "CropFlip",
-    "Dataset",
     "Decay",
+    "DeviceDataset",
     "DivergenceError",
     "Executor",
     "Federation",
@@ -29,11 +33,11 @@ __all__ = [
     "Partition",
     "RankLostError",
     "SequentialExecutor",
+    "SizeWeightedSampling",
     "StackedExecutor",
     "Term",
     "TermError",
     "UniformSampling",
-    "Weighted",
     "algorithms",
     "by_size",
     "initial",

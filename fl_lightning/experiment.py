@@ -15,21 +15,31 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning.algorithms import modifiers as modifiers
-from fl_lightning.callbacks import Checkpoint, Evaluation, Personalization, ProgressBar, TensorBoardSummary
-from fl_lightning.callbacks.checked import Named
+from fl_lightning.algorithms import modifiers
+from fl_lightning.callbacks import (
+    Checkpoint,
+    Evaluation,
+    Personalization,
+    ProgressBar,
+    TensorBoardSummary,
+)
+from fl_lightning.callbacks.checked import CheckedCallback
 from fl_lightning.cli import parser as parser
 from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.build import build_algorithm, build_data, build_model, build_partition
 from fl_lightning.cli.choices import parts
 from fl_lightning.cli.converters import parse_bytes
-from fl_lightning.cli.error_messages import exit_with_message, fail
+from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.options import Options
 from fl_lightning.cli.summary import summary
-from fl_lightning.cli.unused_options import check_unused_coefficients, check_unused_options, unused_option_notes
+from fl_lightning.cli.unused_options import (
+    check_unused_coefficients,
+    check_unused_options,
+    unused_option_notes,
+)
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
-from fl_lightning.data import ClientData, CropFlip, Dataset, Partition
+from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
 from fl_lightning.distributed.determinism import deterministic_algorithms
 from fl_lightning.distributed.launch import Arithmetic, Launch, launched
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
@@ -53,25 +63,23 @@ from fl_lightning.runs.folder import RunFolder, plain
 from fl_lightning.runs.metrics_csv import MetricsCSV
 from fl_lightning.terms import Clip
 
-Source = Callable[..., tuple[Dataset, Dataset]]
+Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
 """`source(root=...)` gives the training and the test set."""
 
 
 class Experiment:
     """One run of a recipe.
 
-    Args:
-        data: The data sources that the recipe offers; the first is the default.
-        models: The model factories that it offers; the first is the default.
-        algorithm: The default algorithm, or as in YAML {"name": "fedsam", "rho": 0.1}.
-        partition: The default partition scheme, likewise.
-        augment: How training images are augmented by default.
-        callbacks: Callbacks of your own, called after the recipe's but before the checkpoint, which keeps their states.
-        small: Whether a round takes so few milliseconds that `--devices auto` is one rank of one thread.
-        doc: The recipe's docstring, shown by `--help`.
-        argv: The command line without the program; that of the process if None. With another one `--devices auto` is a
-            single rank: other ranks would run the program around it too.
-        **defaults: Options whose default differs from `Options`.
+    Args: data: The data sources that the recipe offers; the first is the default. models: The model
+        factories that it offers; the first is the default. algorithm: The default algorithm, or as
+        in YAML {"name": "fedsam", "rho": 0.1}. partition: The default partition scheme, likewise.
+        augment: How training images are augmented by default. callbacks: Callbacks of your own,
+        called after the recipe's but before the checkpoint, which keeps their states. small:
+        Whether a round takes so few milliseconds that `--devices auto` is one rank of one thread.
+        doc: The recipe's docstring, shown by `--help`. argv: The command line without the program;
+        that of the process if None. With another one `--devices auto` is a single rank: other ranks
+        would run the program around it too. **defaults: Options whose default differs from
+        `Options`.
 
     Attributes:
         options: The resolved options.
@@ -95,13 +103,19 @@ class Experiment:
         self._alone, self._small = argv is not None, small
         argv = sys.argv[1:] if argv is None else list(argv)
         offered = parts(data, models, algorithm, partition, augment)
-        told: dict[str, Any] = {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
+        told: dict[str, Any] = (
+            {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
+        )
         groups: list[type] = [Options, Arithmetic if told else Launch]
         self._default_of = {name: part.default for name, part in offered.items()}
-        values, self.chosen = parser.parse(groups, offered, with_resumed_options(argv), doc or "", **defaults | told)
+        values, self.chosen = parser.parse(
+            groups, offered, with_resumed_options(argv), doc or "", **defaults | told
+        )
         self._given = given(argv)
         with exit_with_message():
-            self._launch = Launch(**{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values})
+            self._launch = Launch(
+                **{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values}
+            )
             if "LT_PRECISION" in os.environ and told:  # a flag goes over files
                 self._launch = replace(self._launch, **told)
             elif told and told["precision"] != self._launch.precision:
@@ -115,14 +129,21 @@ class Experiment:
     @property
     def method(self) -> str:
         """The algorithm and what was added to it, as `scaffold+lesam`."""
-        added = [self.chosen[part].name for part in modifiers.PARTS if self.chosen[part].name != self._default_of[part]]
+        added = [
+            self.chosen[part].name
+            for part in modifiers.PARTS
+            if self.chosen[part].name != self._default_of[part]
+        ]
         return "+".join([self.chosen["algorithm"].function.__name__, *added])
 
     def resolved(self) -> dict[str, Any]:
         """Every option as `--config` reads it, except the run's folder."""
         options = {k: v for k, v in asdict(self.options).items() if k not in ("run_dir", "resume")}
         options["precision"] = self._launch.precision
-        return {**{name: {"name": c.name, **c.options} for name, c in self.chosen.items()}, **options}
+        return {
+            **{name: {"name": c.name, **c.options} for name, c in self.chosen.items()},
+            **options,
+        }
 
     def run(self) -> None:
         """Train: load the data, split it, run the rounds, tell where the results lie."""
@@ -136,20 +157,32 @@ class Experiment:
             exit_with_launcher(),
         ):
             loggers: list[Any] = []
-            callbacks: list[Any] = []  # Fabric keeps these very lists; they fill up as what they need is made
-            fabric = self.fabric(loggers, callbacks, folder.ranks_and_threads() if o.resume else None)
+            callbacks: list[
+                Any
+            ] = []  # Fabric keeps these very lists; they fill up as what they need is made
+            fabric = self.fabric(
+                loggers, callbacks, folder.ranks_and_threads() if o.resume else None
+            )
             with folder.shared(fabric):
                 self._run(folder, fabric, loggers, callbacks)
 
-    def _run(self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
+    def _run(
+        self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]
+    ) -> None:
         o = self.options
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
         try:
             federation = self.federation(fabric, train, partition, model, algorithm, folder.clients)
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
-        options, progress, named = plain(self.resolved()), ProgressBar(), [*map(Named, self.callbacks)]
-        checkpoint = Checkpoint(folder.path, o.checkpoint_every, o.keep_checkpoints, options, self.callbacks)
+        options, progress, named = (
+            plain(self.resolved()),
+            ProgressBar(),
+            [*map(CheckedCallback, self.callbacks)],
+        )
+        checkpoint = Checkpoint(
+            folder.path, o.checkpoint_every, o.keep_checkpoints, options, self.callbacks
+        )
         test = test.to(fabric.device)
         if o.resume:
             checkpoint.resume(federation)
@@ -159,35 +192,61 @@ class Experiment:
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
-            for file in folder.keep({c.file for c in self.chosen.values() if c.file}, federation.round):
-                print(f"{file} is not what it was when the run began ({folder.path / 'own'}): rounds to come go by it")
-        names = {**{part: chosen.name for part, chosen in self.chosen.items()}, "algorithm": self.method}
+            for file in folder.keep(
+                {c.file for c in self.chosen.values() if c.file}, federation.round
+            ):
+                print(
+                    f"{file} is not what it was when the run began ({folder.path / 'own'}): rounds to come go by it"
+                )
+        names = {
+            **{part: chosen.name for part, chosen in self.chosen.items()},
+            "algorithm": self.method,
+        }
         fabric.print(summary(o, names, train, test, partition, federation))
         done = federation.round
         if done == o.rounds:
-            fabric.print(f"nothing is left to train: the run has had its {done} rounds; add --rounds with more")
-        again = done + 1 if done else 0  # whatever an earlier attempt logged from here on counts no more
-        events = TensorBoardLogger(folder.path, name="", version="", default_hp_metric=False, purge_step=again)
+            fabric.print(
+                f"nothing is left to train: the run has had its {done} rounds; add --rounds with more"
+            )
+        again = (
+            done + 1 if done else 0
+        )  # whatever an earlier attempt logged from here on counts no more
+        events = TensorBoardLogger(
+            folder.path, name="", version="", default_hp_metric=False, purge_step=again
+        )
         loggers += [events, MetricsCSV(folder.metrics, after=done)]
         pages = TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes)
         scores = Evaluation(test, o.evaluate_every)
-        callbacks += [pages, scores, progress, *named, checkpoint]  # which saves what the others keep
-        if o.personalise:
-            callbacks.append(Personalization(test, o.personalise, folder.path / "personal.csv", o.finetune_lr))
+        callbacks += [
+            pages,
+            scores,
+            progress,
+            *named,
+            checkpoint,
+        ]  # which saves what the others keep
+        if o.finetune_epochs:
+            callbacks.append(
+                Personalization(
+                    test, o.finetune_epochs, folder.path / "personal.csv", o.finetune_lr
+                )
+            )
         with stop_on_signals(federation.request_stop) as signals:
             try:
                 federation.fit()
             finally:
                 progress.stop()
                 events.finalize("")
-        if federation.round < federation.rounds or (o.personalise and federation.should_stop):
+        if federation.round < federation.rounds or (o.finetune_epochs and federation.should_stop):
             self._leave(federation, folder, signals)
         if fabric.is_global_zero:
             print(folder.results(sent=federation.cost.uplink > 0))
 
     def _leave(self, federation: Federation, folder: RunFolder, signals: Sequence[str]) -> NoReturn:
         """End a run that was asked to stop, on all ranks at once."""
-        fabric, why = federation.fabric, f"by {signals[0]}" if signals else "as another rank or a callback asked"
+        fabric, why = (
+            federation.fabric,
+            f"by {signals[0]}" if signals else "as another rank or a callback asked",
+        )
         fabric.print(
             f"stopped {why} after round {federation.round} of {federation.rounds}, which is saved: "
             f"go on with --run-dir {folder.path} --resume"
@@ -195,33 +254,37 @@ class Experiment:
         fabric.barrier()  # the first rank has written everything
         leave(EXIT_PREEMPTED)
 
-    def fabric(self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None) -> Fabric:
+    def fabric(
+        self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None
+    ) -> Fabric:
         """A launched Fabric, as the command line has it, or as `before` a resumption where that leaves it open."""
         keep_freed_memory()
         o, own = self.options, {"loggers": loggers, "callbacks": callbacks}
         visits = UniformSampling(o.participation).largest(o.clients)
         if o.executor == "stacked":
-            visits //= o.width  # on more ranks no group would be full
+            visits //= o.parallel_clients  # on more ranks no group would be full
         try:
-            return launched(self._launch, visits, alone=self._alone, small=self._small, before=before, **own)
+            return launched(
+                self._launch, visits, alone=self._alone, small=self._small, before=before, **own
+            )
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
-            fail(" ".join(str(error).split()))
+            exit_with_error(" ".join(str(error).split()))
 
-    def parts(self) -> tuple[Dataset, Dataset, Partition, nn.Module, Algorithm]:
+    def parts(self) -> tuple[DeviceDataset, DeviceDataset, Partition, nn.Module, Algorithm]:
         """What the chosen functions make, any of which may be a user's: data, partition, model and algorithm."""
         train, test = self.load()
         return train, test, self.split(train), self.model(train), self.algorithm()
 
-    def load(self) -> tuple[Dataset, Dataset]:
+    def load(self) -> tuple[DeviceDataset, DeviceDataset]:
         """The training and the test set of the chosen source."""
         return build_data(self.chosen["data"], self.options.data_dir)
 
-    def split(self, train: Dataset) -> Partition:
+    def split(self, train: DeviceDataset) -> Partition:
         """The training set over the clients, by the chosen scheme."""
         o, source = self.options, self.chosen["data"].name
         return build_partition(self.chosen["partition"], train, source, o.clients, o.seed)
 
-    def model(self, train: Dataset) -> nn.Module:
+    def model(self, train: DeviceDataset) -> nn.Module:
         """The chosen model, for samples of this data set, with weights drawn from the run's seed."""
         return build_model(self.chosen["model"], train, self.options.seed)
 
@@ -229,10 +292,12 @@ class Experiment:
         """The chosen algorithm, with the clipping of the options and, unless it brings its own, their local SGD."""
         o, chosen = self.options, build_algorithm(self.chosen)
         check_unused_coefficients(self._given, self.chosen, build_algorithm)
-        clip = [] if o.clip is None else [Clip(o.clip)]
+        clip = [] if o.clip_norm is None else [Clip(o.clip_norm)]
         # fused: one pass over the weights for decay, momentum and step
         sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
-        return chosen.with_outer_terms(*clip, local=sgd if chosen.local is Algorithm().local else None)
+        return chosen.with_outer_terms(
+            *clip, local=sgd if chosen.local is Algorithm().local else None
+        )
 
     def executor(self, device: torch.device) -> Callable[..., Executor]:
         """How clients train on this device."""
@@ -240,16 +305,20 @@ class Experiment:
         together = partial(StackedExecutor, compiled=o.batch_size if o.compile else 0)
         makers: dict[str, Callable[..., Executor]] = {
             "sequential": partial(together, width=1) if o.compile else SequentialExecutor,
-            "stacked": partial(together, width=o.width),
+            "stacked": partial(together, width=o.parallel_clients),
         }
         measured = device.type == "cuda" and not o.deterministic  # a CPU does not wait for Python
-        makers["auto"] = partial(AutotunedExecutor, candidates=[*makers.values()]) if measured else makers["sequential"]
+        makers["auto"] = (
+            partial(AutotunedExecutor, candidates=[*makers.values()])
+            if measured
+            else makers["sequential"]
+        )
         return makers[o.executor]
 
     def federation(
         self,
         fabric: Fabric,
-        train: Dataset,
+        train: DeviceDataset,
         partition: Partition,
         model: nn.Module,
         algorithm: Algorithm,
@@ -277,7 +346,9 @@ class Experiment:
             executor=self.executor(fabric.device),
             seed=o.seed,
             state_dir=state_dir,
-            state_memory=None if o.state_memory is None else parse_bytes(o.state_memory),
+            client_state_memory=None
+            if o.client_state_memory is None
+            else parse_bytes(o.client_state_memory),
             on_divergence=o.on_divergence,
             deterministic=o.deterministic,
         )

@@ -42,7 +42,9 @@ Transform = Callable[[Oracle, Tensor], Tensor]
 
 def _shared(name: str) -> Any:
     """An attribute that is the base's own, whoever replaces it there, as `load_state_dict` does."""
-    return property(lambda self: getattr(self.base, name), lambda self, value: setattr(self.base, name, value))
+    return property(
+        lambda self: getattr(self.base, name), lambda self, value: setattr(self.base, name, value)
+    )
 
 
 def _base_first(init: Init) -> Init:
@@ -58,25 +60,25 @@ def _base_first(init: Init) -> Init:
 class GradientTransform(Optimizer):
     """Drive any optimizer with a transformed gradient.
 
-    Everything happens in `step(closure)`. The closure zeroes the gradients, computes the loss, runs backward and
-    returns the loss; it is called once for each gradient that the transform asks for, at whatever weights it asks for
-    them. Then the weights return to where they were, bit by bit, and the wrapped optimizer steps with the direction.
-    It skips parameters to which backward gave no gradient, as ever. Gradients must be dense.
+    Everything happens in `step(closure)`. The closure zeroes the gradients, computes the loss, runs
+    backward and returns the loss; it is called once for each gradient that the transform asks for,
+    at whatever weights it asks for them. Then the weights return to where they were, bit by bit,
+    and the wrapped optimizer steps with the direction. It skips parameters to which backward gave
+    no gradient, as ever. Gradients must be dense.
 
-    Each evaluation draws new dropout masks, as in the best-known PyTorch code (davda54/sam); the SAM paper's own code
-    draws them once a step. For that, let the closure set the seed.
+    Each evaluation draws new dropout masks, as in the best-known PyTorch code (davda54/sam); the
+    SAM paper's own code draws them once a step. For that, let the closure set the seed.
 
-    Args:
-        base: The optimizer that takes the steps: an object, of any class whose `step` needs no closure.
-        transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the flat weights `w`.
-        buffers: Tensors that the first evaluation of a step may change and later ones may not. Pass `model.buffers()`,
-            taken where the model is trained (moving it makes new ones): an optimizer knows parameters only, and without
-            it BatchNorm's running statistics move at every evaluation.
+    Args: base: The optimizer that takes the steps: an object, of any class whose `step` needs no
+        closure. transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the
+        flat weights `w`. buffers: Tensors that the first evaluation of a step may change and later
+        ones may not. Pass `model.buffers()`, taken where the model is trained (moving it makes new
+        ones): an optimizer knows parameters only, and without it BatchNorm's running statistics
+        move at every evaluation.
 
-    Raises:
-        TypeError: If the base is no such object.
-        ValueError: By `step`, for no closure, one that does not zero the gradients, as in gradient accumulation, or
-            sparse gradients; by `oracle.of` in most closures.
+    Raises: TypeError: If the base is no such object. ValueError: By `step`, for no closure, one
+        that does not zero the gradients, as in gradient accumulation, or sparse gradients; by
+        `oracle.of` in most closures.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
@@ -86,7 +88,9 @@ class GradientTransform(Optimizer):
     @_base_first
     def __init__(self, base: Optimizer, transform: Transform, buffers: Iterable[Tensor] = ()):
         self.base, self.transform, self.buffers = base, transform, list(buffers)
-        self.__setstate__({})  # all that Optimizer.__init__ does, but for param groups and a state of its own
+        self.__setstate__(
+            {}
+        )  # all that Optimizer.__init__ does, but for param groups and a state of its own
 
     def __getstate__(self) -> dict[str, Any]:
         return {"base": self.base, "transform": self.transform, "buffers": self.buffers}
@@ -117,7 +121,9 @@ class GradientTransform(Optimizer):
             )
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if not params:
-            raise ValueError("no parameter of the optimizer requires a gradient: unfreeze what is to be trained")
+            raise ValueError(
+                "no parameter of the optimizer requires a gradient: unfreeze what is to be trained"
+            )
         before, after, losses = cloned(self.buffers), list[Tensor](), list[Any]()
         w = self._read(params)
         held: Tensor | None = w
@@ -145,7 +151,9 @@ class GradientTransform(Optimizer):
                 losses.append(asked() if losses or self._probed else self._probe(asked, params))
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
             if any(g.is_sparse for g in gradients):
-                raise ValueError("a gradient is sparse, but must be dense here: nn.Embedding(..., sparse=False)")
+                raise ValueError(
+                    "a gradient is sparse, but must be dense here: nn.Embedding(..., sparse=False)"
+                )
             return gradients[0].detach().reshape(-1) if len(params) == 1 else _flat(gradients)
 
         try:
@@ -168,9 +176,15 @@ class GradientTransform(Optimizer):
         version, loss = trap._version, closure()
         if probe.grad is trap:  # not so after zero_grad(), and nothing waits for the device
             if trap._version == version and all(p.grad is None for p in params if p is not probe):
-                if loss is None or not self._began:  # None: Lightning's empty closure, in manual optimization
-                    raise ValueError("the closure computed no gradient: pass one to step, as optimizer.step(closure)")
-                probe.grad = None  # Lightning's StochasticWeightAveraging ends with forward passes alone
+                if (
+                    loss is None or not self._began
+                ):  # None: Lightning's empty closure, in manual optimization
+                    raise ValueError(
+                        "the closure computed no gradient: pass one to step, as optimizer.step(closure)"
+                    )
+                probe.grad = (
+                    None  # Lightning's StochasticWeightAveraging ends with forward passes alone
+                )
             elif trap.isinf().all():
                 raise ValueError(
                     "the closure must zero the gradients each time that it is called: call optimizer.zero_grad() in "
@@ -201,7 +215,9 @@ class SAM(GradientTransform):
     """
 
     @_base_first
-    def __init__(self, base: Optimizer, rho: float = 0.05, eps: float = 1e-12, buffers: Iterable[Tensor] = ()):
+    def __init__(
+        self, base: Optimizer, rho: float = 0.05, eps: float = 1e-12, buffers: Iterable[Tensor] = ()
+    ):
         super().__init__(base, partial(SAMTerm(rho, eps=eps).gradient, v=None), buffers)
 
 
@@ -218,7 +234,12 @@ class ASAM(GradientTransform):
 
     @_base_first
     def __init__(
-        self, base: Optimizer, rho: float = 0.5, eta: float = 0.01, eps: float = 1e-12, buffers: Iterable[Tensor] = ()
+        self,
+        base: Optimizer,
+        rho: float = 0.5,
+        eta: float = 0.01,
+        eps: float = 1e-12,
+        buffers: Iterable[Tensor] = (),
     ):
         super().__init__(base, partial(ASAMTerm(rho, eta=eta, eps=eps).gradient, v=None), buffers)
 
@@ -226,18 +247,23 @@ class ASAM(GradientTransform):
 class LESAM(GradientTransform):
     """The gradient at `w + rho d/||d||` for a given direction `d`: sharpness-aware steps with one pass each.
 
-    FedLESAM (Fan et al., ICML 2024) takes for `d` how the global model moved; so can anyone who has a cheap estimate of
-    the ascent direction, such as an older copy of the weights minus the current ones. `d` is part of `state_dict`.
+    FedLESAM (Fan et al., ICML 2024) takes for `d` how the global model moved; so can anyone who has
+    a cheap estimate of the ascent direction, such as an older copy of the weights minus the current
+    ones. `d` is part of `state_dict`.
 
-    Args:
-        base: The optimizer that takes the steps.
-        direction: One tensor for each parameter of `base`, in its order and shape; zero means no perturbation.
-        rho: Radius of the perturbation: the L2 norm over all parameters.
-        buffers: See `GradientTransform`.
+    Args: base: The optimizer that takes the steps. direction: One tensor for each parameter of
+        `base`, in its order and shape; zero means no perturbation. rho: Radius of the perturbation:
+        the L2 norm over all parameters. buffers: See `GradientTransform`.
     """
 
     @_base_first
-    def __init__(self, base: Optimizer, direction: Iterable[Tensor], rho: float = 0.05, buffers: Iterable[Tensor] = ()):
+    def __init__(
+        self,
+        base: Optimizer,
+        direction: Iterable[Tensor],
+        rho: float = 0.05,
+        buffers: Iterable[Tensor] = (),
+    ):
         super().__init__(base, self._ahead, buffers)
         self.toward(direction, rho)
 
@@ -245,20 +271,35 @@ class LESAM(GradientTransform):
     def toward(self, direction: Iterable[Tensor], rho: float) -> None:
         """Perturb along another direction from now on; it must match the parameters in number and shapes."""
         LESAMTerm(rho)  # refuses what is no radius
-        params, direction = [p for group in self.param_groups for p in group["params"]], list(direction)
+        params, direction = (
+            [p for group in self.param_groups for p in group["params"]],
+            list(direction),
+        )
         for i, pair in enumerate(zip_longest(params, direction)):
             shape, given = (tuple(it.shape) if isinstance(it, Tensor) else None for it in pair)
             if shape != given:
-                raise ValueError(f"the direction must match the parameters, but for number {i}, {shape}, holds {given}")
+                raise ValueError(
+                    f"the direction must match the parameters, but for number {i}, {shape}, holds {given}"
+                )
         ahead = iter(_split(rho * unit(_flat(direction)), params))
-        for group in self.param_groups:  # not in `state`, which Adam and others take for theirs once it holds anything
+        for group in (
+            self.param_groups
+        ):  # not in `state`, which Adam and others take for theirs once it holds anything
             group["perturbation"] = [next(ahead).to(p, copy=True) for p in group["params"]]
 
     def _ahead(self, oracle: Oracle, w: Tensor) -> Tensor:
         if any("perturbation" not in group for group in self.param_groups):
-            raise ValueError("a param group came without a direction: give all of them one by toward(direction, rho)")
-        pairs = [pair for g in self.param_groups for pair in zip(g["params"], g["perturbation"], strict=True)]
-        return oracle(w + _flat([e for p, e in pairs if p.requires_grad]).to(w))  # to: a checkpoint's may lie elsewhere
+            raise ValueError(
+                "a param group came without a direction: give all of them one by toward(direction, rho)"
+            )
+        pairs = [
+            pair
+            for g in self.param_groups
+            for pair in zip(g["params"], g["perturbation"], strict=True)
+        ]
+        return oracle(
+            w + _flat([e for p, e in pairs if p.requires_grad]).to(w)
+        )  # to: a checkpoint's may lie elsewhere
 
 
 def _wrappable(base: Any) -> Optimizer:
@@ -266,7 +307,9 @@ def _wrappable(base: Any) -> Optimizer:
         ours = "SAM(SGD(model.parameters(), lr=0.1), rho=0.05)"
         raise TypeError(f"base must be an optimizer object, as in {ours}, but is {base!r:.60}")
     if isinstance(base, GradientTransform) or not _takes(base.step):
-        raise TypeError(f"{type(base).__name__} cannot be wrapped: its step needs a closure of its own")
+        raise TypeError(
+            f"{type(base).__name__} cannot be wrapped: its step needs a closure of its own"
+        )
     return base
 
 
@@ -293,4 +336,6 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _split(w: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    return [part.view_as(p) for part, p in zip(w.split([p.numel() for p in like]), like, strict=True)]
+    return [
+        part.view_as(p) for part, p in zip(w.split([p.numel() for p in like]), like, strict=True)
+    ]

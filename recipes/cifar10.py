@@ -6,7 +6,8 @@ Run it:
     fabric run recipes/cifar10.py --model resnet18_gn --partition.alpha none --partition.classes 3
     fabric run recipes/cifar10.py --accelerator cuda --devices 4 --precision bf16-mixed
 
-The papers let the learning rate of FedDyn, FedSMOO and FedLESAM-D decay more slowly: `--lr-decay 0.9995`.
+The papers let the learning rate of FedDyn, FedSMOO and FedLESAM-D decay more slowly: `--lr-decay
+0.9995`.
 """
 
 from fl_lightning.data import CropFlip, sources
@@ -21,7 +22,11 @@ def main() -> None:
         models=[lenet, resnet18_gn],
         augment=CropFlip(padding=4, crop=0.5, flip=0.5),
         algorithm="fedtoga",
-        partition={"name": "class_priors", "alpha": 0.1, "reuse": True},  # the papers' "Dirichlet 0.1": equal sizes
+        partition={
+            "name": "class_priors",
+            "alpha": 0.1,
+            "reuse": True,
+        },  # the papers' "Dirichlet 0.1": equal sizes
         clients=100,
         participation=0.1,
         rounds=800,
@@ -30,7 +35,7 @@ def main() -> None:
         lr=0.1,
         lr_decay=0.998,
         weight_decay=1e-3,
-        clip=10.0,
+        clip_norm=10.0,
         doc=__doc__,
     ).run()
 

@@ -2,8 +2,8 @@
 
 Run it:
 
-    python recipes/cifar100.py --algorithm fedlesam_s
-    fabric run recipes/cifar100.py --partition class_priors --partition.classes 10 --partition.alpha none
+    python recipes/cifar100.py --algorithm fedlesam_s fabric run recipes/cifar100.py --partition
+    class_priors --partition.classes 10 --partition.alpha none
 """
 
 from fl_lightning.data import CropFlip, sources
@@ -18,7 +18,11 @@ def main() -> None:
         models=[resnet18_gn, lenet],
         augment=CropFlip(padding=4, crop=0.5, flip=0.5),
         algorithm="fedtoga",
-        partition={"name": "class_priors", "alpha": 0.1, "reuse": True},  # the papers' "Dirichlet 0.1": equal sizes
+        partition={
+            "name": "class_priors",
+            "alpha": 0.1,
+            "reuse": True,
+        },  # the papers' "Dirichlet 0.1": equal sizes
         clients=100,
         participation=0.1,
         rounds=800,
@@ -27,7 +31,7 @@ def main() -> None:
         lr=0.1,
         lr_decay=0.998,
         weight_decay=1e-3,
-        clip=10.0,
+        clip_norm=10.0,
         doc=__doc__,
     ).run()
 

@@ -27,7 +27,7 @@ def main() -> None:
         lr=0.1,
         lr_decay=0.998,
         weight_decay=1e-3,
-        clip=10.0,
+        clip_norm=10.0,
         small=True,
         doc=__doc__,
     ).run()

@@ -7,7 +7,8 @@ Run it:
 
 Or folders <domain>/<class>/*.jpg, one domain a group of clients, another one held out for testing:
 
-    fabric run recipes/image_folder.py --data domain_folder --data.test-domain Art --partition by_domain --clients 30
+    fabric run recipes/image_folder.py --data domain_folder --data.test-domain Art --partition
+    by_domain --clients 30
 """
 
 from fl_lightning.data import CropFlip, domain_folder, image_folder
@@ -31,7 +32,7 @@ def main() -> None:
         lr=0.1,
         lr_decay=0.998,
         weight_decay=1e-3,
-        clip=10.0,
+        clip_norm=10.0,
         doc=__doc__,
     ).run()
 

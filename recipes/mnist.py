@@ -15,7 +15,12 @@ from fl_lightning.models import lenet, mlp
 def main() -> None:
     """Train."""
     Experiment(
-        data=[sources.mnist, sources.fashion_mnist, sources.emnist_letters, sources.emnist_letters_aj],
+        data=[
+            sources.mnist,
+            sources.fashion_mnist,
+            sources.emnist_letters,
+            sources.emnist_letters_aj,
+        ],
         models=[mlp, lenet],
         algorithm="fedtoga",
         partition={"name": "dirichlet", "alpha": 0.3},
@@ -27,7 +32,7 @@ def main() -> None:
         lr=0.1,
         lr_decay=0.998,
         weight_decay=1e-3,
-        clip=10.0,
+        clip_norm=10.0,
         doc=__doc__,
     ).run()
 

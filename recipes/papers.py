@@ -2,13 +2,15 @@
 
 Run it:
 
-    fabric run recipes/papers.py --config recipes/presets/fedtoga/table1.yaml
-    fabric run recipes/papers.py --config recipes/presets/fedtoga/table1.yaml --algorithm fedlesam_s
-    fabric run recipes/papers.py --config recipes/presets/fedsol/table2.yaml --config recipes/presets/fedsol/svhn.yaml
+    fabric run recipes/papers.py --config recipes/presets/fedtoga/table1.yaml fabric run
+    recipes/papers.py --config recipes/presets/fedtoga/table1.yaml --algorithm fedlesam_s fabric run
+    recipes/papers.py --config recipes/presets/fedsol/table2.yaml --config
+    recipes/presets/fedsol/svhn.yaml
 
-recipes/presets/README.md lists the tables of the papers with their commands. A preset holds the coefficients of each of
-its table's methods; a second one changes what another column of the table has different, and flags have the last word.
-Without a preset it is FedAvg, LeNet and CIFAR-10 over 100 clients.
+recipes/presets/README.md lists the tables of the papers with their commands. A preset holds the
+coefficients of each of its table's methods; a second one changes what another column of the table
+has different, and flags have the last word. Without a preset it is FedAvg, LeNet and CIFAR-10 over
+100 clients.
 """
 
 from fl_lightning.data import domain_folder, image_folder, sources

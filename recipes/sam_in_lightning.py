@@ -2,7 +2,8 @@
 
     python recipes/sam_in_lightning.py --rho 0.05
 
-A small convolutional network on the digits of scikit-learn. `--rho 0` is plain SGD (at the price of SAM's two passes).
+A small convolutional network on the digits of scikit-learn. `--rho 0` is plain SGD (at the price of
+SAM's two passes).
 """
 
 import argparse
@@ -49,12 +50,18 @@ class Classifier(LightningModule):
 def main(rho: float, epochs: int, lr: float, seed: int) -> None:
     """Train, test, print the accuracy."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", ".*(many workers|LeafSpec).*")  # the data lie in memory; Lightning's own
+    warnings.filterwarnings(
+        "ignore", ".*(many workers|LeafSpec).*"
+    )  # the data lie in memory; Lightning's own
     torch.set_num_threads(1)  # so small a network gains nothing from more
     seed_everything(seed, verbose=False)
-    train, test = (TensorDataset(part.inputs(torch.arange(len(part.y))), part.y) for part in digits())
+    train, test = (
+        TensorDataset(part.inputs(torch.arange(len(part.y))), part.y) for part in digits()
+    )
     lit = Classifier(rho, lr)
-    trainer = Trainer(max_epochs=epochs, logger=False, enable_checkpointing=False, enable_model_summary=False)
+    trainer = Trainer(
+        max_epochs=epochs, logger=False, enable_checkpointing=False, enable_model_summary=False
+    )
     trainer.fit(lit, DataLoader(train, batch_size=64, shuffle=True))
     (result,) = trainer.test(lit, DataLoader(test, batch_size=512), verbose=False)
     print(f"rho {rho:g}: test accuracy {result['accuracy']:.2%}")

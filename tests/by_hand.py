@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fl_lightning import Term
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Request, objective
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.network import Weighted
+from fl_lightning.executors.network import FunctionalModel
 
 
 def view(**attributes: Any) -> Any:
@@ -38,8 +38,8 @@ class Asked:
 class _Listener:
     """An oracle that keeps the loss that it is asked about, and what the loss wants to observe."""
 
-    def of(self, loss: Loss, *taps: str) -> "_Listener":
-        self.loss, self.taps = loss, taps
+    def of(self, loss: Loss, *layers: str) -> "_Listener":
+        self.loss, self.layers = loss, layers
         return self
 
     def __call__(self, w: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def loss_of(term: Term, v: Any, b: Any) -> float:
     """The value of the loss that a term asks about, for a pass made by hand."""
     listener = _Listener()
     term.gradient(listener, vec(0), v)
-    assert set(listener.taps) <= set(getattr(b, "seen", {}))
+    assert set(listener.layers) <= set(getattr(b, "seen", {}))
     return float(listener.loss(b))
 
 
@@ -60,7 +60,11 @@ def oracle_of(module: nn.Module, x: Tensor, y: Tensor) -> BatchOracle:
 
     def evaluate(w: Tensor, question: Request) -> Tensor:
         def value(w: Tensor) -> Tensor:
-            b = ForwardPass(Weighted(module, layout, buffers, layout.named(w)), *question.batch(x, y), question.taps)
+            b = ForwardPass(
+                FunctionalModel(module, layout, buffers, layout.named(w)),
+                *question.batch(x, y),
+                question.layers,
+            )
             return objective(b, (lambda b: F.cross_entropy(b.out, b.y), *question.losses))[0]
 
         answer: Tensor = value(w) if question.loss_only else torch.func.grad(value)(w)

@@ -10,14 +10,20 @@ import refusals
 import torch
 from lightning.fabric import Fabric
 
-torch.set_num_threads(1)  # tests run in parallel processes: more threads than cores make each many times slower
+torch.set_num_threads(
+    1
+)  # tests run in parallel processes: more threads than cores make each many times slower
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 """Real data beside the checkout, on the machines that have it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden", default=None, help="folder of recorded trajectories to replay (default: tests/golden)")
+    parser.addoption(
+        "--golden",
+        default=None,
+        help="folder of recorded trajectories to replay (default: tests/golden)",
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """How each repository's recorded hyper-parameters become one of our runs: once per family and method, not per file.
 
-A file is named `<family>-<method>[-ragged][-variant...].npz`. `set_up` finds the family by its first word and the
-method by the longest name that fits; the words left over are the variant.
+A file is named `<family>-<method>[-ragged][-variant...].npz`. `set_up` finds the family by its
+first word and the method by the longest name that fits; the words left over are the variant.
 """
 
 import json
@@ -66,14 +66,18 @@ def _method(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
 
 
 def _with(
-    algorithm: Algorithm, *outer: terms.Clip, local: Any, weight: Any = None, eps: float | None = None
+    algorithm: Algorithm,
+    *outer: terms.Clip,
+    local: Any,
+    weight: Any = None,
+    eps: float | None = None,
 ) -> Algorithm:
     def at_eps(term: Any) -> Any:
         if isinstance(term, WrappedTerm):
             return replace(term, inner=at_eps(term.inner))
         return replace(term, eps=eps) if eps and "eps" in {f.name for f in fields(term)} else term
 
-    algorithm = algorithm.but(*map(at_eps, algorithm.terms), weight=weight or algorithm.weight)
+    algorithm = algorithm.replace(*map(at_eps, algorithm.terms), weight=weight or algorithm.weight)
     return algorithm.with_outer_terms(*outer, local=local)
 
 
@@ -94,7 +98,9 @@ def _clients(name: str, factor: float = 1.0) -> State:
         term = next(i for i, names in enumerate(begun) if name in names)
         device, first = federation.w.device, begun[term][name](federation.first, federation.first)
         store = federation.store
-        return factor * torch.stack([store.read(i, device)[term][name] if store.has(i) else first for i in range(10)])
+        return factor * torch.stack(
+            [store.read(i, device)[term][name] if store.has(i) else first for i in range(10)]
+        )
 
     return rows
 
@@ -149,7 +155,9 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
         "fedspeed": lambda v: c.fedspeed(rho, lamb, dual="active" if "activeavg" in v else "all"),
         "fedsmoo": lambda v: c.fedsmoo(rho, lamb, "paper" if "paper" in v else "released"),
         "fedlesam": lesam,
-        "fedlesam_s": lambda v: c.fedlesam_s(**reference(v), correction=correction(v), server_lr=lr),
+        "fedlesam_s": lambda v: c.fedlesam_s(
+            **reference(v), correction=correction(v), server_lr=lr
+        ),
         "fedlesam_d": lambda v: c.fedlesam_d(**reference(v), lam=lamb),
     }
     method, variant = _method(words, methods)
@@ -212,18 +220,36 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
     algorithm = _with(method(variant), terms.Clip(10.0), local=local)
 
     def variates(own: str, common: str) -> State:
-        return lambda federation: torch.cat([_clients(own)(federation), _server(common)(federation)[None]])
+        return lambda federation: torch.cat(
+            [_clients(own)(federation), _server(common)(federation)[None]]
+        )
 
-    gradients = variates("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else variates("c_i", "c")
-    states = {"c_all": gradients, "g_all": gradients, "h_i": _clients("h_i"), "count": _clients("count")}
-    return Setup(algorithm, Decay(h["lr_decay_per_round"]), h["batch_size"], h.get("epoch", 2), steps, states)
+    gradients = (
+        variates("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else variates("c_i", "c")
+    )
+    states = {
+        "c_all": gradients,
+        "g_all": gradients,
+        "h_i": _clients("h_i"),
+        "count": _clients("count"),
+    }
+    return Setup(
+        algorithm, Decay(h["lr_decay_per_round"]), h["batch_size"], h.get("epoch", 2), steps, states
+    )
 
 
 def feddisco(words: list[str], h: dict[str, Any]) -> Setup:
     """FedDisco's repository: constant rate, no clipping, momentum 0.9 hard-coded."""
     algorithm = algorithms.feddisco(h["disco_a"], h["disco_b"])
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["reg"])
-    return Setup(_with(algorithm, local=local), Decay(), h["batch_size"], h["epochs"], None, {"agg_weights": _weights})
+    return Setup(
+        _with(algorithm, local=local),
+        Decay(),
+        h["batch_size"],
+        h["epochs"],
+        None,
+        {"agg_weights": _weights},
+    )
 
 
 def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
@@ -232,7 +258,13 @@ def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
 
     def relaxed(rcl: dict[str, Any]) -> Algorithm:
         attraction, penalty = rcl["pairs"]
-        options = rcl["temp"], rcl["topk_neg"], penalty["threshold"], attraction["weight"], penalty["weight"]
+        options = (
+            rcl["temp"],
+            rcl["topk_neg"],
+            penalty["threshold"],
+            attraction["weight"],
+            penalty["weight"],
+        )
         return c.fedrcl(("fc1", "fc2"), *options)
 
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
@@ -248,7 +280,9 @@ def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
     local = partial(SGD, lr=h["local_lr"], weight_decay=h["wd"])
     algorithm = _with(method(variant), terms.Clip(10.0), local=local)
     states = {"server_momentum": _server("m"), "server_v": _server("v")}
-    return Setup(algorithm, _per_epoch(h["local_lr_decay"]), h["batch_size"], h["local_epochs"], None, states)
+    return Setup(
+        algorithm, _per_epoch(h["local_lr_decay"]), h["batch_size"], h["local_epochs"], None, states
+    )
 
 
 def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
@@ -259,7 +293,11 @@ def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
         h["kappa"],
         h["beta"],
         lam,
-        perturbation="fusion" if "fusion" in variant else "neighbour" if "nperturb" in variant else "local",
+        perturbation="fusion"
+        if "fusion" in variant
+        else "neighbour"
+        if "nperturb" in variant
+        else "local",
         carry="carry" in variant,
         delta="gradient" if "C" in variant else "steps",
         dual="active" if "A" in variant else "all",

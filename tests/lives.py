@@ -30,14 +30,18 @@ Prepare = Callable[[int], None]
 """Called with the rank in each process before the run begins."""
 
 
-def begin(folder: Path, *argv: str, ranks: int = 1, prepare: Prepare = lambda rank: None) -> list[BaseProcess]:
+def begin(
+    folder: Path, *argv: str, ranks: int = 1, prepare: Prepare = lambda rank: None
+) -> list[BaseProcess]:
     """Start the ranks of a run in `folder`, resuming what lies there; what they say goes to `<folder>.log`."""
     if (folder / "config.yaml").exists():
         argv = (*argv, "--resume")
     argv = ("--run-dir", str(folder), "--accelerator", "cpu", "--devices", str(ranks), *argv)
     argv = argv if ranks == 1 else (*argv, "--strategy", "ddp")
     port, fork = find_free_network_port(), get_context("fork")
-    lives = [fork.Process(target=_live, args=(argv, rank, ranks, port, prepare)) for rank in range(ranks)]
+    lives = [
+        fork.Process(target=_live, args=(argv, rank, ranks, port, prepare)) for rank in range(ranks)
+    ]
     for life in lives:
         life.start()
     return lives
@@ -71,7 +75,12 @@ def _live(argv: tuple[str, ...], rank: int, ranks: int, port: int, prepare: Prep
     os.dup2(log, 1), os.dup2(log, 2)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
     if ranks > 1:  # as the launcher sets it
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": 0, "WORLD_SIZE": ranks}
+        address = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "NODE_RANK": 0,
+            "WORLD_SIZE": ranks,
+        }
         os.environ |= {name: str(value) for name, value in {**address, "LOCAL_RANK": rank}.items()}
         rank_zero_only.rank = utilities_rank_zero.rank_zero_only.rank = rank
     torch.set_num_threads(1)
@@ -81,7 +90,13 @@ def _live(argv: tuple[str, ...], rank: int, ranks: int, port: int, prepare: Prep
 
 def experiment(*argv: str) -> Experiment:
     """SCAFFOLD on the digits: four of eight clients a round, seven rounds, checkpoints after 0, 2, 4, 6 and 7."""
-    options: dict[str, Any] = {"clients": 8, "participation": 0.5, "rounds": 7, "batch_size": 32, "checkpoint_every": 2}
+    options: dict[str, Any] = {
+        "clients": 8,
+        "participation": 0.5,
+        "rounds": 7,
+        "batch_size": 32,
+        "checkpoint_every": 2,
+    }
     return Experiment([sources.digits], [mlp], algorithm="scaffold", argv=argv, **options)
 
 
@@ -93,7 +108,10 @@ def said(folder: Path) -> str:
 def results(folder: Path) -> dict[str, Any]:
     """What must not depend on kills: the scalars but for times, and every bit of the model."""
     with (folder / "metrics.csv").open(newline="") as file:
-        table = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
+        table = [
+            {k: v for k, v in row.items() if not k.startswith("time/")}
+            for row in csv.DictReader(file)
+        ]
     state = torch.load(folder / "model.pt", weights_only=True)
     return {"metrics": table, "model": {name: t.numpy().tobytes() for name, t in state.items()}}
 
@@ -102,7 +120,9 @@ def steps_in_tensorboard(folder: Path) -> list[list[int]]:
     """The different sequences of steps that the scalars have, as TensorBoard reads them."""
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
-    return sorted({tuple(scalar.step for scalar in events.Scalars(tag)) for tag in events.Tags()["scalars"]})
+    return sorted(
+        {tuple(scalar.step for scalar in events.Scalars(tag)) for tag in events.Tags()["scalars"]}
+    )
 
 
 # ------------------------------------------------------------------------------------------- to die at a chosen instant
@@ -113,12 +133,16 @@ def die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def at_call(number: int, owner: Any, name: str, do: Callable[..., Any] = die, rank: int = 0) -> Prepare:
+def at_call(
+    number: int, owner: Any, name: str, do: Callable[..., Any] = die, rank: int = 0
+) -> Prepare:
     """On one rank, let `do(function, *args)` take the place of the n-th call of a function of `owner`."""
     return partial(_replace, number, owner, name, do, rank)
 
 
-def _replace(number: int, owner: Any, name: str, do: Callable[..., Any], rank: int, this: int) -> None:
+def _replace(
+    number: int, owner: Any, name: str, do: Callable[..., Any], rank: int, this: int
+) -> None:
     function, calls = getattr(owner, name), 0
 
     def counted(*args: Any, **kwargs: Any) -> Any:

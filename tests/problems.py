@@ -11,7 +11,16 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, Dataset, Federation, Partition, Term, algorithms, zeros
+from fl_lightning import (
+    Algorithm,
+    ClientData,
+    DeviceDataset,
+    Federation,
+    Partition,
+    Term,
+    algorithms,
+    zeros,
+)
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
@@ -43,8 +52,12 @@ OPTIONS = {
     "fedsol, fixed": algorithms.fedsol(strength="fixed"),
     "fedsol, by tensor": algorithms.fedsol(scope="body", per="tensor"),
     "fedsol, scaffold": algorithms.fedsol(scope="all", proximal="scaffold"),
-    "fedssg, running gate": algorithms.fedssg(gate="running", gate_map="clip01", gate_alignment=True, gate_offset=0),
-    "fedssg, proximal": algorithms.fedssg(alignment="proximal", gate_map="logistic", gate_memory=False),
+    "fedssg, running gate": algorithms.fedssg(
+        gate="running", gate_map="clip01", gate_alignment=True, gate_offset=0
+    ),
+    "fedssg, proximal": algorithms.fedssg(
+        alignment="proximal", gate_map="logistic", gate_memory=False
+    ),
     "fedssg, active": algorithms.fedssg(aggregation="active"),
     "feddc, active": algorithms.feddc(dual="active"),
     "fedvra, d": algorithms.fedvra(d=1.5),
@@ -60,7 +73,9 @@ def cohorts(num_clients: int, seed: int, round: int) -> list[int]:
     return COHORTS[round % len(COHORTS)]
 
 
-def classifier(norm: bool = True, dropout: float = 0.25, dtype: torch.dtype = torch.float64) -> nn.Module:
+def classifier(
+    norm: bool = True, dropout: float = 0.25, dtype: torch.dtype = torch.float64
+) -> nn.Module:
     torch.manual_seed(1)
     layers = [
         ("inner", nn.Linear(6, 8)),
@@ -88,15 +103,24 @@ def convolutional(channels: int, dtype: torch.dtype = torch.float64) -> nn.Modul
 
 
 def classification(
-    sizes: Sequence[int] = SIZES, dtype: torch.dtype = torch.float64, shape: tuple[int, ...] = (6,), **options: Any
+    sizes: Sequence[int] = SIZES,
+    dtype: torch.dtype = torch.float64,
+    shape: tuple[int, ...] = (6,),
+    **options: Any,
 ) -> ClientData:
     """Of noise around each class's number, in samples of that shape."""
     g = torch.Generator().manual_seed(2)
     y = torch.randint(3, (sum(sizes),), generator=g)
-    x = torch.randn(len(y), *shape, generator=g, dtype=torch.float64) + y.view(-1, *(1 for _ in shape))
+    x = torch.randn(len(y), *shape, generator=g, dtype=torch.float64) + y.view(
+        -1, *(1 for _ in shape)
+    )
     owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    dataset = Dataset(x.to(dtype), y, classes=("a", "b", "c"))
-    return ClientData(dataset, Partition.from_owners(owners, len(sizes)), **{"batch_size": 5, "epochs": 2, **options})
+    dataset = DeviceDataset(x.to(dtype), y, classes=("a", "b", "c"))
+    return ClientData(
+        dataset,
+        Partition.from_owners(owners, len(sizes)),
+        **{"batch_size": 5, "epochs": 2, **options},
+    )
 
 
 def hard(algorithm: Algorithm) -> Algorithm:
@@ -114,7 +138,9 @@ def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options:
     module = options.pop("module", None) or classifier()
     clients = options.pop("clients", None) or classification()
     given = {"rounds": 3, "participation": cohorts, "schedule": per_epoch, **options}
-    return Federation(fabric or Fabric(accelerator="cpu", devices=1), module, algorithm, clients, **given)
+    return Federation(
+        fabric or Fabric(accelerator="cpu", devices=1), module, algorithm, clients, **given
+    )
 
 
 def trained(algorithm: Algorithm, **options: Any) -> Federation:
@@ -131,7 +157,10 @@ def rows(run: Federation, name: str) -> Tensor:
     begun = run.algorithm.terms[term].client[name](run.first, run.first)
     store, device = run.store, run.w.device
     return torch.stack(
-        [store.read(i, device)[term][name] if store.has(i) else begun for i in range(run.clients.num_clients)]
+        [
+            store.read(i, device)[term][name] if store.has(i) else begun
+            for i in range(run.clients.num_clients)
+        ]
     )
 
 
@@ -142,7 +171,7 @@ def server(run: Federation, name: str) -> Tensor:
 
 def everything(run: Federation) -> dict[str, Tensor]:
     """The global model, its buffers, all states of the server and of the clients."""
-    kept = {"model": run.w.detach(), **run.buffers, "visited": run.store.place >= 0}
+    kept = {"model": run.w.detach(), **run.buffers, "visited": run.store.slot >= 0}
     for i, states in enumerate(run.shared):
         kept |= {f"server {name} {i}": state for name, state in states.items()}
     for term in run.algorithm.terms:
@@ -158,10 +187,17 @@ def distances(run: Federation, other: Federation) -> dict[str, float]:
 
 
 def assert_same_unless(
-    general: Algorithm, special: Algorithm, different: Algorithm, *, tolerance: float = 1e-12, **options: Any
+    general: Algorithm,
+    special: Algorithm,
+    different: Algorithm,
+    *,
+    tolerance: float = 1e-12,
+    **options: Any,
 ) -> None:
     """Two algorithms train one model, and a third one, with what the first lacks, trains another."""
-    w, expected, other = (trained(hard(a), **options).w.detach() for a in (general, special, different))
+    w, expected, other = (
+        trained(hard(a), **options).w.detach() for a in (general, special, different)
+    )
     torch.testing.assert_close(w, expected, rtol=0, atol=tolerance)
     assert (other - expected).abs().max() > 1e-6
 
@@ -207,14 +243,26 @@ def line() -> nn.Module:
     return module
 
 
-def regression(algorithm: Algorithm, *, steps: int = 4, lr: float = 0.1, **options: Any) -> Federation:
+def regression(
+    algorithm: Algorithm, *, steps: int = 4, lr: float = 0.1, **options: Any
+) -> Federation:
     """Three clients with two samples each and full-batch steps: what is random is the cohort only."""
     x = torch.tensor(INPUTS, dtype=torch.float64).reshape(-1, 2)
     y = torch.tensor(TARGETS).flatten()
     parts = Partition.from_lists([[0, 1], [2, 3], [4, 5]])
-    clients = ClientData(Dataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
-    given = {"schedule": lambda round, epoch: 1.0, "participation": two_of_three, "loss": half_square, **options}
-    return federation(algorithm.with_outer_terms(local=partial(SGD, lr=lr)), module=line(), clients=clients, **given)
+    clients = ClientData(DeviceDataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
+    given = {
+        "schedule": lambda round, epoch: 1.0,
+        "participation": two_of_three,
+        "loss": half_square,
+        **options,
+    }
+    return federation(
+        algorithm.with_outer_terms(local=partial(SGD, lr=lr)),
+        module=line(),
+        clients=clients,
+        **given,
+    )
 
 
 def two_of_three(num_clients: int, seed: int, round: int) -> list[int]:

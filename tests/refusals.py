@@ -8,21 +8,23 @@ from typing import Any
 import lives
 import pytest
 
-from fl_lightning import Dataset, models
+from fl_lightning import DeviceDataset, models
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 
 original = cache(sources.digits)
 
 
-def digits() -> tuple[Dataset, Dataset]:
+def digits() -> tuple[DeviceDataset, DeviceDataset]:
     return original()
 
 
 def experiment(folder: Path, *argv: str, data: Any = digits, model: Any = models.mlp) -> Experiment:
     """One round of FedAvg on the digits, unless `argv` says otherwise."""
     small: dict[str, Any] = {"clients": 6, "participation": 0.5, "rounds": 1, "batch_size": 64}
-    return Experiment([data], [model], argv=["--run-dir", str(folder), "--accelerator", "cpu", *argv], **small)
+    return Experiment(
+        [data], [model], argv=["--run-dir", str(folder), "--accelerator", "cpu", *argv], **small
+    )
 
 
 def scaffold(folder: Path, *argv: str, callbacks: Sequence[Any] = ()) -> None:
@@ -32,7 +34,9 @@ def scaffold(folder: Path, *argv: str, callbacks: Sequence[Any] = ()) -> None:
     run.run()
 
 
-def sentence(capsys: pytest.CaptureFixture[str], run: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+def sentence(
+    capsys: pytest.CaptureFixture[str], run: Callable[..., Any], *args: Any, **kwargs: Any
+) -> str:
     """What `run(...)` says, which ends with one sentence and exit code 2."""
     with pytest.raises(SystemExit) as stop:
         run(*args, **kwargs)

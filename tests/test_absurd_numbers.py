@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 
 from fl_lightning import terms
-from fl_lightning.algorithms import modifiers as modifiers
+from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.choices import functions
 from fl_lightning.cli.options import Options
@@ -27,13 +27,17 @@ def numbers(hints: dict[str, Any]) -> Iterator[tuple[str, type]]:
     """Those of the options that are a number, or none."""
     for name, hint in hints.items():
         yield from (
-            (name, kind) for kind in (int, float) if hint is kind or kind in get_args(hint) == (kind, type(None))
+            (name, kind)
+            for kind in (int, float)
+            if hint is kind or kind in get_args(hint) == (kind, type(None))
         )
 
 
 def of_options() -> Iterator[list[str]]:
     for name, kind in numbers(get_type_hints(Options)):
-        absurd = ["-1", "nan", "inf"] if kind is float else ["-1", "0", "1.5", "nan", "1" + "0" * 20]
+        absurd = (
+            ["-1", "nan", "inf"] if kind is float else ["-1", "0", "1.5", "nan", "1" + "0" * 20]
+        )
         for value in absurd if name != "seed" else absurd[:1]:
             yield [f"--{name.replace('_', '-')}={value}"]
 
@@ -48,7 +52,9 @@ def of_parts() -> Iterator[list[str]]:
     for part, choices in parts.items():
         for choice, function in choices.items():
             hints = {
-                name: hint for name, hint in get_type_hints(function).items() if name in signature(function).parameters
+                name: hint
+                for name, hint in get_type_hints(function).items()
+                if name in signature(function).parameters
             }
             for name, _ in numbers(hints):
                 for value in ["nan", "-1"] if name not in ANY_SIGN else ["nan"]:
@@ -66,11 +72,11 @@ MORE = [
     ["--local-epochs", "1e9"],
     ["--lr", "0"],
     ["--momentum", "1"],
-    ["--clip", "0"],
+    ["--clip-norm", "0"],
     ["--finetune-lr", "0"],
-    ["--personalise", "0"],
-    ["--personalise", "1,-1"],
-    ["--state-memory", "0GiB"],
+    ["--finetune-epochs", "0"],
+    ["--finetune-epochs", "1,-1"],
+    ["--client-state-memory", "0GiB"],
     ["--algorithm", "fedcm", "--algorithm.alpha", "2"],
     ["--algorithm", "fedavgm", "--algorithm.beta", "1"],
     ["--algorithm", "fedadam", "--algorithm.tau", "0"],
@@ -120,7 +126,10 @@ def mine(mu: float = 0.1, rho: float | None = None) -> Algorithm:
 
 @pytest.mark.parametrize(
     ("option", "said"),
-    [("mu", "mu of Push is a finite number of at least 0, not -1.0"), ("rho", "rho of Push is a positive number")],
+    [
+        ("mu", "mu of Push is a finite number of at least 0, not -1.0"),
+        ("rho", "rho of Push is a positive number"),
+    ],
 )
 def test_ranges_hold_in_an_own_file_whose_annotations_are_text(
     option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -39,7 +39,11 @@ PERTURB = {
     "toga": perturbations.toga(),
     "sol": perturbations.sol(),
 }
-ASCENT = {"own": ascents.own(), "neighbour": ascents.neighbour(), "fusion": ascents.fusion(carry=True)}
+ASCENT = {
+    "own": ascents.own(),
+    "neighbour": ascents.neighbour(),
+    "fusion": ascents.fusion(carry=True),
+}
 ASCENDING = {"sam", "asam", "smoo", "toga"}
 START = {"received": origins.received(), "relaxed": origins.relaxed()}
 SERVER = {
@@ -57,7 +61,9 @@ Choice = tuple[str, str, str, str, str]
 
 def possible(choice: Choice) -> bool:
     _, perturb, ascent, start, server = choice
-    return (ascent == "own" or perturb in ASCENDING) and (start == "received" or server != "lookahead")
+    return (ascent == "own" or perturb in ASCENDING) and (
+        start == "received" or server != "lookahead"
+    )
 
 
 def put_together(choice: Choice) -> Algorithm:
@@ -69,7 +75,9 @@ def put_together(choice: Choice) -> Algorithm:
     return result
 
 
-EVERY_CHOICE = [choice for choice in product(DRIFT, PERTURB, ASCENT, START, SERVER) if possible(choice)]
+EVERY_CHOICE = [
+    choice for choice in product(DRIFT, PERTURB, ASCENT, START, SERVER) if possible(choice)
+]
 
 
 def pairs(choice: Choice) -> set[tuple[int, str, int, str]]:
@@ -109,8 +117,11 @@ def test_everything_can_be_added_to_everything_in_one_order() -> None:
         assert len(made.terms) == inner + len(base) + outer
         assert made.terms[inner : inner + len(base)] == base
         assert all("perturb" in term.roles for term in made.terms[:inner])
-        assert [("start" in t.roles, "server" in t.roles) for t in made.terms[inner + len(base) :]] == (
-            [(True, False)] * (start != "received") + [(server == "lookahead", True)] * (server != "mean")
+        assert [
+            ("start" in t.roles, "server" in t.roles) for t in made.terms[inner + len(base) :]
+        ] == (
+            [(True, False)] * (start != "received")
+            + [(server == "lookahead", True)] * (server != "mean")
         )
 
 
@@ -128,7 +139,10 @@ def test_the_sample_holds_every_pair() -> None:
 def test_executors_agree_on_combinations(choice: Choice) -> None:
     """Two rounds: in the first one nothing is known of the past yet."""
     algorithm = put_together(choice)
-    one_by_one, together = two_rounds(algorithm), two_rounds(algorithm, executor=partial(StackedExecutor, width=3))
+    one_by_one, together = (
+        two_rounds(algorithm),
+        two_rounds(algorithm, executor=partial(StackedExecutor, width=3)),
+    )
     assert max(distances(one_by_one, together).values()) <= 1e-10
 
 
@@ -141,14 +155,26 @@ NAMED = {
     "fedspeed": (C.feddyn(), [P.sam()], C.fedspeed()),
     "fedsmoo": (C.feddyn(), [P.smoo()], C.fedsmoo()),
     "fedlesam": (UNIFORM, [P.lesam()], C.fedlesam(0.1)),
-    "fedlesam, skip": (UNIFORM, [P.lesam(first_participation="skip")], C.fedlesam(0.1, first_participation="skip")),
+    "fedlesam, skip": (
+        UNIFORM,
+        [P.lesam(first_participation="skip")],
+        C.fedlesam(0.1, first_participation="skip"),
+    ),
     "fedlesam, last round": (UNIFORM, [P.last_round()], C.fedlesam(0.1, "last_round")),
     "fedlesam_s": (C.scaffold(), [P.lesam()], C.fedlesam_s()),
     "fedlesam_d": (C.feddyn(), [P.lesam()], C.fedlesam_d()),
     "fedtoga": (C.feddyn(), [P.toga()], C.fedtoga()),
     "fedtoga, over epochs": (C.feddyn(), [P.toga(delta="epochs")], C.fedtoga(delta="epochs")),
-    "fedtoga, neighbour": (C.feddyn(), [P.toga(), A.neighbour()], C.fedtoga(perturbation="neighbour")),
-    "fedtoga, fusion": (C.feddyn(), [P.toga(), A.fusion(carry=True)], C.fedtoga(perturbation="fusion", carry=True)),
+    "fedtoga, neighbour": (
+        C.feddyn(),
+        [P.toga(), A.neighbour()],
+        C.fedtoga(perturbation="neighbour"),
+    ),
+    "fedtoga, fusion": (
+        C.feddyn(),
+        [P.toga(), A.fusion(carry=True)],
+        C.fedtoga(perturbation="fusion", carry=True),
+    ),
     "fedavgm": (C.fedavg(), [SE.momentum(0.5, 0.7)], C.fedavgm(0.7, 0.5)),
     "fedadam": (C.fedavg(), [SE.adam()], C.fedadam()),
     "fedadam, tau": (C.fedavg(), [SE.adam(tau=0.1)], C.fedadam(tau=0.1)),
@@ -156,7 +182,11 @@ NAMED = {
     "fedadagrad": (C.fedavg(), [SE.adagrad()], C.fedadagrad()),
     "fedacg": (UNIFORM, [SE.lookahead()], C.fedacg()),
     "fedinit": (UNIFORM, [ST.relaxed()], C.fedinit()),
-    "fedinit, skip": (UNIFORM, [ST.relaxed(first_participation="skip")], C.fedinit(first_participation="skip")),
+    "fedinit, skip": (
+        UNIFORM,
+        [ST.relaxed(first_participation="skip")],
+        C.fedinit(first_participation="skip"),
+    ),
     "fedsol, all": (C.fedavg(), [P.sol()], C.fedsol(scope="all")),
 }
 
@@ -170,31 +200,53 @@ def add(algorithm: Algorithm, modifiers: list[Modifier]) -> Algorithm:
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_method_is_its_parts_put_together(name: str) -> None:
     base, modifiers, named = NAMED[name]
-    model, expected, without = (two_rounds(a).w.detach() for a in (add(base, modifiers), named, base))
+    model, expected, without = (
+        two_rounds(a).w.detach() for a in (add(base, modifiers), named, base)
+    )
     torch.testing.assert_close(model, expected, rtol=0, atol=0)
     assert (without - expected).abs().max() > 1e-9
 
 
 def test_what_is_chosen_by_default_adds_nothing() -> None:
     for module in PARTS.values():
-        default = next(f for f in vars(module).values() if callable(f) and f.__module__ == module.__name__)
+        default = next(
+            f for f in vars(module).values() if callable(f) and f.__module__ == module.__name__
+        )
         assert default() == Modifier()
         assert default().to(C.fedprox()).terms == C.fedprox().terms
 
 
-ALREADY = r"cannot be added: {} already {}\. Choose an algorithm without it, or leave the addition out$"
-WHERE, BEGIN, STEP = "says where gradients are taken", "says where clients start", "says what the server does with .*"
+ALREADY = (
+    r"cannot be added: {} already {}\. Choose an algorithm without it, or leave the addition out$"
+)
+WHERE, BEGIN, STEP = (
+    "says where gradients are taken",
+    "says where clients start",
+    "says what the server does with .*",
+)
 REFUSED = {
     "two perturbations": (C.fedsam(), [P.lesam()], "LESAM " + ALREADY.format("SAM", WHERE)),
-    "two perturbations added": (C.fedavg(), [P.sam(), P.toga()], "TOGA " + ALREADY.format("SAM", WHERE)),
+    "two perturbations added": (
+        C.fedavg(),
+        [P.sam(), P.toga()],
+        "TOGA " + ALREADY.format("SAM", WHERE),
+    ),
     "one beside FedSOL's": (C.fedsol(), [P.sam()], "SAM " + ALREADY.format("HeadSOL", WHERE)),
     "one beside a neighbour's": (
         C.fedtoga(perturbation="neighbour"),
         [P.sam()],
         "SAM " + ALREADY.format("Neighbour", WHERE),
     ),
-    "two server steps": (C.fedadam(), [SE.momentum()], "ServerMomentum " + ALREADY.format("AdaptiveServer", STEP)),
-    "a look ahead and Adam": (C.fedacg(), [SE.adam()], "Adaptive " + ALREADY.format("AcceleratedStart", STEP)),
+    "two server steps": (
+        C.fedadam(),
+        [SE.momentum()],
+        "ServerMomentum " + ALREADY.format("AdaptiveServer", STEP),
+    ),
+    "a look ahead and Adam": (
+        C.fedacg(),
+        [SE.adam()],
+        "Adaptive " + ALREADY.format("AcceleratedStart", STEP),
+    ),
     "two starts": (
         C.fedinit(),
         [ST.relaxed()],
@@ -215,8 +267,16 @@ REFUSED = {
         [ST.relaxed()],
         "RelaxedInitialization " + ALREADY.format("LocalOnly", BEGIN),
     ),
-    "a neighbour of nothing": (C.scaffold(), [A.neighbour()], "this algorithm does not perturb: add one, as --perturb"),
-    "a fusion with nothing": (C.scaffold(), [A.fusion()], "this algorithm does not perturb: add one, as --perturb sam"),
+    "a neighbour of nothing": (
+        C.scaffold(),
+        [A.neighbour()],
+        "this algorithm does not perturb: add one, as --perturb",
+    ),
+    "a fusion with nothing": (
+        C.scaffold(),
+        [A.fusion()],
+        "this algorithm does not perturb: add one, as --perturb sam",
+    ),
 }
 
 
@@ -229,9 +289,14 @@ def test_what_cannot_be_combined_is_refused_with_the_reason(why: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["lesam", "last_round"])
-def test_a_perturbation_that_does_not_ascend_has_no_neighbour_before_the_first_round(name: str) -> None:
+def test_a_perturbation_that_does_not_ascend_has_no_neighbour_before_the_first_round(
+    name: str,
+) -> None:
     algorithm = add(C.fedavg(), [PERTURB[name], A.neighbour()])
-    with pytest.raises(TermError, match=r"asks for 1 gradient\(s\) a step.*for terms such as SAM, ASAM, SMOO and TOGA"):
+    with pytest.raises(
+        TermError,
+        match=r"asks for 1 gradient\(s\) a step.*for terms such as SAM, ASAM, SMOO and TOGA",
+    ):
         federation(algorithm)
 
 

@@ -36,30 +36,42 @@ class Cramped(StackedExecutor):
         outcomes = super().__call__(algorithm, common, visits, *rest)
         for k, outcome in enumerate(outcomes):
             if len(visits) > self.fits and k >= self.before:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...")
+                raise torch.OutOfMemoryError(
+                    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ..."
+                )
             yield outcome
 
 
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_too_many_at_once_are_tried_again_with_fewer(
-    before: int, deterministic: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    before: int,
+    deterministic: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """No client counts twice, in the sums or in the store, also where some had been counted when memory ran out."""
     monkeypatch.setattr(Cramped, "before", before)
     algorithm = hard(algorithms.scaffold())
     cramped = federation(algorithm, executor=partial(Cramped, width=5), deterministic=deterministic)
-    roomy = federation(algorithm, executor=partial(StackedExecutor, width=5), deterministic=deterministic)
+    roomy = federation(
+        algorithm, executor=partial(StackedExecutor, width=5), deterministic=deterministic
+    )
     metrics = [(cramped.train_round(), roomy.train_round()) for _ in range(3)]
     assert max(distances(cramped, roomy).values()) < 1e-12
     for mine, theirs in metrics:
         assert mine["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-12)
     said = capsys.readouterr().out
     assert said.count("\n") == 1
-    assert "round 1 of 3, rank 0: 5 clients at once do not fit into the memory of cpu: going on with 2 at once" in said
+    assert (
+        "round 1 of 3, rank 0: 5 clients at once do not fit into the memory of cpu: going on with 2 at once"
+        in said
+    )
 
 
-def test_no_more_models_are_personalised_at_once_than_were_trained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_more_models_are_personalised_at_once_than_were_trained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     models = []
     for kind in (Cramped, StackedExecutor):
         run = federation(algorithms.fedavg(), executor=partial(kind, width=5))
@@ -72,7 +84,8 @@ def test_memory_for_not_even_one_client_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Cramped, "fits", 0)
     run = federation(Algorithm(), executor=partial(Cramped, width=5))
     with pytest.raises(
-        ModelError, match=r"with batches of 5 samples of shape 6, does not fit .* lower --batch-size"
+        ModelError,
+        match=r"with batches of 5 samples of shape 6, does not fit .* lower --batch-size",
     ) as error:
         run.train_round()
     assert error.value.__notes__ == ["in round 1 of 3, clients 0, 2, 1, 5, 4"]
@@ -85,7 +98,8 @@ def test_a_data_set_too_large_for_the_device_is_told(monkeypatch: pytest.MonkeyP
     train, _ = sources.digits()
     monkeypatch.setattr(torch.Tensor, "to", fails)
     with pytest.raises(
-        ValueError, match=r"1,437 samples of shape 1x8x8 take 0.0 GB, which the memory of cuda does not"
+        ValueError,
+        match=r"1,437 samples of shape 1x8x8 take 0.0 GB, which the memory of cuda does not",
     ):
         train.to("cuda")
 
@@ -124,15 +138,31 @@ def partition(y, clients, seed):
 @pytest.mark.parametrize(
     ("flag", "told"),
     [
-        ("--model=own.py:net", r"error: RuntimeError: boom \(own.py, line 5; FL_LIGHTNING_TRACEBACK=1 shows"),
-        ("--model=own.py:number", r"error: own.py:number must return a torch.nn.Module, but returned 5$"),
-        ("--data=own.py:data", r"must return a training and a test Dataset, but returned \(1, 2\)$"),
-        ("--algorithm=own.py:broken", r"error: ZeroDivisionError: division by zero \(own.py, line 11; FL"),
+        (
+            "--model=own.py:net",
+            r"error: RuntimeError: boom \(own.py, line 5; FL_LIGHTNING_TRACEBACK=1 shows",
+        ),
+        (
+            "--model=own.py:number",
+            r"error: own.py:number must return a torch.nn.Module, but returned 5$",
+        ),
+        (
+            "--data=own.py:data",
+            r"must return a training and a test DeviceDataset, but returned \(1, 2\)$",
+        ),
+        (
+            "--algorithm=own.py:broken",
+            r"error: ZeroDivisionError: division by zero \(own.py, line 11; FL",
+        ),
         ("--partition=own.py:partition", r"error: IndexError: index .* \(own.py, line 13; FL"),
     ],
 )
 def test_a_mistake_in_a_file_of_the_users_is_told_with_its_line(
-    flag: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flag: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(MISTAKEN)
@@ -142,16 +172,26 @@ def test_a_mistake_in_a_file_of_the_users_is_told_with_its_line(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("def net(classes)\n    ...", r"own.py ends with SyntaxError: expected ':' \(own.py, line 1\) \(FL_"),
+        (
+            "def net(classes)\n    ...",
+            r"own.py ends with SyntaxError: expected ':' \(own.py, line 1\) \(FL_",
+        ),
         (
             "import nowhere",
             r"own.py ends with ModuleNotFoundError: No module named 'nowhere' \(FL_",
         ),
-        ("from torch import nn\ndef nat(): ...", r"own.py has no function 'net'; did you mean nat\?$"),
+        (
+            "from torch import nn\ndef nat(): ...",
+            r"own.py has no function 'net'; did you mean nat\?$",
+        ),
     ],
 )
 def test_a_file_of_the_users_that_cannot_be_read_is_told(
-    content: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    content: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(content)
@@ -189,13 +229,17 @@ def test_a_callback_that_raises_is_named_and_the_run_goes_on_later(
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
-@pytest.mark.parametrize("hook", ["start(self, w, v)", "gradient(self, oracle, w, v)", "update(self, delta, mean, v)"])
+@pytest.mark.parametrize(
+    "hook", ["start(self, w, v)", "gradient(self, oracle, w, v)", "update(self, delta, mean, v)"]
+)
 def test_a_term_that_raises_is_named(
     hook: str, executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "own.py"
     own.write_text(CLIENT_FACTS.format(hook=hook))
-    said = sentence(capsys, scaffold, tmp_path / "run", "--algorithm", f"{own}:mine", "--executor", executor)
+    said = sentence(
+        capsys, scaffold, tmp_path / "run", "--algorithm", f"{own}:mine", "--executor", executor
+    )
     assert "KeyError: 'nothing' (own.py, line 7; FL_LIGHTNING_TRACEBACK=1" in said
     assert f"(raised in Mine.{hook.partition('(')[0]})" in said
 
@@ -206,7 +250,9 @@ def test_a_traceback_is_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         scaffold(tmp_path / "run", callbacks=[Broken()])
 
 
-def test_a_mistake_of_this_package_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_this_package_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bug, ours = "def gradient(*_):\n    raise KeyError('a bug of ours')", drift.__file__
     exec(compile(bug, ours, "exec"), names := dict[str, Any]())
     monkeypatch.setattr(drift.ControlVariate, "gradient", names["gradient"])
@@ -221,14 +267,18 @@ def test_a_mistake_of_this_package_keeps_its_traceback(tmp_path: Path, monkeypat
     ("argv", "words"),
     [
         (["--algorithm", "fedtogo"], "did you mean fedtoga"),
-        (["--lr", "1e12", "--clip", "none"], "no longer finite"),
+        (["--lr", "1e12", "--clip-norm", "none"], "no longer finite"),
     ],
     ids=str,
 )
-def test_a_recipe_ends_with_one_line_and_a_code(argv: list[str], words: str, tmp_path: Path) -> None:
+def test_a_recipe_ends_with_one_line_and_a_code(
+    argv: list[str], words: str, tmp_path: Path
+) -> None:
     command = [sys.executable, str(ROOT / "recipes" / "digits.py"), "--accelerator", "cpu", *argv]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
@@ -259,6 +309,10 @@ def test_the_exported_model_needs_nothing_but_torch(file: str, tmp_path: Path) -
     Experiment([sources.digits], [mlp], rounds=3, clients=8, checkpoint_every=1, argv=argv).run()
     torch.save((test.inputs(torch.arange(len(test))), test.y), tmp_path / "test.pt")
     command = [sys.executable, "-c", ELSEWHERE, str(folder / file), str(tmp_path / "test.pt")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
+    )
     accuracies = [float(row["test/accuracy"]) for row in lives.results(folder)["metrics"]]
-    assert float(done.stdout) == pytest.approx(max(accuracies) if file == "best.pt" else accuracies[-1])
+    assert float(done.stdout) == pytest.approx(
+        max(accuracies) if file == "best.pt" else accuracies[-1]
+    )

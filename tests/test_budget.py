@@ -22,7 +22,13 @@ ROW = 4 * 55_210
 
 @pytest.mark.parametrize(
     ("size", "number"),
-    [("512MiB", 512 << 20), ("4GiB", 4 << 30), ("2GB", 2 * 10**9), ("1.5 kb", 1500), ("1TiB", 1 << 40)],
+    [
+        ("512MiB", 512 << 20),
+        ("4GiB", 4 << 30),
+        ("2GB", 2 * 10**9),
+        ("1.5 kb", 1500),
+        ("1TiB", 1 << 40),
+    ],
 )
 def test_sizes_are_read_with_their_units(size: str, number: int) -> None:
     assert parse_bytes(size) == number
@@ -36,14 +42,22 @@ def test_what_is_no_size_is_refused(size: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(12, "12 bytes"), (89_452_544, "89.5 MB"), (44.7e9, "44.7 GB"), (999_960, "1.0 MB"), (3e18, "3000.0 PB")],
+    [
+        (12, "12 bytes"),
+        (89_452_544, "89.5 MB"),
+        (44.7e9, "44.7 GB"),
+        (999_960, "1.0 MB"),
+        (3e18, "3000.0 PB"),
+    ],
 )
 def test_sizes_are_shown_in_the_unit_that_suits(size: float, text: str) -> None:
     assert human_bytes(size) == text
 
 
 def budget(rounds: int, algorithm: Any, keep: int = 2, **options: Any) -> DiskBudget:
-    return DiskBudget.of(federation(algorithm, rounds=rounds, participation=UniformSampling(0.5), **options), keep)
+    return DiskBudget.of(
+        federation(algorithm, rounds=rounds, participation=UniformSampling(0.5), **options), keep
+    )
 
 
 def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() -> None:
@@ -57,20 +71,27 @@ def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() ->
 
 
 def test_what_lies_on_disk_counts_when_a_run_goes_on(tmp_path: Path) -> None:
-    run = federation(algorithms.scaffold(), rounds=50, participation=UniformSampling(0.5), state_dir=tmp_path / "rows")
+    run = federation(
+        algorithms.scaffold(),
+        rounds=50,
+        participation=UniformSampling(0.5),
+        state_dir=tmp_path / "rows",
+    )
     before = DiskBudget.of(run, 2)
     for _ in range(3):
         run.train_round()
     run.store.flush()
     after = DiskBudget.of(run, 2)
-    assert after.used == run.store.used() > before.used == 0
+    assert after.used == run.store.disk_bytes() > before.used == 0
     assert after.most == before.most  # all versions of all clients, whether begun or not
     run.round = run.rounds
     assert DiskBudget.of(run, 2).most == after.used  # nothing will be added
 
 
 def test_the_words_tell_disk_round_and_memory() -> None:
-    told = DiskBudget(500, 89_452_544, 4, 10 * 89_452_544, 0, 500 * 4 * 89_452_544, None, Path("clients"), 0)
+    told = DiskBudget(
+        500, 89_452_544, 4, 10 * 89_452_544, 0, 500 * 4 * 89_452_544, None, Path("clients"), 0
+    )
     assert str(told) == (
         "500 clients: at most 178.9 GB on disk (89.5 MB a client, in up to 4 versions for the checkpoints), "
         "894.5 MB of it a round, and in memory what the system has room for"
@@ -81,7 +102,7 @@ def test_the_words_tell_disk_round_and_memory() -> None:
 
 
 def test_an_algorithm_without_client_states_has_nothing_to_tell() -> None:
-    nothing = budget(1000, algorithms.fedavg(), state_memory=1)
+    nothing = budget(1000, algorithms.fedavg(), client_state_memory=1)
     assert (nothing.row, nothing.most, str(nothing)) == (0, 0, "")
     replace(nothing, free=0).check_disk_space()
 
@@ -89,11 +110,15 @@ def test_an_algorithm_without_client_states_has_nothing_to_tell() -> None:
 def test_what_the_disk_cannot_hold_is_refused_and_what_it_just_holds_is_not() -> None:
     told = DiskBudget(10, 1000, 4, 2000, 7000, 40_000, None, Path("runs/clients"), 33_000)
     told.check_disk_space()
-    with pytest.raises(ValueError, match=r"by 33.0 kB, but 32.0 kB are free .* runs/clients: .*--run-dir .*--keep"):
+    with pytest.raises(
+        ValueError, match=r"by 33.0 kB, but 32.0 kB are free .* runs/clients: .*--run-dir .*--keep"
+    ):
         replace(told, free=32_000).check_disk_space()
 
 
-def test_free_space_is_asked_where_the_folder_will_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_is_asked_where_the_folder_will_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = list[Path]()
     disk = namedtuple("disk", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or disk(5))
@@ -115,9 +140,12 @@ def begun(folder: Path, *argv: str) -> None:
 
 
 def test_a_run_says_what_it_will_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    begun(tmp_path / "run", "--rounds", "1", "--state-memory", "8MiB")
+    begun(tmp_path / "run", "--rounds", "1", "--client-state-memory", "8MiB")
     said = capsys.readouterr().out
-    assert "scaffold, 8 clients: at most 901.1 kB on disk (220.8 kB a client, in up to 4 versions" in said
+    assert (
+        "scaffold, 8 clients: at most 901.1 kB on disk (220.8 kB a client, in up to 4 versions"
+        in said
+    )
     assert "and at most 8.4 MB resident\n" in said
     assert said.index("resident") < said.index("round 1/1")
     begun(tmp_path / "stateless", "--rounds", "1", "--algorithm", "fedavg")
@@ -132,7 +160,9 @@ def test_a_disk_without_room_is_refused_before_the_first_round(
         begun(tmp_path / "run", "--rounds", "1000")
     said = capsys.readouterr()
     assert stop.value.code == 2
-    assert said.err.startswith("error: clients' states may grow by 7.2 MB, but 7.1 MB are free on the disk of ")
+    assert said.err.startswith(
+        "error: clients' states may grow by 7.2 MB, but 7.1 MB are free on the disk of "
+    )
     assert said.err.count("\n") == 1
     assert "round" not in said.out
     assert not (tmp_path / "run").exists()
@@ -153,27 +183,33 @@ def test_rows_that_are_there_need_no_room_again(
 
 
 @pytest.mark.parametrize("bad", ["lots", "4", "1kB"])
-def test_a_bad_state_memory_gets_one_sentence(bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_state_memory_gets_one_sentence(
+    bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stop:
-        begun(tmp_path / "run", "--state-memory", bad)
+        begun(tmp_path / "run", "--client-state-memory", bad)
     assert stop.value.code == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: state_memory ")
+    assert said.startswith("error: client_state_memory ")
     assert said.count("\n") == 1
 
 
 def test_a_bound_on_memory_changes_no_number(tmp_path: Path) -> None:
     rows = partial(begun, tmp_path / "tight")
-    rows("--state-memory", "500kB")  # two rows
+    rows("--client-state-memory", "500kB")  # two rows
     begun(tmp_path / "free")
     assert lives.results(tmp_path / "tight") == lives.results(tmp_path / "free")
 
 
 def test_the_ranks_of_a_machine_share_the_bound_of_one_run(tmp_path: Path) -> None:
-    argv = "--state-memory", "400kB", "--rounds", "1"  # a row, but not two
+    argv = "--client-state-memory", "400kB", "--rounds", "1"  # a row, but not two
     assert lives.end(lives.begin(tmp_path / "one", *argv)) == [0], lives.said(tmp_path / "one")
-    assert lives.end(lives.begin(tmp_path / "two", *argv, ranks=2)) == [2, 2], lives.said(tmp_path / "two")
-    assert "state_memory leaves 200,000 bytes for each rank on this machine" in lives.said(tmp_path / "two")
+    assert lives.end(lives.begin(tmp_path / "two", *argv, ranks=2)) == [2, 2], lives.said(
+        tmp_path / "two"
+    )
+    assert "client_state_memory leaves 200,000 bytes for each rank on this machine" in lives.said(
+        tmp_path / "two"
+    )
 
 
 def test_weighted_sampling_runs_by_the_sizes_of_the_clients(tmp_path: Path) -> None:

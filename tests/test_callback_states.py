@@ -54,11 +54,17 @@ def test_a_callback_goes_on_with_what_it_kept(tmp_path: Path) -> None:
     assert after.mean.equal(whole.mean)
 
 
-def test_a_run_whose_callback_is_missing_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_callback_is_missing_is_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scaffold(tmp_path, "--rounds", "2", callbacks=[Average()])
-    assert "had a callback Average with a state: give it again" in sentence(capsys, scaffold, tmp_path, "--resume")
+    assert "had a callback Average with a state: give it again" in sentence(
+        capsys, scaffold, tmp_path, "--resume"
+    )
 
 
-def test_what_cannot_be_loaded_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_loaded_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = sentence(capsys, scaffold, tmp_path, callbacks=[Odd()])
     assert "Odd.state_dict() is to hold tensors, numbers and text" in said

@@ -38,7 +38,12 @@ class Scores:
 
 
 def begun(
-    folder: Path, clients: Path, resume: bool = False, last: int = 8, rounds: int = 8, **checkpoints: Any
+    folder: Path,
+    clients: Path,
+    resume: bool = False,
+    last: int = 8,
+    rounds: int = 8,
+    **checkpoints: Any,
 ) -> Federation:
     """An algorithm with states everywhere, before its eight rounds or what remains of them, `last` of them at most."""
     checkpoint = Checkpoint(folder, **{"every": 1, "keep": 3, **checkpoints})
@@ -81,16 +86,22 @@ def same(mine: Federation, theirs: Federation) -> bool:
     return not any(distances(mine, theirs).values())
 
 
-def test_the_newest_and_the_best_are_kept(finished: tuple[Path, Federation], tmp_path: Path) -> None:
+def test_the_newest_and_the_best_are_kept(
+    finished: tuple[Path, Federation], tmp_path: Path
+) -> None:
     assert names(finished[0]) == ["round-2.ckpt", "round-6.ckpt", "round-7.ckpt", "round-8.ckpt"]
     run(tmp_path, resume=False, every=3, keep=1)
     assert names(tmp_path) == ["round-8.ckpt"]  # best of rounds 3, 6 and 8
 
 
-def test_the_best_model_lies_beside_the_last(finished: tuple[Path, Federation], tmp_path: Path) -> None:
+def test_the_best_model_lies_beside_the_last(
+    finished: tuple[Path, Federation], tmp_path: Path
+) -> None:
     folder, federation = finished
     best, last = (torch.load(folder / name, weights_only=True) for name in ("best.pt", "model.pt"))
-    assert all(last[name].equal(value) for name, value in federation.load_global().state_dict().items())
+    assert all(
+        last[name].equal(value) for name, value in federation.load_global().state_dict().items()
+    )
     second = run(tmp_path, resume=False, rounds=2)
     assert all(best[name].equal(value) for name, value in second.load_global().state_dict().items())
 
@@ -112,11 +123,13 @@ def test_a_row_takes_no_more_places_than_checkpoints_and_one(tmp_path: Path) -> 
     for round in range(20):
         store.write(0, [{"c": begin + round}])
         store.commit([0])
-        store.pin(str(round))
-        for old in [name for name in store.pinned if name not in ("1", str(round), str(round - 1))]:
-            store.unpin(old)
+        store.retain(str(round))
+        for old in [
+            name for name in store.retained if name not in ("1", str(round), str(round - 1))
+        ]:
+            store.release(old)
     assert len(list(tmp_path.iterdir())) == 4  # the newest two, number 1, and the next
-    places = {name: store.pinned[name] for name in ("1", "18", "19")}
+    places = {name: store.retained[name] for name in ("1", "18", "19")}
     for name, (_, place) in places.items():
         store.restore(place, places)
         assert store.read(0, begin.device)[0]["c"].equal(begin + int(name))
@@ -130,7 +143,7 @@ def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(
     first = begun(tmp_path / "first", tmp_path / "clients")
     for _ in range(3):
         first.train_round()
-    first.store.pin(name)
+    first.store.retain(name)
     state = deepcopy(first.state_dict())
 
     second = begun(tmp_path / "second", tmp_path / "clients", last=7)
@@ -144,7 +157,7 @@ def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(
         third.fit()
         assert same(third, finished[1])
         assert names(tmp_path / "second") == ["round-6.ckpt", "round-7.ckpt", "round-8.ckpt"]
-        assert third.store.pinned.keys() == {name, *names(tmp_path / "second")}
+        assert third.store.retained.keys() == {name, *names(tmp_path / "second")}
         third.load_state_dict(state)
         assert third.round == 3
 
@@ -208,11 +221,16 @@ def test_nothing_whole_is_told_in_a_sentence(tmp_path: Path) -> None:
     run(tmp_path, resume=False, last=3)
     for name in names(tmp_path):
         truncate(tmp_path / "checkpoints" / name)
-    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole, round-3.ckpt is damaged .*start another run"):
+    with pytest.raises(
+        ValueError,
+        match=r"no checkpoint in .* is whole, round-3.ckpt is damaged .*start another run",
+    ):
         run(tmp_path)
 
 
-def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(tmp_path, resume=False, last=3)
     before = names(tmp_path)
 
@@ -280,7 +298,9 @@ def test_options_lie_in_the_checkpoint_and_are_compared(
     assert state["best"]["accuracy"] > 0
     assert "lr was 0.1 and is now 0.2" in refused(capsys, *argv, "--resume", "--lr", "0.2")
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "lr": 0.2}))  # by hand: the checkpoint knows better
+    (folder / "config.yaml").write_text(
+        yaml.safe_dump({**config, "lr": 0.2})
+    )  # by hand: the checkpoint knows better
     assert "lr was 0.1 and is now 0.2" in refused(capsys, *argv, "--resume")
 
 

@@ -34,7 +34,11 @@ def first(rho: float = 0.1, carry: bool = False) -> str:
     return f"first {rho} {carry}"
 
 
-def second(y: object, hidden: tuple[int, ...] = (2, 3), first_participation: Literal["init", "skip"] = "init") -> str:
+def second(
+    y: object,
+    hidden: tuple[int, ...] = (2, 3),
+    first_participation: Literal["init", "skip"] = "init",
+) -> str:
     """The second."""
     return f"second {hidden} {first_participation}"
 
@@ -63,13 +67,28 @@ def sentence(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_types_come_from_the_signature() -> None:
-    options, chosen = parse("--rounds=3", "--clip", "1e-2", "--mode", "slow", "--run-dir", "a/b", "--resume")
-    assert options == {"rounds": 3, "clip": 0.01, "mode": "slow", "run_dir": Path("a/b"), "resume": True}
+    options, chosen = parse(
+        "--rounds=3", "--clip", "1e-2", "--mode", "slow", "--run-dir", "a/b", "--resume"
+    )
+    assert options == {
+        "rounds": 3,
+        "clip": 0.01,
+        "mode": "slow",
+        "run_dir": Path("a/b"),
+        "resume": True,
+    }
     assert chosen["algorithm"]() == "first 0.1 False"
 
 
 def test_a_part_has_the_options_of_what_was_chosen() -> None:
-    _, chosen = parse("--algorithm", "second", "--algorithm.hidden", "5,6", "--algorithm.first-participation", "skip")
+    _, chosen = parse(
+        "--algorithm",
+        "second",
+        "--algorithm.hidden",
+        "5,6",
+        "--algorithm.first-participation",
+        "skip",
+    )
     assert chosen["algorithm"](None) == "second (5, 6) skip"
 
 
@@ -85,7 +104,9 @@ def test_defaults_of_the_recipe_then_the_file_then_flags(tmp_path: Path) -> None
     assert chosen["algorithm"]() == "first 0.7 True"
 
 
-def test_a_flag_that_chooses_another_function_leaves_the_files_options_behind(tmp_path: Path) -> None:
+def test_a_flag_that_chooses_another_function_leaves_the_files_options_behind(
+    tmp_path: Path,
+) -> None:
     preset = tmp_path / "preset.yaml"
     preset.write_text("algorithm: {name: first, rho: 0.7}\nrounds: 5\n")
     options, chosen = parse("--config", str(preset), "--algorithm", "second")
@@ -138,20 +159,28 @@ def test_an_own_function_lies_in_a_file(tmp_path: Path) -> None:
         (["stray"], ["stray"]),
     ],
 )
-def test_a_mistake_gets_one_sentence(argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_gets_one_sentence(
+    argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     said = sentence(capsys, *argv)
     for word in words:
         assert word in said
 
 
-def test_a_mistake_in_the_file_gets_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_in_the_file_gets_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     preset = tmp_path / "preset.yaml"
     preset.write_text("ruonds: 5\n")
     assert "'ruonds'; did you mean rounds" in sentence(capsys, "--config", str(preset))
     preset.write_text("algorithm: {name: second, hidden: [5, x]}\n")
-    assert "algorithm.hidden: 'x' is not a whole number" in sentence(capsys, "--config", str(preset))
+    assert "algorithm.hidden: 'x' is not a whole number" in sentence(
+        capsys, "--config", str(preset)
+    )
     preset.write_text("algorithm: {name: second, hidden: 5.5}\n")
-    assert "algorithm.hidden: 5.5 is not a whole number" in sentence(capsys, "--config", str(preset))
+    assert "algorithm.hidden: 5.5 is not a whole number" in sentence(
+        capsys, "--config", str(preset)
+    )
     preset.write_text("1: 2\n")
     assert "no option '1'" in sentence(capsys, "--config", str(preset))
     preset.write_bytes(b"\xff\xfe\xfa")
@@ -200,7 +229,9 @@ def test_later_files_replace_rows_and_leave_the_others(tmp_path: Path) -> None:
 
 
 def test_another_function_in_a_later_file_forgets_the_first_ones_options(tmp_path: Path) -> None:
-    flags = written(tmp_path, "algorithm: {name: first, rho: 0.3}\n", "algorithm: {name: second, hidden: [4]}\n")
+    flags = written(
+        tmp_path, "algorithm: {name: first, rho: 0.3}\n", "algorithm: {name: second, hidden: [4]}\n"
+    )
     _, chosen = parse(*flags)
     assert chosen["algorithm"].options == {"hidden": (4,), "first_participation": "init"}
 
@@ -229,7 +260,10 @@ def test_a_choice_without_a_row_is_told(
 ) -> None:
     """On the first rank, where a table has rows for others and the files have no options for it elsewhere."""
     told = "the configuration's methods have no row for second: it has its own defaults, or what flags say\n"
-    table, second = "methods: {first: {rho: 0.3}}\n", ("--algorithm", "second", "--algorithm.hidden", "4")
+    table, second = (
+        "methods: {first: {rho: 0.3}}\n",
+        ("--algorithm", "second", "--algorithm.hidden", "4"),
+    )
     parse(*written(tmp_path, table), *second)
     assert capsys.readouterr().out == told
     parse(*written(tmp_path, table))

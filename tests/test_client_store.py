@@ -12,7 +12,11 @@ from fl_lightning.federation.client_store import ClientStore
 
 CPU = torch.device("cpu")
 
-BEGIN = [{"h_i": torch.zeros(3), "count": torch.zeros(())}, {}, {"c_i": torch.zeros(2, dtype=torch.float64)}]
+BEGIN = [
+    {"h_i": torch.zeros(3), "count": torch.zeros(())},
+    {},
+    {"c_i": torch.zeros(2, dtype=torch.float64)},
+]
 
 
 def store(folder: Path, clients: int = 5) -> ClientStore:
@@ -22,7 +26,11 @@ def store(folder: Path, clients: int = 5) -> ClientStore:
 def states(value: float) -> list[dict[str, Tensor]]:
     """A client's states; `e` is one of those that are not kept."""
     h = torch.full((3,), value)
-    return [{"h_i": h, "count": h.sum(), "e": h}, {"e": h}, {"c_i": torch.full((2,), -value, dtype=torch.float64)}]
+    return [
+        {"h_i": h, "count": h.sum(), "e": h},
+        {"e": h},
+        {"c_i": torch.full((2,), -value, dtype=torch.float64)},
+    ]
 
 
 def keep(store: ClientStore, value: float, *clients: int) -> None:
@@ -66,7 +74,7 @@ def test_stores_of_one_folder_share_their_rows(tmp_path: Path) -> None:
     mine.write(0, states(1.5))
     theirs.write(4, states(2.5))
     for s in (mine, theirs):
-        s.settle()
+        s.wait_for_writes()
     for s in (mine, theirs):
         s.commit([0, 4])
         assert (kept(s, 0), kept(s, 4)) == (1.5, 2.5)
@@ -78,10 +86,10 @@ def test_a_client_takes_no_disk_before_its_first_visit(tmp_path: Path) -> None:
 
     row = 4 * size
     assert s.row == row
-    assert s.used() == 0
+    assert s.disk_bytes() == 0
     s.write(57, [{"h_i": torch.ones(size)}])
     s.flush()
-    assert row <= s.used() < 2 * row
+    assert row <= s.disk_bytes() < 2 * row
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) == 58 * row
 
 
@@ -91,7 +99,7 @@ def test_an_algorithm_without_client_states_leaves_no_folder(tmp_path: Path) -> 
     s.commit([1])
     s.flush()
     assert s.read(1, CPU) == [{}, {}]
-    assert s.row == s.used() == 0
+    assert s.row == s.disk_bytes() == 0
     assert not (tmp_path / "states").exists()
 
 
@@ -99,9 +107,13 @@ def test_the_rows_of_a_checkpoint_survive_later_rounds(tmp_path: Path) -> None:
     s = store(tmp_path)
     keep(s, 1.0, 0, 1)
     keep(s, 2.0, 1)
-    place = s.place.clone()
-    s.pin()
-    for value in (3.0, 4.0, 5.0):  # an odd and an even number of later writes must both leave them alone
+    place = s.slot.clone()
+    s.retain()
+    for value in (
+        3.0,
+        4.0,
+        5.0,
+    ):  # an odd and an even number of later writes must both leave them alone
         keep(s, value, 1, 2)
         assert kept(s, 1) == kept(s, 2) == value
         again = store(tmp_path)
@@ -113,13 +125,13 @@ def test_the_rows_of_a_checkpoint_survive_later_rounds(tmp_path: Path) -> None:
 def test_work_goes_on_from_a_restored_checkpoint(tmp_path: Path) -> None:
     s = store(tmp_path)
     keep(s, 1.0, 0)
-    place = s.place.clone()
-    s.pin()
+    place = s.slot.clone()
+    s.retain()
     keep(s, 2.0, 0, 1)
-    s.restore(place, s.pinned)
+    s.restore(place, s.retained)
     keep(s, 3.0, 0)
     assert kept(s, 0) == 3.0
-    s.restore(place, s.pinned)
+    s.restore(place, s.retained)
     assert kept(s, 0) == 1.0
     assert not s.has(1)
 
@@ -128,18 +140,18 @@ def test_a_store_that_has_begun_knows_better_what_is_pinned(tmp_path: Path) -> N
     """Than a checkpoint of it, beside which there may be others by now, or none."""
     s = store(tmp_path)
     keep(s, 1.0, 0)
-    s.pin("old")
-    old = s.place.clone(), dict(s.pinned)
+    s.retain("old")
+    old = s.slot.clone(), dict(s.retained)
     keep(s, 2.0, 0)
-    s.pin("new")
-    new = s.place.clone(), dict(s.pinned)
+    s.retain("new")
+    new = s.slot.clone(), dict(s.retained)
     for _ in range(2):
         s.restore(*old)
         assert kept(s, 0) == 1.0
         keep(s, 3.0, 0)
         s.restore(*new)
         assert kept(s, 0) == 2.0
-    s.unpin("old")
+    s.release("old")
     with pytest.raises(ValueError, match="may have written over"):
         s.restore(*old)
     assert kept(s, 0) == 2.0
@@ -149,13 +161,13 @@ def test_a_resumed_store_does_not_take_its_own_pins_for_those_before(tmp_path: P
     """Whose rows, in the same places, it has written over."""
     first, second = store(tmp_path), store(tmp_path)
     keep(first, 1.0, 0)
-    first.pin("old")
-    old = first.place.clone(), dict(first.pinned)
+    first.retain("old")
+    old = first.slot.clone(), dict(first.retained)
     second.restore(*old)
-    second.unpin("old")
+    second.release("old")
     keep(second, 2.0, 0)
-    second.pin("new")
-    assert second.place.equal(old[0])
+    second.retain("new")
+    assert second.slot.equal(old[0])
     with pytest.raises(ValueError, match="may have written over"):
         second.restore(*old)
     assert kept(second, 0) == 2.0
@@ -169,11 +181,11 @@ def test_what_was_read_ahead_counts_no_more_after_a_commit_or_a_restore(tmp_path
     keep(theirs, 2.0, 0)  # in the same place, by another rank
     mine.commit([0])
     assert kept(mine, 0) == 2.0
-    mine.pin()
-    before = mine.place.clone()
+    mine.retain()
+    before = mine.slot.clone()
     keep(mine, 3.0, 0)
     mine.prefetch([0])
-    mine.restore(before, mine.pinned)
+    mine.restore(before, mine.retained)
     assert kept(mine, 0) == 2.0
 
 
@@ -181,19 +193,19 @@ def test_there_is_always_a_free_place(tmp_path: Path) -> None:
     s = store(tmp_path)
     for value in range(127):
         keep(s, value, 0)
-        s.pin(str(value))
+        s.retain(str(value))
     with pytest.raises(ValueError, match="127 checkpoints can be kept at once"):
-        s.pin("one more")
+        s.retain("one more")
     keep(s, 128.0, 0)
     assert kept(s, 0) == 128.0
-    s.restore(s.pinned["5"][1], s.pinned)
+    s.restore(s.retained["5"][1], s.retained)
     assert kept(s, 0) == 5.0
 
 
 def test_a_row_counts_from_the_commit_on(tmp_path: Path) -> None:
     s = store(tmp_path)
     keep(s, 1.0, 0)
-    s.pin()
+    s.retain()
     s.write(0, states(2.0))
     assert kept(s, 0) == 1.0
     s.commit([0])
@@ -206,13 +218,19 @@ def test_a_checkpoint_without_its_rows_is_refused(tmp_path: Path) -> None:
     ran.write(1, [{"c": torch.ones(3)}])
     ran.commit([1])
     with pytest.raises(ValueError, match="there were none: resume there"):
-        ClientStore(tmp_path / "elsewhere", 2, begin).restore(ran.place, {})
+        ClientStore(tmp_path / "elsewhere", 2, begin).restore(ran.slot, {})
 
 
 def test_states_of_odd_lengths_and_dtypes_share_a_row(tmp_path: Path) -> None:
-    begin = {"bytes": torch.zeros(3, dtype=torch.uint8), "half": torch.zeros(5, dtype=torch.bfloat16)}
+    begin = {
+        "bytes": torch.zeros(3, dtype=torch.uint8),
+        "half": torch.zeros(5, dtype=torch.bfloat16),
+    }
     s = ClientStore(tmp_path, 3, [begin, {"wide": torch.zeros(2, 3, dtype=torch.float64)}])
-    written = {"bytes": torch.tensor([1, 2, 3], dtype=torch.uint8), "half": torch.arange(5.0).bfloat16()}
+    written = {
+        "bytes": torch.tensor([1, 2, 3], dtype=torch.uint8),
+        "half": torch.arange(5.0).bfloat16(),
+    }
     wide = torch.arange(6.0, dtype=torch.float64).view(2, 3)
     for client in (2, 0):
         s.write(client, [written, {"wide": wide + client}])
@@ -231,13 +249,15 @@ def test_a_file_that_was_cut_short_is_told(tmp_path: Path) -> None:
         s.read(4, CPU)
 
 
-def test_a_full_disk_is_told_with_the_files_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_with_the_files_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
     s = store(tmp_path)
     keep(s, 1.0, 0)
-    s.pin()
+    s.retain()
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match=r"No space left on device.*1\.rows"):
         keep(s, 2.0, 0)
@@ -249,13 +269,17 @@ def test_a_system_that_moves_a_few_bytes_at_once_moves_whole_rows(
 ) -> None:
     read, write = os.preadv, os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, part, offset: write(file, part[:7], offset))
-    monkeypatch.setattr(os, "preadv", lambda file, parts, offset: read(file, [parts[0][:5]], offset))
+    monkeypatch.setattr(
+        os, "preadv", lambda file, parts, offset: read(file, [parts[0][:5]], offset)
+    )
     s = store(tmp_path)
     keep(s, 1.5, 1)
     assert kept(s, 1) == 1.5
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a device that computes while the program goes on")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a device that computes while the program goes on"
+)
 @pytest.mark.parametrize("begun", ["cpu", "cuda"])
 def test_rows_that_are_still_being_computed_are_written_whole(begun: str, tmp_path: Path) -> None:
     """And read ahead while others are computed; what begins on the device goes through pinned memory, unawaited."""
@@ -271,8 +295,8 @@ def test_rows_that_are_still_being_computed_are_written_whole(begun: str, tmp_pa
             h = h + one * a[0, 0]
             s.write(client, [{"h": h}])
             h.zero_()  # in the order of the device, so after the copy
-            s.settle(but=1)
+            s.wait_for_writes(but=1)
         s.commit(clients)
-        s.pin()
+        s.retain()
     for client in clients:
         assert bool((s.read(client, device)[0]["h"] == client + 6).all())

@@ -7,11 +7,28 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import EVERY_ALGORITHM, classification, classifier, convolutional, distances, federation, hard, trained
+from problems import (
+    EVERY_ALGORITHM,
+    classification,
+    classifier,
+    convolutional,
+    distances,
+    federation,
+    hard,
+    trained,
+)
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ClientData, Federation, ModelError, StackedExecutor, Term, algorithms
+from fl_lightning import (
+    Algorithm,
+    ClientData,
+    Federation,
+    ModelError,
+    StackedExecutor,
+    Term,
+    algorithms,
+)
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.executors.compile import onednn as matrix_products
 
@@ -31,11 +48,17 @@ def assert_alike(run: Federation, other: Federation, tolerance: float = TOLERANC
 
 def clients_of(name: str) -> ClientData:
     """With short last batches, which are not compiled; halves of two samples for Per-FedAvg under BatchNorm."""
-    return classification((16, 10, 12, 11, 4, 6), batch_size=6) if name == "perfedavg" else classification()
+    return (
+        classification((16, 10, 12, 11, 4, 6), batch_size=6)
+        if name == "perfedavg"
+        else classification()
+    )
 
 
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
-def test_one_trace_of_the_local_step_serves_all_rounds_clients_and_learning_rates(name: str, traces: list[Any]) -> None:
+def test_one_trace_of_the_local_step_serves_all_rounds_clients_and_learning_rates(
+    name: str, traces: list[Any]
+) -> None:
     data = clients_of(name)
     traced = partial(StackedExecutor, width=1, compiled=data.batch_size)
     plain = three_rounds(EVERY_ALGORITHM[name], clients=data)
@@ -46,7 +69,9 @@ def test_one_trace_of_the_local_step_serves_all_rounds_clients_and_learning_rate
 @pytest.mark.parametrize("name", ["fedavg", "fedtoga", "fedssg", "fedrcl"])
 def test_several_clients_are_one_trace(name: str, traces: list[Any]) -> None:
     traced = partial(StackedExecutor, width=2, compiled=5)
-    assert_alike(three_rounds(EVERY_ALGORITHM[name]), three_rounds(EVERY_ALGORITHM[name], executor=traced))
+    assert_alike(
+        three_rounds(EVERY_ALGORITHM[name]), three_rounds(EVERY_ALGORITHM[name], executor=traced)
+    )
     assert len(traces) == 1
 
 
@@ -69,11 +94,15 @@ def test_a_step_of_sgd_is_part_of_the_program(name: str, width: int, traces: lis
     assert len(traces) == 1
 
 
-def test_groups_that_are_never_full_are_compiled_too_but_not_the_small_last_one(traces: list[Any]) -> None:
+def test_groups_that_are_never_full_are_compiled_too_but_not_the_small_last_one(
+    traces: list[Any],
+) -> None:
     """The cohorts are of 5, 2 and 4 clients."""
     even = classification((10,) * 6)
     run = federation(
-        descending(algorithms.fedavg()), clients=even, executor=partial(StackedExecutor, width=10, compiled=5)
+        descending(algorithms.fedavg()),
+        clients=even,
+        executor=partial(StackedExecutor, width=10, compiled=5),
     )
     for made in (1, 1, 2):
         run.train_round()
@@ -82,11 +111,17 @@ def test_groups_that_are_never_full_are_compiled_too_but_not_the_small_last_one(
 
 
 @pytest.mark.parametrize(("name", "written"), [("fedprox", 1), ("fedsam", 2)])
-def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(name: str, written: int, traces: list[Any]) -> None:
+def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(
+    name: str, written: int, traces: list[Any]
+) -> None:
     """New weights are put together once; SAM's norm needs the gradient besides, its second pass no perturbed vector."""
-    run = federation(descending(EVERY_ALGORITHM[name]), executor=partial(StackedExecutor, width=1, compiled=5))
+    run = federation(
+        descending(EVERY_ALGORITHM[name]), executor=partial(StackedExecutor, width=1, compiled=5)
+    )
     run.train_round()
-    assert sum(node.target is torch.ops.aten.cat.default for node in traces[0].graph.nodes) == written
+    assert (
+        sum(node.target is torch.ops.aten.cat.default for node in traces[0].graph.nodes) == written
+    )
 
 
 def test_large_float32_products_are_onednns_where_mkl_is_slow(
@@ -98,7 +133,9 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
     monkeypatch.setattr(matrix_products, "LEAST", 100)
     options = {"clients": classification(dtype=torch.float32)}
     plain, traced = (
-        three_rounds(algorithms.fedavg(), module=classifier(dtype=torch.float32), **options, **executor)
+        three_rounds(
+            algorithms.fedavg(), module=classifier(dtype=torch.float32), **options, **executor
+        )
         for executor in ({}, {"executor": partial(StackedExecutor, width=1, compiled=5)})
     )
     assert max(distances(plain, traced).values()) < 1e-5
@@ -109,7 +146,10 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
 
 def of_images(channels: int, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
     """A model with max-pooling and its clients."""
-    return {"module": convolutional(channels, dtype), "clients": classification(dtype=dtype, shape=(channels, 4, 6))}
+    return {
+        "module": convolutional(channels, dtype),
+        "clients": classification(dtype=dtype, shape=(channels, 4, 6)),
+    }
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -136,7 +176,9 @@ def test_what_the_compiler_makes_of_it_is_the_same(
     """In bf16 it rounds less often: 0.0003 apart, where float32 is 0.05 away."""
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     plain, compiled = (
-        federation(descending(algorithms.fedtoga()), fabric=fabric, **of_images(3, dtype), **executor)
+        federation(
+            descending(algorithms.fedtoga()), fabric=fabric, **of_images(3, dtype), **executor
+        )
         for executor in ({}, {"executor": partial(StackedExecutor, width=1, compiled=5)})
     )
     for _ in range(rounds):
@@ -161,12 +203,16 @@ def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch._inductor, "compile", replaying)
     replayed = partial(StackedExecutor, width=1, compiled=5, mode="reduce-overhead")
-    assert_alike(three_rounds(algorithms.scaffold()), three_rounds(algorithms.scaffold(), executor=replayed))
+    assert_alike(
+        three_rounds(algorithms.scaffold()), three_rounds(algorithms.scaffold(), executor=replayed)
+    )
 
 
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
     three_rounds(
-        algorithms.fedavg(), clients=classification((4, 3, 2, 4, 3, 2)), executor=partial(StackedExecutor, compiled=5)
+        algorithms.fedavg(),
+        clients=classification((4, 3, 2, 4, 3, 2)),
+        executor=partial(StackedExecutor, compiled=5),
     )
     assert not traces
 
@@ -190,14 +236,20 @@ class Impatient(nn.Module):
 
 
 def test_a_step_that_cannot_be_compiled_is_one_sentence() -> None:
-    with pytest.raises(ModelError, match=r"this local step cannot be compiled .*: train without --compile") as caught:
+    with pytest.raises(
+        ModelError, match=r"this local step cannot be compiled .*: train without --compile"
+    ) as caught:
         three_rounds(Algorithm(Halving()), executor=partial(StackedExecutor, width=1, compiled=5))
     assert caught.value.__notes__[0] == "raised in Halving.gradient"
 
 
 def test_a_model_that_cannot_be_compiled_is_not_the_terms_mistake() -> None:
     with pytest.raises(ModelError, match=r"this model or its loss decides by .* without --compile"):
-        three_rounds(algorithms.fedsam(), module=Impatient(), executor=partial(StackedExecutor, width=1, compiled=5))
+        three_rounds(
+            algorithms.fedsam(),
+            module=Impatient(),
+            executor=partial(StackedExecutor, width=1, compiled=5),
+        )
 
 
 def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +257,10 @@ def test_without_a_compiler_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("no working C++ compiler found\nin any of these places")
 
     monkeypatch.setattr(torch._inductor, "compile", lacking)
-    with pytest.raises(ModelError, match=r"\(RuntimeError: no working C\+\+ compiler found\): train without --compile"):
+    with pytest.raises(
+        ModelError,
+        match=r"\(RuntimeError: no working C\+\+ compiler found\): train without --compile",
+    ):
         three_rounds(algorithms.fedavg(), executor=partial(StackedExecutor, width=1, compiled=5))
 
 
@@ -222,5 +277,8 @@ def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
 
     one_by_one = three_rounds(algorithms.fedavg(), module=Noisy())
     assert_alike(
-        one_by_one, three_rounds(algorithms.fedavg(), module=Noisy(), executor=partial(StackedExecutor, width=1))
+        one_by_one,
+        three_rounds(
+            algorithms.fedavg(), module=Noisy(), executor=partial(StackedExecutor, width=1)
+        ),
     )

@@ -23,9 +23,15 @@ def refusal(capsys: pytest.CaptureFixture[str], file: Path, text: str) -> str:
     ("text", "told"),
     [
         ("lr: 0.1\nrounds: 5\nlr: 0.2\n", "'lr' stands there twice, in lines 1 and 3"),
-        ("algorithm:\n  name: fedsam\n  rho: 1\n  rho: 1\n", "'rho' stands there twice, in lines 3 and 4"),
+        (
+            "algorithm:\n  name: fedsam\n  rho: 1\n  rho: 1\n",
+            "'rho' stands there twice, in lines 3 and 4",
+        ),
         ("methods: {fedsam: {rho: 1, rho: 2}}\n", "'rho' stands there twice, in lines 1 and 1"),
-        ("methods:\n  fedsam: {rho: 1}\n  fedavg:\n  fedsam: {}\n", "'fedsam' stands there twice, in lines 2 and 4"),
+        (
+            "methods:\n  fedsam: {rho: 1}\n  fedavg:\n  fedsam: {}\n",
+            "'fedsam' stands there twice, in lines 2 and 4",
+        ),
         ("algorithm: {name: fedsam, rho: 1}\nalgorithm.rho: 2\n", "names algorithm.rho twice"),
         ("algorithm.rho: 2\nalgorithm: {name: fedsam, rho: 1}\n", "names algorithm.rho twice"),
     ],
@@ -43,7 +49,10 @@ def test_a_merged_mapping_may_be_overridden() -> None:
     read = load(text)
     assert read["one"]["deep"] == {"lr": 3, "clip": 2}
     assert read["two"] == {"lr": 3, "clip": 4}
-    assert load("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n1: one\n'1': two\n")["c"] == {"x": 1, "y": 2}
+    assert load("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n1: one\n'1': two\n")["c"] == {
+        "x": 1,
+        "y": 2,
+    }
 
 
 @pytest.mark.parametrize("text", ["? [1, 2]\n: 3\n", "? {a: 1}\n: 3\n? {a: 1}\n: 4\n"])

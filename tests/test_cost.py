@@ -107,17 +107,25 @@ def cost_of(algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> Cost:
 
 def in_models(algorithm: Algorithm, dtype: torch.dtype = torch.float32) -> Any:
     c = cost_of(algorithm, dtype)
-    return pytest.approx((c.gradients, *(n / D for n in (c.uplink, c.downlink, c.client_state, c.server_state))))
+    return pytest.approx(
+        (c.gradients, *(n / D for n in (c.uplink, c.downlink, c.client_state, c.server_state)))
+    )
 
 
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
 def test_the_cost_of_a_method_is_that_of_the_survey(name: str) -> None:
     assert TABLE[name] == in_models(EVERY_ALGORITHM[name])
-    assert TABLE[name] == in_models(EVERY_ALGORITHM[name].with_outer_terms(Clip(0.1)), torch.float64)
+    assert TABLE[name] == in_models(
+        EVERY_ALGORITHM[name].with_outer_terms(Clip(0.1)), torch.float64
+    )
 
 
-@pytest.mark.parametrize(("row", "gradients"), [("a0", 1), ("a1", 2), ("a2", 3), ("a4", 2), ("a5", 1)])
-def test_the_rows_of_fedsols_ablation_ask_for_the_gradients_in_their_formulas(row: Any, gradients: int) -> None:
+@pytest.mark.parametrize(
+    ("row", "gradients"), [("a0", 1), ("a1", 2), ("a2", 3), ("a4", 2), ("a5", 1)]
+)
+def test_the_rows_of_fedsols_ablation_ask_for_the_gradients_in_their_formulas(
+    row: Any, gradients: int
+) -> None:
     """A2 takes l at w and p at w and w + e; the sum of both losses is one pass in A4 and A5."""
     assert cost_of(algorithms.fedsol_ablation(row)).gradients == gradients
 
@@ -129,12 +137,22 @@ def test_the_rows_of_fedsols_ablation_ask_for_the_gradients_in_their_formulas(ro
         (algorithms.scaffold(), ["model", "ControlVariate"], ["model", "c"], ["c_i"]),
         (algorithms.feddyn(), ["model"], ["model"], ["h_i"]),
         (algorithms.fedsmoo(), ["model", "SMOO"], ["model", "s"], ["mu_i", "h_i"]),
-        (algorithms.fedlesam_s(reference="last_round"), ["model", "ControlVariate"], ["model", "last", "c"], ["c_i"]),
+        (
+            algorithms.fedlesam_s(reference="last_round"),
+            ["model", "ControlVariate"],
+            ["model", "last", "c"],
+            ["c_i"],
+        ),
         (algorithms.fednova(), ["model", "NormalizedAveraging"], ["model"], []),
         (algorithms.fedssg(), ["model", "SSG"], ["model", "d"], ["h_i", "d_i", "count"]),
         (algorithms.fedtoga(), ["model"], ["model", "Delta"], ["h_i"]),
         (algorithms.fedacg(), ["model"], ["start"], []),
-        (algorithms.fedprox().with_outer_terms(AcceleratedStart()), ["model"], ["start", "model"], []),
+        (
+            algorithms.fedprox().with_outer_terms(AcceleratedStart()),
+            ["model"],
+            ["start", "model"],
+            [],
+        ),
         (algorithms.fedinit(), ["model"], ["model"], ["w_i"]),
         (algorithms.local_only(), [], [], ["w_i"]),
     ],
@@ -144,7 +162,7 @@ def test_what_is_sent_received_and_kept_has_names(
     algorithm: Algorithm, sends: list[str], receives: list[str], keeps: list[str]
 ) -> None:
     c = cost_of(algorithm)
-    assert (list(c.sends), list(c.receives), list(c.keeps)) == (sends, receives, keeps)
+    assert (list(c.sends), list(c.receives), list(c.is_retained)) == (sends, receives, keeps)
 
 
 def test_two_perturbations_ask_four_times() -> None:

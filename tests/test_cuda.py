@@ -8,10 +8,25 @@ import pytest
 import torch
 from fl_lightning.callbacks import Evaluation, Personalization
 from lightning.fabric import Fabric
-from problems import EVERY_ALGORITHM, classification, convolutional, everything, federation, hard, trained
+from problems import (
+    EVERY_ALGORITHM,
+    classification,
+    convolutional,
+    everything,
+    federation,
+    hard,
+    trained,
+)
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, AutotunedExecutor, CropFlip, Federation, SequentialExecutor, StackedExecutor
+from fl_lightning import (
+    Algorithm,
+    AutotunedExecutor,
+    CropFlip,
+    Federation,
+    SequentialExecutor,
+    StackedExecutor,
+)
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -28,13 +43,25 @@ COMPILED = {
     "replayed": partial(StackedExecutor, width=1, compiled=5, mode="reduce-overhead"),
 }
 EXECUTORS = EAGER | COMPILED
-ALGORITHMS = "fedavg", "scaffold", "fedtoga", "fedlesam_d", "fedsol", "fedssg", "fedrcl", "fednova", "perfedavg"
+ALGORITHMS = (
+    "fedavg",
+    "scaffold",
+    "fedtoga",
+    "fedlesam_d",
+    "fedsol",
+    "fedssg",
+    "fedrcl",
+    "fednova",
+    "perfedavg",
+)
 
 
 def images() -> dict[str, Any]:
     """In float64, in which no TF32 and no bf16 is hidden; crops, dropout, BatchNorm and pooling on the way."""
     even = (10, 20, 10, 20, 10, 10)
-    clients = classification(even, shape=(3, 4, 6), augment=CropFlip(padding=1, cutout=2), batch_size=5)
+    clients = classification(
+        even, shape=(3, 4, 6), augment=CropFlip(padding=1, cutout=2), batch_size=5
+    )
     return {"module": convolutional(3), "clients": clients}
 
 
@@ -48,7 +75,9 @@ def on(device: str, algorithm: Algorithm, precision: Any = "32-true", **options:
 def assert_same(run: Federation, other: Federation, tolerance: float = 1e-8) -> None:
     mine, theirs = everything(run), everything(other)
     for name in theirs:
-        torch.testing.assert_close(mine[name].cpu(), theirs[name].cpu(), rtol=0, atol=tolerance, msg=name)
+        torch.testing.assert_close(
+            mine[name].cpu(), theirs[name].cpu(), rtol=0, atol=tolerance, msg=name
+        )
 
 
 def rounds(run: Federation, number: int = 3) -> Federation:
@@ -57,13 +86,17 @@ def rounds(run: Federation, number: int = 3) -> Federation:
     return run
 
 
-CASES = [(name, executor) for executor in EAGER for name in ALGORITHMS] + [("fedtoga", how) for how in COMPILED]
+CASES = [(name, executor) for executor in EAGER for name in ALGORITHMS] + [
+    ("fedtoga", how) for how in COMPILED
+]
 
 
 @pytest.mark.parametrize(("name", "executor"), CASES)
 def test_a_gpu_trains_the_model_of_the_cpu(name: str, executor: str) -> None:
     """With weight decay, without momentum: the compiled steps then have SGD in them."""
-    algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=partial(SGD, lr=0.05, weight_decay=0.01))
+    algorithm = EVERY_ALGORITHM[name].with_outer_terms(
+        local=partial(SGD, lr=0.05, weight_decay=0.01)
+    )
     there = rounds(on(DEVICE, algorithm, executor=EXECUTORS[executor], **images()))
     assert there.w.device.type == DEVICE
     assert_same(there, rounds(on("cpu", algorithm, **images())))
@@ -72,7 +105,9 @@ def test_a_gpu_trains_the_model_of_the_cpu(name: str, executor: str) -> None:
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 def test_momentum_clipping_and_exact_sums_too(executor: str) -> None:
     algorithm = hard(EVERY_ALGORITHM["fedsmoo"])
-    there = rounds(on(DEVICE, algorithm, executor=EXECUTORS[executor], deterministic=True, **images()))
+    there = rounds(
+        on(DEVICE, algorithm, executor=EXECUTORS[executor], deterministic=True, **images())
+    )
     assert_same(there, rounds(on("cpu", algorithm, **images())))
 
 
@@ -91,8 +126,17 @@ def test_scores_are_those_of_the_cpu(tmp_path: Path) -> None:
 def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     """Also where rows lie on the disk, read ahead and written behind through pinned memory."""
     whole = rounds(on(DEVICE, EVERY_ALGORITHM["feddyn"], **images()))
-    run = rounds(on(DEVICE, EVERY_ALGORITHM["feddyn"], state_dir=tmp_path / "rows", state_memory=8192, **images()), 2)
-    run.store.pin()
+    run = rounds(
+        on(
+            DEVICE,
+            EVERY_ALGORITHM["feddyn"],
+            state_dir=tmp_path / "rows",
+            client_state_memory=8192,
+            **images(),
+        ),
+        2,
+    )
+    run.store.retain()
     torch.save(run.state_dict(), tmp_path / "two.ckpt")
     again = on(DEVICE, EVERY_ALGORITHM["feddyn"], state_dir=tmp_path / "rows", **images())
     again.load_state_dict(torch.load(tmp_path / "two.ckpt", map_location="cpu", weights_only=True))
@@ -101,9 +145,15 @@ def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
-    data = {"clients": classification(dtype=torch.float32, shape=(3, 4, 6)), "module": convolutional(3, torch.float32)}
+    data = {
+        "clients": classification(dtype=torch.float32, shape=(3, 4, 6)),
+        "module": convolutional(3, torch.float32),
+    }
     algorithm = EVERY_ALGORITHM["fedtoga"]
     run = rounds(on(DEVICE, algorithm, "bf16-mixed", executor=EXECUTORS[executor], **data))
     exact = trained(algorithm, clients=classification(shape=(3, 4, 6)), module=convolutional(3))
-    moved, unaliased = (exact.w - exact.first).norm(), (run.w.detach().cpu().double() - exact.w).norm()
+    moved, unaliased = (
+        (exact.w - exact.first).norm(),
+        (run.w.detach().cpu().double() - exact.w).norm(),
+    )
     assert unaliased < 0.1 * moved

@@ -8,23 +8,35 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl_lightning.data import Batches, ClientData, CropFlip, Dataset, Partition, schemes, sources
+from fl_lightning.data import (
+    Batches,
+    ClientData,
+    CropFlip,
+    DeviceDataset,
+    Partition,
+    schemes,
+    sources,
+)
 
 MNIST = Path(__file__).parents[1].parent / "shared/data/mnist"
 
 
-def images(n: int = 60, channels: int = 3, size: int = 8) -> Dataset:
+def images(n: int = 60, channels: int = 3, size: int = 8) -> DeviceDataset:
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (n, channels, size, size), generator=g, dtype=torch.uint8)
     mean, std = (0.5, 0.4, 0.3)[:channels], (0.2, 0.25, 0.3)[:channels]
-    return Dataset(x, torch.arange(n) % 4, tuple("abcd"), mean, std)
+    return DeviceDataset(x, torch.arange(n) % 4, tuple("abcd"), mean, std)
 
 
 def numbered(sizes: list[int], **options) -> ClientData:
     """Clients of the given sizes; the only feature of a sample is its position."""
     n = sum(sizes)
-    data = Dataset(torch.arange(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64), ("a",))
-    return ClientData(data, Partition(torch.arange(n), torch.tensor([0, *sizes]).cumsum(0)), **options)
+    data = DeviceDataset(
+        torch.arange(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64), ("a",)
+    )
+    return ClientData(
+        data, Partition(torch.arange(n), torch.tensor([0, *sizes]).cumsum(0)), **options
+    )
 
 
 def test_inputs_are_normalised_images():
@@ -38,7 +50,7 @@ def test_inputs_are_normalised_images():
 
 def test_features_are_taken_as_they_are():
     x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    data = Dataset(x, torch.zeros(5, dtype=torch.int64), ("a",))
+    data = DeviceDataset(x, torch.zeros(5, dtype=torch.int64), ("a",))
     assert torch.equal(data.inputs(torch.tensor([4, 1])), x[[4, 1]])
     assert data.shape == (3,)
 
@@ -58,13 +70,20 @@ def test_features_are_taken_as_they_are():
             {"mean": (0.5,), "std": (0.5,)},
             "3 channels",
         ),
-        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), {"mean": (0.5,), "std": (0.0,)}, "positive"),
+        (
+            torch.zeros(2, 1, 4, 4, dtype=torch.uint8),
+            torch.tensor([0, 1]),
+            {"mean": (0.5,), "std": (0.0,)},
+            "positive",
+        ),
         (torch.zeros(2, 2), torch.tensor([0, 1]), {"domains": torch.tensor([0, 1])}, "domains"),
     ],
 )
-def test_data_that_does_not_fit_together_is_refused(x: Tensor, y: Tensor, options: dict, message: str):
+def test_data_that_does_not_fit_together_is_refused(
+    x: Tensor, y: Tensor, options: dict, message: str
+):
     with pytest.raises(ValueError, match=message):
-        Dataset(x, y, ("a", "b"), **options)
+        DeviceDataset(x, y, ("a", "b"), **options)
 
 
 @pytest.mark.parametrize("mode", ["zero", "reflect"])
@@ -73,7 +92,9 @@ def test_augmentation_equals_padding_cropping_and_flipping_one_by_one(mode):
     x = images(40).inputs(torch.arange(40))[:, :, :, :6]  # not square
     draws = augment.draw(40, torch.Generator().manual_seed(1))
     result = augment.apply(x, draws)
-    for image, (top, left, flip), augmented in zip(x.numpy(), draws.tolist(), result.numpy(), strict=True):
+    for image, (top, left, flip), augmented in zip(
+        x.numpy(), draws.tolist(), result.numpy(), strict=True
+    ):
         border = ((0, 0), (3, 3), (3, 3))
         padded = np.pad(image, border) if mode == "zero" else np.pad(image, border, mode="reflect")
         expected = padded[:, top : top + 8, left : left + 6]
@@ -91,7 +112,8 @@ def test_augmentation_draws_follow_their_probabilities():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"crop": 2}, "crop"), ({"padding": -1}, "padding"), ({"mode": "x"}, "mode")]
+    ("options", "message"),
+    [({"crop": 2}, "crop"), ({"padding": -1}, "padding"), ({"mode": "x"}, "mode")],
 )
 def test_impossible_augmentation_is_refused(options: dict, message: str):
     with pytest.raises(ValueError, match=message):
@@ -115,7 +137,9 @@ def test_batches_made_together_are_those_made_one_by_one(together: int):
     augment, sizes = CropFlip(cutout=3), [16, 16, 8, 16, 16, 8]
     index = torch.randperm(40, generator=torch.Generator().manual_seed(0)).repeat(2)
     draws = augment.draw(len(index), torch.Generator().manual_seed(1))
-    one, several = (Batches(images(40), index, sizes, [0] * 6, (augment, draws), n) for n in (1, together))
+    one, several = (
+        Batches(images(40), index, sizes, [0] * 6, (augment, draws), n) for n in (1, together)
+    )
     for k in (0, 1, 2, 3, 4, 5, 2, -1, 0):
         for mine, theirs in zip(one[k], several[k], strict=True):
             assert torch.equal(mine, theirs)
@@ -125,7 +149,8 @@ def test_batches_made_together_are_those_made_one_by_one(together: int):
 
 
 @pytest.mark.parametrize(
-    ("options", "steps"), [({"epochs": 0.5}, 2), ({"epochs": 0.01}, 1), ({"epochs": 1.8}, 5), ({"steps": 8}, 8)]
+    ("options", "steps"),
+    [({"epochs": 0.5}, 2), ({"epochs": 0.01}, 1), ({"epochs": 1.8}, 5), ({"steps": 8}, 8)],
 )
 def test_number_of_steps(options: dict, steps: int):
     data = numbered([23], batch_size=10, **options)
@@ -156,17 +181,29 @@ def test_a_visit_does_not_depend_on_what_was_called_before():
         assert torch.equal(visit(back, *call), first[call])
     assert torch.equal(state, torch.get_rng_state())
     assert not torch.equal(first[0, 0], first[0, 1])
-    assert not torch.equal(visit(ClientData(train, partition, **options | {"seed": 4}), 0, 0), first[0, 0])
+    assert not torch.equal(
+        visit(ClientData(train, partition, **options | {"seed": 4}), 0, 0), first[0, 0]
+    )
 
 
 @pytest.mark.parametrize("drawn", ["order", "augmentation"])
-@pytest.mark.parametrize("other", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["client", "round", "seed"])
-def test_order_and_augmentation_are_each_of_this_client_round_and_seed(drawn: str, other: tuple[int, int, int]):
+@pytest.mark.parametrize(
+    "other", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["client", "round", "seed"]
+)
+def test_order_and_augmentation_are_each_of_this_client_round_and_seed(
+    drawn: str, other: tuple[int, int, int]
+):
     train, alike = images(40), Partition.from_lists([range(40), range(40)])
-    options = {"batch_size": 8, "shuffle": drawn == "order", "augment": CropFlip() if drawn == "augmentation" else None}
+    options = {
+        "batch_size": 8,
+        "shuffle": drawn == "order",
+        "augment": CropFlip() if drawn == "augmentation" else None,
+    }
 
     def visit(client: int, round: int, seed: int) -> Tensor:
-        return torch.cat([x for x, _ in ClientData(train, alike, seed=seed, **options).visit(client, round)])
+        return torch.cat(
+            [x for x, _ in ClientData(train, alike, seed=seed, **options).visit(client, round)]
+        )
 
     assert torch.equal(visit(0, 0, 0), visit(0, 0, 0))
     assert not torch.equal(visit(0, 0, 0), visit(*other))
@@ -176,7 +213,9 @@ def test_order_does_not_depend_on_augmentation():
     train = images(40)
     partition = Partition.from_lists([range(40)])
     plain = ClientData(train, partition, batch_size=8).visit(0, 0)
-    augmented = ClientData(train, partition, batch_size=8, augment=CropFlip(crop=0, flip=0)).visit(0, 0)
+    augmented = ClientData(train, partition, batch_size=8, augment=CropFlip(crop=0, flip=0)).visit(
+        0, 0
+    )
     for (x, y), (x_augmented, y_augmented) in zip(plain, augmented, strict=True):
         assert torch.equal(x, x_augmented)
         assert torch.equal(y, y_augmented)
@@ -194,10 +233,16 @@ def test_sizes_and_class_counts():
 
 
 def test_the_digest_names_samples_labels_normalisation_and_who_holds_what():
-    x, y, split = torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 1, 0]), [[0, 1], [2, 3]]
+    x, y, split = (
+        torch.zeros(4, 1, 2, 2, dtype=torch.uint8),
+        torch.tensor([0, 1, 1, 0]),
+        [[0, 1], [2, 3]],
+    )
     given = {"classes": ("a", "b"), "mean": (0.5,), "std": (0.2,)}
     digests = [
-        ClientData(Dataset(x, labels, **{**given, **changed}), Partition.from_lists(lists)).digest
+        ClientData(
+            DeviceDataset(x, labels, **{**given, **changed}), Partition.from_lists(lists)
+        ).digest
         for labels, changed, lists in [
             (y, {}, split),
             (1 - y, {}, split),
@@ -209,7 +254,12 @@ def test_the_digest_names_samples_labels_normalisation_and_who_holds_what():
         ]
     ]
     assert len(set(digests)) == len(digests)
-    assert ClientData(Dataset(x.clone(), y.clone(), **given), Partition.from_lists(split), seed=1).digest == digests[0]
+    assert (
+        ClientData(
+            DeviceDataset(x.clone(), y.clone(), **given), Partition.from_lists(split), seed=1
+        ).digest
+        == digests[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from torch import Tensor
 from torchvision import transforms
 
 from fl_lightning.cli import parser as parser
-from fl_lightning.data import ClientData, CropFlip, Dataset, Partition, domain_folder, schemes, sources
+from fl_lightning.data import (
+    ClientData,
+    CropFlip,
+    DeviceDataset,
+    Partition,
+    domain_folder,
+    schemes,
+    sources,
+)
 
 SIZES = {"train": 6, "val": 3, "test": 2}
 
@@ -20,9 +28,16 @@ def write_medmnist(path: Path, colours: int, **leave_out: bool) -> dict[str, np.
     """A file as MedMNIST's: gray images have no axis of channels, labels are a column of uint8."""
     g = np.random.default_rng(0)
     shape = (4, 4) if colours == 1 else (4, 4, colours)
-    stored = {f"{split}_images": g.integers(0, 256, (n, *shape), dtype=np.uint8) for split, n in SIZES.items()}
-    stored |= {f"{split}_labels": g.integers(0, 8, (n, 1), dtype=np.uint8) for split, n in SIZES.items()}
-    np.savez_compressed(path, **{name: array for name, array in stored.items() if name not in leave_out})
+    stored = {
+        f"{split}_images": g.integers(0, 256, (n, *shape), dtype=np.uint8)
+        for split, n in SIZES.items()
+    }
+    stored |= {
+        f"{split}_labels": g.integers(0, 8, (n, 1), dtype=np.uint8) for split, n in SIZES.items()
+    }
+    np.savez_compressed(
+        path, **{name: array for name, array in stored.items() if name not in leave_out}
+    )
     return stored
 
 
@@ -36,7 +51,9 @@ def test_pathmnist_merges_training_and_validation(tmp_path: Path):
     assert train.y.tolist() == [*stored["train_labels"].flat, *stored["val_labels"].flat]
     assert test.y.tolist() == [*stored["test_labels"].flat]
     x = test.inputs(torch.arange(2))
-    torch.testing.assert_close(x, torch.from_numpy(stored["test_images"]).permute(0, 3, 1, 2) / 127.5 - 1)
+    torch.testing.assert_close(
+        x, torch.from_numpy(stored["test_images"]).permute(0, 3, 1, 2) / 127.5 - 1
+    )
 
 
 def test_tissuemnist_is_gray_and_repeated(tmp_path: Path):
@@ -44,7 +61,9 @@ def test_tissuemnist_is_gray_and_repeated(tmp_path: Path):
     train, test = sources.tissuemnist(tmp_path)
     assert (train.shape, test.shape, len(train.classes)) == ((3, 4, 4), (3, 4, 4), 8)
     x = train.inputs(torch.tensor([8, 0]))
-    expected = torch.from_numpy(np.stack([stored["val_images"][2], stored["train_images"][0]])) / 127.5 - 1
+    expected = (
+        torch.from_numpy(np.stack([stored["val_images"][2], stored["train_images"][0]])) / 127.5 - 1
+    )
     for channel in x.unbind(1):
         torch.testing.assert_close(channel, expected)
     gray, _ = sources.tissuemnist(tmp_path, channels=1)
@@ -55,7 +74,8 @@ def test_tissuemnist_is_gray_and_repeated(tmp_path: Path):
 
 def test_a_missing_or_damaged_medmnist_says_where_to_get_it(tmp_path: Path):
     with pytest.raises(
-        FileNotFoundError, match=r"looked for .*/pathmnist\.npz.*zenodo\.org.*/pathmnist\.npz.*--data-dir"
+        FileNotFoundError,
+        match=r"looked for .*/pathmnist\.npz.*zenodo\.org.*/pathmnist\.npz.*--data-dir",
     ):
         sources.pathmnist(tmp_path)
     path = tmp_path / "pathmnist.npz"
@@ -67,14 +87,20 @@ def test_a_missing_or_damaged_medmnist_says_where_to_get_it(tmp_path: Path):
         sources.pathmnist(tmp_path)
     write_medmnist(path, colours=3)
     whole = path.read_bytes()
-    for damaged in (b"not found", whole[:300], whole[:200] + bytes([whole[200] ^ 255]) + whole[201:]):
+    for damaged in (
+        b"not found",
+        whole[:300],
+        whole[:200] + bytes([whole[200] ^ 255]) + whole[201:],
+    ):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="damaged"):
             sources.pathmnist(tmp_path)
 
 
 def test_mnist_has_three_equal_channels_when_asked(tmp_path: Path, monkeypatch):
-    pixels = torch.randint(0, 256, (5, 28, 28), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    pixels = torch.randint(
+        0, 256, (5, 28, 28), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+    )
     raw = SimpleNamespace(data=pixels, targets=torch.arange(5), classes=list("0123456789"))
     monkeypatch.setattr("torchvision.datasets.MNIST", lambda root, train, download: raw)
     gray, _ = sources.mnist(tmp_path)
@@ -85,7 +111,9 @@ def test_mnist_has_three_equal_channels_when_asked(tmp_path: Path, monkeypatch):
     assert train.inputs(index).is_contiguous(memory_format=torch.channels_last)
 
 
-def write_images(root: Path, folders: list[str], each: int = 2, size: tuple[int, int] = (6, 6)) -> None:
+def write_images(
+    root: Path, folders: list[str], each: int = 2, size: tuple[int, int] = (6, 6)
+) -> None:
     g = np.random.default_rng(0)
     for folder in folders:
         (root / folder).mkdir(parents=True)
@@ -96,12 +124,21 @@ def write_images(root: Path, folders: list[str], each: int = 2, size: tuple[int,
 
 @pytest.mark.parametrize("place", ["", "CINIC-10"])
 def test_cinic10_is_two_of_its_three_folders_normalised_as_in_fedsol(tmp_path: Path, place: str):
-    write_images(tmp_path / place, [f"{part}/{name}" for part in ("train", "valid", "test") for name in ("cat", "dog")])
+    write_images(
+        tmp_path / place,
+        [f"{part}/{name}" for part in ("train", "valid", "test") for name in ("cat", "dog")],
+    )
     train, test = sources.cinic10(tmp_path)
     assert (len(train), len(test), train.shape, train.classes) == (4, 4, (3, 6, 6), ("cat", "dog"))
     stored = np.asarray(Image.open(tmp_path / place / "test/dog/1.png"))
-    expected = (stored / 255 - [0.47889522, 0.47227842, 0.43047404]) / [0.24205776, 0.23828046, 0.25874835]
-    np.testing.assert_allclose(test.inputs(torch.tensor([3]))[0].permute(1, 2, 0).numpy(), expected, atol=1e-5)
+    expected = (stored / 255 - [0.47889522, 0.47227842, 0.43047404]) / [
+        0.24205776,
+        0.23828046,
+        0.25874835,
+    ]
+    np.testing.assert_allclose(
+        test.inputs(torch.tensor([3]))[0].permute(1, 2, 0).numpy(), expected, atol=1e-5
+    )
     assert len(list((tmp_path / place / ".cache").iterdir())) == 1
 
 
@@ -110,11 +147,22 @@ DOMAINS = ["clipart", "infograph", "painting", "quickdraw", "real", "sketch"]
 
 
 @pytest.mark.parametrize("held_out", range(4))
-def test_office_home_holds_a_domain_out_and_cuts_the_others_over_clients(tmp_path: Path, held_out: int):
-    write_images(tmp_path / "OfficeHome", [f"{domain}/{name}" for domain in OFFICE for name in ("Bed", "Mug")], each=5)
+def test_office_home_holds_a_domain_out_and_cuts_the_others_over_clients(
+    tmp_path: Path, held_out: int
+):
+    write_images(
+        tmp_path / "OfficeHome",
+        [f"{domain}/{name}" for domain in OFFICE for name in ("Bed", "Mug")],
+        each=5,
+    )
     (tmp_path / "OfficeHome/splits").mkdir()  # not one of the domains
     train, test = sources.office_home(tmp_path, OFFICE[held_out], size=4)
-    assert (len(train), len(test), train.classes, train.shape) == (30, 10, ("Bed", "Mug"), (3, 4, 4))
+    assert (len(train), len(test), train.classes, train.shape) == (
+        30,
+        10,
+        ("Bed", "Mug"),
+        (3, 4, 4),
+    )
     assert train.domain_names == tuple(OFFICE)
     assert train.domains is not None
     assert test.domains is not None
@@ -127,7 +175,9 @@ def test_office_home_holds_a_domain_out_and_cuts_the_others_over_clients(tmp_pat
     assert [part.tolist() for part in one_each] == [[*range(k, k + 10)] for k in (0, 10, 20)]
     ten_each = schemes.by_domain(train.y, 30, 0, domains=train.domains)
     assert ten_each.sizes.tolist() == [1] * 30
-    assert train.domains[ten_each.indices].tolist() == [number for number in others for _ in range(10)]
+    assert train.domains[ten_each.indices].tolist() == [
+        number for number in others for _ in range(10)
+    ]
 
 
 def test_the_images_of_a_domain_are_the_same_wherever_it_is(tmp_path: Path):
@@ -142,7 +192,9 @@ def test_the_images_of_a_domain_are_the_same_wherever_it_is(tmp_path: Path):
 
 
 def test_domain_net_has_six_domains(tmp_path: Path):
-    write_images(tmp_path, [f"{domain}/{name}" for domain in DOMAINS for name in ("bee", "bus")], each=5)
+    write_images(
+        tmp_path, [f"{domain}/{name}" for domain in DOMAINS for name in ("bee", "bus")], each=5
+    )
     train, test = sources.domain_net(tmp_path, "quickdraw", size=4)
     assert (len(train), len(test)) == (50, 10)
     assert train.domain_names == tuple(DOMAINS)
@@ -157,16 +209,24 @@ def test_fedlesams_images_are_scaled_to_256_and_cut_to_224(tmp_path: Path):
     train, test = sources.office_home(tmp_path, "Art")
     assert train.shape == (3, 224, 224)
     scale = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])
-    expected = np.asarray(scale(Image.open(tmp_path / "Art/Bed/0.png")), dtype=np.int16).transpose(2, 0, 1)
+    expected = np.asarray(scale(Image.open(tmp_path / "Art/Bed/0.png")), dtype=np.int16).transpose(
+        2, 0, 1
+    )
     # the outermost pixels are scaled without what has been cut off
     difference = (test.x[0].numpy() - expected)[:, 1:-1, 1:-1]
     assert np.abs(difference).max() <= 1
 
 
 def test_what_is_missing_or_impossible_is_said(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"looked for CINIC-10 in .*/CINIC-10 and in .*datashare.*--data-dir"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"looked for CINIC-10 in .*/CINIC-10 and in .*datashare.*--data-dir",
+    ):
         sources.cinic10(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"OfficeHome.*folders Art, Clipart, Product, Real World; .*hemanthdv"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"OfficeHome.*folders Art, Clipart, Product, Real World; .*hemanthdv",
+    ):
         sources.office_home(tmp_path, "Art")
     write_images(tmp_path, [f"{domain}/bee" for domain in DOMAINS])
     with pytest.raises(ValueError, match=r"no domain 'Real'; give one of clipart, .* sketch"):
@@ -184,7 +244,11 @@ def test_the_sources_are_options_of_the_command_line():
         part = parser.Part(choices, "office_home", {}, frozenset({"root"}))
         return dict(parser.parse([], {"data": part}, argv)[1]["data"].options)
 
-    assert chosen("--data.test-domain", "Real World") == {"test_domain": "Real World", "size": 224, "crop": 0.875}
+    assert chosen("--data.test-domain", "Real World") == {
+        "test_domain": "Real World",
+        "size": 224,
+        "crop": 0.875,
+    }
     assert chosen("--data", "tissuemnist", "--data.channels", "1") == {"channels": 1}
 
 
@@ -195,17 +259,30 @@ def ones(n: int, height: int = 8, width: int = 8) -> Tensor:
 def test_cutout_makes_a_square_hole_of_the_mean_colour_that_may_hang_over_the_border():
     augment = CropFlip(padding=0, flip=0.0, cutout=4)
     eighth = 2**15 // 8
-    draws = torch.tensor([[0, 0, 0, 3 * eighth, 5 * eighth], [0, 0, 0, 0, 8 * eighth - 1]], dtype=torch.int16)
+    draws = torch.tensor(
+        [[0, 0, 0, 3 * eighth, 5 * eighth], [0, 0, 0, 0, 8 * eighth - 1]], dtype=torch.int16
+    )
     x = augment.apply(ones(2), draws)
     expected = ones(2)
     expected[0, :, 1:5, 3:7] = 0  # around row 3, column 5
     expected[1, :, 0:2, 5:8] = 0  # around row 0, column 7
     assert torch.equal(x, expected)
 
-    data = Dataset(
-        torch.full((9, 3, 8, 8), 60, dtype=torch.uint8), torch.zeros(9).long(), ("a",), (0.5,) * 3, (0.1,) * 3
+    data = DeviceDataset(
+        torch.full((9, 3, 8, 8), 60, dtype=torch.uint8),
+        torch.zeros(9).long(),
+        ("a",),
+        (0.5,) * 3,
+        (0.1,) * 3,
     )
-    x = torch.cat([x for x, _ in ClientData(data, Partition.from_lists([range(9)]), augment=augment).visit(0, 0)])
+    x = torch.cat(
+        [
+            x
+            for x, _ in ClientData(data, Partition.from_lists([range(9)]), augment=augment).visit(
+                0, 0
+            )
+        ]
+    )
     values = x * 0.1 + 0.5  # as colours again: the hole is the mean
     in_hole = x == 0
     assert torch.allclose(values[in_hole], torch.tensor(0.5))

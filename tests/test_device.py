@@ -1,7 +1,8 @@
 """A round on a device whose numbers nobody can look at: PyTorch's `meta`, which has shapes and places only.
 
-Whatever mixes tensors of device and CPU, or waits for a number of the device, raises an error there, as neither does on
-the CPU; on a GPU the one is an error and the other lets its queue run empty.
+Whatever mixes tensors of device and CPU, or waits for a number of the device, raises an error
+there, as neither does on the CPU; on a GPU the one is an error and the other lets its queue run
+empty.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,15 @@ from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from fl_lightning import Algorithm, AutotunedExecutor, Federation, SequentialExecutor, StackedExecutor, Term, scalar
+from fl_lightning import (
+    Algorithm,
+    AutotunedExecutor,
+    Federation,
+    SequentialExecutor,
+    StackedExecutor,
+    Term,
+    scalar,
+)
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import begin
 from fl_lightning.core.vector import Layout
@@ -35,7 +44,9 @@ EVEN = 24, 18, 12, 12, 18, 18
 class Unwaiting(TorchFunctionMode):
     """Refuses copies from the CPU to the device that wait until it has done what it was given."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = function(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.is_meta:
             made_of_numbers = function in (torch.tensor, torch.as_tensor, Tensor.new_tensor)
@@ -59,7 +70,9 @@ def to_device(run: Federation) -> Federation:
     run.executor = run.new_executor(run.module, run.layout)
     run.w = nn.Parameter(moved(run.w.detach()))
     run.optimizer = run.algorithm.server([run.w])
-    run.first, run.buffers, run.shared, run.message = map(moved, (run.first, run.buffers, run.shared, run.message))
+    run.first, run.buffers, run.shared, run.message = map(
+        moved, (run.first, run.buffers, run.shared, run.message)
+    )
     begun = [begin(term.client, run.first, run.first) for term in run.algorithm.terms]
     run.store.read = lambda client, device: begun  # type: ignore[method-assign]
     run.store.write = lambda client, states: None  # type: ignore[method-assign]
@@ -87,7 +100,9 @@ def no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_autocast")
 @pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
-def test_nothing_waits_for_the_device_in_a_round_of(name: str, executor: Callable[..., Executor]) -> None:
+def test_nothing_waits_for_the_device_in_a_round_of(
+    name: str, executor: Callable[..., Executor]
+) -> None:
     clients = classification(EVEN, batch_size=6, steps=2)
     run = to_device(federation(hard(EVERY_ALGORITHM[name]), executor=executor, clients=clients))
     assert run_unread(run, [0, 1, 2, 4]).is_meta
@@ -100,7 +115,9 @@ class Calibrated(Term):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         v.F = v.F + oracle.loss(w)
-        return oracle.of(lambda b: cross_entropy(b.out + v.labels.log1p(), b.y) * b.at(v.anchor).loss)(w)
+        return oracle.of(
+            lambda b: cross_entropy(b.out + v.labels.log1p(), b.y) * b.at(v.anchor).loss
+        )(w)
 
     def report(self, w: Tensor, v: Any) -> Any:
         return v.F, v.labels
@@ -112,12 +129,21 @@ def test_nor_for_labels_and_losses(executor: Callable[..., Executor]) -> None:
     assert run_unread(run, [0, 1, 2, 4]).is_meta
 
 
-@pytest.mark.parametrize("options", [{}, {"deterministic": True}, {"on_divergence": "skip-client"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"deterministic": True}, {"on_divergence": "skip-client"}], ids=str
+)
 @pytest.mark.parametrize("executor", [*EXECUTORS.values(), MEASURED], ids=[*EXECUTORS, "fastest"])
-def test_nor_where_images_are_augmented_and_clients_are_ragged(executor: Any, options: dict[str, Any]) -> None:
+def test_nor_where_images_are_augmented_and_clients_are_ragged(
+    executor: Any, options: dict[str, Any]
+) -> None:
     augment = CropFlip(padding=1, cutout=2)
     clients = classification(dtype=torch.float32, shape=(2, 4, 6), augment=augment)
-    given = {"module": convolutional(2, torch.float32), "clients": clients, "executor": executor, **options}
+    given = {
+        "module": convolutional(2, torch.float32),
+        "clients": clients,
+        "executor": executor,
+        **options,
+    }
     run = to_device(federation(EVERY_ALGORITHM["scaffold"], **given))
     assert run_unread(run, [0, 1, 2, 4, 5]).is_meta
 
@@ -134,7 +160,8 @@ def test_data_that_lie_elsewhere_than_the_model_are_refused() -> None:
     clients = classification()
     vars(clients.dataset).update(moved(vars(clients.dataset)))
     with pytest.raises(
-        ValueError, match=r"data lie on meta, and the models train on cpu: .* `dataset.to\(fabric.device"
+        ValueError,
+        match=r"data lie on meta, and the models train on cpu: .* `dataset.to\(fabric.device",
     ):
         federation(EVERY_ALGORITHM["fedavg"], clients=clients)
 

@@ -9,7 +9,17 @@ import lives
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import classification, classifier, distances, everything, federation, hard, rows, server, trained
+from problems import (
+    classification,
+    classifier,
+    distances,
+    everything,
+    federation,
+    hard,
+    rows,
+    server,
+    trained,
+)
 from torch import Tensor
 from torch.optim import SGD, Adam
 
@@ -27,7 +37,9 @@ from fl_lightning import (
 )
 
 EXECUTORS = pytest.mark.parametrize(
-    "executor", [SequentialExecutor, partial(StackedExecutor, width=3)], ids=["sequential", "stacked"]
+    "executor",
+    [SequentialExecutor, partial(StackedExecutor, width=3)],
+    ids=["sequential", "stacked"],
 )
 
 COHORT = [0, 1, 2, 4, 5]
@@ -41,9 +53,13 @@ def spoiled(*clients: int) -> ClientData:
     return data
 
 
-def begin(algorithm: Algorithm, *bad: int, on_divergence: Any = "skip-client", **options: Any) -> Federation:
+def begin(
+    algorithm: Algorithm, *bad: int, on_divergence: Any = "skip-client", **options: Any
+) -> Federation:
     options = {"participation": lambda *_: COHORT, **options}
-    return federation(hard(algorithm), clients=spoiled(*bad), on_divergence=on_divergence, **options)
+    return federation(
+        hard(algorithm), clients=spoiled(*bad), on_divergence=on_divergence, **options
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- stop
@@ -51,7 +67,9 @@ def begin(algorithm: Algorithm, *bad: int, on_divergence: Any = "skip-client", *
 
 @EXECUTORS
 def test_stopping_names_round_client_learning_rate_and_algorithm(executor: Any) -> None:
-    run = begin(Algorithm(), 4, on_divergence="stop", executor=executor, schedule=lambda round, epoch: 0.5)
+    run = begin(
+        Algorithm(), 4, on_divergence="stop", executor=executor, schedule=lambda round, epoch: 0.5
+    )
     before = run.w.detach().clone()
     sentence = r"round 1 of 3: the training of client 4 is no longer finite \(local learning rate 0.05, Algorithm\(Clip"
     with pytest.raises(DivergenceError, match=sentence):
@@ -102,12 +120,16 @@ OF_THE_SERVER = {
 
 @EXECUTORS
 @pytest.mark.parametrize(("what", "told"), [*OF_A_CLIENT.items(), *OF_THE_SERVER.items()])
-def test_what_a_term_spoils_is_told_apart_from_the_training(what: str, told: str, executor: Any) -> None:
+def test_what_a_term_spoils_is_told_apart_from_the_training(
+    what: str, told: str, executor: Any
+) -> None:
     """A state that begins as infinity is one's own affair."""
     begin(Algorithm(Mine("")), on_divergence="stop", executor=executor).fit()
     with pytest.raises(DivergenceError) as error:
         begin(Algorithm(Mine(what)), on_divergence="stop", executor=executor).fit()
-    assert str(error.value).startswith(f"round 1 of 3: {told} (local learning rate 0.1, Algorithm(Mine(what={what})")
+    assert str(error.value).startswith(
+        f"round 1 of 3: {told} (local learning rate 0.1, Algorithm(Mine(what={what})"
+    )
     assert "). Look there for a division by zero, or lower the learning rate" in str(error.value)
 
 
@@ -119,7 +141,9 @@ def test_the_training_of_some_and_the_message_of_others_are_told() -> None:
 
 @EXECUTORS
 @pytest.mark.parametrize("what", OF_A_CLIENT)
-def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(what: str, executor: Any) -> None:
+def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(
+    what: str, executor: Any
+) -> None:
     run = begin(Algorithm(Mine(what)), executor=executor)
     assert run.train_round()["client/skipped"] == 2
     assert run.w.isfinite().all()
@@ -128,7 +152,9 @@ def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(what: str, ex
 
 
 def test_an_unknown_way_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_divergence is one of stop, skip-client, continue, not 'ignore'"):
+    with pytest.raises(
+        ValueError, match="on_divergence is one of stop, skip-client, continue, not 'ignore'"
+    ):
         begin(Algorithm(), on_divergence="ignore")
 
 
@@ -153,7 +179,9 @@ def test_a_skipped_client_is_as_one_that_was_not_there(algorithm: Algorithm, exe
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan
     other.participation = lambda *_: [0, 1, 2, 5]
     metrics, expected = run.train_round(), other.train_round()
-    assert all(distance < 1e-12 for name, distance in distances(run, other).items() if name != "visited")
+    assert all(
+        distance < 1e-12 for name, distance in distances(run, other).items() if name != "visited"
+    )
     assert (metrics.pop("client/skipped"), expected.pop("client/skipped")) == (1.0, 0.0)
     for name in ("train/loss", "client/drift", "server/update_norm"):
         assert metrics[name] == pytest.approx(expected[name], rel=1e-10)
@@ -174,7 +202,9 @@ def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(execut
     assert after[[2, 3, 4]].equal(before[[2, 3, 4]])
     moves = after[[0, 1, 5]] - before[[0, 1, 5]]
     assert (moves != 0).any(1).all()
-    mean = 5 / 6 * moves.mean(0)  # SCAFFOLD's share of clients, times the mean message of those that count
+    mean = (
+        5 / 6 * moves.mean(0)
+    )  # SCAFFOLD's share of clients, times the mean message of those that count
     torch.testing.assert_close(server(run, "c"), variate + mean, rtol=0, atol=1e-12)
 
 
@@ -195,7 +225,10 @@ def test_a_cohort_that_is_skipped_as_a_whole_moves_nothing(executor: Any) -> Non
 
 
 def test_finite_training_is_the_same_in_every_way() -> None:
-    runs = [trained(hard(algorithms.fedlesam_s()), on_divergence=way) for way in ("stop", "skip-client", "continue")]
+    runs = [
+        trained(hard(algorithms.fedlesam_s()), on_divergence=way)
+        for way in ("stop", "skip-client", "continue")
+    ]
     for other in runs[1:]:
         assert not any(distances(runs[0], other).values())
 
@@ -217,8 +250,19 @@ def test_continuing_keeps_the_states_of_who_diverged() -> None:
     assert rows(run, "c_i").isnan().all(1).tolist() == [i == 4 for i in range(6)]
 
 
-def test_a_run_that_diverged_can_be_resumed_in_another_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--run-dir", str(tmp_path / "run"), "--accelerator", "cpu", "--rounds", "2", "--lr", "1e12"]
+def test_a_run_that_diverged_can_be_resumed_in_another_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--accelerator",
+        "cpu",
+        "--rounds",
+        "2",
+        "--lr",
+        "1e12",
+    ]
     with pytest.raises(SystemExit) as stop:
         lives.experiment(*argv).run()
     assert stop.value.code == 2
@@ -237,17 +281,28 @@ def test_a_run_that_diverged_can_be_resumed_in_another_way(tmp_path: Path, capsy
 
 def two_rounds(fabric: Fabric, folder: Path, on_divergence: str) -> Any:
     run = begin(
-        algorithms.scaffold(), 4, fabric=fabric, on_divergence=on_divergence, state_dir=folder, module=classifier()
+        algorithms.scaffold(),
+        4,
+        fabric=fabric,
+        on_divergence=on_divergence,
+        state_dir=folder,
+        module=classifier(),
     )
     try:
         skipped = [run.train_round()["client/skipped"] for _ in range(2)]
     except DivergenceError as error:
         return str(error)
-    return {"skipped": skipped, **{name: value.double().tolist() for name, value in everything(run).items()}}
+    return {
+        "skipped": skipped,
+        **{name: value.double().tolist() for name, value in everything(run).items()},
+    }
 
 
 def on_both_ranks(fabric: Fabric, folder: Path) -> Any:
-    told = two_rounds(fabric, folder / "stop", "stop"), two_rounds(fabric, folder / "skip", "skip-client")
+    told = (
+        two_rounds(fabric, folder / "stop", "stop"),
+        two_rounds(fabric, folder / "skip", "skip-client"),
+    )
     second = fabric.broadcast(told, src=1)
     return told, second
 
@@ -262,5 +317,7 @@ def test_all_ranks_agree_on_who_diverged(tmp_path: Path) -> None:
     expected = two_rounds(alone, tmp_path / "b", "skip-client")
     assert skipped.keys() == expected.keys()
     for name in expected:
-        mine, theirs = (torch.tensor(side[name], dtype=torch.float64) for side in (skipped, expected))
+        mine, theirs = (
+            torch.tensor(side[name], dtype=torch.float64) for side in (skipped, expected)
+        )
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)

@@ -68,7 +68,10 @@ def test_steps_clients_rounds_and_layers_have_unrelated_masks() -> None:
     masks |= {f"layer {i}": mask(key(0, layer=i)) for i in range(1, 6)}
     names = list(masks)
     related = {
-        (a, b): r for i, a in enumerate(names) for b in names[:i] if abs(r := correlation(masks[a], masks[b])) > NOISE
+        (a, b): r
+        for i, a in enumerate(names)
+        for b in names[:i]
+        if abs(r := correlation(masks[a], masks[b])) > NOISE
     }
     assert not related
 
@@ -128,5 +131,8 @@ def test_use_keys_replaces_every_dropout_and_leaves_the_state_dict_alone() -> No
 def test_every_visit_and_every_layer_has_a_key_of_its_own() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.Dropout(0.5), nn.Dropout(0.5))
     executor = Executor(model, Layout(model))
-    keys = [list(executor.dropout_keys(derived_seed(0, "dropout", 0, client)).values()) for client in range(3)]
+    keys = [
+        list(executor.dropout_keys(derived_seed(0, "dropout", 0, client)).values())
+        for client in range(3)
+    ]
     assert len({int(k) for of_client in keys for k in of_client}) == 9

@@ -23,7 +23,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from fl_lightning import Algorithm, ClientData, ModelError, SequentialExecutor, StackedExecutor, Term, algorithms, zeros
+from fl_lightning import (
+    Algorithm,
+    ClientData,
+    ModelError,
+    SequentialExecutor,
+    StackedExecutor,
+    Term,
+    algorithms,
+    zeros,
+)
 from fl_lightning.core.oracle import Oracle
 
 TOLERANCE = 1e-10
@@ -31,23 +40,35 @@ NARROW, THREE, WIDE = (partial(StackedExecutor, width=width) for width in (1, 3,
 
 
 def assert_alike(run: Any, other: Any, tolerance: float = TOLERANCE) -> None:
-    unaliased = {name: distance for name, distance in distances(run, other).items() if not distance <= tolerance}
+    unaliased = {
+        name: distance
+        for name, distance in distances(run, other).items()
+        if not distance <= tolerance
+    }
     assert not unaliased
 
 
 def ragged(name: str) -> ClientData:
     """Clients with short last batches; whose halves still hold two samples, as BatchNorm needs, for Per-FedAvg."""
-    return classification((16, 10, 12, 11, 4, 6), batch_size=6) if name == "perfedavg" else classification()
+    return (
+        classification((16, 10, 12, 11, 4, 6), batch_size=6)
+        if name == "perfedavg"
+        else classification()
+    )
 
 
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
-def test_executors_agree_with_batchnorm_dropout_momentum_decay_clipping_and_ragged_clients(name: str) -> None:
+def test_executors_agree_with_batchnorm_dropout_momentum_decay_clipping_and_ragged_clients(
+    name: str,
+) -> None:
     algorithm, clients = hard(EVERY_ALGORITHM[name]), ragged(name)
     one_by_one = federation(algorithm, clients=clients)
     losses = [one_by_one.train_round()["train/loss"] for _ in range(3)]
     for executor in (THREE,) if name in OPTIONS else (NARROW, THREE, WIDE):
         together = federation(algorithm, clients=clients, executor=executor)
-        assert [together.train_round()["train/loss"] for _ in range(3)] == pytest.approx(losses, abs=TOLERANCE)
+        assert [together.train_round()["train/loss"] for _ in range(3)] == pytest.approx(
+            losses, abs=TOLERANCE
+        )
         assert_alike(one_by_one, together)
 
 
@@ -56,7 +77,9 @@ def test_executors_agree_under_adamw(name: str) -> None:
     algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=partial(AdamW, lr=0.01))
     one_by_one = trained(algorithm, module=classifier(norm=False))
     for executor in (NARROW, THREE, WIDE):
-        assert_alike(one_by_one, trained(algorithm, module=classifier(norm=False), executor=executor))
+        assert_alike(
+            one_by_one, trained(algorithm, module=classifier(norm=False), executor=executor)
+        )
 
 
 def test_what_the_comparison_is_made_of_matters() -> None:
@@ -66,9 +89,15 @@ def test_what_the_comparison_is_made_of_matters() -> None:
     without = {
         "clipping": {"algorithm": algorithms.fedsam().with_outer_terms(local=sgd)},
         "momentum": {
-            "algorithm": hard(algorithms.fedsam()).with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=0.01))
+            "algorithm": hard(algorithms.fedsam()).with_outer_terms(
+                local=partial(SGD, lr=0.1, weight_decay=0.01)
+            )
         },
-        "decay": {"algorithm": hard(algorithms.fedsam()).with_outer_terms(local=partial(SGD, lr=0.1, momentum=0.9))},
+        "decay": {
+            "algorithm": hard(algorithms.fedsam()).with_outer_terms(
+                local=partial(SGD, lr=0.1, momentum=0.9)
+            )
+        },
         "dropout": {"module": classifier(dropout=0.0)},
         "norm": {"module": classifier(norm=False)},
         "schedule": {"schedule": lambda round, epoch: 0.9**round},
@@ -93,10 +122,15 @@ def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
 
 
 def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> None:
-    plain, sharp = (federation(a, participation=lambda *_: [0]) for a in (Algorithm(), algorithms.fedsam(rho=0.5)))
+    plain, sharp = (
+        federation(a, participation=lambda *_: [0])
+        for a in (Algorithm(), algorithms.fedsam(rho=0.5))
+    )
     plain.train_round()
     sharp.train_round()
-    assert plain.buffers["norm.num_batches_tracked"] == sharp.buffers["norm.num_batches_tracked"] == 6
+    assert (
+        plain.buffers["norm.num_batches_tracked"] == sharp.buffers["norm.num_batches_tracked"] == 6
+    )
 
 
 def test_a_client_trained_alone_is_the_client_trained_among_others() -> None:
@@ -125,7 +159,9 @@ class Keeping(Term):
         return g
 
 
-@pytest.mark.parametrize("executor", [SequentialExecutor, NARROW, THREE, partial(StackedExecutor, width=1, compiled=5)])
+@pytest.mark.parametrize(
+    "executor", [SequentialExecutor, NARROW, THREE, partial(StackedExecutor, width=1, compiled=5)]
+)
 def test_what_a_term_keeps_stays_as_it_was_in_the_step(executor: Any, traces: list[Any]) -> None:
     """Optimizers move the weights in place, and this one the gradient too."""
     local = partial(SGD, lr=0.1, momentum=0.9, nesterov=True, foreach=True)
@@ -148,7 +184,9 @@ class HiddenDropout(nn.Linear):
 
 
 @pytest.mark.parametrize("model", [Branching, HiddenDropout])
-def test_a_model_that_cannot_be_stacked_is_told_to_train_sequentially(model: type[nn.Linear]) -> None:
+def test_a_model_that_cannot_be_stacked_is_told_to_train_sequentially(
+    model: type[nn.Linear],
+) -> None:
     run = federation(Algorithm(), module=model(6, 3).double(), executor=WIDE)
     with pytest.raises(ModelError, match="sequential executor"):
         run.train_round()
@@ -187,7 +225,9 @@ def test_a_run_neither_reads_nor_moves_the_global_generator(executor: Any) -> No
 def test_dropout_and_order_come_from_the_seed() -> None:
     def model(**seeds: int) -> Tensor:
         clients: ClientData = classification(seed=seeds.get("order", 0))
-        run = federation(Algorithm(), clients=clients, seed=seeds.get("run", 0), participation=cohorts)
+        run = federation(
+            Algorithm(), clients=clients, seed=seeds.get("run", 0), participation=cohorts
+        )
         run.train_round()
         return run.w.detach()
 
@@ -201,7 +241,13 @@ def test_bf16_trains_batchnorm_of_several_clients_too(compiled: int, traces: lis
     """A number is rounded by up to 0.4 %; the models' moves differ by 0.3 %."""
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     runs = [
-        trained(algorithms.fedsam(), fabric=fabric, module=classifier(dtype=torch.float32), clients=clients, **executor)
+        trained(
+            algorithms.fedsam(),
+            fabric=fabric,
+            module=classifier(dtype=torch.float32),
+            clients=clients,
+            **executor,
+        )
         for executor in ({}, {"executor": partial(StackedExecutor, width=3, compiled=compiled)})
         for clients in [classification((10,) * 6, dtype=torch.float32)]
     ]

@@ -32,7 +32,14 @@ TAGS = [
 
 
 def experiment(folder: Path, *argv: str, **defaults: Any) -> Experiment:
-    options = {"clients": 8, "participation": 0.5, "rounds": 4, "batch_size": 32, "algorithm": "scaffold", **defaults}
+    options = {
+        "clients": 8,
+        "participation": 0.5,
+        "rounds": 4,
+        "batch_size": 32,
+        "algorithm": "scaffold",
+        **defaults,
+    }
     arguments = ["--run-dir", str(folder), "--accelerator", "cpu", *argv]
     return Experiment([sources.digits], [models.mlp], argv=arguments, **options)
 
@@ -66,7 +73,9 @@ def test_metrics_csv_has_the_round_and_every_tag(finished: Path) -> None:
     assert all(row[tag] for row in table for tag in TAGS)
 
 
-def test_tensorboard_has_the_same_scalars_hyper_parameters_and_the_partition(finished: Path) -> None:
+def test_tensorboard_has_the_same_scalars_hyper_parameters_and_the_partition(
+    finished: Path,
+) -> None:
     events = EventAccumulator(str(finished))
     events.Reload()
     for tag in TAGS:
@@ -79,7 +88,9 @@ def test_tensorboard_has_the_same_scalars_hyper_parameters_and_the_partition(fin
 def test_config_and_environment_tell_how_to_repeat_the_run(finished: Path, tmp_path: Path) -> None:
     config = yaml.safe_load((finished / "config.yaml").read_text())
     assert config["algorithm"].items() >= {"name": "scaffold", "server_lr": 1.0}.items()
-    assert {"torch", "git_commit", "command"} <= set(yaml.safe_load((finished / "environment.yaml").read_text()))
+    assert {"torch", "git_commit", "command"} <= set(
+        yaml.safe_load((finished / "environment.yaml").read_text())
+    )
     again = tmp_path / "again"
     experiment(again, "--config", str(finished / "config.yaml"), algorithm="fedavg", rounds=1).run()
     assert results(again) == results(finished)
@@ -129,12 +140,14 @@ def test_the_partition_is_kept_and_can_be_taken_again(finished: Path, tmp_path: 
 
 def test_stacked_gives_the_same_run(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "stacked"
-    experiment(folder, "--executor", "stacked", "--width", "3").run()
+    experiment(folder, "--executor", "stacked", "--parallel-clients", "3").run()
     assert torch.allclose(model(folder), model(finished), atol=1e-5)
 
 
 def test_the_exported_model_loads_into_the_plain_network(finished: Path) -> None:
-    models.mlp(64, 10).load_state_dict(torch.load(finished / "model.pt", weights_only=True), strict=True)
+    models.mlp(64, 10).load_state_dict(
+        torch.load(finished / "model.pt", weights_only=True), strict=True
+    )
 
 
 def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
@@ -146,7 +159,9 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
     network.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
     with torch.inference_mode():
         out = network(test.inputs(torch.arange(len(test))))
-    assert float(rows(folder)[-1]["test/accuracy"]) == pytest.approx(float((out.argmax(1) == test.y).double().mean()))
+    assert float(rows(folder)[-1]["test/accuracy"]) == pytest.approx(
+        float((out.argmax(1) == test.y).double().mean())
+    )
     loss = torch.nn.functional.cross_entropy(out, test.y)
     assert float(rows(folder)[-1]["test/loss"]) == pytest.approx(float(loss), rel=1e-5)
 
@@ -165,13 +180,13 @@ def test_evaluation_counts_every_sample_once(tmp_path: Path) -> None:
         (["--lr", "-1"], ["lr is a positive number"]),
         (["--lr-decay", "0"], ["lr_decay is a positive number"]),
         (["--momentum", "1"], ["momentum"]),
-        (["--clip", "-1"], ["clip is a positive number, not -1"]),
+        (["--clip-norm", "-1"], ["clip is a positive number, not -1"]),
         (["--algorithm", "fedsam", "--algorithm.rho", "-5"], ["rho", "-5"]),
         (["--algorithm.server-lr", "-1"], ["learning rate", "-1"]),
         (["--model.hidden", "-1"], ["hidden layers"]),
         (["--sampling", "bernoulli", "--participation", "1e-9"], ["empty"]),
         (["--accelerator", "abacus"], ["abacus"]),
-        (["--executor", "stacked", "--width", "0"], ["width"]),
+        (["--executor", "stacked", "--parallel-clients", "0"], ["width"]),
         (["--evaluate-every", "0"], ["evaluate_every", "at least 1"]),
         (["--resume"], ["nothing to resume"]),
         (["--partition", "saved"], ["--partition.file", "needed"]),
@@ -190,7 +205,9 @@ def test_bad_input_gets_one_sentence(
         assert word in said
 
 
-def test_a_folder_with_a_run_is_not_overwritten(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_a_run_is_not_overwritten(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = (finished / "metrics.csv").read_text()
     with pytest.raises(SystemExit):
         experiment(finished).run()
@@ -201,18 +218,26 @@ def test_a_folder_with_a_run_is_not_overwritten(finished: Path, capsys: pytest.C
 def test_a_mistake_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
-        Experiment([sources.digits], [models.mlp], argv=["--accelerator", "cpu", "--rounds", "0"]).run()
+        Experiment(
+            [sources.digits], [models.mlp], argv=["--accelerator", "cpu", "--rounds", "0"]
+        ).run()
     assert not list(tmp_path.rglob("fedavg-*"))
 
 
-def test_runs_without_a_named_folder_get_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_without_a_named_folder_get_one_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        Experiment([sources.digits], [models.mlp], clients=8, rounds=1, argv=["--accelerator", "cpu"]).run()
+        Experiment(
+            [sources.digits], [models.mlp], clients=8, rounds=1, argv=["--accelerator", "cpu"]
+        ).run()
     assert [p.name for p in sorted(tmp_path.rglob("fedavg-*"))] == ["fedavg-0", "fedavg-1"]
 
 
-def test_a_run_that_died_before_its_first_checkpoint_can_be_resumed(finished: Path, tmp_path: Path) -> None:
+def test_a_run_that_died_before_its_first_checkpoint_can_be_resumed(
+    finished: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "early"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fl_lightning.callbacks.Evaluation.on_round_end", _interrupt_after(0))
@@ -243,10 +268,10 @@ def test_an_own_callback_is_called(tmp_path: Path) -> None:
         seen: ClassVar[list[int]] = []
 
         def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
-            self.seen.append(federation.round)
+            self.activations.append(federation.round)
 
     experiment(tmp_path / "own", callbacks=[Rounds()]).run()
-    assert Rounds.seen == [1, 2, 3, 4]
+    assert Rounds.activations == [1, 2, 3, 4]
 
 
 def test_bf16_trains_in_bf16_and_keeps_32_bits(finished: Path, tmp_path: Path) -> None:
@@ -262,11 +287,17 @@ def test_a_precision_that_would_not_be_kept_is_refused() -> None:
     for precision in ("64-true", "bf16-true"):
         with pytest.raises(ValueError, match="precision"):
             Federation(
-                Fabric(accelerator="cpu", precision=precision), models.mlp(64, 10), Algorithm(), clients, rounds=1
+                Fabric(accelerator="cpu", precision=precision),
+                models.mlp(64, 10),
+                Algorithm(),
+                clients,
+                rounds=1,
             )
 
 
-def test_resuming_with_other_options_is_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_with_other_options_is_refused(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         experiment(finished, "--resume", "--lr", "0.3", "--seed", "7").run()
     said = capsys.readouterr().err
@@ -288,7 +319,9 @@ def test_a_local_optimizer_that_an_algorithm_brings_stays_and_is_told(
     assert [row["local/lr"] for row in rows(tmp_path / "run")] == ["0.003"]
 
 
-def test_an_ordinary_run_does_not_speak_of_its_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ordinary_run_does_not_speak_of_its_optimizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment(tmp_path / "run", "--rounds", "1", "--lr", "0.05", "--momentum", "0.9").run()
     assert "brings" not in capsys.readouterr().out
 
@@ -299,12 +332,20 @@ def test_sizes_that_count_twice_are_told(
 ) -> None:
     options = "--sampling", "weighted", "--algorithm", "fedavg", "--algorithm.weighting", weighting
     experiment(tmp_path / "run", "--rounds", "1", *options).run()
-    assert ("fedavg weighs clients by size, as their draw does: it counts twice" in capsys.readouterr().out) == twice
+    assert (
+        "fedavg weighs clients by size, as their draw does: it counts twice"
+        in capsys.readouterr().out
+    ) == twice
 
 
-def test_a_finished_run_says_so_when_it_is_resumed(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_says_so_when_it_is_resumed(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment(finished, "--resume").run()
-    assert "nothing is left to train: the run has had its 4 rounds; add --rounds with more" in capsys.readouterr().out
+    assert (
+        "nothing is left to train: the run has had its 4 rounds; add --rounds with more"
+        in capsys.readouterr().out
+    )
 
 
 def test_epochs_that_would_not_count_beside_steps_are_refused(
@@ -312,9 +353,17 @@ def test_epochs_that_would_not_count_beside_steps_are_refused(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         experiment(tmp_path / "run", "--local-steps", "5", "--local-epochs", "3")
-    assert "--local-steps takes the place of --local-epochs: give one of them" in capsys.readouterr().err
+    assert (
+        "--local-steps takes the place of --local-epochs: give one of them"
+        in capsys.readouterr().err
+    )
     (tmp_path / "steps.yaml").write_text("local_steps: 5\n")
     own = experiment(
-        tmp_path / "run", "--config", str(tmp_path / "steps.yaml"), "--local-steps", "none", "--local-epochs=3"
+        tmp_path / "run",
+        "--config",
+        str(tmp_path / "steps.yaml"),
+        "--local-steps",
+        "none",
+        "--local-epochs=3",
     )
     assert (own.options.local_steps, own.options.local_epochs) == (None, 3.0)

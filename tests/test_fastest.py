@@ -9,7 +9,14 @@ import torch
 from problems import classifier, trained
 from torch import Tensor, nn
 
-from fl_lightning import AutotunedExecutor, Federation, ModelError, SequentialExecutor, StackedExecutor, algorithms
+from fl_lightning import (
+    AutotunedExecutor,
+    Federation,
+    ModelError,
+    SequentialExecutor,
+    StackedExecutor,
+    algorithms,
+)
 from fl_lightning.core.vector import Layout
 from fl_lightning.data.sources import digits
 from fl_lightning.executors import Outcome
@@ -31,7 +38,9 @@ class Trial:
         trial = self
 
         class Timed(kind):  # type: ignore[misc]
-            def __call__(self, algorithm: Any, common: Any, visits: Any, *rest: Any) -> Iterable[Outcome]:
+            def __call__(
+                self, algorithm: Any, common: Any, visits: Any, *rest: Any
+            ) -> Iterable[Outcome]:
                 yield from super().__call__(algorithm, common, visits, *rest)
                 minute = 60.0 * (kind.__name__ not in trial.calls)
                 trial.seconds += minute + 1e-3 * milliseconds * sum(len(v.lrs) for v in visits)
@@ -40,24 +49,31 @@ class Trial:
         return partial(Timed, **options)
 
     def run(self, *candidates: Any, **options: Any) -> Federation:
-        fastest = partial(AutotunedExecutor, candidates=candidates, clock=lambda device: self.seconds)
+        fastest = partial(
+            AutotunedExecutor, candidates=candidates, clock=lambda device: self.seconds
+        )
         return trained(algorithms.fedtoga(), executor=fastest, **THREE_A_ROUND, **options)
 
 
 @pytest.mark.parametrize(
-    ("stacked", "best", "how"), [(0.5, "StackedExecutor", "3 at once"), (3, "SequentialExecutor", "one after another")]
+    ("stacked", "best", "how"),
+    [(0.5, "StackedExecutor", "3 at once"), (3, "SequentialExecutor", "one after another")],
 )
 def test_the_fastest_goes_on_and_the_result_is_that_of_any(
     stacked: float, best: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial()
-    run = trial.run(trial.maker(SequentialExecutor, 2), trial.maker(StackedExecutor, stacked, width=3))
+    run = trial.run(
+        trial.maker(SequentialExecutor, 2), trial.maker(StackedExecutor, stacked, width=3)
+    )
     assert trial.calls[:6] == 3 * ["SequentialExecutor"] + 3 * ["StackedExecutor"]
     assert set(trial.calls[6:]) == {best}
     assert run.executor.width == (3 if best == "StackedExecutor" else 1)
     line = f"a client's local step took 2 ms one after another, {stacked:.3g} ms 3 at once: going on {how}"
     assert capsys.readouterr().out.splitlines() == [line]
-    torch.testing.assert_close(run.w, trained(algorithms.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        run.w, trained(algorithms.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10
+    )
 
 
 class Branching(nn.Module):
@@ -100,7 +116,11 @@ def test_what_cannot_train_is_left_out_and_its_clients_train_with_the_others(
 def test_what_the_first_cannot_train_is_an_error() -> None:
     trial = Trial()
     with pytest.raises(ModelError, match="cannot run for several clients"):
-        trial.run(trial.maker(StackedExecutor, 1, width=3), trial.maker(SequentialExecutor, 2), module=Branching())
+        trial.run(
+            trial.maker(StackedExecutor, 1, width=3),
+            trial.maker(SequentialExecutor, 2),
+            module=Branching(),
+        )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +134,9 @@ def test_what_the_first_cannot_train_is_an_error() -> None:
         ("--compile", "cpu", StackedExecutor, 1),
     ],
 )
-def test_executor_auto_measures_on_a_gpu_only(flags: str, device: str, kind: type, width: int) -> None:
+def test_executor_auto_measures_on_a_gpu_only(
+    flags: str, device: str, kind: type, width: int
+) -> None:
     experiment = Experiment([digits], [mlp], argv=flags.split(), width=4)
     module = classifier()
     executor = experiment.executor(torch.device(device))(module, Layout(module))

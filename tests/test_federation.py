@@ -47,10 +47,14 @@ from fl_lightning.data import Partition
 from fl_lightning.terms import SAM
 
 STACKED = partial(StackedExecutor, width=3)
-EXECUTORS = pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
+EXECUTORS = pytest.mark.parametrize(
+    "executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"]
+)
 
 
-def plain_fedavg(module: nn.Module, data: Any, cohort: list[int], sizes: list[float], lr: float, **sgd: float) -> list:
+def plain_fedavg(
+    module: nn.Module, data: Any, cohort: list[int], sizes: list[float], lr: float, **sgd: float
+) -> list:
     """One round of FedAvg as anyone would write it; the clients' models and their weighted mean."""
     models = []
     for client in cohort:
@@ -69,7 +73,9 @@ def plain_fedavg(module: nn.Module, data: Any, cohort: list[int], sizes: list[fl
     return [models, sum(n / total * w for n, w in zip(sizes, models, strict=True))]
 
 
-def one_round(algorithm: Algorithm, executor: Any = SequentialExecutor) -> tuple[Federation, dict[str, float]]:
+def one_round(
+    algorithm: Algorithm, executor: Any = SequentialExecutor
+) -> tuple[Federation, dict[str, float]]:
     run = federation(algorithm, module=classifier(norm=False, dropout=0.0), executor=executor)
     return run, run.train_round()
 
@@ -84,7 +90,9 @@ def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> N
     models, mean = plain_fedavg(module, classification(), COHORTS[0], sizes, 0.1, **sgd)
     torch.testing.assert_close(run.w.detach(), mean, rtol=0, atol=1e-12)
     start = parameters_to_vector(module.parameters()).detach()
-    drift = sum(n * (w - mean).square().sum() for n, w in zip(sizes, models, strict=True)) / sum(sizes)
+    drift = sum(n * (w - mean).square().sum() for n, w in zip(sizes, models, strict=True)) / sum(
+        sizes
+    )
     assert metrics["client/drift"] == pytest.approx(float(drift), rel=1e-9)
     assert metrics["server/update_norm"] == pytest.approx(float((mean - start).norm()), rel=1e-12)
 
@@ -123,7 +131,9 @@ def loss_of(module: nn.Module, batch: tuple[Tensor, Tensor]) -> float:
 
 
 @EXECUTORS
-def test_the_training_loss_is_the_mean_of_clients_of_the_mean_over_their_steps(executor: Any) -> None:
+def test_the_training_loss_is_the_mean_of_clients_of_the_mean_over_their_steps(
+    executor: Any,
+) -> None:
     """With a learning rate that moves nothing, by evaluating the first model on every batch."""
     local = partial(SGD, lr=1e-300)
     run, metrics = one_round(Algorithm(SAM(0.5), local=local, weight=by_size), executor)
@@ -176,11 +186,17 @@ def test_fit_runs_the_rounds_that_remain_and_tells_the_callbacks() -> None:
 
             return heard_it
 
-    run = federation(Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=[Listener()]))
+    run = federation(
+        Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=[Listener()])
+    )
     run.train_round()
     run.fit()
     each = [f"{event} {round}" for round in (2, 3) for event in ("on_round_end", "on_round_logged")]
-    assert [event for event in heard if "setup" not in event] == ["on_fit_start 1", *each, "on_fit_end 3"]
+    assert [event for event in heard if "setup" not in event] == [
+        "on_fit_start 1",
+        *each,
+        "on_fit_end 3",
+    ]
     run.fit()
     assert run.round == 3
 
@@ -189,7 +205,9 @@ def test_load_global_gives_the_module_with_the_global_model() -> None:
     run = trained(hard(Algorithm()), executor=STACKED)
     module = run.load_global()
     assert not module.training
-    torch.testing.assert_close(parameters_to_vector(module.parameters()), run.w.detach(), rtol=0, atol=0)
+    torch.testing.assert_close(
+        parameters_to_vector(module.parameters()), run.w.detach(), rtol=0, atol=0
+    )
     assert module.get_buffer("norm.running_mean").equal(run.buffers["norm.running_mean"])
 
 
@@ -218,15 +236,22 @@ def test_who_asked_to_stop_goes_on_with_the_next_fit() -> None:
 
 @EXECUTORS
 def test_divergence_is_told_in_a_sentence(executor: Any) -> None:
-    run = regression(Algorithm(), lr=1e6, steps=40, rounds=20, participation=all_three, executor=executor)
-    with pytest.raises(DivergenceError, match=r"round \d+ of 20: .*no longer finite .*1e\+06.*Lower the learning rate"):
+    run = regression(
+        Algorithm(), lr=1e6, steps=40, rounds=20, participation=all_three, executor=executor
+    )
+    with pytest.raises(
+        DivergenceError,
+        match=r"round \d+ of 20: .*no longer finite .*1e\+06.*Lower the learning rate",
+    ):
         run.fit()
 
 
 @pytest.mark.parametrize("weights", [[0.0] * 5, [1.0, -1.0, 1, 1, 1], [float("nan")] * 5])
 def test_impossible_aggregation_weights_are_refused(weights: list[float]) -> None:
     run = federation(Algorithm(weight=lambda cohort: torch.tensor(weights)))
-    with pytest.raises(ValueError, match="aggregation weights must be finite, not negative and not all zero"):
+    with pytest.raises(
+        ValueError, match="aggregation weights must be finite, not negative and not all zero"
+    ):
         run.train_round()
 
 
@@ -256,7 +281,12 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor: Any) -> None:
 
     def model(client: int, round: int, dropout: float) -> Tensor:
         options = {"participation": lambda *_: [client], "schedule": Decay(), "clients": clients}
-        run = federation(Algorithm(), module=classifier(norm=False, dropout=dropout), executor=executor, **options)
+        run = federation(
+            Algorithm(),
+            module=classifier(norm=False, dropout=dropout),
+            executor=executor,
+            **options,
+        )
         run.round = round
         run.train_round()
         return run.w.detach()
@@ -271,7 +301,9 @@ def test_decay_multiplies_every_round() -> None:
     assert [Decay(0.5)(round, 7) for round in range(3)] == [1.0, 0.5, 0.25]
 
 
-def test_a_temporary_client_store_goes_with_its_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_client_store_goes_with_its_federation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run = federation(algorithms.scaffold())
     run.train_round()
@@ -293,7 +325,10 @@ def drawn(of_this_process: int, seed: int = 0) -> list[Tensor]:
     """What the server draws in two rounds; clients hardly move."""
     torch.manual_seed(of_this_process)
     run = regression(Algorithm(Noisy()), lr=1e-12, seed=seed)
-    models = [run.w.detach().clone(), *(run.w.detach().clone() for _ in range(2) if run.train_round())]
+    models = [
+        run.w.detach().clone(),
+        *(run.w.detach().clone() for _ in range(2) if run.train_round()),
+    ]
     return [after - before for before, after in pairwise(models)]
 
 
@@ -306,5 +341,7 @@ def test_what_the_server_draws_is_alike_on_every_rank_and_new_with_round_and_see
 @pytest.mark.parametrize("weights", [[1.0, 1.0], torch.ones(3)], ids=["a list", "one too many"])
 def test_weights_that_are_none_are_refused(weights: Any) -> None:
     run = regression(Algorithm(weight=lambda cohort: weights))
-    with pytest.raises(ValueError, match=r"aggregation weights are a tensor, one for each of 2 clients, not "):
+    with pytest.raises(
+        ValueError, match=r"aggregation weights are a tensor, one for each of 2 clients, not "
+    ):
         run.train_round()

@@ -50,13 +50,26 @@ class Fills:
 
 @pytest.mark.parametrize(
     ("algorithm", "left", "file"),
-    [("scaffold", 0, ".rows"), ("fedavg", 0, "run/.part"), ("fedavg", 300_000, "checkpoints/.part")],
+    [
+        ("scaffold", 0, ".rows"),
+        ("fedavg", 0, "run/.part"),
+        ("fedavg", 300_000, "checkpoints/.part"),
+    ],
     ids=["a client's row", "the best model", "a checkpoint"],
 )
 def test_a_disk_that_fills_up_keeps_the_checkpoints(
-    algorithm: str, left: int, file: str, small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    algorithm: str,
+    left: int,
+    file: str,
+    small_disk: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    argv, filling, folder = ("--algorithm", algorithm), Fills(small_disk, 3, left), small_disk / "run"
+    argv, filling, folder = (
+        ("--algorithm", algorithm),
+        Fills(small_disk, 3, left),
+        small_disk / "run",
+    )
     scaffold(tmp_path / "whole", *argv)
     said = sentence(capsys, scaffold, folder, *argv, callbacks=[filling])
     assert "the disk is full" in said
@@ -72,12 +85,16 @@ def test_a_disk_without_room_for_decoded_images_is_told(
     small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And does not end the process with SIGBUS, as a write to a mapped file would."""
-    for folder in (small_disk / split / name for split in ("train", "test") for name in ("cat", "dog")):
+    for folder in (
+        small_disk / split / name for split in ("train", "test") for name in ("cat", "dog")
+    ):
         folder.mkdir(parents=True)
         for i in range(3):
             Image.new("RGB", (8, 8), (i, 99, 30)).save(folder / f"{i}.png")
     argv = "--data-dir", str(small_disk), "--data.size", "700"
-    assert "the decoded images take 17.6 MB" in refused(capsys, tmp_path / "run", *argv, data=image_folder)
+    assert "the decoded images take 17.6 MB" in refused(
+        capsys, tmp_path / "run", *argv, data=image_folder
+    )
     assert not list((small_disk / ".cache").iterdir())
 
 
@@ -96,7 +113,9 @@ def full(*_: Any, **__: Any) -> Any:
 
 def full_after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
     left = iter(range(calls))
-    return lambda *args, **kwargs: function(*args, **kwargs) if next(left, None) is not None else full()
+    return lambda *args, **kwargs: (
+        function(*args, **kwargs) if next(left, None) is not None else full()
+    )
 
 
 @pytest.mark.parametrize(

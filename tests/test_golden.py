@@ -2,7 +2,8 @@
 
 A traced program runs as it is here, without the compiler, which takes seconds for each.
 
-`pytest tests/test_golden.py --golden DIR` replays another folder; there, a file that cannot be set up fails by name.
+`pytest tests/test_golden.py --golden DIR` replays another folder; there, a file that cannot be set
+up fails by name.
 """
 
 from collections import OrderedDict
@@ -17,7 +18,14 @@ from golden_families import NotInCatalogueError, Setup, set_up
 from lightning.fabric import Fabric
 from torch import nn
 
-from fl_lightning import ClientData, Dataset, Federation, Partition, SequentialExecutor, StackedExecutor
+from fl_lightning import (
+    ClientData,
+    DeviceDataset,
+    Federation,
+    Partition,
+    SequentialExecutor,
+    StackedExecutor,
+)
 
 TOLERANCE = 1e-9
 LOOSER = {"fedsol-fedsol-fixed-asis": 1e-6}
@@ -40,24 +48,33 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def model(theta: torch.Tensor) -> nn.Module:
-    layers = [("fc1", nn.Linear(12, 16)), ("t1", nn.Tanh()), ("fc2", nn.Linear(16, 16)), ("t2", nn.Tanh())]
+    layers = [
+        ("fc1", nn.Linear(12, 16)),
+        ("t1", nn.Tanh()),
+        ("fc2", nn.Linear(16, 16)),
+        ("t2", nn.Tanh()),
+    ]
     net = nn.Sequential(OrderedDict([*layers, ("classifier", nn.Linear(16, 5))])).double()
     nn.utils.vector_to_parameters(theta, net.parameters())
     return net
 
 
-def federation(fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data: str, executor: str) -> Federation:
+def federation(
+    fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data: str, executor: str
+) -> Federation:
     x, y = torch.from_numpy(problem[f"{data}_x"]), torch.from_numpy(problem[f"{data}_y"])
     owners = torch.arange(10).repeat_interleave(torch.from_numpy(problem[f"{data}_sizes"]))
     clients = ClientData(
-        Dataset(x, y, classes=tuple("abcde")),
+        DeviceDataset(x, y, classes=tuple("abcde")),
         Partition.from_owners(owners, 10),
         batch_size=setup.batch_size,
         epochs=setup.epochs,
         steps=setup.steps,
         shuffle=False,
     )
-    options = EXECUTORS[executor] | ({"compiled": setup.batch_size} if "compiled" in EXECUTORS[executor] else {})
+    options = EXECUTORS[executor] | (
+        {"compiled": setup.batch_size} if "compiled" in EXECUTORS[executor] else {}
+    )
     return Federation(
         fabric,
         model(torch.from_numpy(problem["theta0"])),
@@ -72,7 +89,11 @@ def federation(fabric: Fabric, setup: Setup, problem: np.lib.npyio.NpzFile, data
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_replays_the_authors_trajectory(
-    golden_file: Path, executor: str, fabric: Fabric, request: pytest.FixtureRequest, traces: list[Any]
+    golden_file: Path,
+    executor: str,
+    fabric: Fabric,
+    request: pytest.FixtureRequest,
+    traces: list[Any],
 ) -> None:
     assert golden_file.is_file(), f"{golden_file} holds no trajectory"
     try:

@@ -25,7 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 GIB = 1024**3
 
 
-def planned(devices: str = "auto", clients: int = 10, cores: int = 8, memory: int = 64 * GIB, **rest: Any) -> Plan:
+def planned(
+    devices: str = "auto", clients: int = 10, cores: int = 8, memory: int = 64 * GIB, **rest: Any
+) -> Plan:
     there = Machine(cores, memory, rest.pop("threads", None))
     return Plan.make(devices, rest.pop("cpu", True), clients, there, **rest)
 
@@ -72,7 +74,10 @@ def test_ranks_and_threads(given: dict[str, Any], devices: str, threads: int | N
 def test_one_rank_of_a_launcher_is_kept_and_the_flags_for_more_are_said() -> None:
     plan = planned(launcher=Launcher(1, "--nproc-per-node {} to torchrun"))
     assert (plan.devices, plan.threads) == ("1", 8)
-    assert plan.note == "note: 8 ranks are usually faster than this one: add --nproc-per-node 8 to torchrun"
+    assert (
+        plan.note
+        == "note: 8 ranks are usually faster than this one: add --nproc-per-node 8 to torchrun"
+    )
     for quiet in ({"small": True}, {"clients": 1}, {"devices": "1"}, {"cpu": False}):
         assert not planned(launcher=Launcher(1, "--nproc-per-node {} to torchrun"), **quiet).note
 
@@ -85,8 +90,18 @@ def test_more_ranks_than_cores_are_obeyed_with_a_note() -> None:
     assert not planned(launcher=Launcher(9, binds=True)).note
 
 
-FABRIC_RUN = {"LT_CLI_USED": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
-TORCHRUN = {"LOCAL_RANK": "1", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "x"}
+FABRIC_RUN = {
+    "LT_CLI_USED": "1",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "TORCHELASTIC_RUN_ID": "x",
+}
+TORCHRUN = {
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "6",
+    "LOCAL_WORLD_SIZE": "3",
+    "TORCHELASTIC_RUN_ID": "x",
+}
 SBATCH = {"SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "mine"}
 SLURM = {**SBATCH, "SLURM_STEP_ID": "0"}
 LIGHTNING = {"LOCAL_RANK": "1", "WORLD_SIZE": "4"}
@@ -107,8 +122,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         (FABRIC_RUN, (2, "--devices {} to fabric run", None)),
         (TORCHRUN, (3, "--nproc-per-node {} to torchrun", None)),
         (SLURM, (4, "--ntasks-per-node {} --cpus-per-task 1 to srun", 2, True)),
-        ({**SLURM, "SLURM_CPUS_PER_TASK": "6"}, (4, "--ntasks-per-node {} --cpus-per-task 1 to srun", 6, True)),
-        ({**SLURM, "SLURM_NTASKS": "10"}, (5, "--ntasks-per-node {} --cpus-per-task 1 to srun", None, True)),
+        (
+            {**SLURM, "SLURM_CPUS_PER_TASK": "6"},
+            (4, "--ntasks-per-node {} --cpus-per-task 1 to srun", 6, True),
+        ),
+        (
+            {**SLURM, "SLURM_NTASKS": "10"},
+            (5, "--ntasks-per-node {} --cpus-per-task 1 to srun", None, True),
+        ),
         (SBATCH, (1, "--ntasks-per-node {} --cpus-per-task 1 to srun", 2, True)),
         ({**SLURM, "SLURM_JOB_NAME": "bash"}, None),
         (LIGHTNING, (2, "", None)),
@@ -146,14 +167,17 @@ def test_devices_are_auto_or_a_number_or_a_list(devices: str) -> None:
 
 @pytest.mark.parametrize("devices", ["0", "many", "", "-3", "1.5", "auto,1"])
 def test_other_devices_are_refused(devices: str, tmp_path: Path, capsys: Any) -> None:
-    assert f"devices is auto, or a number of ranks of at least 1, or which GPUs, e.g. 0,2, not {devices!r}" in refused(
-        capsys, tmp_path / "run", f"--devices={devices}"
+    assert (
+        f"devices is auto, or a number of ranks of at least 1, or which GPUs, e.g. 0,2, not {devices!r}"
+        in refused(capsys, tmp_path / "run", f"--devices={devices}")
     )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> None:
-    assert "CUDAAccelerator" in refused(capsys, tmp_path / "run", "--accelerator", "cuda", "--devices", "auto")
+    assert "CUDAAccelerator" in refused(
+        capsys, tmp_path / "run", "--accelerator", "cuda", "--devices", "auto"
+    )
 
 
 def test_a_command_line_from_within_a_program_starts_no_ranks(tmp_path: Path, capsys: Any) -> None:
@@ -162,7 +186,9 @@ def test_a_command_line_from_within_a_program_starts_no_ranks(tmp_path: Path, ca
     assert "; 1 rank(s) on cpu" in capsys.readouterr().out
 
 
-def test_only_the_program_that_lightning_would_start_anew_starts_ranks(environment: pytest.MonkeyPatch) -> None:
+def test_only_the_program_that_lightning_would_start_anew_starts_ranks(
+    environment: pytest.MonkeyPatch,
+) -> None:
     program = types.SimpleNamespace(__file__=str(ROOT / "recipes/cifar10.py"))
     environment.setitem(sys.modules, "__main__", program)
     environment.chdir(ROOT)
@@ -174,20 +200,28 @@ def test_only_the_program_that_lightning_would_start_anew_starts_ranks(environme
     assert not ranks._restartable(), "a notebook"
 
 
-@pytest.mark.parametrize(("options", "visits"), [((), 3), (("--executor", "stacked", "--width", "2"), 1)])
+@pytest.mark.parametrize(
+    ("options", "visits"), [((), 3), (("--executor", "stacked", "--parallel-clients", "2"), 1)]
+)
 def test_stacked_clients_are_counted_in_full_groups(
     options: tuple[str, ...], visits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
-    monkeypatch.setattr(experiments, "launched", lambda launch, clients, **_: counted.append(clients))
+    monkeypatch.setattr(
+        experiments, "launched", lambda launch, clients, **_: counted.append(clients)
+    )
     experiment(tmp_path / "run", *options).fabric([], [])
     assert counted == [visits]
 
 
-def test_lightnings_variable_for_an_accelerator_counts_only_under_fabric_run(environment: pytest.MonkeyPatch) -> None:
+def test_lightnings_variable_for_an_accelerator_counts_only_under_fabric_run(
+    environment: pytest.MonkeyPatch,
+) -> None:
     environment.setenv("LT_ACCELERATOR", "cuda")
     asked: list[str] = []
-    environment.setattr(ranks, "_accelerator", lambda accelerator: asked.append(accelerator) or accelerator)
+    environment.setattr(
+        ranks, "_accelerator", lambda accelerator: asked.append(accelerator) or accelerator
+    )
     environment.setattr(ranks, "Fabric", lambda **_: types.SimpleNamespace(launch=lambda: None))
     for _ in range(2):
         ranks.launched(Launch(accelerator="cpu"), 1, alone=True, small=False, before=None)
@@ -195,8 +229,12 @@ def test_lightnings_variable_for_an_accelerator_counts_only_under_fabric_run(env
     assert asked == ["cpu", "cuda"]
 
 
-@pytest.mark.parametrize("by_fabric_run", [None, "", "auto"], ids=["python", "fabric run", "fabric run auto"])
-def test_auto_is_the_cpu_of_a_mac(by_fabric_run: str | None, environment: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "by_fabric_run", [None, "", "auto"], ids=["python", "fabric run", "fabric run auto"]
+)
+def test_auto_is_the_cpu_of_a_mac(
+    by_fabric_run: str | None, environment: pytest.MonkeyPatch
+) -> None:
     """Of this machine, whose GPU the accelerator of Macs would refuse."""
     environment.setattr(CUDAAccelerator, "is_available", lambda: False)
     environment.setattr(MPSAccelerator, "is_available", lambda: True)
@@ -228,8 +266,12 @@ def test_whom_a_program_without_a_launcher_waits_for_is_told(
     machines: int, environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment.setattr(ranks, "Fabric", lambda **_: types.SimpleNamespace(launch=lambda: None))
-    ranks.launched(Launch(accelerator="cpu", num_nodes=machines), 1, alone=True, small=True, before=None)
-    assert ("waiting for 2 machines to start this program" in capsys.readouterr().out) == (machines == 2)
+    ranks.launched(
+        Launch(accelerator="cpu", num_nodes=machines), 1, alone=True, small=True, before=None
+    )
+    assert ("waiting for 2 machines to start this program" in capsys.readouterr().out) == (
+        machines == 2
+    )
 
 
 def test_threads_of_one_rank_are_only_ever_lowered(environment: pytest.MonkeyPatch) -> None:
@@ -270,11 +312,15 @@ def test_a_recipe_starts_its_ranks_by_itself_and_goes_on_with_as_many_or_another
         pytest.skip("this machine has room for one rank")
     (tmp_path / "recipe.py").write_text(RECIPE)
     others = {*LIGHTNING, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "OMP_NUM_THREADS"}
-    environment = {k: v for k, v in os.environ.items() if k not in others} | {"PYTHONPATH": str(ROOT / "tests")}
+    environment = {k: v for k, v in os.environ.items() if k not in others} | {
+        "PYTHONPATH": str(ROOT / "tests")
+    }
     command = [sys.executable, "recipe.py", "--accelerator", "cpu", "--run-dir", "run", "--rounds"]
     for more, times in (["1"], "1"), (["2", "--resume"], "1000"):
         alike = {"cwd": tmp_path, "env": {**environment, "TIMES": times}}
-        done = subprocess.run([*command, *more], **alike, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [*command, *more], **alike, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         threads = here.cores // started
         assert f"; {started} rank(s) on cpu, {threads} thread(s) each" in done.stdout

@@ -50,11 +50,23 @@ SAME = {
         C.mofedsam(gain="one"),
     ),
     "FedSpeed without radius is FedDyn": (C.fedspeed(rho=0), C.feddyn(), C.fedspeed()),
-    "FedSpeed of plain gradients alone is FedDyn": (C.fedspeed(mix=0.0), C.feddyn(), C.fedspeed(mix=0.1)),
+    "FedSpeed of plain gradients alone is FedDyn": (
+        C.fedspeed(mix=0.0),
+        C.feddyn(),
+        C.fedspeed(mix=0.1),
+    ),
     "FedSMOO without radius is FedDyn": (C.fedsmoo(rho=0), C.feddyn(), C.fedsmoo()),
     "FedCM without momentum is FedAvg": (C.fedcm(alpha=1.0), UNIFORM, C.fedcm()),
-    "SCAFFOLD without its correction is FedAvg": (Algorithm(ControlVariate(k=0.0)), UNIFORM, C.scaffold()),
-    "FedTOGA without trend and radius is FedDyn": (C.fedtoga(rho=0, kappa=0, beta=0), C.feddyn(), C.fedtoga(rho=0)),
+    "SCAFFOLD without its correction is FedAvg": (
+        Algorithm(ControlVariate(k=0.0)),
+        UNIFORM,
+        C.scaffold(),
+    ),
+    "FedTOGA without trend and radius is FedDyn": (
+        C.fedtoga(rho=0, kappa=0, beta=0),
+        C.feddyn(),
+        C.fedtoga(rho=0),
+    ),
     "FedTOGA without dual, trend and radius is FedAvg": (
         Algorithm(TOGA(rho=0, kappa=0, beta=0)),
         UNIFORM,
@@ -63,7 +75,11 @@ SAME = {
     "FedVRA with a dual step of 1 is FedDyn": (C.fedvra(a=1.0), C.feddyn(), C.fedvra()),
     "FedNTD without distillation is FedAvg": (C.fedntd(beta=0.0), AVG, C.fedntd()),
     "MOON without contrast is FedAvg": (C.moon(mu=0.0), AVG, C.moon()),
-    "FedRCL without its weights is FedAvg": (C.fedrcl(attraction=0.0, penalty=0.0), UNIFORM, C.fedrcl(attraction=0.0)),
+    "FedRCL without its weights is FedAvg": (
+        C.fedrcl(attraction=0.0, penalty=0.0),
+        UNIFORM,
+        C.fedrcl(attraction=0.0),
+    ),
     "kNN-Per trains FedAvg": (C.knn_per(), AVG, C.knn_per(weighting="uniform")),
     "FedDisco without coefficients is FedAvg": (C.feddisco(a=0.0, b=0.0), AVG, C.feddisco()),
 }
@@ -86,9 +102,13 @@ def test_fedvra_adds_up_to_the_mean_of_the_models_where_d_is_all_clients_over_th
     assert_same_unless(C.fedvra(a=1.0, d=2.0), C.feddyn(), C.fedvra(a=1.0, d=1.5), **options)
 
 
-def test_feddisco_without_coefficients_on_feddyn_is_feddyn_where_clients_are_equally_large() -> None:
+def test_feddisco_without_coefficients_on_feddyn_is_feddyn_where_clients_are_equally_large() -> (
+    None
+):
     special, options = C.feddyn(alpha=0.05), {"clients": classification((10,) * 6)}
-    assert_same_unless(C.feddisco(a=0.0, b=0.0, alpha=0.05), special, C.feddisco(alpha=0.05), **options)
+    assert_same_unless(
+        C.feddisco(a=0.0, b=0.0, alpha=0.05), special, C.feddisco(alpha=0.05), **options
+    )
     unequal = [trained(hard(a)).w for a in (C.feddisco(a=0.0, b=0.0, alpha=0.05), special)]
     assert (unequal[0] - unequal[1]).abs().max() > 1e-6
 
@@ -135,7 +155,9 @@ MEANS_OF_ALL = {
 
 
 @pytest.mark.parametrize("algorithm", MEANS_OF_ALL)
-def test_what_the_server_keeps_is_the_mean_of_all_clients_and_the_idle_keep_theirs(algorithm: str) -> None:
+def test_what_the_server_keeps_is_the_mean_of_all_clients_and_the_idle_keep_theirs(
+    algorithm: str,
+) -> None:
     mean, own = MEANS_OF_ALL[algorithm]
     run = federation(hard(EVERY_ALGORITHM[algorithm]), executor=STACKED)
     for round in range(3):
@@ -149,8 +171,12 @@ def test_what_the_server_keeps_is_the_mean_of_all_clients_and_the_idle_keep_thei
         assert (after[cohort] != before[cohort]).any(1).all()
 
 
-@pytest.mark.parametrize(("algorithm", "mean", "own"), [("feddc", "c", "c_i"), ("fedssg", "d", "d_i")])
-def test_gradient_memories_of_unequal_clients_count_by_size(algorithm: str, mean: str, own: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "mean", "own"), [("feddc", "c", "c_i"), ("fedssg", "d", "d_i")]
+)
+def test_gradient_memories_of_unequal_clients_count_by_size(
+    algorithm: str, mean: str, own: str
+) -> None:
     run = federation(hard(EVERY_ALGORITHM[algorithm]))
     om = run.clients.sizes / run.clients.sizes.mean()
     for _ in range(3):
@@ -161,7 +187,10 @@ def test_gradient_memories_of_unequal_clients_count_by_size(algorithm: str, mean
 
 
 def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
-    run, sums = regression(C.fedvra(a=3.0).with_outer_terms(Left())), torch.zeros(3, 2, dtype=torch.float64)
+    run, sums = (
+        regression(C.fedvra(a=3.0).with_outer_terms(Left())),
+        torch.zeros(3, 2, dtype=torch.float64),
+    )
     for _ in range(3):
         cohort, anchor = run.participation(3, 0, run.round), run.w.detach().clone()
         run.train_round()
@@ -182,7 +211,9 @@ def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
     ],
     ids=["fedtoga", "feddyn", "fedvra", "feddc", "scaffold", "fedavg", "fedprox"],
 )
-def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(algorithm: Algorithm, exact: bool) -> None:
+def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(
+    algorithm: Algorithm, exact: bool
+) -> None:
     run = regression(algorithm, rounds=60, lr=0.2, participation=all_three)
     assert mean_gradient(run.w.detach()).norm() > 1
     distance = float(mean_gradient(round_after_round(run, 60).w.detach()).norm())

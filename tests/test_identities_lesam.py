@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from problems import Recorder, all_three, hard, mean_gradient, regression, round_after_round, rows, trained
+from problems import (
+    Recorder,
+    all_three,
+    hard,
+    mean_gradient,
+    regression,
+    round_after_round,
+    rows,
+    trained,
+)
 from torch import Tensor
 
 from fl_lightning import Algorithm, algorithms
@@ -34,7 +43,10 @@ def test_with_everybody_taking_part_the_last_active_model_is_the_last_rounds() -
 def test_a_first_visit_refers_to_the_first_model_or_to_the_one_received() -> None:
     """Client 2 comes first in round 1 and is not perturbed there if the first participation is skipped."""
     options = {"participation": lambda n, seed, round: [[0, 1], [2]][round]}
-    runs = [regression(C.fedlesam(rho=0.3, first_participation=first), **options) for first in ("init", "skip")]
+    runs = [
+        regression(C.fedlesam(rho=0.3, first_participation=first), **options)
+        for first in ("init", "skip")
+    ]
     runs.append(regression(C.fedavg(weighting="uniform"), **options))
     for run in runs:
         run.train_round()
@@ -70,7 +82,9 @@ def test_the_perturbation_is_one_vector_of_length_rho_the_whole_visit() -> None:
         inside.clear()
         outside.clear()
         run.train_round()
-        e = torch.stack([taken - w for (taken, _), (w, _) in zip(inside[-4:], outside[-4:], strict=True)])
+        e = torch.stack(
+            [taken - w for (taken, _), (w, _) in zip(inside[-4:], outside[-4:], strict=True)]
+        )
         torch.testing.assert_close(e, e[:1].expand_as(e), rtol=0, atol=1e-12)
         assert float(e[0].norm()) == pytest.approx(length, abs=1e-9)
 

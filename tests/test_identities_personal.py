@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import (
-    SIZES,
-    assert_same_unless,
-    classifier,
-    federation,
-    hard,
-    rows,
-    trained,
-)
+from problems import SIZES, assert_same_unless, classifier, federation, hard, rows, trained
 from torch import Tensor
 from torch.optim import SGD
 
@@ -24,7 +16,9 @@ from fl_lightning.core.oracle import Oracle
 C = algorithms
 UNIFORM = C.fedavg(weighting="uniform")
 EXECUTORS = pytest.mark.parametrize(
-    "executor", [SequentialExecutor, partial(StackedExecutor, width=3)], ids=["sequential", "stacked"]
+    "executor",
+    [SequentialExecutor, partial(StackedExecutor, width=3)],
+    ids=["sequential", "stacked"],
 )
 
 
@@ -71,15 +65,20 @@ def test_fedbabu_is_fedavg_whose_head_has_no_gradient() -> None:
     """Without weight decay, which would shrink that head."""
     sgd = partial(SGD, lr=0.1, momentum=0.9)
     babu, masked, plain = (
-        trained(a.with_outer_terms(local=sgd)).w.detach() for a in (C.fedbabu(), Algorithm(BodyOnly()), UNIFORM)
+        trained(a.with_outer_terms(local=sgd)).w.detach()
+        for a in (C.fedbabu(), Algorithm(BodyOnly()), UNIFORM)
     )
     torch.testing.assert_close(babu, masked[:72], rtol=0, atol=1e-12)
     assert (babu - plain[:72]).abs().max() > 1e-6
 
 
 @EXECUTORS
-def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_alone(executor: Any) -> None:
-    run = trained(hard(C.local_only()), participation=lambda n, seed, round: list(range(n)), executor=executor)
+def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_alone(
+    executor: Any,
+) -> None:
+    run = trained(
+        hard(C.local_only()), participation=lambda n, seed, round: list(range(n)), executor=executor
+    )
     assert run.w.equal(run.first)
     for client in range(len(SIZES)):
         alone = trained(hard(UNIFORM), participation=lambda n, seed, round, client=client: [client])

@@ -106,7 +106,11 @@ SAME = {
         C.fedsol_ablation("a5"),
     ),
     "row A5 is distillation": (C.fedsol_ablation("a5"), Algorithm(Distill(), weight=by_size), AVG),
-    "row A5 without distillation is FedAvg": (C.fedsol_ablation("a5", beta=0.0), AVG, C.fedsol_ablation("a5")),
+    "row A5 without distillation is FedAvg": (
+        C.fedsol_ablation("a5", beta=0.0),
+        AVG,
+        C.fedsol_ablation("a5"),
+    ),
     **{
         f"row {row.upper()} without radius is distillation": (
             C.fedsol_ablation(row, rho=0.0),
@@ -142,7 +146,9 @@ def test_the_head_in_one_pass_is_the_head_in_two(scale: Scale | None) -> None:
         for term in (HeadSOL(1.0, scale=scale), SOL(Distill(), 1.0, scale, orthogonal.head))
     )
     runs = [
-        trained(algorithm, executor=executor) for algorithm in (two, one) for executor in (SequentialExecutor, STACKED)
+        trained(algorithm, executor=executor)
+        for algorithm in (two, one)
+        for executor in (SequentialExecutor, STACKED)
     ]
     for run in runs[1:]:
         unaliased = distances(run, runs[0])
@@ -200,7 +206,8 @@ def test_what_is_out_of_scope_stays_where_it_is(scope: str) -> None:
 def test_as_released_a_fixed_perturbation_begins_along_rounding_noise() -> None:
     """In single precision the divergence of a model from itself has a gradient of about 1e-8."""
     still, noise = (
-        displacements(SOL(Distill(), 0.3, None, still=s), torch.float32)[0][0].norm() for s in (True, False)
+        displacements(SOL(Distill(), 0.3, None, still=s), torch.float32)[0][0].norm()
+        for s in (True, False)
     )
     assert float(still) == 0
     assert float(noise) == pytest.approx(0.3, abs=1e-3)

@@ -111,7 +111,10 @@ def test_feddc_without_its_gradient_correction_is_feddyn() -> None:
 
 def test_feddc_without_its_multiplier_is_not_scaffold() -> None:
     """The server goes on adding the mean memory."""
-    free, variate = (trained(hard(a)).w.detach() for a in (C.feddc(alpha=0.0, size_weighting=False), C.scaffold()))
+    free, variate = (
+        trained(hard(a)).w.detach()
+        for a in (C.feddc(alpha=0.0, size_weighting=False), C.scaffold())
+    )
     assert (free - variate).abs().max() > 1e-6
 
 
@@ -123,7 +126,9 @@ def test_with_everybody_taking_part_the_gate_opens_from_one_to_two() -> None:
         before, anchor = rows(run, "h_i"), run.w.detach().clone()
         run.train_round()
         moved = rows(run, "u") - anchor
-        torch.testing.assert_close(rows(run, "h_i") - before, (1 + (t + 1) / T) * moved, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            rows(run, "h_i") - before, (1 + (t + 1) / T) * moved, rtol=0, atol=1e-12
+        )
         assert rows(run, "count").tolist() == [t + 1] * 3
 
 
@@ -131,7 +136,12 @@ def test_with_everybody_taking_part_the_gate_opens_from_one_to_two() -> None:
 def test_the_gate_expects_what_is_probable_whoever_is_drawn(gate: Any) -> None:
     """Visits over p T, or over p (t + 1), though cohorts of independent draws differ in size."""
     T, p = 4, 0.75
-    run = regression(C.fedssg(gate=gate).with_outer_terms(Left()), participation=BernoulliSampling(p), rounds=T, seed=1)
+    run = regression(
+        C.fedssg(gate=gate).with_outer_terms(Left()),
+        participation=BernoulliSampling(p),
+        rounds=T,
+        seed=1,
+    )
     cohorts = [run.participation(3, 1, round) for round in range(T)]
     assert len({len(cohort) for cohort in cohorts}) > 1
     for t, cohort in enumerate(cohorts):
@@ -139,14 +149,19 @@ def test_the_gate_expects_what_is_probable_whoever_is_drawn(gate: Any) -> None:
         run.train_round()
         ratio = rows(run, "count") / (p * T if gate == "horizon" else p * (t + 1) + 1e-6)
         expected_moves = ((1 + ratio)[:, None] * (rows(run, "u") - anchor))[cohort]
-        torch.testing.assert_close((rows(run, "h_i") - before)[cohort], expected_moves, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            (rows(run, "h_i") - before)[cohort], expected_moves, rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("correction_lr", ["base", "current"])
-def test_gating_and_the_undecayed_rate_make_the_gradient_memory_a_running_mean(correction_lr: Any) -> None:
+def test_gating_and_the_undecayed_rate_make_the_gradient_memory_a_running_mean(
+    correction_lr: Any,
+) -> None:
     """d_i' = (1 - rho s) (d_i - d) + rho s (mean gradient + alpha h_i), s being the decay of the rate so far.
 
-    Client 1 comes in rounds 0 and 1 of 3; in round 1 it is alone, so that it was drawn 2 times of 1/3 * 3 expected.
+    Client 1 comes in rounds 0 and 1 of 3; in round 1 it is alone, so that it was drawn 2 times of
+    1/3 * 3 expected.
     """
     alpha, rho, s = 0.2, 1 + 2, 0.5 if correction_lr == "base" else 1.0
     log: list[tuple[Tensor, Tensor]] = []

@@ -57,20 +57,26 @@ def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
     lam, eta, K, beta = 0.5, 0.1, 4, 0.8
     log: list[tuple[Tensor, Tensor]] = []
     algorithm = Algorithm(Recorder(log), *C.fedtoga(rho=0.1, kappa=2.0, beta=beta, lam=lam).terms)
-    run = regression(algorithm, participation=lambda n, seed, round: [[0, 1, 2], [1]][min(round, 1)])
+    run = regression(
+        algorithm, participation=lambda n, seed, round: [[0, 1, 2], [1]][min(round, 1)]
+    )
     run.train_round()
     anchor, Delta, h_i = run.w.detach().clone(), server(run, "Delta"), -lam * rows(run, "h_i")[1]
     log.clear()
     run.train_round()
     assert len(log) == 2 * K
-    gt = [g for _, g in log[-2 * K + 1 :: 2]]  # each step asks twice; the second is the perturbed one
+    gt = [
+        g for _, g in log[-2 * K + 1 :: 2]
+    ]  # each step asks twice; the second is the perturbed one
     gammas = [eta * lam * (1 - eta * lam) ** (K - 1 - k) for k in range(K)]
     gamma, pushed = sum(gammas), sum(gamma_k * g for gamma_k, g in zip(gammas, gt, strict=True))
     moved = -pushed / lam + gamma / lam * (h_i - beta * Delta)
     dual = (1 - gamma) * h_i + pushed + gamma * beta * Delta
     h_new, Delta_new = -lam * rows(run, "h_i")[1], server(run, "Delta")
     torch.testing.assert_close(h_new, dual, rtol=0, atol=1e-12)
-    torch.testing.assert_close(-Delta_new * K, moved, rtol=0, atol=1e-12)  # one client: Delta tells its movement
+    torch.testing.assert_close(
+        -Delta_new * K, moved, rtol=0, atol=1e-12
+    )  # one client: Delta tells its movement
     h = server(run, "h")
     torch.testing.assert_close(run.w.detach(), anchor + moved + h, rtol=0, atol=1e-12)
     lengths = [float((w - u).norm()) for (u, _), (w, _) in zip(log[::2], log[1::2], strict=True)]
@@ -88,7 +94,10 @@ class AsPrinted(DynamicRegularizer):
 
 def test_the_servers_dual_only_converges_with_its_sign() -> None:
     trend, dual = C.fedtoga(rho=0.0, lam=1.0, beta=0.4).terms
-    for algorithm, converges in [(Algorithm(trend, dual), True), (Algorithm(trend, AsPrinted(1.0)), False)]:
+    for algorithm, converges in [
+        (Algorithm(trend, dual), True),
+        (Algorithm(trend, AsPrinted(1.0)), False),
+    ]:
         run = round_after_round(regression(algorithm, lr=0.2, participation=all_three), 40)
         distance = float(mean_gradient(run.w.detach()).norm())
         assert distance < 1e-6 if converges else distance > 0.1
@@ -107,7 +116,10 @@ def displacements(algorithm: Callable[..., Algorithm], **options: bool) -> list[
     outside.clear()
     round_after_round(run, 2)
     asked = len(inside) // 6
-    return [float((at - w).norm()) for (at, _), (w, _) in zip(inside[asked - 1 :: asked], outside, strict=True)]
+    return [
+        float((at - w).norm())
+        for (at, _), (w, _) in zip(inside[asked - 1 :: asked], outside, strict=True)
+    ]
 
 
 def test_the_previous_gradient_is_forgotten_between_visits_unless_it_is_carried() -> None:
@@ -115,7 +127,9 @@ def test_the_previous_gradient_is_forgotten_between_visits_unless_it_is_carried(
         return Algorithm(Neighbour(SAM(0.3), **options))
 
     assert displacements(neighbour) == pytest.approx([0, 0.3, 0.3] * 2, abs=1e-9)
-    assert displacements(neighbour, carry=True) == pytest.approx([0, 0.3, 0.3] + [0.3] * 3, abs=1e-9)
+    assert displacements(neighbour, carry=True) == pytest.approx(
+        [0, 0.3, 0.3] + [0.3] * 3, abs=1e-9
+    )
     assert displacements(neighbour, fusion=True) == pytest.approx([0.3] * 6, abs=1e-9)
 
 

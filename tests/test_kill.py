@@ -56,7 +56,9 @@ POINTS = {
     "before the first checkpoint": lives.at_call(1, Checkpoint, "on_fit_start"),
     "in training": lives.at_call(6, SequentialExecutor, "_visit"),
     "in the store's write": lives.at_call(11, RowFiles, "write", write_half),
-    "before the row of metrics that a checkpoint would follow": lives.at_call(2, MetricsCSV, "log_metrics"),
+    "before the row of metrics that a checkpoint would follow": lives.at_call(
+        2, MetricsCSV, "log_metrics"
+    ),
     "before the old checkpoint goes": lives.at_call(1, Path, "unlink"),
     "after the old checkpoint went": lives.at_call(1, ClientStore, "unpin"),
     "in the checkpoint's write": lives.at_call(1, torch, "save", save_half),
@@ -64,10 +66,14 @@ POINTS = {
 """Every life goes on from the last one's checkpoint, one of the middle ones with rows that a killed life wrote."""
 
 
-def test_killed_at_every_stage_and_resumed_equals_never_killed(never_killed: Any, tmp_path: Path) -> None:
+def test_killed_at_every_stage_and_resumed_equals_never_killed(
+    never_killed: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     for point, prepare in POINTS.items():
-        assert lives.end(lives.begin(folder, prepare=prepare)) == [-9], f"{point}: {lives.said(folder)}"
+        assert lives.end(lives.begin(folder, prepare=prepare)) == [-9], (
+            f"{point}: {lives.said(folder)}"
+        )
         assert not (folder / "model.pt").exists()
     assert lives.end(lives.begin(folder)) == [0], lives.said(folder)
     assert lives.results(folder) == never_killed(1)
@@ -81,7 +87,9 @@ def test_a_rank_killed_in_the_sum_ends_the_other_with_a_sentence_and_both_resume
     folder = tmp_path / "run"
     sums = 11  # two a round: of training, of evaluation
     codes = lives.end(
-        lives.begin(folder, ranks=2, prepare=lives.at_call(sums, Federation, "all_reduce_sum", rank=victim))
+        lives.begin(
+            folder, ranks=2, prepare=lives.at_call(sums, Federation, "all_reduce_sum", rank=victim)
+        )
     )
     assert (codes[victim], codes[other]) == (-9, 2), lives.said(folder)
     assert "error: round 6 of 7: another rank ended" in lives.said(folder)

@@ -22,12 +22,20 @@ with exit_without_nccl_teardown():
 
 @pytest.mark.parametrize(
     ("failure", "code", "said"),
-    [("raise SystemExit(2)", 2, ""), ("raise ValueError('ours')", 1, "ValueError: ours"), ("pass", 0, "")],
+    [
+        ("raise SystemExit(2)", 2, ""),
+        ("raise ValueError('ours')", 1, "ValueError: ours"),
+        ("pass", 0, ""),
+    ],
 )
-def test_a_rank_that_fails_does_not_wait_for_the_others_to_take_leave(failure: str, code: int, said: str) -> None:
+def test_a_rank_that_fails_does_not_wait_for_the_others_to_take_leave(
+    failure: str, code: int, said: str
+) -> None:
     seconds = 0 if failure == "pass" else 600
     program = FAILS.format(backend="nccl", seconds=seconds, failure=failure)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == code
     assert said in done.stderr
 
@@ -52,7 +60,9 @@ print("over")
 def test_a_process_that_was_forked_off_keeps_no_run_from_ending() -> None:
     """As a worker of a DataLoader does that lives on, and holds what was open when it began."""
     command = [sys.executable, "-c", FORKS.format(seconds=600)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
         try:
             assert run.wait(60) == 0
         finally:
@@ -64,5 +74,7 @@ def test_a_process_that_was_forked_off_keeps_no_run_from_ending() -> None:
 )
 def test_python_s_ways_to_exit_keep_their_meaning(failure: str, code: int, said: str) -> None:
     program = FAILS.format(backend="nccl", seconds=600, failure=failure)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr.strip()) == (code, said)

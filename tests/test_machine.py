@@ -41,7 +41,9 @@ def test_threads_are_the_users_unless_fabric_run_set_them(
     assert Machine.here().threads == threads
 
 
-def test_quotas_and_limits_of_control_groups_bound_the_machine(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+def test_quotas_and_limits_of_control_groups_bound_the_machine(
+    tmp_path: Path, environment: pytest.MonkeyPatch
+) -> None:
     """Those of the group itself and of every group above it."""
     (tmp_path / "user/job").mkdir(parents=True)
     (tmp_path / "process").write_text("9:name=systemd:/\n0::/user/job\n")
@@ -55,8 +57,13 @@ def test_quotas_and_limits_of_control_groups_bound_the_machine(tmp_path: Path, e
     }.items():
         (tmp_path / name).write_text(contents)
     limits = machine.limits
-    assert list(limits("cpu.max", tmp_path, tmp_path / "process")) == ["max 100000", "150000 100000"]
-    environment.setattr(machine, "limits", lambda name: limits(name, tmp_path, tmp_path / "process"))
+    assert list(limits("cpu.max", tmp_path, tmp_path / "process")) == [
+        "max 100000",
+        "150000 100000",
+    ]
+    environment.setattr(
+        machine, "limits", lambda name: limits(name, tmp_path, tmp_path / "process")
+    )
     here = Machine.here()
     assert (here.cores, here.memory) == (1, GIB)
     assert list(limits("cpu.max", tmp_path, tmp_path / "missing")) == []

@@ -81,32 +81,104 @@ def mistaken(hook: str, code: Callable[..., Any]) -> Term:
 
 
 AT_ONCE = {
-    "an undeclared state is read": ("gradient", in_gradient(lambda g, v: g + v.d), "Declare a state"),
+    "an undeclared state is read": (
+        "gradient",
+        in_gradient(lambda g, v: g + v.d),
+        "Declare a state",
+    ),
     "an undeclared state is assigned": ("gradient", assign("d", lambda w, v: w), "Declare it"),
     "a state gets +=": ("gradient", all_reduce_sum, r"write v.c_i = v.c_i \+"),
-    "a state gets another shape": ("gradient", assign("e", lambda w, v: w[:1]), "keep the shape in which it began"),
-    "a state gets another dtype": ("gradient", assign("e", lambda w, v: w > 0), "keep the dtype in which it began"),
+    "a state gets another shape": (
+        "gradient",
+        assign("e", lambda w, v: w[:1]),
+        "keep the shape in which it began",
+    ),
+    "a state gets another dtype": (
+        "gradient",
+        assign("e", lambda w, v: w > 0),
+        "keep the dtype in which it began",
+    ),
     "a state gets a number": ("gradient", assign("e", lambda w, v: 1.0), "a tensor of shape"),
-    "a client assigns a server state": ("gradient", assign("c", lambda w, v: w), "assigned in `update` only"),
+    "a client assigns a server state": (
+        "gradient",
+        assign("c", lambda w, v: w),
+        "assigned in `update` only",
+    ),
     "a fact is assigned": ("gradient", assign("anchor", lambda w, v: w), "may assign"),
-    "gradient forgets to return": ("gradient", in_gradient(lambda g, v: None), "must return a vector like the model"),
-    "gradient returns a number": ("gradient", in_gradient(lambda g, v: g.sum()), "must return a vector like the model"),
-    "gradient returns another dtype": ("gradient", in_gradient(lambda g, v: g.float()), "the model, torch.float64"),
-    "gradient returns it elsewhere": ("gradient", in_gradient(lambda g, v: g.to("meta")), "like the model, cpu"),
-    "gradient lacks an argument": ("gradient", lambda self, w, v: w, r"def gradient\(self, oracle, w, v\)"),
-    "start forgets to return": ("start", lambda self, w, v: None, "must return a vector like the model"),
+    "gradient forgets to return": (
+        "gradient",
+        in_gradient(lambda g, v: None),
+        "must return a vector like the model",
+    ),
+    "gradient returns a number": (
+        "gradient",
+        in_gradient(lambda g, v: g.sum()),
+        "must return a vector like the model",
+    ),
+    "gradient returns another dtype": (
+        "gradient",
+        in_gradient(lambda g, v: g.float()),
+        "the model, torch.float64",
+    ),
+    "gradient returns it elsewhere": (
+        "gradient",
+        in_gradient(lambda g, v: g.to("meta")),
+        "like the model, cpu",
+    ),
+    "gradient lacks an argument": (
+        "gradient",
+        lambda self, w, v: w,
+        r"def gradient\(self, oracle, w, v\)",
+    ),
+    "start forgets to return": (
+        "start",
+        lambda self, w, v: None,
+        "must return a vector like the model",
+    ),
     "start reads where it starts": ("start", lambda self, w, v: v.origin, "It can read"),
-    "update forgets to return": ("update", lambda self, delta, mean, v: None, "must return a vector like the model"),
-    "update reads a client's fact": ("update", lambda self, delta, mean, v: delta / v.span, "`report` returns"),
-    "update reads a client's state": ("update", lambda self, delta, mean, v: delta + v.c_i, "`report` returns"),
+    "update forgets to return": (
+        "update",
+        lambda self, delta, mean, v: None,
+        "must return a vector like the model",
+    ),
+    "update reads a client's fact": (
+        "update",
+        lambda self, delta, mean, v: delta / v.span,
+        "`report` returns",
+    ),
+    "update reads a client's state": (
+        "update",
+        lambda self, delta, mean, v: delta + v.c_i,
+        "`report` returns",
+    ),
     "the message is None": ("report", lambda self, w, v: None, "to say nothing"),
-    "the message is a number": ("report", lambda self, w, v: (w, 1.0), "return a tensor or a tuple of tensors"),
-    "the message is of whole numbers": ("report", lambda self, w, v: (w > 0).long(), r"return x\.to\(w\)"),
-    "personal forgets to return": ("personal", lambda self, w, v: None, "must return a vector like the model"),
-    "personal reads where a client started": ("personal", lambda self, w, v: v.origin, "It can read"),
+    "the message is a number": (
+        "report",
+        lambda self, w, v: (w, 1.0),
+        "return a tensor or a tuple of tensors",
+    ),
+    "the message is of whole numbers": (
+        "report",
+        lambda self, w, v: (w > 0).long(),
+        r"return x\.to\(w\)",
+    ),
+    "personal forgets to return": (
+        "personal",
+        lambda self, w, v: None,
+        "must return a vector like the model",
+    ),
+    "personal reads where a client started": (
+        "personal",
+        lambda self, w, v: v.origin,
+        "It can read",
+    ),
     "a state changes in place": ("gradient", in_place("c_i"), r"write v.c = v.c \+ x"),
     "a server state changes in place": ("gradient", in_place("c"), r"write v.c = v.c \+ x"),
-    "the received model changes in place": ("gradient", in_place("anchor"), r"write v.c = v.c \+ x"),
+    "the received model changes in place": (
+        "gradient",
+        in_place("anchor"),
+        r"write v.c = v.c \+ x",
+    ),
     "it changes under another name": ("gradient", through_an_alias, r"write v.c = v.c \+ x"),
     "start changes the weights in place": ("start", weights_in_place, r"return w \+ x"),
 }
@@ -120,12 +192,30 @@ def test_a_mistake_shows_before_the_first_round_and_names_the_mend(mistake: str)
 
 
 DECLARED = {
-    "a state begins as nothing": ({"client": {"c_i": None}}, "client state 'c_i' begins as a NoneType; say how"),
-    "a state begins as a tensor": ({"server": {"c": torch.zeros(2)}}, "server state 'c' begins as a Tensor; say how"),
-    "a state begins as a number": ({"client": {"c_i": lambda *_: 0.0}}, "state 'c_i'.* begins as float 0.0; it must"),
-    "a state begins elsewhere": ({"local": {"e": lambda *_: torch.zeros(2, device="meta")}}, "begins on meta; it must"),
-    "states have no beginning": ({"local": {"e"}}, r"Mistaken declares local as a set; .* local = \{'c_i': zeros\}"),
-    "a hook is misspelt": ({"gradiant": in_gradient(lambda g, v: -g)}, "Mistaken has .* 'gradiant', .* is 'gradient'"),
+    "a state begins as nothing": (
+        {"client": {"c_i": None}},
+        "client state 'c_i' begins as a NoneType; say how",
+    ),
+    "a state begins as a tensor": (
+        {"server": {"c": torch.zeros(2)}},
+        "server state 'c' begins as a Tensor; say how",
+    ),
+    "a state begins as a number": (
+        {"client": {"c_i": lambda *_: 0.0}},
+        "state 'c_i'.* begins as float 0.0; it must",
+    ),
+    "a state begins elsewhere": (
+        {"local": {"e": lambda *_: torch.zeros(2, device="meta")}},
+        "begins on meta; it must",
+    ),
+    "states have no beginning": (
+        {"local": {"e"}},
+        r"Mistaken declares local as a set; .* local = \{'c_i': zeros\}",
+    ),
+    "a hook is misspelt": (
+        {"gradiant": in_gradient(lambda g, v: -g)},
+        "Mistaken has .* 'gradiant', .* is 'gradient'",
+    ),
 }
 
 
@@ -141,19 +231,25 @@ def test_a_term_may_not_change_itself() -> None:
     class Shrinking(Term):
         rho: float = 0.1
 
-    with pytest.raises(TermError, match=r"Shrinking is a dataclass that may change .* @dataclass\(frozen=True\)"):
+    with pytest.raises(
+        TermError, match=r"Shrinking is a dataclass that may change .* @dataclass\(frozen=True\)"
+    ):
         Algorithm(Shrinking())
 
 
 @pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
 @pytest.mark.parametrize("name", ["anchor", "c"])
-def test_what_all_share_may_not_change_in_place_in_a_later_round_either(name: str, executor: Any) -> None:
+def test_what_all_share_may_not_change_in_place_in_a_later_round_either(
+    name: str, executor: Any
+) -> None:
     def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         if v.round == 2:  # the made-up visit is of round 1
             getattr(v, name).mul_(0.5)
         return oracle(w)
 
-    run = federation(Algorithm(SAM(), mistaken("gradient", gradient), Proximal()), executor=executor)
+    run = federation(
+        Algorithm(SAM(), mistaken("gradient", gradient), Proximal()), executor=executor
+    )
     run.train_round()
     run.train_round()
     with pytest.raises(TermError, match=r"Mistaken\.gradient changes a tensor in place"):
@@ -164,7 +260,9 @@ def test_a_message_is_made_alike_in_all_rounds() -> None:
     terms, one, other = [SAM(), Proximal()], [(), (vec(1, 2), vec(1))], [(), (vec(1, 2, 3), vec(1))]
     check_alike(one, one, terms)
     for message in (other, [(), vec(1, 2)]):
-        with pytest.raises(TermError, match=r"Proximal\.report returned .* of shapes .* fill up with zeros"):
+        with pytest.raises(
+            TermError, match=r"Proximal\.report returned .* of shapes .* fill up with zeros"
+        ):
             check_alike(message, one, terms)
 
 
@@ -172,7 +270,10 @@ STACKED_ONLY = {
     "if on a tensor": (branch, r"torch\.where"),
     "int() of the steps": (loop, r"torch\.where"),
     "boolean indexing": (pick, r"torch\.where"),
-    "random numbers": (noise, "random operation while in randomness error mode. Draw .* in `update` only"),
+    "random numbers": (
+        noise,
+        "random operation while in randomness error mode. Draw .* in `update` only",
+    ),
     "numpy": (by_numpy, "functions of torch, not of numpy"),
 }
 
@@ -182,7 +283,9 @@ def test_what_cannot_run_for_several_clients_at_once_is_named(mistake: str) -> N
     code, mend = STACKED_ONLY[mistake]
     algorithm = Algorithm(SAM(), mistaken("gradient", code))
     run = federation(algorithm, executor=STACKED)
-    with pytest.raises(TermError, match=rf"Mistaken\.gradient cannot run .* {mend}.* sequential executor") as caught:
+    with pytest.raises(
+        TermError, match=rf"Mistaken\.gradient cannot run .* {mend}.* sequential executor"
+    ) as caught:
         run.train_round()
     assert "bug report" not in str(caught.value)
     trained(algorithm)
@@ -197,9 +300,14 @@ def test_what_cannot_be_compiled_is_named_with_what_can() -> None:
         return (v.round < 1) * g + (v.round >= 1) * 0.5 * g
 
     compiled = partial(StackedExecutor, width=1, compiled=5)
-    with pytest.raises(TermError, match=r"Mistaken\.gradient decides by .* \(v\.round < 3\) \* a \+"):
+    with pytest.raises(
+        TermError, match=r"Mistaken\.gradient decides by .* \(v\.round < 3\) \* a \+"
+    ):
         trained(Algorithm(mistaken("gradient", early)), executor=compiled)
-    plain, same = trained(Algorithm(mistaken("gradient", early))), Algorithm(mistaken("gradient", mended))
+    plain, same = (
+        trained(Algorithm(mistaken("gradient", early))),
+        Algorithm(mistaken("gradient", mended)),
+    )
     for executor in (SequentialExecutor, compiled):
         assert max(distances(plain, trained(same, executor=executor)).values()) <= 1e-10
 

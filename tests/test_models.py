@@ -30,7 +30,9 @@ def num_parameters(model: nn.Module) -> int:
 
 
 def tiny_vit(image_size: int, num_classes: int = 1000) -> nn.Module:
-    return torchvision.models.VisionTransformer(image_size, 32, 2, 2, 8, 16, num_classes=num_classes)
+    return torchvision.models.VisionTransformer(
+        image_size, 32, 2, 2, 8, 16, num_classes=num_classes
+    )
 
 
 def tiny_vit_b32(*args, **options) -> nn.Module:
@@ -64,7 +66,11 @@ def test_parameter_counts_are_the_papers():
     assert num_parameters(lenet(classes=100)) == 815_332
     with torch.device("meta"):
         assert num_parameters(fedavg_cnn()) == 2_156_490
-        assert [num_parameters(fedavg_cnn(c, size=28)) for c in (10, 9, 8)] == [1_664_970, 1_664_457, 1_663_944]
+        assert [num_parameters(fedavg_cnn(c, size=28)) for c in (10, 9, 8)] == [
+            1_664_970,
+            1_664_457,
+            1_663_944,
+        ]
         assert num_parameters(vgg11()) == num_parameters(vgg11(size=28)) == 9_750_922
         assert num_parameters(resnet18_gn()) == 11_181_642
         assert num_parameters(resnet18_gn(classes=100)) == 11_227_812
@@ -72,8 +78,14 @@ def test_parameter_counts_are_the_papers():
         assert num_parameters(resnet10_batch()) == 4_903_242
         assert num_parameters(sl_vit()) == 6_176_275
         assert num_parameters(sl_vit(9, size=28)) == 6_132_432
-        assert [num_parameters(resnet18(c, weights=None)) for c in (65, 345)] == [11_209_857, 11_353_497]
-        assert [num_parameters(vit_b32(c, weights=None)) for c in (65, 345)] == [87_505_217, 87_720_537]
+        assert [num_parameters(resnet18(c, weights=None)) for c in (65, 345)] == [
+            11_209_857,
+            11_353_497,
+        ]
+        assert [num_parameters(vit_b32(c, weights=None)) for c in (65, 345)] == [
+            87_505_217,
+            87_720_537,
+        ]
 
 
 def test_a_fresh_resnet_has_the_published_norm():
@@ -100,7 +112,10 @@ def test_the_last_layer_is_the_classifier(model):
 
 def test_heads_have_the_papers_size():
     with torch.device("meta"):
-        heads = [[*model().children()][-1] for model in (fedavg_cnn, vgg11, resnet18_bn, resnet10_batch, sl_vit)]
+        heads = [
+            [*model().children()][-1]
+            for model in (fedavg_cnn, vgg11, resnet18_bn, resnet10_batch, sl_vit)
+        ]
     assert [num_parameters(head) for head in heads] == [5_130, 5_130, 5_130, 5_130, 2_314]
 
 
@@ -125,16 +140,22 @@ def test_images_that_do_not_fit_are_refused_in_one_sentence(model, sentence: str
 def test_gradients_under_vmap_equal_those_one_by_one(model, shape: tuple[int, ...]):
     module = model().double()
     x, y = torch.randn(2, 3, *shape).double(), torch.randint(0, 7, (2, 3))
-    parameters = {name: torch.stack([p.detach(), 0.9 * p.detach()]) for name, p in module.named_parameters()}
+    parameters = {
+        name: torch.stack([p.detach(), 0.9 * p.detach()]) for name, p in module.named_parameters()
+    }
     buffers = {name: b.clone() for name, b in module.named_buffers()}
 
     def loss(parameters, x, y):
-        moved = {name: b + torch.zeros_like(y[0], dtype=b.dtype) for name, b in buffers.items()}  # one for each client
+        moved = {
+            name: b + torch.zeros_like(y[0], dtype=b.dtype) for name, b in buffers.items()
+        }  # one for each client
         return F.cross_entropy(functional_call(module, (parameters, moved), (x,)), y)
 
     together = vmap(grad(loss))(parameters, x, y)
     for client in range(2):
-        alone = grad(loss)({name: p[client] for name, p in parameters.items()}, x[client], y[client])
+        alone = grad(loss)(
+            {name: p[client] for name, p in parameters.items()}, x[client], y[client]
+        )
         for name, g in alone.items():
             torch.testing.assert_close(together[name][client], g, rtol=1e-6, atol=1e-9)
             assert g.any()
@@ -162,7 +183,9 @@ def test_batch_normalised_resnets_keep_no_statistics_and_use_the_batchs_in_tests
     trained = model.train()(x)
     torch.testing.assert_close(model.eval()(x), trained)
     assert not torch.allclose(model(x[:2]), trained[:2], atol=1e-3)
-    assert model.layer4[0].conv2.weight.std().item() == pytest.approx((1 / (3 * 512 * 9)) ** 0.5, rel=0.02)
+    assert model.layer4[0].conv2.weight.std().item() == pytest.approx(
+        (1 / (3 * 512 * 9)) ** 0.5, rel=0.02
+    )
 
 
 def saved(network: nn.Module, folder: Path) -> str:
@@ -206,7 +229,10 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
         raise URLError("no network")
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", download)
-    with pytest.raises(ValueError, match=r"^torchvision's .* not be downloaded .*no network.*resnet18.*\.pth [^\n]*$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^torchvision's .* not be downloaded .*no network.*resnet18.*\.pth [^\n]*$",
+    ):
         resnet18()
 
 
@@ -218,12 +244,23 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
         (b"pixels", "cannot be read"),
         (nn.Linear(1, 1), "cannot be read"),
         (torch.zeros(3), "are no state_dict, but a Tensor"),
-        ({"state_dict": {"conv1.weight": torch.zeros(3)}}, "are no state_dict, but a dict of other things"),
-        ({"conv1.weight": torch.zeros(64, 3, 3, 3)}, "do not fit ResNet: size mismatch for conv1.weight"),
-        ({"conv1.weight": torch.zeros(64, 3, 7, 7)}, "do not fit ResNet: it lacks bn1.weight and [0-9]+ more;"),
+        (
+            {"state_dict": {"conv1.weight": torch.zeros(3)}},
+            "are no state_dict, but a dict of other things",
+        ),
+        (
+            {"conv1.weight": torch.zeros(64, 3, 3, 3)},
+            "do not fit ResNet: size mismatch for conv1.weight",
+        ),
+        (
+            {"conv1.weight": torch.zeros(64, 3, 7, 7)},
+            "do not fit ResNet: it lacks bn1.weight and [0-9]+ more;",
+        ),
     ],
 )
-def test_files_that_do_not_fit_are_refused_in_one_sentence(content: object, sentence: str, tmp_path: Path):
+def test_files_that_do_not_fit_are_refused_in_one_sentence(
+    content: object, sentence: str, tmp_path: Path
+):
     path = tmp_path / "weights.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -235,13 +272,16 @@ def test_files_that_do_not_fit_are_refused_in_one_sentence(content: object, sent
 
 def test_weights_of_a_larger_network_are_refused(tmp_path: Path):
     path = saved(torchvision.models.resnet34(), tmp_path)
-    with pytest.raises(ValueError, match=r"do not fit ResNet: it also holds layer1.2.conv1.weight and \d+ more;"):
+    with pytest.raises(
+        ValueError, match=r"do not fit ResNet: it also holds layer1.2.conv1.weight and \d+ more;"
+    ):
         resnet18(weights=path)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize(
-    ("kernel", "stride", "padding", "dilation"), [(3, 1, 1, 1), (3, 2, 1, 1), (7, 2, 3, 1), (3, 1, 2, 2)]
+    ("kernel", "stride", "padding", "dilation"),
+    [(3, 1, 1, 1), (3, 2, 1, 1), (7, 2, 3, 1), (3, 1, 2, 2)],
 )
 def test_leaving_out_what_only_meets_padding_changes_neither_outputs_nor_gradients(
     size: int, kernel: int, stride: int, padding: int, dilation: int

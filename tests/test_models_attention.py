@@ -49,10 +49,13 @@ def test_vit_b32_reads_torchvisions_weights_and_keeps_a_fresh_head(tmp_path: Pat
 def test_vit_b32_reads_the_names_in_torchvisions_download(tmp_path: Path):
     path = saved(tiny_vit(64), tmp_path)
     older = {
-        n.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): t for n, t in torch.load(path).items()
+        n.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): t
+        for n, t in torch.load(path).items()
     }
     torch.save(older, tmp_path / "older.pt")
-    assert_same_but_the_head(tiny_vit_b32(7, size=64, weights=str(tmp_path / "older.pt")), path, head="heads")
+    assert_same_but_the_head(
+        tiny_vit_b32(7, size=64, weights=str(tmp_path / "older.pt")), path, head="heads"
+    )
 
 
 def test_pretrained_positions_are_interpolated_to_the_images_size(tmp_path: Path):
@@ -60,7 +63,12 @@ def test_pretrained_positions_are_interpolated_to_the_images_size(tmp_path: Path
     path = saved(network, tmp_path)
     given = torch.load(path)["encoder.pos_embedding"]
     positions = tiny_vit_b32(size=96, weights=path).encoder.pos_embedding
-    grid = F.interpolate(given[:, 1:].transpose(1, 2).unflatten(2, (2, 2)), size=3, mode="bicubic", align_corners=True)
+    grid = F.interpolate(
+        given[:, 1:].transpose(1, 2).unflatten(2, (2, 2)),
+        size=3,
+        mode="bicubic",
+        align_corners=True,
+    )
     torch.testing.assert_close(positions[:, 1:], grid.flatten(2).transpose(1, 2))
     assert torch.equal(positions[:, 0], given[:, 0])
 
@@ -69,8 +77,14 @@ def test_pretrained_positions_are_interpolated_to_the_images_size(tmp_path: Path
     ("change", "sentence"),
     [
         (lambda state: state.pop("encoder.pos_embedding"), "it lacks encoder.pos_embedding;"),
-        (lambda state: state.update({"encoder.pos_embedding": torch.zeros(1, 4, 8)}), "seq_length is not .*;"),
-        (lambda state: state.update({"conv_proj.weight": torch.zeros(8, 3, 16, 16)}), "size mismatch for conv_proj"),
+        (
+            lambda state: state.update({"encoder.pos_embedding": torch.zeros(1, 4, 8)}),
+            "seq_length is not .*;",
+        ),
+        (
+            lambda state: state.update({"conv_proj.weight": torch.zeros(8, 3, 16, 16)}),
+            "size mismatch for conv_proj",
+        ),
     ],
 )
 def test_weights_of_another_vit_are_refused_in_one_sentence(change, sentence: str, tmp_path: Path):
@@ -78,5 +92,7 @@ def test_weights_of_another_vit_are_refused_in_one_sentence(change, sentence: st
     state = torch.load(path)
     change(state)
     torch.save(state, path)
-    with pytest.raises(ValueError, match=f"^[^\n]* do not fit VisionTransformer: {sentence}[^\n]*$"):
+    with pytest.raises(
+        ValueError, match=f"^[^\n]* do not fit VisionTransformer: {sentence}[^\n]*$"
+    ):
         tiny_vit_b32(size=96, weights=path)

@@ -15,7 +15,9 @@ from fl_lightning.core.prediction import NearestNeighbours, PersonalModel, from_
 
 def own(x: Tensor, y: list[int], logits: Tensor, features: int = 1) -> PersonalModel:
     """A client whose features are its inputs, in as many equal dimensions, and whose model always says the same."""
-    return PersonalModel(lambda x: (x[:, None].repeat(1, features), logits.expand(len(x), -1)), x, torch.tensor(y), 2)
+    return PersonalModel(
+        lambda x: (x[:, None].repeat(1, features), logits.expand(len(x), -1)), x, torch.tensor(y), 2
+    )
 
 
 LOGITS = vec(0.0, 1.0)
@@ -31,7 +33,9 @@ def test_neighbours_vote_by_nearness() -> None:
     total = 1 + exp(-1)
     assert vote(NearestNeighbours(2, mix=1.0), 0.0) == pytest.approx([1 / total, exp(-1) / total])
     total = 1 + exp(-1) + exp(-9)
-    assert vote(NearestNeighbours(3, mix=1.0), 0.0) == pytest.approx([1 / total, (exp(-1) + exp(-9)) / total])
+    assert vote(NearestNeighbours(3, mix=1.0), 0.0) == pytest.approx(
+        [1 / total, (exp(-1) + exp(-9)) / total]
+    )
     assert vote(NearestNeighbours(1, mix=1.0), 2.9) == [0, 1]
 
 
@@ -41,7 +45,9 @@ def test_distances_count_by_scale_and_number_of_features() -> None:
     narrow = vote(NearestNeighbours(2, mix=1.0), 0.0)
     assert vote(NearestNeighbours(2, mix=1.0), 0.0, wide) == pytest.approx(narrow)
     total = 1 + exp(-1 / 4)
-    assert vote(NearestNeighbours(2, mix=1.0, scale=4.0), 0.0) == pytest.approx([1 / total, exp(-1 / 4) / total])
+    assert vote(NearestNeighbours(2, mix=1.0, scale=4.0), 0.0) == pytest.approx(
+        [1 / total, exp(-1 / 4) / total]
+    )
 
 
 def test_more_neighbours_than_samples_are_all_samples() -> None:
@@ -54,7 +60,10 @@ def test_far_from_every_sample_the_nearest_decides() -> None:
 
 
 def test_the_vote_is_mixed_with_the_models_probabilities_or_with_its_logits() -> None:
-    votes, probabilities = [1 / (1 + exp(-1)), exp(-1) / (1 + exp(-1))], [1 / (1 + exp(1)), exp(1) / (1 + exp(1))]
+    votes, probabilities = (
+        [1 / (1 + exp(-1)), exp(-1) / (1 + exp(-1))],
+        [1 / (1 + exp(1)), exp(1) / (1 + exp(1))],
+    )
     mixed = [0.25 * v + 0.75 * p for v, p in zip(votes, probabilities, strict=True)]
     assert vote(NearestNeighbours(2, mix=0.25), 0.0) == pytest.approx(mixed)
     with_logits = [0.25 * v + 0.75 * z for v, z in zip(votes, [0.0, 1.0], strict=True)]
@@ -65,7 +74,10 @@ def test_the_vote_is_mixed_with_the_models_probabilities_or_with_its_logits() ->
 def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_once() -> None:
     """Sample i is the only one of class i, so the votes of all neighbours tell who is stored."""
     many = PersonalModel(
-        lambda x: (x[:, None], vec(*[0.0] * 300).expand(len(x), -1)), vec(*range(300)), torch.arange(300), 300
+        lambda x: (x[:, None], vec(*[0.0] * 300).expand(len(x), -1)),
+        vec(*range(300)),
+        torch.arange(300),
+        300,
     )
 
     def stored(capacity: int | None) -> list[int]:
@@ -79,7 +91,14 @@ def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_onc
 
 @pytest.mark.parametrize(
     "bad",
-    [{"neighbours": 0}, {"mix": -0.1}, {"mix": 1.1}, {"mix": float("nan")}, {"scale": 0.0}, {"capacity": -1}],
+    [
+        {"neighbours": 0},
+        {"mix": -0.1},
+        {"mix": 1.1},
+        {"mix": float("nan")},
+        {"scale": 0.0},
+        {"capacity": -1},
+    ],
     ids=str,
 )
 def test_what_cannot_vote_is_refused(bad: dict[str, Any]) -> None:
@@ -89,6 +108,8 @@ def test_what_cannot_vote_is_refused(bad: dict[str, Any]) -> None:
 
 
 def test_knn_per_names_how_its_clients_read_their_model() -> None:
-    assert algorithms.knn_per(5, 0.3, 2.0, 500, "logits").predict == NearestNeighbours(5, 0.3, 2.0, 500, logits=True)
+    assert algorithms.knn_per(5, 0.3, 2.0, 500, "logits").predict == NearestNeighbours(
+        5, 0.3, 2.0, 500, logits=True
+    )
     assert algorithms.knn_per().predict == NearestNeighbours(7, 0.5, 1.0, None, logits=False)
     assert algorithms.fedavg().predict is from_logits

@@ -23,7 +23,9 @@ def begun(folder: Path, rounds: int) -> Federation:
     """Clients with states, before their first round or what remains of so many."""
     checkpoint = Checkpoint(folder, every=1, keep=2)
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[Scores(), checkpoint])
-    federation = regression(Algorithm(Left()), fabric=fabric, rounds=rounds, state_dir=folder / "clients")
+    federation = regression(
+        Algorithm(Left()), fabric=fabric, rounds=rounds, state_dir=folder / "clients"
+    )
     checkpoint.resume(federation)
     return federation
 
@@ -52,9 +54,9 @@ def test_round_10_is_newer_than_round_9(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_knows_the_best_and_which_rows_are_kept(tmp_path: Path) -> None:
-    assert run(tmp_path, 4).store.pinned.keys() == kept(tmp_path) == of(2, 3, 4)
+    assert run(tmp_path, 4).store.retained.keys() == kept(tmp_path) == of(2, 3, 4)
     best = (tmp_path / "best.pt").read_bytes()
-    assert run(tmp_path, 7).store.pinned.keys() == kept(tmp_path) == of(2, 6, 7)
+    assert run(tmp_path, 7).store.retained.keys() == kept(tmp_path) == of(2, 6, 7)
     assert (tmp_path / "best.pt").read_bytes() == best
     state = torch.load(tmp_path / "checkpoints" / "round-7.ckpt", weights_only=True)
     assert state["best"] == {"name": "round-2.ckpt", "round": 2, "accuracy": 0.9}
@@ -63,7 +65,7 @@ def test_a_resumed_run_knows_the_best_and_which_rows_are_kept(tmp_path: Path) ->
 def test_rows_of_a_checkpoint_that_is_gone_are_kept_no_longer(tmp_path: Path) -> None:
     run(tmp_path, 4)
     (tmp_path / "checkpoints" / "round-3.ckpt").unlink()
-    assert run(tmp_path, 4).store.pinned.keys() == of(2, 4)
+    assert run(tmp_path, 4).store.retained.keys() == of(2, 4)
 
 
 def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(
@@ -79,7 +81,9 @@ def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(
     monkeypatch.setattr(os, "fsync", noted)
     checkpoint = Checkpoint(tmp_path, every=1)
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[checkpoint])
-    federation = regression(Algorithm(Left()), fabric=fabric, rounds=1, state_dir=tmp_path / "clients")
+    federation = regression(
+        Algorithm(Left()), fabric=fabric, rounds=1, state_dir=tmp_path / "clients"
+    )
     federation.train_round()
     checkpoint.on_round_logged(federation, {})
     assert synced == ["0.rows", "clients", ".part", "checkpoints"]

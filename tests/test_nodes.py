@@ -15,7 +15,17 @@ from fl_lightning.distributed.heartbeat import Heartbeat
 from fl_lightning.runs.lock import RunLock
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONS = ["--algorithm", "scaffold", "--clients", "8", "--participation", "0.6", "--rounds", "3", "--deterministic"]
+OPTIONS = [
+    "--algorithm",
+    "scaffold",
+    "--clients",
+    "8",
+    "--participation",
+    "0.6",
+    "--rounds",
+    "3",
+    "--deterministic",
+]
 """A client's rows are written on one machine and read on the other."""
 
 BINARIES = Path(sys.executable).parent
@@ -40,7 +50,14 @@ def torchrun(node: int, port: int) -> tuple[list[str], dict[str, str]]:
 
 def slurm(node: int, port: int) -> tuple[list[str], dict[str, str]]:
     """What `srun` sets for each task."""
-    variables = {"NTASKS": 2, "NTASKS_PER_NODE": 1, "NNODES": 2, "PROCID": node, "LOCALID": 0, "NODEID": node}
+    variables = {
+        "NTASKS": 2,
+        "NTASKS_PER_NODE": 1,
+        "NNODES": 2,
+        "PROCID": node,
+        "LOCALID": 0,
+        "NODEID": node,
+    }
     named = {"JOB_ID": "1", "STEP_ID": "0", "JOB_NAME": "digits", "NODELIST": "127.0.0.1"}
     environment = {f"SLURM_{name}": str(value) for name, value in {**variables, **named}.items()}
     return [sys.executable, *PYTHON], {**environment, "MASTER_PORT": str(port)}
@@ -48,7 +65,12 @@ def slurm(node: int, port: int) -> tuple[list[str], dict[str, str]]:
 
 def begin(launch: Launch, folder: Path) -> list[subprocess.Popen[str]]:
     port = find_free_network_port()
-    alike = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    alike = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     nodes = []
     for node in range(2):
         command, environment = launch(node, port)
@@ -79,7 +101,9 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return lives.results(folder)
 
 
-@pytest.mark.parametrize("launch", [fabric_run, torchrun, slurm], ids=["fabric run", "torchrun", "SLURM"])
+@pytest.mark.parametrize(
+    "launch", [fabric_run, torchrun, slurm], ids=["fabric run", "torchrun", "SLURM"]
+)
 def test_two_machines_train_what_one_rank_trains_to_the_last_bit(
     launch: Launch, one_rank: dict[str, object], tmp_path: Path
 ) -> None:
@@ -101,7 +125,12 @@ def test_a_machine_with_a_folder_of_its_own_is_refused_in_one_sentence(tmp_path:
     without_lock = lives.at_call(1, RunLock, "share", is_not_there, rank=1)
     with_own_file = lives.at_call(1, Heartbeat, "__init__", elsewhere, rank=1)
     folder = tmp_path / "run"
-    codes = lives.end(lives.begin(folder, ranks=2, prepare=lambda rank: (without_lock(rank), with_own_file(rank))))
+    codes = lives.end(
+        lives.begin(folder, ranks=2, prepare=lambda rank: (without_lock(rank), with_own_file(rank)))
+    )
     assert codes == [2, 2], lives.said(folder)
     assert lives.said(folder).count("error: ") == 1
-    assert f"error: rank 0 does not see what rank 1 wrote in {folder}: give all machines" in lives.said(folder)
+    assert (
+        f"error: rank 0 does not see what rank 1 wrote in {folder}: give all machines"
+        in lives.said(folder)
+    )

@@ -63,11 +63,19 @@ def test_ten_steps_equal_the_method_written_by_hand(wrap, by_hand, base):
 
 @pytest.mark.parametrize(
     ("wrap", "term", "option"),
-    [(SAM, terms.SAM, {"eps": 0.5}), (ASAM, terms.ASAM, {"eps": 0.5}), (ASAM, terms.ASAM, {"eta": 0.5})],
+    [
+        (SAM, terms.SAM, {"eps": 0.5}),
+        (ASAM, terms.ASAM, {"eps": 0.5}),
+        (ASAM, terms.ASAM, {"eta": 0.5}),
+    ],
 )
 def test_every_coefficient_is_the_terms(wrap, term, option):
     transform = partial(term(0.2, **option).gradient, v=None)
-    makers = partial(wrap, rho=0.2, **option), partial(GradientTransform, transform=transform), partial(wrap, rho=0.2)
+    makers = (
+        partial(wrap, rho=0.2, **option),
+        partial(GradientTransform, transform=transform),
+        partial(wrap, rho=0.2),
+    )
     models = [network() for _ in makers]
     for model, make in zip(models, makers, strict=True):
         train(model, make(SGD(model.parameters(), lr=0.1)), batches(3))
@@ -76,7 +84,9 @@ def test_every_coefficient_is_the_terms(wrap, term, option):
 
 
 @bases
-@pytest.mark.parametrize("wrap", [partial(SAM, rho=0.0), partial(ASAM, rho=0.0)], ids=["sam", "asam"])
+@pytest.mark.parametrize(
+    "wrap", [partial(SAM, rho=0.0), partial(ASAM, rho=0.0)], ids=["sam", "asam"]
+)
 def test_radius_zero_is_the_base_optimizer_bit_for_bit(wrap, base):
     model, other = network(torch.float32), network(torch.float32)
     data = batches(5, torch.float32)
@@ -100,7 +110,9 @@ def test_lesam_takes_one_pass_at_the_weights_plus_rho_times_the_unit_direction()
 
     optimizer.step(closure)
     (at,) = seen
-    torch.testing.assert_close(at, [p + 0.3 * d / norm for p, d in zip(w, direction, strict=True)], **EXACT)
+    torch.testing.assert_close(
+        at, [p + 0.3 * d / norm for p, d in zip(w, direction, strict=True)], **EXACT
+    )
 
 
 def test_lesam_with_a_zero_direction_is_the_base_optimizer_bit_for_bit():
@@ -125,7 +137,9 @@ def test_lesam_may_turn_to_another_direction():
 def test_a_transform_of_your_own_sees_gradient_and_weights():
     """A proximal pull to zero is weight decay."""
     model, other = network(), network()
-    pulled = GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: oracle(w) + 0.2 * w)
+    pulled = GradientTransform(
+        SGD(model.parameters(), lr=0.1), lambda oracle, w: oracle(w) + 0.2 * w
+    )
     train(model, pulled, batches(3))
     train(other, SGD(other.parameters(), lr=0.1, weight_decay=0.2), batches(3))
     assert_equal(model, other, **EXACT)
@@ -235,7 +249,9 @@ def test_frozen_parameters_stay_and_do_not_count_in_the_norm():
 
 def test_lesam_leaves_frozen_parameters_where_they_are():
     model = network()
-    optimizer = LESAM(SGD(model.parameters(), lr=0.1), [torch.ones_like(p) for p in model.parameters()], rho=1.0)
+    optimizer = LESAM(
+        SGD(model.parameters(), lr=0.1), [torch.ones_like(p) for p in model.parameters()], rho=1.0
+    )
     model[0].requires_grad_(False)
     frozen, compute, seen = weights(model[0]), closure_of(model, optimizer, *batches(1)[0]), []
     optimizer.step(lambda: (seen.append(weights(model[0])), compute())[1])

@@ -122,7 +122,9 @@ def test_manual_optimization_without_a_closure_is_told_of_it():
             self.manual_backward(super().training_step(batch, index))
             self.optimizers().step()
 
-    with pytest.raises(ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"):
+    with pytest.raises(
+        ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"
+    ):
         fit(Manual())
 
 
@@ -150,7 +152,9 @@ def test_stochastic_weight_averaging_may_end_with_forward_passes_alone():
     assert_equal(lit, averaging._average_model)
 
 
-def fabric_train(fabric: Fabric, model: nn.Module, optimizer: Optimizer, data: list[tuple[Tensor, Tensor]]) -> None:
+def fabric_train(
+    fabric: Fabric, model: nn.Module, optimizer: Optimizer, data: list[tuple[Tensor, Tensor]]
+) -> None:
     for x, y in data:
 
         def closure(x: Tensor = x, y: Tensor = y) -> Tensor:

@@ -10,15 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
-from wrapping import (
-    assert_equal,
-    bases,
-    batches,
-    network,
-    restored,
-    train,
-    wrappers,
-)
+from wrapping import assert_equal, bases, batches, network, restored, train, wrappers
 
 from fl_lightning.errors import TermError
 from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
@@ -44,7 +36,9 @@ def test_lesams_direction_is_in_its_state_dict():
     model, other = network(), network()
     direction = [torch.randn_like(p) for p in model.parameters()]
     saved = LESAM(SGD(model.parameters(), lr=0.1), direction, rho=0.5).state_dict()
-    resumed = LESAM(SGD(other.parameters(), lr=0.1), [torch.zeros_like(p) for p in other.parameters()])
+    resumed = LESAM(
+        SGD(other.parameters(), lr=0.1), [torch.zeros_like(p) for p in other.parameters()]
+    )
     resumed.load_state_dict(restored(saved))
     train(other, resumed, batches(2))
     train(model, LESAM(SGD(model.parameters(), lr=0.1), direction, rho=0.5), batches(2))
@@ -66,7 +60,9 @@ def test_groups_state_and_defaults_are_those_of_the_base_also_after_loading():
 
 
 @wrappers
-@pytest.mark.parametrize("clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(
+    "clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"]
+)
 def test_a_copy_with_its_model_goes_on_alike_and_apart(wrap, clone):
     model, data = network(), batches(4)
     optimizer = wrap(SGD(model.parameters(), lr=0.1, momentum=0.9))
@@ -87,7 +83,9 @@ def test_a_learning_rate_schedule_drives_the_base():
         train(other, base, [batch])
         schedule.step()
         of_base.step()
-    assert optimizer.base.param_groups[0]["lr"] == schedule.get_last_lr()[0] == pytest.approx(0.1 / 5)
+    assert (
+        optimizer.base.param_groups[0]["lr"] == schedule.get_last_lr()[0] == pytest.approx(0.1 / 5)
+    )
     assert_equal(model, other)
 
 
@@ -138,7 +136,9 @@ def test_a_closure_that_does_not_zero_the_gradients_is_refused(wrap):
         optimizer.step(lambda: F.cross_entropy(model(x), y).backward())
 
 
-@pytest.mark.parametrize("model", [network(), nn.Linear(4, 3, bias=False).double()], ids=["network", "one tensor"])
+@pytest.mark.parametrize(
+    "model", [network(), nn.Linear(4, 3, bias=False).double()], ids=["network", "one tensor"]
+)
 def test_a_closure_that_stops_zeroing_is_refused(model):
     optimizer = SAM(SGD(model.parameters(), lr=0.1))
     train(model, optimizer, batches(2))
@@ -149,7 +149,9 @@ def test_a_closure_that_stops_zeroing_is_refused(model):
 
 @pytest.mark.parametrize("loss", [None, torch.ones(())])
 def test_a_closure_without_backward_is_not_taken_for_one_that_does_not_zero(loss):
-    with pytest.raises(ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"):
+    with pytest.raises(
+        ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"
+    ):
         SAM(SGD(network().parameters(), lr=0.1)).step(lambda: loss)
 
 
@@ -184,7 +186,8 @@ def test_zeroing_in_place_is_as_good_as_setting_to_none():
 
 
 @pytest.mark.parametrize(
-    "asks", [lambda oracle, w: oracle.of(lambda b: b.loss)(w), lambda oracle, w: oracle.part(0, 2)(w)]
+    "asks",
+    [lambda oracle, w: oracle.of(lambda b: b.loss)(w), lambda oracle, w: oracle.part(0, 2)(w)],
 )
 def test_a_loss_of_the_transforms_own_or_a_part_needs_a_closure_that_takes_the_question(asks):
     model = network()
@@ -204,19 +207,31 @@ def test_a_loss_of_the_transforms_own_or_a_part_needs_a_closure_that_takes_the_q
     ids=["another shape", "too few", "too many", "names"],
 )
 def test_a_direction_must_match_the_parameters(direction, said):
-    with pytest.raises(ValueError, match=rf"the direction must match the parameters, but for number {said}"):
+    with pytest.raises(
+        ValueError, match=rf"the direction must match the parameters, but for number {said}"
+    ):
         LESAM(SGD(network().parameters(), lr=0.1), direction)
 
 
 def test_a_direction_may_be_any_iterable():
     model, other = network(), network()
-    train(model, LESAM(SGD(model.parameters(), lr=0.1), (torch.ones_like(p) for p in model.parameters())), batches(2))
-    train(other, LESAM(SGD(other.parameters(), lr=0.1), [torch.ones_like(p) for p in other.parameters()]), batches(2))
+    train(
+        model,
+        LESAM(SGD(model.parameters(), lr=0.1), (torch.ones_like(p) for p in model.parameters())),
+        batches(2),
+    )
+    train(
+        other,
+        LESAM(SGD(other.parameters(), lr=0.1), [torch.ones_like(p) for p in other.parameters()]),
+        batches(2),
+    )
     assert_equal(model, other)
 
 
 @pytest.mark.parametrize("rho", [-1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize("wrap", [SAM, ASAM, lambda base, rho: LESAM(base, network().parameters(), rho)])
+@pytest.mark.parametrize(
+    "wrap", [SAM, ASAM, lambda base, rho: LESAM(base, network().parameters(), rho)]
+)
 def test_a_radius_is_a_finite_number_of_at_least_zero(wrap, rho: float):
     with pytest.raises(ValueError, match=r"rho of .*SAM is a finite number of at least 0"):
         wrap(SGD(network().parameters(), lr=0.1), rho=rho)
@@ -224,7 +239,9 @@ def test_a_radius_is_a_finite_number_of_at_least_zero(wrap, rho: float):
 
 def test_a_group_added_to_lesam_needs_a_direction():
     model = network()
-    optimizer = LESAM(SGD(model[0].parameters(), lr=0.1), [torch.ones_like(p) for p in model[0].parameters()])
+    optimizer = LESAM(
+        SGD(model[0].parameters(), lr=0.1), [torch.ones_like(p) for p in model[0].parameters()]
+    )
     optimizer.add_param_group({"params": list(model[2].parameters())})
     with pytest.raises(ValueError, match=r"without a direction.*toward"):
         train(model, optimizer, batches(1))
@@ -234,17 +251,27 @@ def test_a_group_added_to_lesam_needs_a_direction():
 
 def test_a_transform_must_return_a_vector_like_the_weights():
     model = network()
-    with pytest.raises(TermError, match=r"the transform returned a tensor of shape \(2,\); .* shape \(67,\)"):
-        train(model, GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w[:2]), batches(1))
+    with pytest.raises(
+        TermError, match=r"the transform returned a tensor of shape \(2,\); .* shape \(67,\)"
+    ):
+        train(
+            model,
+            GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w[:2]),
+            batches(1),
+        )
 
 
 @pytest.mark.parametrize("wrap", [SAM, ASAM, LESAM, GradientTransform])
 def test_the_signature_of_other_packages_gets_our_sentence(wrap):
-    with pytest.raises(TypeError, match=r"an optimizer object, as in SAM\(SGD\(model\.parameters\(\), lr=0\.1"):
+    with pytest.raises(
+        TypeError, match=r"an optimizer object, as in SAM\(SGD\(model\.parameters\(\), lr=0\.1"
+    ):
         wrap(network().parameters(), SGD, rho=0.05, lr=0.1)
 
 
-@pytest.mark.parametrize("base", [LBFGS, lambda params: SAM(SGD(params, lr=0.1))], ids=["LBFGS", "SAM"])
+@pytest.mark.parametrize(
+    "base", [LBFGS, lambda params: SAM(SGD(params, lr=0.1))], ids=["LBFGS", "SAM"]
+)
 def test_the_base_must_step_without_a_closure(base):
     with pytest.raises(TypeError, match=r"cannot be wrapped: its step needs a closure of its own"):
         SAM(base(network().parameters()))

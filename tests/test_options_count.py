@@ -34,7 +34,9 @@ WITH: dict[str, dict[str, Any]] = {
     "feddisco prox_clip": {"alpha": 0.1},
     "fedsol first_step": {"strength": "fixed"},
     "fedsol proximal": {"scope": "all"},  # moon does not see the head
-    "fedsol_ablation beta": {"row": "a5"},  # elsewhere it only scales what is then divided by its norm
+    "fedsol_ablation beta": {
+        "row": "a5"
+    },  # elsewhere it only scales what is then divided by its norm
     "fedtoga carry": {"perturbation": "neighbour"},
 }
 """What else has to be chosen for an option to count."""
@@ -80,6 +82,8 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...]) -> Tensor:
 @pytest.mark.parametrize(("name", "option"), OPTIONS, ids=map(" ".join, OPTIONS))
 def test_it_counts(name: str, option: str) -> None:
     others = WITH.get(f"{name} {option}", {})
-    results = [trained(name, tuple({**others, option: value}.items())) for value in values(name, option)]
+    results = [
+        trained(name, tuple({**others, option: value}.items())) for value in values(name, option)
+    ]
     for one, other in combinations(results, 2):
         assert (one - other).abs().max() > 1e-6

@@ -16,10 +16,13 @@ from torch.nn import functional as F
 from fl_lightning import Algorithm, ModelError, Term
 from fl_lightning.core.oracle import ForwardPass, Oracle, Request
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.executors.network import Weighted
+from fl_lightning.executors.network import FunctionalModel
 from fl_lightning.terms import SOL, HeadSOL, Neighbour, Proximal
 
-X, Y = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.arange(6) % 3
+X, Y = (
+    torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
+    torch.arange(6) % 3,
+)
 
 
 def network() -> nn.Sequential:
@@ -134,7 +137,9 @@ class Losses(Term):
     log: list[Tensor]
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        self.log.extend([oracle.loss(w), oracle.part(1, 2).loss(w), oracle.of(with_squares).loss(w)])
+        self.log.extend(
+            [oracle.loss(w), oracle.part(1, 2).loss(w), oracle.of(with_squares).loss(w)]
+        )
         return oracle(oracle(w))
 
 
@@ -156,7 +161,9 @@ def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none() 
 
 def passed(module: nn.Module) -> ForwardPass:
     layout = Layout(module)
-    b = ForwardPass(Weighted(module, layout, {}, layout.named(layout.read(module))), X, Y, (layout.head,))
+    b = ForwardPass(
+        FunctionalModel(module, layout, {}, layout.named(layout.read(module))), X, Y, (layout.head,)
+    )
     b.earlier = (lambda b: F.cross_entropy(b.out, b.y), lambda b: 2 * b.loss + b.out.sum())
     return b
 
@@ -167,10 +174,10 @@ def test_a_displaced_head_is_the_model_whose_head_is_displaced() -> None:
     w, e = layout.read(module), torch.randn(layout.size, dtype=torch.float64)
     head = layout.mask("2.", w)
     expected = functional_call(module, layout.named(w + head * e), (X,))
-    for fixed in (False, True):
-        torch.testing.assert_close(passed(module).top(e, fixed).out, expected)
+    for detached in (False, True):
+        torch.testing.assert_close(passed(module).with_head_offset(e, detached).out, expected)
     loss_so_far = 2 * F.cross_entropy(expected, Y) + expected.sum()
-    torch.testing.assert_close(passed(module).top(e).loss, loss_so_far)
+    torch.testing.assert_close(passed(module).with_head_offset(e).loss, loss_so_far)
 
 
 def test_at_other_weights_a_displaced_head_has_its_loss_there_too() -> None:
@@ -180,12 +187,12 @@ def test_at_other_weights_a_displaced_head_has_its_loss_there_too() -> None:
     elsewhere = passed(module).at(w)
     for vector, loss in [
         (w, elsewhere.loss),
-        (w + e, elsewhere.top(e).loss),
-        (w + 2 * e, elsewhere.top(e).top(2 * e).loss),
+        (w + e, elsewhere.with_head_offset(e).loss),
+        (w + 2 * e, elsewhere.with_head_offset(e).with_head_offset(2 * e).loss),
     ]:
         out = functional_call(module, layout.named(vector), (X,))
         torch.testing.assert_close(loss, 2 * F.cross_entropy(out, Y).detach() + out.detach().sum())
-    assert passed(module).at(w).top(e, fixed=True).loss == elsewhere.loss
+    assert passed(module).at(w).with_head_offset(e, detached=True).loss == elsewhere.loss
 
 
 def test_a_fixed_head_has_a_gradient_with_respect_to_the_displacement_only() -> None:
@@ -193,11 +200,13 @@ def test_a_fixed_head_has_a_gradient_with_respect_to_the_displacement_only() -> 
     b, layout = passed(module), Layout(module)
 
     def out(e: Tensor) -> Tensor:
-        return b.top(e, fixed=True).out.square().sum()
+        return b.with_head_offset(e, detached=True).out.square().sum()
 
     g = autograd(torch.zeros(layout.size, dtype=torch.float64), out)
     assert g[layout.mask("0.", g).bool()].abs().max() == 0
-    expected = autograd(layout.read(module), lambda w: functional_call(module, layout.named(w), (X,)).square().sum())
+    expected = autograd(
+        layout.read(module), lambda w: functional_call(module, layout.named(w), (X,)).square().sum()
+    )
     torch.testing.assert_close(g, expected * layout.mask("2.", g))
 
 
@@ -208,10 +217,10 @@ class Onwards(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.top, self.below = nn.Linear(3, 3), nn.Linear(2, 3)
+        self.with_head_offset, self.below = nn.Linear(3, 3), nn.Linear(2, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.top(self.below(x)).tanh()
+        return self.with_head_offset(self.below(x)).tanh()
 
 
 class Keeping(nn.Module):
@@ -219,10 +228,13 @@ class Keeping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.below, self.top = nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
+        self.below, self.with_head_offset = (
+            nn.Linear(2, 3),
+            nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.top(self.below(x))
+        return self.with_head_offset(self.below(x))
 
 
 @pytest.mark.parametrize("model", [Onwards, Keeping])
@@ -231,7 +243,10 @@ def test_a_head_that_cannot_be_displaced_alone_is_refused(model: Any) -> None:
     oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
     algorithm = Algorithm(HeadSOL())
     facts: dict[str, Any] = {"anchor": w, "layout": Layout(module)}
-    with pytest.raises(ModelError, match=r"the head 'top' cannot be displaced alone.*attribute `head`, or perturb all"):
+    with pytest.raises(
+        ModelError,
+        match=r"the head 'top' cannot be displaced alone.*attribute `head`, or perturb all",
+    ):
         algorithm.gradient(oracle, w, facts, [{}], [{}])
 
 
@@ -240,6 +255,8 @@ def test_the_head_that_a_model_names_is_its_head() -> None:
     assert Layout(Onwards()).body_blocks() == ["below"]
     assert Layout(classifier()).head == "outer"
     assert Layout(classifier()).body_blocks() == ["inner", "norm"]
-    nested = nn.Sequential(OrderedDict(body=nn.Linear(3, 3), heads=nn.Sequential(OrderedDict(head=nn.Linear(3, 2)))))
+    nested = nn.Sequential(
+        OrderedDict(body=nn.Linear(3, 3), heads=nn.Sequential(OrderedDict(head=nn.Linear(3, 2))))
+    )
     nested.head = "heads.head"  # type: ignore[assignment]
     assert Layout(nested).body_blocks() == ["body"]

@@ -18,8 +18,13 @@ from fl_lightning.errors import ModelError
 from fl_lightning.terms import Proximal
 
 STACKED = partial(StackedExecutor, width=3)
-BOTH = pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
-TRACED = {f"traced, {width} at once": partial(StackedExecutor, width=width, compiled=5) for width in (1, 2)}
+BOTH = pytest.mark.parametrize(
+    "executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"]
+)
+TRACED = {
+    f"traced, {width} at once": partial(StackedExecutor, width=width, compiled=5)
+    for width in (1, 2)
+}
 ALL = {"sequential": SequentialExecutor, "stacked": STACKED, **TRACED}
 ON_ALL = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
@@ -38,7 +43,7 @@ class SmallFeatures(Term):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         def penalty(b: ForwardPass) -> Tensor:
-            received, returned = b.seen["tanh"]
+            received, returned = b.activations["tanh"]
             return b.loss + (received * returned).mean()
 
         return oracle.of(penalty, "tanh")(w)
@@ -51,7 +56,7 @@ class Teacher(Term):
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         def distance(b: ForwardPass) -> Tensor:
             teacher = b.at(v.anchor)
-            features = (b.seen["tanh"][1] - teacher.seen["tanh"][1]).square().mean()
+            features = (b.activations["tanh"][1] - teacher.activations["tanh"][1]).square().mean()
             return b.loss + (b.out - teacher.out).square().mean() + features
 
         return oracle.of(distance, "tanh")(w)
@@ -129,8 +134,12 @@ def test_a_loss_that_ignores_the_loss_so_far_replaces_it(executor: Any) -> None:
     def and_small(*parts: Tensor) -> Tensor:
         return smoothed(*parts) + outputs(*parts).square().mean()
 
-    torch.testing.assert_close(alone_before - alone_after, by_hand(alone_before, smoothed), rtol=0, atol=1e-12)
-    torch.testing.assert_close(both_before - both_after, by_hand(both_before, and_small), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        alone_before - alone_after, by_hand(alone_before, smoothed), rtol=0, atol=1e-12
+    )
+    torch.testing.assert_close(
+        both_before - both_after, by_hand(both_before, and_small), rtol=0, atol=1e-12
+    )
 
 
 def test_another_model_on_the_same_batch_pulls_by_hand_too() -> None:
@@ -149,7 +158,9 @@ def test_another_model_on_the_same_batch_pulls_by_hand_too() -> None:
     C, c, D, d = (p.view(s) for p, s in zip(anchor.split([48, 8, 24, 3]), SHAPES, strict=True))
     for x, y in (batches[0], batches[1]):
 
-        def loss(A: Tensor, a: Tensor, B: Tensor, b: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+        def loss(
+            A: Tensor, a: Tensor, B: Tensor, b: Tensor, x: Tensor = x, y: Tensor = y
+        ) -> Tensor:
             h, h0 = (x @ A.T + a).tanh(), (x @ C.T + c).tanh()
             out, out0 = h @ B.T + b, h0 @ D.T + d
             return F.cross_entropy(out, y) + (out - out0).square().mean() + (h - h0).square().mean()
@@ -171,7 +182,10 @@ def test_executors_agree_on_losses_of_ones_own_under_batchnorm_and_dropout(term:
 @BOTH
 def test_two_added_losses_commute(executor: Any) -> None:
     for first, second in [(SmallOutputs(), SmallFeatures()), (SmallFeatures(), Teacher())]:
-        one, other = (trained(hard(Algorithm(*pair)), executor=executor) for pair in [(first, second), (second, first)])
+        one, other = (
+            trained(hard(Algorithm(*pair)), executor=executor)
+            for pair in [(first, second), (second, first)]
+        )
         assert max(distances(one, other).values()) <= 1e-12
 
 
@@ -182,7 +196,12 @@ def test_a_term_that_never_asks_the_oracle_steps_all_the_same() -> None:
             return w
 
     for executor in (SequentialExecutor, STACKED):
-        run = federation(Algorithm(Shrink()), schedule=lambda *_: 1.0, participation=lambda *_: [1], executor=executor)
+        run = federation(
+            Algorithm(Shrink()),
+            schedule=lambda *_: 1.0,
+            participation=lambda *_: [1],
+            executor=executor,
+        )
         run.train_round()  # client 1 takes four steps of size 0.1
         torch.testing.assert_close(run.w.detach(), 0.9**4 * run.first, rtol=0, atol=1e-12)
 
@@ -200,7 +219,10 @@ def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, execu
 
             return oracle.of(penalty)(w)
 
-    with pytest.raises(ModelError, match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}; .* one number"):
+    with pytest.raises(
+        ModelError,
+        match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}; .* one number",
+    ):
         one_step(SmallOutputs(), Mistaken(), executor=executor)
 
 
@@ -268,7 +290,9 @@ LOSSES_ASKED: dict[str, Callable[[Oracle, Tensor], Tensor]] = {
 @pytest.mark.parametrize("asked", LOSSES_ASKED)
 def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
     algorithm = hard(Algorithm(Proximal(0.1), Told(LOSSES_ASKED[asked])))
-    even = {"clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)}  # two samples in a half, for BatchNorm
+    even = {
+        "clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)
+    }  # two samples in a half, for BatchNorm
     one_by_one = trained(algorithm, **even)
     assert one_by_one.shared[1]["F_mean"] > 0.1
     executors = {**ALL, "traced, all at once": partial(StackedExecutor, width=6, compiled=4)}

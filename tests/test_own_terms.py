@@ -8,11 +8,30 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import classification, classifier, distances, federation, hard, layout, rows, trained, vec
+from problems import (
+    classification,
+    classifier,
+    distances,
+    federation,
+    hard,
+    layout,
+    rows,
+    trained,
+    vec,
+)
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, TermError, initial, scalar, zeros
+from fl_lightning import (
+    Algorithm,
+    SequentialExecutor,
+    StackedExecutor,
+    Term,
+    TermError,
+    initial,
+    scalar,
+    zeros,
+)
 from fl_lightning.core.cost import dummy_facts
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import FACTS
@@ -42,7 +61,10 @@ class Anchored(Term):
 
 
 def test_a_users_term_runs_in_both_executors() -> None:
-    one_by_one, together = trained(hard(Algorithm(Anchored()))), trained(hard(Algorithm(Anchored())), executor=STACKED)
+    one_by_one, together = (
+        trained(hard(Algorithm(Anchored()))),
+        trained(hard(Algorithm(Anchored())), executor=STACKED),
+    )
     assert max(distances(one_by_one, together).values()) <= 1e-10
     assert rows(one_by_one, "visits").tolist() == [2, 2, 2, 2, 2, 1]
 
@@ -50,7 +72,9 @@ def test_a_users_term_runs_in_both_executors() -> None:
 def test_methods_and_coefficients_of_ones_own_are_not_hooks() -> None:
     @dataclass(frozen=True)
     class Mine(Term):
-        updates: Callable[[Tensor], Tensor] = torch.neg  # a coefficient, though its name is close to a hook's
+        updates: Callable[[Tensor], Tensor] = (
+            torch.neg
+        )  # a coefficient, though its name is close to a hook's
 
         def distance(self, w: Tensor, v: Any) -> Tensor:
             return w - v.anchor
@@ -124,7 +148,12 @@ class Balanced(Term):
 def test_a_view_tells_how_many_samples_of_each_class_a_client_holds(dtype: torch.dtype) -> None:
     clients = classification(dtype=dtype)
     for executor in (SequentialExecutor, STACKED):
-        run = trained(Algorithm(Balanced()), clients=clients, module=classifier(dtype=dtype), executor=executor)
+        run = trained(
+            Algorithm(Balanced()),
+            clients=clients,
+            module=classifier(dtype=dtype),
+            executor=executor,
+        )
         assert rows(run, "counts").dtype == dtype
         assert rows(run, "counts").tolist() == clients.class_counts.tolist()
 
@@ -133,8 +162,18 @@ def test_all_executors_calibrate_a_loss_alike(traces: list[Any]) -> None:
     algorithm, clients = hard(Algorithm(Balanced())), classification((5, 5, 10, 10, 5, 15))
     one_by_one = trained(algorithm, clients=clients)
     assert (one_by_one.w - trained(hard(Algorithm()), clients=clients).w).abs().max() > 1e-3
-    for executor in (STACKED, *(partial(StackedExecutor, width=width, compiled=5) for width in (1, 2))):
-        assert max(distances(one_by_one, trained(algorithm, clients=clients, executor=executor)).values()) <= 1e-10
+    for executor in (
+        STACKED,
+        *(partial(StackedExecutor, width=width, compiled=5) for width in (1, 2)),
+    ):
+        assert (
+            max(
+                distances(
+                    one_by_one, trained(algorithm, clients=clients, executor=executor)
+                ).values()
+            )
+            <= 1e-10
+        )
     assert len(traces) == 2  # one for all clients and rounds
 
 
@@ -144,7 +183,9 @@ def on_ranks(fabric: Fabric) -> list[float]:
 
 
 def test_two_ranks_count_the_same_labels() -> None:
-    both, alone = (Fabric(accelerator="cpu", devices=n, strategy=s) for n, s in [(2, "ddp_fork"), (1, "auto")])
+    both, alone = (
+        Fabric(accelerator="cpu", devices=n, strategy=s) for n, s in [(2, "ddp_fork"), (1, "auto")]
+    )
     assert both.launch(on_ranks) == on_ranks(alone)
 
 
@@ -158,7 +199,9 @@ def test_who_asks_for_the_learning_rate_is_told_what_there_is(hook: str) -> None
         "gradient": lambda self, oracle, w, v: v.lr * oracle(w),
         "report": lambda self, w, v: v.lr,
     }
-    with pytest.raises(TermError, match=rf"Mine\.{hook} reads v\.lr.* v\.span / v\.steps is their mean"):
+    with pytest.raises(
+        TermError, match=rf"Mine\.{hook} reads v\.lr.* v\.span / v\.steps is their mean"
+    ):
         federation(Algorithm(type("Mine", (Term,), {hook: hooks[hook]})()))
 
 
@@ -172,7 +215,9 @@ def test_who_asks_for_the_learning_rate_is_told_what_there_is(hook: str) -> None
     ],
 )
 def test_a_mean_of_nothing_is_told_to_be_one(update: Callable[..., Any]) -> None:
-    with pytest.raises(TermError, match=r"Mine\.update failed .* clients report nothing: let `report` return"):
+    with pytest.raises(
+        TermError, match=r"Mine\.update failed .* clients report nothing: let `report` return"
+    ):
         federation(Algorithm(type("Mine", (Term,), {"update": update})()))
 
 
@@ -181,4 +226,6 @@ def test_other_errors_of_an_update_are_its_own() -> None:
         return delta + [][0]
 
     with pytest.raises(IndexError):
-        federation(Algorithm(type("Mine", (Term,), {"update": update, "report": lambda self, w, v: w})()))
+        federation(
+            Algorithm(type("Mine", (Term,), {"update": update, "report": lambda self, w, v: w})())
+        )

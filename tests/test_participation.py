@@ -9,13 +9,25 @@ import pytest
 import torch
 
 from fl_lightning.federation.local_training import assign_to_ranks
-from fl_lightning.federation.sampling import BernoulliSampling, ClientSampler, UniformSampling, Weighted, largest_cohort
+from fl_lightning.federation.sampling import (
+    BernoulliSampling,
+    ClientSampler,
+    SizeWeightedSampling,
+    UniformSampling,
+    largest_cohort,
+)
 
 SIZES = torch.arange(1.0, 51.0)
 
 
 @pytest.mark.parametrize(
-    "participation", [UniformSampling(0.3), BernoulliSampling(0.3), Weighted(0.3, SIZES), Weighted(0.1, SIZES)]
+    "participation",
+    [
+        UniformSampling(0.3),
+        BernoulliSampling(0.3),
+        SizeWeightedSampling(0.3, SIZES),
+        SizeWeightedSampling(0.1, SIZES),
+    ],
 )
 def test_a_cohort_is_a_function_of_seed_and_round(participation: ClientSampler) -> None:
     draw = participation(50, 7, 3)
@@ -27,7 +39,8 @@ def test_a_cohort_is_a_function_of_seed_and_round(participation: ClientSampler) 
 
 
 @pytest.mark.parametrize(
-    ("fraction", "clients", "size"), [(0.1, 100, 10), (0.25, 10, 3), (0.001, 10, 1), (1.0, 7, 7), (0.35, 10, 4)]
+    ("fraction", "clients", "size"),
+    [(0.1, 100, 10), (0.25, 10, 3), (0.001, 10, 1), (1.0, 7, 7), (0.35, 10, 4)],
 )
 def test_a_fixed_size_is_rounded_and_at_least_one(fraction: float, clients: int, size: int) -> None:
     assert len(UniformSampling(fraction)(clients, 0, 0)) == size
@@ -52,8 +65,12 @@ def test_bernoulli_is_never_empty() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1])
-@pytest.mark.parametrize("kind", [UniformSampling, BernoulliSampling, partial(Weighted, sizes=SIZES)])
-def test_a_fraction_outside_0_to_1_is_refused(kind: Callable[[float], ClientSampler], fraction: float) -> None:
+@pytest.mark.parametrize(
+    "kind", [UniformSampling, BernoulliSampling, partial(SizeWeightedSampling, sizes=SIZES)]
+)
+def test_a_fraction_outside_0_to_1_is_refused(
+    kind: Callable[[float], ClientSampler], fraction: float
+) -> None:
     with pytest.raises(ValueError, match="above 0 and at most 1"):
         kind(fraction)
 
@@ -70,10 +87,12 @@ def law(sizes: list[int], count: int) -> dict[tuple[int, ...], float]:
     return cohorts
 
 
-@pytest.mark.parametrize("sizes", [[1, 2, 3, 3, 4, 5, 6], [9, 1, 2, 8]])  # no client is large; some hold most
+@pytest.mark.parametrize(
+    "sizes", [[1, 2, 3, 3, 4, 5, 6], [9, 1, 2, 8]]
+)  # no client is large; some hold most
 def test_weighted_cohorts_follow_their_exact_law(sizes: list[int]) -> None:
     rounds, exact = 4000, law(sizes, 2)
-    draw = Weighted(2 / len(sizes), torch.tensor(sizes))
+    draw = SizeWeightedSampling(2 / len(sizes), torch.tensor(sizes))
     drawn = Counter(tuple(draw(len(sizes), 0, round)) for round in range(rounds))
     assert drawn.keys() <= exact.keys()
     for cohort, p in exact.items():
@@ -86,20 +105,23 @@ def test_a_small_weighted_cohort_holds_a_client_in_proportion_to_its_size() -> N
     sizes = torch.arange(1.0, 1001.0)
     counts = torch.zeros(1000)
     for round in range(4000):
-        counts[Weighted(0.01, sizes)(1000, 0, round)] += 1
-    quarters, promised = counts.view(4, -1).sum(1), 4000 * 0.01 * (sizes / sizes.mean()).view(4, -1).sum(1)
+        counts[SizeWeightedSampling(0.01, sizes)(1000, 0, round)] += 1
+    quarters, promised = (
+        counts.view(4, -1).sum(1),
+        4000 * 0.01 * (sizes / sizes.mean()).view(4, -1).sum(1),
+    )
     torch.testing.assert_close(quarters, promised, rtol=0.05, atol=0)
 
 
 def test_a_fraction_of_one_is_everyone() -> None:
-    assert Weighted(1.0, SIZES)(50, 3, 5) == list(range(50))
+    assert SizeWeightedSampling(1.0, SIZES)(50, 3, 5) == list(range(50))
 
 
 def test_sizes_must_be_those_of_the_clients() -> None:
     with pytest.raises(ValueError, match="sizes of 50 clients, but there are 49"):
-        Weighted(0.3, SIZES)(49, 0, 0)
+        SizeWeightedSampling(0.3, SIZES)(49, 0, 0)
     with pytest.raises(ValueError, match="one positive number each"):
-        Weighted(0.3, torch.tensor([1.0, 0.0]))
+        SizeWeightedSampling(0.3, torch.tensor([1.0, 0.0]))
 
 
 def test_few_of_many_are_drawn_uniformly() -> None:
@@ -123,12 +145,14 @@ def test_repeats_do_not_shorten_a_cohort_of_few_among_many(monkeypatch: pytest.M
     ("participation", "clients", "most"),
     [
         (UniformSampling(0.1), 50, 5),
-        (Weighted(0.1, SIZES), 50, 5),
+        (SizeWeightedSampling(0.1, SIZES), 50, 5),
         (BernoulliSampling(0.1), 10_000, 1201),
         (BernoulliSampling(0.5), 8, 8),
     ],
 )
-def test_no_cohort_is_larger_than_told(participation: ClientSampler, clients: int, most: int) -> None:
+def test_no_cohort_is_larger_than_told(
+    participation: ClientSampler, clients: int, most: int
+) -> None:
     assert largest_cohort(participation, clients) == most
     assert max(len(participation(clients, 0, round)) for round in range(50)) <= most
 
@@ -143,7 +167,9 @@ def test_work_is_shared_out_evenly_and_completely() -> None:
         shares = assign_to_ranks(work, ranks)
         assert sorted(i for share in shares for i in share) == list(range(40))
         loads = [sum(work[i] for i in share) for share in shares]
-        assert max(loads) - min(loads) <= max(work)  # longest first: no rank waits longer than for one client
+        assert max(loads) - min(loads) <= max(
+            work
+        )  # longest first: no rank waits longer than for one client
         assert max(loads) <= 4 / 3 * max(sum(work) / ranks, max(work))
         assert assign_to_ranks(work, ranks) == shares
 

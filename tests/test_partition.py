@@ -9,7 +9,15 @@ from fl_lightning.core.randomness import generator
 from fl_lightning.data import Partition, schemes
 from fl_lightning.data.partition_draws import draw_classes, random_classes, resize, water_level
 
-GRID = [(7, 0.001, 0), (7, 0.001, 10), (100, 0.001, 10), (100, 0.1, 10), (100, 0.1, 20), (60, 100.0, 1), (1, 0.5, 10)]
+GRID = [
+    (7, 0.001, 0),
+    (7, 0.001, 10),
+    (100, 0.001, 10),
+    (100, 0.1, 10),
+    (100, 0.1, 20),
+    (60, 100.0, 1),
+    (1, 0.5, 10),
+]
 
 
 def labels(n: int = 2003, classes: int = 10) -> Tensor:
@@ -24,7 +32,9 @@ def covers_exactly(partition: Partition, n: int) -> bool:
 
 @pytest.mark.parametrize(("clients", "alpha", "min_size"), GRID)
 @pytest.mark.parametrize("balanced", [False, True])
-def test_dirichlet_covers_exactly_with_a_minimum_size(clients: int, alpha: float, min_size: int, balanced: bool):
+def test_dirichlet_covers_exactly_with_a_minimum_size(
+    clients: int, alpha: float, min_size: int, balanced: bool
+):
     y = labels()
     partition = schemes.dirichlet(y, clients, 1, alpha=alpha, min_size=min_size, balanced=balanced)
     assert len(partition) == clients
@@ -67,7 +77,9 @@ def test_class_priors_follow_the_prior_while_samples_last():
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(5, 2), (7, 3), (100, 2), (100, 6), (10, 10)])
-def test_pathological_clients_hold_exactly_so_many_classes_and_every_class_is_held(clients: int, classes: int):
+def test_pathological_clients_hold_exactly_so_many_classes_and_every_class_is_held(
+    clients: int, classes: int
+):
     y = labels()
     partition = schemes.pathological(y, clients, 1, classes=classes)
     counts = partition.histogram(y, 10)
@@ -124,7 +136,9 @@ def test_by_domain_gives_every_client_one_domain():
         schemes.shards,
         lambda y, clients, seed: schemes.class_priors(y, clients, seed, alpha=0.1),
         lambda y, clients, seed: schemes.class_priors(y, clients, seed, classes=2, reuse=True),
-        lambda y, clients, seed: schemes.class_priors(y, clients, seed, alpha=0.1, reuse=True, size=9),
+        lambda y, clients, seed: schemes.class_priors(
+            y, clients, seed, alpha=0.1, reuse=True, size=9
+        ),
         lambda y, clients, seed: schemes.by_domain(y, clients, seed, domains=y % 2),
     ],
 )
@@ -164,7 +178,9 @@ def test_what_cannot_be_had_is_said(call, message: str):
     [
         lambda y: schemes.dirichlet(y, 2, 0, alpha=1000.0, min_size=0),
         lambda y: schemes.class_priors(y, 2, 0, alpha=1.0, reuse=True, size=200),
-        lambda y: Partition.from_owners(resize(y.clone(), torch.tensor([500, 500]), generator(0, "test")), 2),
+        lambda y: Partition.from_owners(
+            resize(y.clone(), torch.tensor([500, 500]), generator(0, "test")), 2
+        ),
         lambda y: schemes.iid(y, 2, 0),
         lambda y: schemes.iid(y, 2, 0, stratified=True),
         lambda y: schemes.pathological(y, 2, 0, classes=1),
@@ -188,7 +204,9 @@ def test_classes_without_samples_are_nobodys():
 def test_clients_whose_classes_are_exhausted_draw_in_proportion_to_what_is_left():
     log_prior = torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, -2.0, 0.0]], dtype=torch.float64)
     clients = torch.arange(2).repeat_interleave(4000)
-    drawn = draw_classes(log_prior, torch.tensor([0, 30, 10]), clients, generator(0, "test")).view(2, 4000)
+    drawn = draw_classes(log_prior, torch.tensor([0, 30, 10]), clients, generator(0, "test")).view(
+        2, 4000
+    )
     lost, other = (row.bincount(minlength=3) / 4000 for row in drawn)
     assert lost[0] == other[0] == 0
     assert lost[1] == pytest.approx(0.75, abs=0.03)  # 4 standard deviations
@@ -197,13 +215,18 @@ def test_clients_whose_classes_are_exhausted_draw_in_proportion_to_what_is_left(
 
 def test_clients_of_a_given_size_may_outnumber_the_samples():
     y = labels()
-    alike, skewed = (schemes.class_priors(y, 5000, 0, alpha=alpha, reuse=True, size=4) for alpha in (1000.0, 0.01))
+    alike, skewed = (
+        schemes.class_priors(y, 5000, 0, alpha=alpha, reuse=True, size=4)
+        for alpha in (1000.0, 0.01)
+    )
     for partition in (alike, skewed):
         assert (partition.sizes == 4).all()
         assert len(partition.indices.unique()) == len(y)
     mean_classes = [(p.histogram(y, 10) > 0).sum(1).double().mean() for p in (alike, skewed)]
     assert mean_classes[1] < 1.2 < 3 < mean_classes[0]
-    assert schemes.class_priors(y, 5000, 0, alpha=1.0, reuse=True, size=4, sigma=0.5).sizes.min() >= 1
+    assert (
+        schemes.class_priors(y, 5000, 0, alpha=1.0, reuse=True, size=4, sigma=0.5).sizes.min() >= 1
+    )
 
 
 @pytest.mark.parametrize("clients", [[3, 0, 19], [7], [5, 5]])
@@ -240,7 +263,9 @@ def test_saved_partitions_come_back_and_damage_is_noticed(tmp_path: Path):
 
     content = path.read_bytes()
     for position in (len(content) // 3, len(content) // 2):
-        path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+        )
         with pytest.raises(ValueError, match="damaged"):
             Partition.load(path)
     path.write_bytes(content[:1000])
@@ -251,7 +276,9 @@ def test_saved_partitions_come_back_and_damage_is_noticed(tmp_path: Path):
 
 
 def test_a_split_is_named_by_what_is_held_and_by_whom():
-    splits = [Partition.from_lists(lists) for lists in ([[0, 1], [2]], [[0], [1, 2]], [[0, 2], [1]])]
+    splits = [
+        Partition.from_lists(lists) for lists in ([[0, 1], [2]], [[0], [1, 2]], [[0, 2], [1]])
+    ]
     assert len({split.digest for split in splits}) == 3
 
 
@@ -269,7 +296,9 @@ def test_a_saved_split_is_for_as_many_clients_and_samples(tmp_path: Path):
     y, path = torch.zeros(6, dtype=torch.int64), Partition.from_lists([[0, 5], [2]]).save(tmp_path)
     assert [part.tolist() for part in schemes.saved(y, 2, 7, file=path)] == [[0, 5], [2]]
     for others in ((y, 3), (y[:5], 2)):
-        with pytest.raises(ValueError, match="splits at least 6 samples over 2 clients; this run has"):
+        with pytest.raises(
+            ValueError, match="splits at least 6 samples over 2 clients; this run has"
+        ):
             schemes.saved(*others, 7, file=path)
 
 
@@ -286,7 +315,11 @@ def test_sizes_are_raised_and_cut_at_a_level_and_what_is_over_goes_to_the_first(
 def test_partition_by_hand():
     partition = Partition.from_lists([[4, 0], [], [1]])
     assert [part.tolist() for part in partition] == [[4, 0], [], [1]]
-    assert partition.histogram(torch.tensor([0, 1, 1, 1, 0]), 2).tolist() == [[2, 0], [0, 0], [0, 1]]
+    assert partition.histogram(torch.tensor([0, 1, 1, 1, 0]), 2).tolist() == [
+        [2, 0],
+        [0, 0],
+        [0, 1],
+    ]
     with pytest.raises(IndexError, match="client 3"):
         partition[3]
     with pytest.raises(ValueError, match="rise from 0"):

@@ -26,13 +26,17 @@ def test_lda_stops_at_the_cap_and_lifts_everyone_to_ten(alpha: float):
 
 def test_shards_by_class_are_pure_runs_of_the_class():
     y = labels([30, 60, 90])
-    partition = schemes.shards(y, 3, 1, per_client=2, by_class=True)  # 2 shards a class, of 15, 30 and 45
+    partition = schemes.shards(
+        y, 3, 1, per_client=2, by_class=True
+    )  # 2 shards a class, of 15, 30 and 45
     assert torch.equal(partition.indices.sort().values, torch.arange(180))
     halves = [(y == label).nonzero().flatten().view(2, -1).tolist() for label in range(3)]
     dealt = []
     for part in partition:
         held = set(part.tolist())
-        whole = [(label, k) for label in range(3) for k in range(2) if held >= set(halves[label][k])]
+        whole = [
+            (label, k) for label in range(3) for k in range(2) if held >= set(halves[label][k])
+        ]
         assert len(whole) == 2
         assert len(held) == sum(15 * (label + 1) for label, _ in whole)
         dealt += whole
@@ -42,19 +46,24 @@ def test_shards_by_class_are_pure_runs_of_the_class():
 def test_shards_by_class_are_mcmahans_where_classes_are_equal_and_hold_all_where_nothing_divides():
     y = labels([60] * 10)
     assert schemes.shards(y, 20, 4, by_class=True).digest == schemes.shards(y, 20, 4).digest
-    y = labels([0, 30, 90, 61])  # 8 shards of 3 classes: the largest classes are cut into 3, that of 30 into 2
+    y = labels(
+        [0, 30, 90, 61]
+    )  # 8 shards of 3 classes: the largest classes are cut into 3, that of 30 into 2
     partition = schemes.shards(y, 4, 4, per_client=2, by_class=True)
     assert torch.equal(partition.indices.sort().values, torch.arange(181))
     assert ((partition.histogram(y, 4) > 0).sum(1) <= 2).all()
     possible = {a + b for a in (15, 30, 20, 21) for b in (15, 30, 20, 21)}
     assert set(partition.sizes.tolist()) <= possible
     for clients, per_client in ((2, 1), (80, 2)):
-        with pytest.raises(ValueError, match="without a mix of classes cannot be cut from 3 classes of 30 to 90"):
+        with pytest.raises(
+            ValueError, match="without a mix of classes cannot be cut from 3 classes of 30 to 90"
+        ):
             schemes.shards(y, clients, 0, per_client=per_client, by_class=True)
 
 
 @pytest.mark.parametrize(
-    "split", [schemes.iid, lambda *arguments, **sigma: schemes.class_priors(*arguments, alpha=0.3, **sigma)]
+    "split",
+    [schemes.iid, lambda *arguments, **sigma: schemes.class_priors(*arguments, alpha=0.3, **sigma)],
 )
 def test_sizes_are_log_normal_with_sigma_and_equal_without(split):
     y = labels([2000] * 10)

@@ -18,7 +18,7 @@ from torch import nn
 
 from fl_lightning import (
     Algorithm,
-    Dataset,
+    DeviceDataset,
     DivergenceError,
     Federation,
     SequentialExecutor,
@@ -62,12 +62,17 @@ def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> No
     models = list(FineTuning(run, LR).models([1, 4], epochs))
     for client, (w, _) in zip([1, 4], models, strict=True):
         torch.testing.assert_close(
-            w, Layout(by_hand := alone(run, client, run.w.detach(), epochs)).read(by_hand), rtol=0, atol=1e-12
+            w,
+            Layout(by_hand := alone(run, client, run.w.detach(), epochs)).read(by_hand),
+            rtol=0,
+            atol=1e-12,
         )
         assert (w - run.w).norm() > 0.01
 
 
-def test_rows_are_read_only_where_a_term_has_a_use_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_only_where_a_term_has_a_use_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = trained(algorithms.feddyn())
     monkeypatch.setattr(run.store, "read", None)
     assert torch.equal(run.personal(1), run.w)
@@ -113,9 +118,14 @@ def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
 def test_fine_tuning_is_at_the_rate_of_the_next_round_or_at_one_of_its_own(tmp_path: Path) -> None:
     run = trained(algorithms.fedavg(), module=classifier(norm=False))
     assert FineTuning(run).lr == pytest.approx(0.1 * 0.9**3)
-    metrics = Personalization(run.clients.dataset, (1,), tmp_path / "personal.csv", 1e-300).score(run)
+    metrics = Personalization(run.clients.dataset, (1,), tmp_path / "personal.csv", 1e-300).score(
+        run
+    )
     assert metrics["personal/accuracy_1"] == metrics["personal/accuracy_0"]
-    assert scored(run, tmp_path / "personal.csv")["personal/accuracy_1"] != metrics["personal/accuracy_0"]
+    assert (
+        scored(run, tmp_path / "personal.csv")["personal/accuracy_1"]
+        != metrics["personal/accuracy_0"]
+    )
 
 
 def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
@@ -123,7 +133,9 @@ def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
     clients = classification(shuffle=False)
     clients.partition = Partition.from_lists([range(10), range(10)])
     for dropout in (0.0, 0.5):
-        run = federation(Algorithm(), module=classifier(norm=False, dropout=dropout), clients=clients)
+        run = federation(
+            Algorithm(), module=classifier(norm=False, dropout=dropout), clients=clients
+        )
         (one, _), (other, _) = FineTuning(run, LR).models([0, 1], 1)
         assert one.equal(other) == (dropout == 0)
 
@@ -157,8 +169,12 @@ class Counting(FineTuning):
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
-@pytest.mark.parametrize(("width", "executor"), [(1, SequentialExecutor), (2, partial(StackedExecutor, width=2))])
-def test_no_more_models_are_held_than_train_together(width: int, executor: Any, epochs: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "executor"), [(1, SequentialExecutor), (2, partial(StackedExecutor, width=2))]
+)
+def test_no_more_models_are_held_than_train_together(
+    width: int, executor: Any, epochs: int
+) -> None:
     adaptation = Counting(federation(algorithms.fedavg(), executor=executor), LR)
     adaptation.begun = []
     for model in adaptation.models(range(6), epochs):
@@ -174,7 +190,9 @@ def test_local_only_brings_its_own_models() -> None:
     assert len({tuple(w.tolist()) for w in models}) == 6  # all took part
 
 
-def scored(run: Federation, path: Path, epochs: tuple[int, ...] = (1, 2), **options: Any) -> dict[str, float]:
+def scored(
+    run: Federation, path: Path, epochs: tuple[int, ...] = (1, 2), **options: Any
+) -> dict[str, float]:
     return Personalization(run.clients.dataset, epochs, path, LR, **options).score(run)
 
 
@@ -189,27 +207,34 @@ def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path: Path) ->
         right.append((module(data.x[index]).argmax(1) == data.y[index]).double().mean())
     expected = torch.stack(right)
     assert metrics["personal/accuracy_0"] == pytest.approx(expected.mean().item(), abs=1e-12)
-    assert metrics["personal/spread_0"] == pytest.approx(expected.std(correction=0).item(), abs=1e-12)
+    assert metrics["personal/std_0"] == pytest.approx(expected.std(correction=0).item(), abs=1e-12)
     with (tmp_path / "personal.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [float(row["accuracy_0"]) for row in table] == pytest.approx(expected.tolist())
     assert [int(row["test_samples"]) for row in table] == tests.sizes.tolist()
-    assert set(metrics) == {f"personal/{what}_{e}" for what in ("accuracy", "spread") for e in (0, 1, 2)}
+    assert set(metrics) == {
+        f"personal/{what}_{e}" for what in ("accuracy", "std") for e in (0, 1, 2)
+    }
 
 
 def test_neighbours_change_what_a_client_predicts(tmp_path: Path) -> None:
     """The test set is what clients hold: a client's nearest neighbour is the sample itself."""
     known = scored(
-        trained(algorithms.knn_per(neighbours=1, mix=1.0), module=classifier(dropout=0.0)), tmp_path / "a.csv"
+        trained(algorithms.knn_per(neighbours=1, mix=1.0), module=classifier(dropout=0.0)),
+        tmp_path / "a.csv",
     )
-    plain = scored(trained(algorithms.knn_per(mix=0.0), module=classifier(dropout=0.0)), tmp_path / "b.csv")
-    fedavg = scored(trained(algorithms.fedavg(), module=classifier(dropout=0.0)), tmp_path / "c.csv")
+    plain = scored(
+        trained(algorithms.knn_per(mix=0.0), module=classifier(dropout=0.0)), tmp_path / "b.csv"
+    )
+    fedavg = scored(
+        trained(algorithms.fedavg(), module=classifier(dropout=0.0)), tmp_path / "c.csv"
+    )
     assert plain == fedavg
     assert known != plain
 
 
 def test_no_epochs_of_fine_tuning_are_no_choice() -> None:
-    data = Dataset(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), ("a",))
+    data = DeviceDataset(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), ("a",))
     with pytest.raises(ValueError, match="at least one epoch, not 0"):
         Personalization(data, (0,), Path("personal.csv"))
 
@@ -224,7 +249,7 @@ def test_lasting_changes_the_visits_and_nothing_else() -> None:
 # ------------------------------------------------------------------------------------------------ after the last round
 
 
-PERSONALISE = "--rounds", "3", "--checkpoint-every", "100", "--personalise", "1"
+PERSONALISE = "--rounds", "3", "--checkpoint-every", "100", "--finetune-epochs", "1"
 
 
 def raises(*_: Any) -> None:
@@ -241,8 +266,20 @@ def stops(score: Any, *args: Any) -> Any:
     [
         (1, 0, lives.die, [-9], "round 3/3"),
         (1, 0, raises, [2], "error: RuntimeError: bad luck"),
-        (1, 0, stops, [EXIT_PREEMPTED], "stopped by SIGTERM after round 3 of 3, which is saved: go on with --run-dir"),
-        (2, 1, stops, [EXIT_PREEMPTED, 0], "stopped as another rank or a callback asked after round 3 of 3"),
+        (
+            1,
+            0,
+            stops,
+            [EXIT_PREEMPTED],
+            "stopped by SIGTERM after round 3 of 3, which is saved: go on with --run-dir",
+        ),
+        (
+            2,
+            1,
+            stops,
+            [EXIT_PREEMPTED, 0],
+            "stopped as another rank or a callback asked after round 3 of 3",
+        ),
         (2, 1, raises, [2, 2], "error: RuntimeError: bad luck"),
     ],
     ids=["killed", "raises", "signal", "signal on one of two", "raises on one of two"],
@@ -252,14 +289,20 @@ def test_bad_luck_in_it_loses_no_round_and_a_resumption_does_it_anew(
 ) -> None:
     """It comes after the last checkpoint; the scores stand in the row of the last round."""
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert lives.end(lives.begin(whole, *PERSONALISE, ranks=ranks)) == [0] * ranks, lives.said(whole)
+    assert lives.end(lives.begin(whole, *PERSONALISE, ranks=ranks)) == [0] * ranks, lives.said(
+        whole
+    )
     prepare = lives.at_call(12 // ranks, Personalization, "_accuracy", luck, rank=hit)
-    assert lives.end(lives.begin(folder, *PERSONALISE, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
+    assert lives.end(lives.begin(folder, *PERSONALISE, ranks=ranks, prepare=prepare)) == codes, (
+        lives.said(folder)
+    )
     assert told in lives.said(folder)
     assert (folder / "checkpoints" / "round-3.ckpt").exists()
     assert (folder / "model.pt").exists()
     assert not (folder / "personal.csv").exists()
-    assert lives.end(lives.begin(folder, *PERSONALISE, ranks=ranks)) == [0] * ranks, lives.said(folder)
+    assert lives.end(lives.begin(folder, *PERSONALISE, ranks=ranks)) == [0] * ranks, lives.said(
+        folder
+    )
     assert lives.results(folder) == lives.results(whole)
     assert lives.results(folder)["metrics"][-1]["personal/accuracy_1"]
     assert (folder / "personal.csv").read_text() == (whole / "personal.csv").read_text()
@@ -269,7 +312,9 @@ def test_bad_luck_in_it_loses_no_round_and_a_resumption_does_it_anew(
 def test_a_signal_in_the_last_round_leaves_it_for_a_resumption(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     prepare = lives.at_call(12, SequentialExecutor, "_visit", stops)
-    assert lives.end(lives.begin(folder, *PERSONALISE, prepare=prepare)) == [EXIT_PREEMPTED], lives.said(folder)
+    assert lives.end(lives.begin(folder, *PERSONALISE, prepare=prepare)) == [EXIT_PREEMPTED], (
+        lives.said(folder)
+    )
     assert not (folder / "personal.csv").exists()
     assert lives.end(lives.begin(folder, *PERSONALISE)) == [0], lives.said(folder)
     assert (folder / "personal.csv").exists()
@@ -284,7 +329,7 @@ def test_a_wish_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: P
                 federation.request_stop()
 
     with pytest.raises(SystemExit) as left:
-        scaffold(tmp_path / "run", "--personalise", "1", callbacks=[Asks()])
+        scaffold(tmp_path / "run", "--finetune-epochs", "1", callbacks=[Asks()])
     assert left.value.code == EXIT_PREEMPTED
     assert not (tmp_path / "run/personal.csv").exists()
 
@@ -294,7 +339,8 @@ def test_fine_tuning_that_leaves_the_numbers_is_told_or_left_out(tmp_path: Path)
     run = trained(algorithms.fedavg())
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan
     with pytest.raises(
-        DivergenceError, match=r"fine-tuning of clients? 4 .*\(learning rate 0.05\).*--finetune-lr; the rounds"
+        DivergenceError,
+        match=r"fine-tuning of clients? 4 .*\(learning rate 0.05\).*--finetune-lr; the rounds",
     ):
         scored(run, tmp_path / "personal.csv")
     run.on_divergence = "skip-client"

@@ -23,7 +23,9 @@ def pooled(x: Tensor, weights: Tensor, **window: Any) -> tuple[Tensor, Tensor]:
 
 def traced(function: Any, *arguments: Tensor) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The trace of a function, and the same with its pooling rewritten."""
-    graph = make_fx(lambda *tensors: function(*tensors), tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+    graph = make_fx(
+        lambda *tensors: function(*tensors), tracing_mode="fake", _allow_non_fake_inputs=True
+    )(*arguments)
     return graph, with_vector_pooling(graph, list(arguments))
 
 
@@ -50,7 +52,9 @@ def test_values_and_gradients_are_the_same_bits(
         assert torch.equal(ours.nan_to_num(7.0), theirs.nan_to_num(7.0))
 
 
-@pytest.mark.parametrize("window", [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"ceil_mode": True}])
+@pytest.mark.parametrize(
+    "window", [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"ceil_mode": True}]
+)
 def test_other_windows_are_left_alone(window: dict[str, Any]) -> None:
     x = torch.randn(2, 3, 7, 7)
     weights = torch.randn_like(max_pool2d(x, **{"kernel_size": 2, **window}))
@@ -67,6 +71,8 @@ def test_what_cannot_be_halved_is_left_alone(size: tuple[int, int]) -> None:
 
 
 def test_indices_that_somebody_looks_at_are_left_alone() -> None:
-    graph, rewritten = traced(lambda x: max_pool2d(x, 2, return_indices=True), torch.randn(2, 3, 4, 4))
+    graph, rewritten = traced(
+        lambda x: max_pool2d(x, 2, return_indices=True), torch.randn(2, 3, 4, 4)
+    )
     assert pools(graph)
     assert rewritten is graph

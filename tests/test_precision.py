@@ -16,7 +16,11 @@ def config(tmp_path: Path) -> Path:
 
 def test_a_configuration_holds_it_and_a_resumed_run_keeps_it(config: Path) -> None:
     again = experiment(config.parent.parent / "again", "--config", str(config))
-    assert yaml.safe_load(config.read_text())["precision"] == again.resolved()["precision"] == "bf16-mixed"
+    assert (
+        yaml.safe_load(config.read_text())["precision"]
+        == again.resolved()["precision"]
+        == "bf16-mixed"
+    )
     experiment(config.parent, "--resume", "--rounds", "2").run()
     assert len((config.parent / "metrics.csv").read_text().splitlines()) == 3
 
@@ -28,7 +32,10 @@ def test_another_one_is_refused_on_resume(config: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("told", [None, "32", "bf16", "bf16-mixed"])
 def test_fabric_run_is_to_be_told_too_and_goes_over_files(
-    told: str | None, config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    told: str | None,
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LT_CLI_USED", "1")
     monkeypatch.setattr("refusals.Experiment", _without_fabrics_own)

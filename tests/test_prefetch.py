@@ -57,13 +57,15 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
     gate.release(100)
 
 
-def test_the_program_goes_on_while_rows_are_written(tmp_path: Path, gate: threading.Semaphore) -> None:
+def test_the_program_goes_on_while_rows_are_written(
+    tmp_path: Path, gate: threading.Semaphore
+) -> None:
     """As far as it wants to: here until all but the last are in the file."""
     s = store(tmp_path)
     write(s, 1.0, 0, 1, 4)
     assert not any(file.stat().st_size for file in tmp_path.iterdir())
     gate.release(2)
-    s.settle(but=1)
+    s.wait_for_writes(but=1)
     assert (tmp_path / "0.rows").stat().st_size == 2 * s.row
     gate.release()
     s.commit([0, 1, 4])
@@ -87,7 +89,9 @@ def test_a_read_sees_the_writes_before_it(
     assert kept(s, 0) == 2.0
 
 
-def test_states_may_change_while_their_row_is_written(tmp_path: Path, gate: threading.Semaphore) -> None:
+def test_states_may_change_while_their_row_is_written(
+    tmp_path: Path, gate: threading.Semaphore
+) -> None:
     s, h = store(tmp_path), torch.ones(4)
     s.write(0, [{"h": h}])
     h.zero_()
@@ -101,10 +105,10 @@ def full(*_: Any) -> Any:
 
 
 ASKING: dict[str, Callable[[ClientStore], Any]] = {
-    "settle": ClientStore.settle,
+    "settle": ClientStore.wait_for_writes,
     "commit": partial(ClientStore.commit, clients=[0, 1]),
     "flush": ClientStore.flush,
-    "pin": ClientStore.pin,
+    "pin": ClientStore.retain,
     "used": ClientStore.used,
 }
 
@@ -116,7 +120,7 @@ def test_a_row_that_was_not_written_is_told_to_whom_it_concerns(
     s = store(tmp_path)
     write(s, 1.0, 0, 1)
     s.commit([0, 1])
-    s.pin()
+    s.retain()
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         write(s, 2.0, 0, 1)
@@ -138,8 +142,8 @@ def test_the_first_of_several_failures_is_told_and_then_all_is_forgotten(
         patch.setattr(RowFiles, "write", refusing)
         write(s, 1.0, 3, 0, 4)
         with pytest.raises(OSError, match="row 3"):
-            s.settle()
-    s.settle()
+            s.wait_for_writes()
+    s.wait_for_writes()
     write(s, 2.0, 3)
     s.commit([3])
     assert kept(s, 3) == 2.0
@@ -151,11 +155,11 @@ def test_a_restored_store_has_forgotten_what_could_not_be_written(
     s = store(tmp_path)
     write(s, 1.0, 0)
     s.commit([0])
-    s.pin()
+    s.retain()
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         write(s, 2.0, 0)
-        s.restore(s.place, s.pinned)
+        s.restore(s.slot, s.retained)
     write(s, 3.0, 0)
     s.commit([0])
     assert kept(s, 0) == 3.0
@@ -178,8 +182,12 @@ def test_the_thread_works_for_the_gpu_that_rows_come_from(
 ) -> None:
     """A call of CUDA in a new thread takes memory of GPU 0 otherwise, which is another rank's."""
     chosen: list[tuple[str, torch.device]] = []
-    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu)))
-    begin: Any = [{"h": Mock(shape=torch.Size([4]), dtype=torch.float32, device=torch.device(device))}]
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu))
+    )
+    begin: Any = [
+        {"h": Mock(shape=torch.Size([4]), dtype=torch.float32, device=torch.device(device))}
+    ]
     s = ClientStore(tmp_path, 5, begin)
     s._thread.submit(int).result(SECONDS)
     assert chosen == ([("client-rows_0", torch.device(device))] if device != "cpu" else [])
@@ -224,7 +232,9 @@ def test_rows_travel_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None
         told.note(("read", client))
         return row
 
-    def training(executor: SequentialExecutor, algorithm: Any, common: Any, each: Any, *rest: Any) -> Any:
+    def training(
+        executor: SequentialExecutor, algorithm: Any, common: Any, each: Any, *rest: Any
+    ) -> Any:
         told.note(("begun", each.client))
         if each.client in after:
             told.wait(("read", after[each.client]))
@@ -249,7 +259,9 @@ def test_what_a_disk_refuses_is_told_with_the_client_and_the_round_does_not_coun
 ) -> None:
     """The first of a round's visits and the last; nobody else is blamed who trains when it turns out."""
     executor = partial(StackedExecutor, width=2) if width > 1 else SequentialExecutor
-    run = federation(hard(algorithms.scaffold()), participation=lambda *_: [0, 2, 3, 4], executor=executor)
+    run = federation(
+        hard(algorithms.scaffold()), participation=lambda *_: [0, 2, 3, 4], executor=executor
+    )
     run.train_round()
     before, function = run.w.detach().clone(), getattr(RowFiles, name)
 

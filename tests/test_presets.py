@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from fl_lightning import Algorithm, Dataset
+from fl_lightning import Algorithm, DeviceDataset
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli import config_files as configuration
 from fl_lightning.cli import parser as parser
@@ -35,7 +35,10 @@ def documented() -> Iterator[Files]:
     """Presets as the README has them: one alone, then with each of those that are read after it."""
     for table, columns in re.findall(r"^\| `([\w/.]+)` \|.*\|([^|]*)\|$", README, re.M):
         yield (table,)
-        yield from ((table, f"{table.partition('/')[0]}/{column}") for column in re.findall(r"`([\w.]+)`", columns))
+        yield from (
+            (table, f"{table.partition('/')[0]}/{column}")
+            for column in re.findall(r"`([\w.]+)`", columns)
+        )
 
 
 COMBINATIONS = list(documented())
@@ -89,17 +92,26 @@ def asked_for(files: Files, method: str) -> dict[str, Any]:
     for file in files:
         general |= flat({k: v for k, v in contents(file).items() if k != "methods"})
     row = rows(files)[method]
-    own = {f"algorithm.{k}" if k in signature(ALGORITHMS[method]).parameters else k: v for k, v in row.items()}
+    own = {
+        f"algorithm.{k}" if k in signature(ALGORITHMS[method]).parameters else k: v
+        for k, v in row.items()
+    }
     return general | own | {"algorithm": method}
 
 
-def made_up(classes: int, side: int, channels: int, samples: int, domains: int = 0) -> Dataset:
+def made_up(
+    classes: int, side: int, channels: int, samples: int, domains: int = 0
+) -> DeviceDataset:
     x = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(samples, channels, side, side)
     names, labels = tuple(map(str, range(classes))), torch.arange(samples) % classes
     if not domains:
-        return Dataset(x, labels, names)
-    return Dataset(
-        x, labels, names, domains=torch.arange(samples) % domains, domain_names=tuple(map(str, range(domains)))
+        return DeviceDataset(x, labels, names)
+    return DeviceDataset(
+        x,
+        labels,
+        names,
+        domains=torch.arange(samples) % domains,
+        domain_names=tuple(map(str, range(domains))),
     )
 
 
@@ -117,7 +129,7 @@ SHAPES = {  # classes, pixels of a side, channels, domains that train
 }
 
 
-def stand_in(experiment: Experiment, samples: int) -> Dataset:
+def stand_in(experiment: Experiment, samples: int) -> DeviceDataset:
     """A data set of the shape of the chosen one."""
     data = experiment.chosen["data"]
     classes, side, channels, domains = SHAPES[data.name]
@@ -133,7 +145,9 @@ def check_split(experiment: Experiment) -> None:
 
 
 def test_every_file_is_documented() -> None:
-    assert {file for files in COMBINATIONS for file in files} == {str(file.relative_to(PRESETS)) for file in FILES}
+    assert {file for files in COMBINATIONS for file in files} == {
+        str(file.relative_to(PRESETS)) for file in FILES
+    }
 
 
 @pytest.mark.parametrize("file", [str(file.relative_to(PRESETS)) for file in FILES])
@@ -157,7 +171,9 @@ def test_every_method_of_a_table_gets_what_its_preset_says(files: Files) -> None
         assert isinstance(experiment.algorithm(), Algorithm)
         resolved = flat(experiment.resolved())
         for name, value in asked_for(files, method).items():
-            expected = tuple(value) if isinstance(value, list) else None if value == "none" else value
+            expected = (
+                tuple(value) if isinstance(value, list) else None if value == "none" else value
+            )
             actual = None if resolved[name] == "none" else resolved[name]
             assert actual == expected, f"{method}: {name}"
 
@@ -185,7 +201,9 @@ def test_the_commands_of_the_readme() -> None:
     assert len(commands) == 3
     for command in commands:
         words = shlex.split(command)
-        files = tuple(w.removeprefix("recipes/presets/") for w in words if w.startswith("recipes/presets/"))
+        files = tuple(
+            w.removeprefix("recipes/presets/") for w in words if w.startswith("recipes/presets/")
+        )
         assert files in COMBINATIONS
         rest = [w for w in words if w != "--config" and not w.startswith("recipes/presets/")]
         assert isinstance(resolve(files, *rest).algorithm(), Algorithm)
@@ -195,31 +213,79 @@ def test_the_commands_of_the_readme() -> None:
     ("files", "method", "values"),
     [
         # FedTOGA: its hyper-parameters, section 2, and its set-up, section 3
-        ("fedtoga/table1.yaml", "fedtoga", {"rho": 0.1, "kappa": 1, "beta": 0.8, "lam": 0.1, "--lr-decay": 0.997}),
-        ("fedtoga/table1.yaml", "fedgamma", {"rho": 0.01, "--lr": 0.1, "--batch-size": 50, "--local-epochs": 5}),
-        ("fedtoga/table1.yaml", "fedyogi", {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+        (
+            "fedtoga/table1.yaml",
+            "fedtoga",
+            {"rho": 0.1, "kappa": 1, "beta": 0.8, "lam": 0.1, "--lr-decay": 0.997},
+        ),
+        (
+            "fedtoga/table1.yaml",
+            "fedgamma",
+            {"rho": 0.01, "--lr": 0.1, "--batch-size": 50, "--local-epochs": 5},
+        ),
+        (
+            "fedtoga/table1.yaml",
+            "fedyogi",
+            {"server_lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+        ),
         ("fedtoga/table1.yaml", "fedacg", {"beta": 0.85, "prox": 0.01 / 2, "--weight-decay": 1e-3}),
-        ("fedtoga/table1.yaml", "feddyn", {"alpha": 0.01, "--clients": 100, "--participation": 0.1}),
+        (
+            "fedtoga/table1.yaml",
+            "feddyn",
+            {"alpha": 0.01, "--clients": 100, "--participation": 0.1},
+        ),
         ("fedtoga/table2.yaml", "feddyn", {"alpha": 0.1, "--lr-decay": 0.998, "--rounds": 800}),
         ("fedtoga/table2.yaml", "fedgamma", {"rho": 0.1}),
         ("fedtoga/table2.yaml", "fedlesam_d", {"rho": 0.1, "--lr-decay": 0.9995}),
-        ("fedtoga/table1.yaml fedtoga/cifar100_200_clients.yaml", "fedtoga", {"--lr-decay": 0.9995, "--clients": 200}),
-        ("fedtoga/table1.yaml fedtoga/cifar100_100_clients.yaml", "fedavg", {"--local-epochs": 2, "--batch-size": 20}),
+        (
+            "fedtoga/table1.yaml fedtoga/cifar100_200_clients.yaml",
+            "fedtoga",
+            {"--lr-decay": 0.9995, "--clients": 200},
+        ),
+        (
+            "fedtoga/table1.yaml fedtoga/cifar100_100_clients.yaml",
+            "fedavg",
+            {"--local-epochs": 2, "--batch-size": 20},
+        ),
         # FedLESAM: sections 2.3 and 3.1 and 3.2
-        ("fedlesam/table2.yaml", "fedlesam", {"rho": 0.01, "reference": "last_active", "--lr-decay": 0.998}),
+        (
+            "fedlesam/table2.yaml",
+            "fedlesam",
+            {"rho": 0.01, "reference": "last_active", "--lr-decay": 0.998},
+        ),
         ("fedlesam/table2.yaml", "fedlesam_s", {"rho": 0.1, "correction": 1, "--lr-decay": 0.998}),
         ("fedlesam/table2.yaml", "fedlesam_d", {"rho": 0.1, "lam": 0.1, "--lr-decay": 0.9995}),
-        ("fedlesam/table2.yaml", "fedsmoo", {"rho": 0.1, "prox_clip": "split", "--lr-decay": 0.9995}),
-        ("fedlesam/table2.yaml", "fedadam", {"server_lr": 0.1, "tau": 0.01, "v0": 0, "--clip": 10}),
-        ("fedlesam/table3.yaml", "fedavg", {"--lr": 1e-3, "--rounds": 400, "--batch-size": 32, "--clients": 3}),
+        (
+            "fedlesam/table2.yaml",
+            "fedsmoo",
+            {"rho": 0.1, "prox_clip": "split", "--lr-decay": 0.9995},
+        ),
+        (
+            "fedlesam/table2.yaml",
+            "fedadam",
+            {"server_lr": 0.1, "tau": 0.01, "v0": 0, "--clip-norm": 10},
+        ),
+        (
+            "fedlesam/table3.yaml",
+            "fedavg",
+            {"--lr": 1e-3, "--rounds": 400, "--batch-size": 32, "--clients": 3},
+        ),
         (
             "fedlesam/table3.yaml fedlesam/domain_net_50_clients.yaml",
             "fedsam",
             {"--clients": 50, "--participation": 0.2},
         ),
         # FedSOL: tables 7 and 8, sections 2 and 3
-        ("fedsol/table2.yaml", "fedsol", {"rho": 2, "tau": 3, "scope": "head", "--momentum": 0.9, "--lr": 0.01}),
-        ("fedsol/table2.yaml", "fedprox", {"mu": 1, "--weight-decay": 1e-5, "--lr-decay": 0.99, "--clip": None}),
+        (
+            "fedsol/table2.yaml",
+            "fedsol",
+            {"rho": 2, "tau": 3, "scope": "head", "--momentum": 0.9, "--lr": 0.01},
+        ),
+        (
+            "fedsol/table2.yaml",
+            "fedprox",
+            {"mu": 1, "--weight-decay": 1e-5, "--lr-decay": 0.99, "--clip-norm": None},
+        ),
         ("fedsol/table2.yaml", "fedsam", {"rho": 0.1, "weighting": "by_size", "--rounds": 300}),
         ("fedsol/table2.yaml", "fedasam", {"rho": 1, "eta": 0, "scaled": "all"}),
         ("fedsol/table2.yaml", "moon", {"mu": 0.1, "tau": 0.5}),
@@ -228,14 +294,26 @@ def test_the_commands_of_the_readme() -> None:
             "fedntd",
             {"beta": 1, "tau": 1, "--rounds": 200, "--clients": 200},
         ),
-        ("fedsol/table9.yaml", "local_only", {"--rounds": 200, "--local-epochs": 1, "--personalise": (1, 5)}),
+        (
+            "fedsol/table9.yaml",
+            "local_only",
+            {"--rounds": 200, "--local-epochs": 1, "--finetune-epochs": (1, 5)},
+        ),
         ("fedsol/table9.yaml", "knn_per", {"neighbours": 5, "mix": 0.5, "capacity": 500}),
         # FedSSG: sections 1.8, 2.9, 3.5 and 3.6
         ("fedssg/table1.yaml", "fedssg", {"alpha": 0.05, "gate_offset": 1, "--rounds": 1000}),
         ("fedssg/table1.yaml", "fedprox", {"mu": 2e-4}),
         ("fedssg/table1.yaml", "feddc", {"alpha": 0.01, "correction_lr": "base"}),
-        ("fedssg/table1.yaml fedssg/cifar10_500_clients.yaml", "fedssg", {"alpha": 0.2, "--participation": 0.02}),
-        ("fedssg/table1.yaml fedssg/cifar100_500_clients.yaml", "feddc", {"alpha": 0.05, "--rounds": 1500}),
+        (
+            "fedssg/table1.yaml fedssg/cifar10_500_clients.yaml",
+            "fedssg",
+            {"alpha": 0.2, "--participation": 0.02},
+        ),
+        (
+            "fedssg/table1.yaml fedssg/cifar100_500_clients.yaml",
+            "feddc",
+            {"alpha": 0.05, "--rounds": 1500},
+        ),
         ("fedssg/table4.yaml", "feddc", {"alpha": 0.1, "--rounds": 300, "--participation": 0.15}),
         (
             "fedssg/table4.yaml fedssg/emnist_500_clients.yaml",
@@ -265,7 +343,9 @@ def test_values_of_the_papers(files: str, method: str, values: dict[str, Any]) -
         ("fedssg/table4.yaml fedssg/emnist_100_clients.yaml", "", 89_610),
     ],
 )
-def test_networks_have_the_size_that_the_papers_give(files: str, arguments: str, parameters: int) -> None:
+def test_networks_have_the_size_that_the_papers_give(
+    files: str, arguments: str, parameters: int
+) -> None:
     experiment = resolve(tuple(files.split()), *arguments.split())
     model = experiment.model(stand_in(experiment, 100))
     assert sum(p.numel() for p in model.parameters()) == parameters

@@ -13,7 +13,14 @@ from lightning.fabric import Fabric
 from problems import federation, hard, rows, server
 from torch import nn
 
-from fl_lightning import ClientData, Dataset, Partition, SequentialExecutor, StackedExecutor, algorithms
+from fl_lightning import (
+    ClientData,
+    DeviceDataset,
+    Partition,
+    SequentialExecutor,
+    StackedExecutor,
+    algorithms,
+)
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Visit
 
@@ -28,11 +35,11 @@ def cohort(num_clients: int, seed: int, round: int) -> list[int]:
     return COHORTS[round % len(COHORTS)]
 
 
-def images(count: int, dtype: torch.dtype, seed: int) -> Dataset:
+def images(count: int, dtype: torch.dtype, seed: int) -> DeviceDataset:
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(3, (count,), generator=g)
     x = torch.randn(count, 1, 6, 6, generator=g, dtype=torch.float64) + y[:, None, None, None]
-    return Dataset(x.to(dtype), y, classes=("a", "b", "c"))
+    return DeviceDataset(x.to(dtype), y, classes=("a", "b", "c"))
 
 
 def clients(dtype: torch.dtype) -> ClientData:
@@ -64,14 +71,18 @@ class Watched:
         self.executor, self.log = executor, log
 
     def __call__(self, algorithm: Any, common: Any, visits: Sequence[Visit], *args: Any) -> Any:
-        self.log |= {f"round {common['round']} client {visit.client}": told(visit) for visit in visits}
+        self.log |= {
+            f"round {common['round']} client {visit.client}": told(visit) for visit in visits
+        }
         return self.executor(algorithm, common, visits, *args)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.executor, name)
 
 
-def run(fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None, exact: bool = False) -> dict[str, Any]:
+def run(
+    fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None, exact: bool = False
+) -> dict[str, Any]:
     """What is left after ten rounds, as plain numbers."""
     federated = federation(
         hard(algorithms.scaffold().with_outer_terms(*algorithms.feddyn().terms)),
@@ -95,10 +106,16 @@ def run(fabric: Fabric, executor: Any, dtype: torch.dtype, folder: Path | None, 
     kept = {name: rows(federated, name).flatten().tolist() for name in ("c_i", "h_i")}
     kept |= {name: server(federated, name).tolist() for name in ("c", "h")}
     kept |= {name: buffer.double().flatten().tolist() for name, buffer in federated.buffers.items()}
-    kept |= {name: [m[name] for m in metrics] for name in metrics[0] if not name.startswith("time/")}
+    kept |= {
+        name: [m[name] for m in metrics] for name in metrics[0] if not name.startswith("time/")
+    }
     unaliased = (federated.w.detach() - fabric.broadcast(federated.w.detach())).abs().max()
     return {
-        "visits": {k: v for rank in range(fabric.world_size) for k, v in fabric.broadcast(visits, src=rank).items()},
+        "visits": {
+            k: v
+            for rank in range(fabric.world_size)
+            for k, v in fabric.broadcast(visits, src=rank).items()
+        },
         "ranks apart": float(fabric.all_reduce(unaliased, reduce_op="sum")),
         "numbers": {"model": federated.w.detach().tolist(), **kept},
     }
@@ -112,15 +129,23 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
     """What is left of a run on so many ranks."""
 
     @cache
-    def launched(ranks: int, executor: str, dtype: torch.dtype, exact: bool = False) -> dict[str, Any]:
-        fabric = Fabric(accelerator="cpu", devices=ranks, strategy="auto" if ranks == 1 else "ddp_fork")
+    def launched(
+        ranks: int, executor: str, dtype: torch.dtype, exact: bool = False
+    ) -> dict[str, Any]:
+        fabric = Fabric(
+            accelerator="cpu", devices=ranks, strategy="auto" if ranks == 1 else "ddp_fork"
+        )
         folder = tmp_path_factory.mktemp("rows") / "rows"
-        return fabric.launch(partial(run, executor=EXECUTORS[executor], dtype=dtype, folder=folder, exact=exact))
+        return fabric.launch(
+            partial(run, executor=EXECUTORS[executor], dtype=dtype, folder=folder, exact=exact)
+        )
 
     return launched
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str
+)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_several_ranks_train_what_one_rank_trains(
     executor: str, dtype: torch.dtype, tolerance: float, launched: Any
@@ -134,7 +159,9 @@ def test_several_ranks_train_what_one_rank_trains(
         assert together["visits"] == alone["visits"]
         assert together["ranks apart"] == 0
         for name, numbers in alone["numbers"].items():
-            unaliased = torch.tensor(together["numbers"][name]).double() - torch.tensor(numbers).double()
+            unaliased = (
+                torch.tensor(together["numbers"][name]).double() - torch.tensor(numbers).double()
+            )
             assert unaliased.abs().max() <= tolerance, f"{name} with {ranks} ranks"
 
 
@@ -150,15 +177,26 @@ def test_with_exact_sums_they_train_it_to_the_last_bit(executor: str, launched: 
 
 def own_models(fabric: Fabric, executor: Any, folder: Path) -> str:
     """The scores of the clients' own models; of groups of four, the third rank has none."""
-    options = {"module": network(torch.float32), "clients": clients(torch.float32), "executor": executor, "rounds": 1}
+    options = {
+        "module": network(torch.float32),
+        "clients": clients(torch.float32),
+        "executor": executor,
+        "rounds": 1,
+    }
     run = federation(algorithms.fedavg(), fabric=fabric, deterministic=True, **options)
     metrics = run.train_round()
-    metrics |= Personalization(images(40, torch.float32, seed=3), [2], folder / "personal.csv").score(run)
-    return "\n".join(f"{name} {value!r}" for name, value in metrics.items() if not name.startswith("time/"))
+    metrics |= Personalization(
+        images(40, torch.float32, seed=3), [2], folder / "personal.csv"
+    ).score(run)
+    return "\n".join(
+        f"{name} {value!r}" for name, value in metrics.items() if not name.startswith("time/")
+    )
 
 
 @pytest.mark.parametrize(
-    "executor", [SequentialExecutor, partial(StackedExecutor, width=4)], ids=["sequential", "stacked"]
+    "executor",
+    [SequentialExecutor, partial(StackedExecutor, width=4)],
+    ids=["sequential", "stacked"],
 )
 def test_own_models_score_the_same_on_three_ranks(executor: Any, tmp_path: Path) -> None:
     score = partial(own_models, executor=executor, folder=tmp_path)
@@ -168,9 +206,13 @@ def test_own_models_score_the_same_on_three_ranks(executor: Any, tmp_path: Path)
     assert rows == (tmp_path / "personal.csv").read_text()
 
 
-def test_without_a_folder_all_ranks_use_that_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_all_ranks_use_that_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     options: Any = {"executor": SequentialExecutor, "dtype": torch.float64, "folder": None}
-    together = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(partial(run, **options))
+    together = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(
+        partial(run, **options)
+    )
     alone = run(Fabric(accelerator="cpu", devices=1), **options)
     assert together["numbers"]["c_i"] == pytest.approx(alone["numbers"]["c_i"], abs=1e-12)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch.distributed.run import get_args_parser
 
-from fl_lightning import Dataset
+from fl_lightning import DeviceDataset
 from fl_lightning.__main__ import main
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.list_algorithms import list_algorithms
@@ -23,18 +23,22 @@ from fl_lightning.models import mlp
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.splitlines()]
+COMMANDS = [
+    line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.splitlines()
+]
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.S)
 FABRICS_OWN = {"--accelerator", "--devices", "--strategy", "--precision"}
 FABRICS_OWN |= {"--num-nodes", "--node-rank", "--main-address"}
 ALONE = "--accelerator", "cpu", "--devices", "1"
 
 
-def small(channels: int, side: int, classes: int) -> tuple[Dataset, Dataset]:
+def small(channels: int, side: int, classes: int) -> tuple[DeviceDataset, DeviceDataset]:
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (1200, channels, side, side), generator=g, dtype=torch.uint8)
     names = tuple(map(str, range(classes)))
-    data = Dataset(x, torch.arange(1200) % classes, names, (0.5,) * channels, (0.25,) * channels)
+    data = DeviceDataset(
+        x, torch.arange(1200) % classes, names, (0.5,) * channels, (0.25,) * channels
+    )
     return data, data
 
 
@@ -50,9 +54,15 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             folder.mkdir(parents=True)
             for i in range(count):
                 Image.new("RGB", (32, 32), (i % 256, 99, 30)).save(folder / f"{i}.png")
-    for name, shape in (("mnist", (1, 28, 10)), ("cifar10", (3, 32, 10)), ("cifar100", (3, 32, 100))):
+    for name, shape in (
+        ("mnist", (1, 28, 10)),
+        ("cifar10", (3, 32, 10)),
+        ("cifar100", (3, 32, 100)),
+    ):
 
-        def source(root: Path, shape: tuple[int, int, int] = shape) -> tuple[Dataset, Dataset]:
+        def source(
+            root: Path, shape: tuple[int, int, int] = shape
+        ) -> tuple[DeviceDataset, DeviceDataset]:
             return small(*shape)
 
         source.__name__ = name
@@ -81,7 +91,10 @@ def without_fabrics_own(arguments: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "run recipes/" in c])
 def test_a_command_with_fabric_run(
-    command: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In this process, one round; `fabric run` itself is below."""
     recipe, *arguments = shlex.split(command.removeprefix("fabric run "))
@@ -116,25 +129,42 @@ def test_make_targets_are_run_by_ci() -> None:
     targets = [c for c in COMMANDS if c.startswith("make ")]
     assert targets == ["make demo", "make test"]
     assert all(target in ci for target in targets)
-    run = "fabric run recipes/", "python recipes/", "make ", "fl-lightning list", "fl-lightning compare "
-    assert [c for c in COMMANDS if c.startswith(run)] == COMMANDS, "every command is run by one of these tests"
+    run = (
+        "fabric run recipes/",
+        "python recipes/",
+        "make ",
+        "fl-lightning list",
+        "fl-lightning compare ",
+    )
+    assert [c for c in COMMANDS if c.startswith(run)] == COMMANDS, (
+        "every command is run by one of these tests"
+    )
 
 
 def fabric_run(*arguments: str, cwd: Path) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [str(Path(sys.executable).parent / "fabric"), "run", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_fabric_run_gives_the_same_model_on_one_rank_and_on_two(workplace: Path) -> None:
     common = ["--algorithm", "fedtoga", "--rounds", "5", "--evaluate-every", "5"]
-    (workplace / "runs/digits/fedtoga-0").mkdir(parents=True)  # the second rank does not know which folder is free
+    (workplace / "runs/digits/fedtoga-0").mkdir(
+        parents=True
+    )  # the second rank does not know which folder is free
     ranks = ["--accelerator", "cpu", "--devices", "2", "--main-port", str(_free_port())]
-    assert "1 rank(s)" in fabric_run("recipes/digits.py", *common, "--run-dir", "one", cwd=workplace)
+    assert "1 rank(s)" in fabric_run(
+        "recipes/digits.py", *common, "--run-dir", "one", cwd=workplace
+    )
     assert "2 rank(s)" in fabric_run("recipes/digits.py", *ranks, *common, cwd=workplace)
-    one, two = (torch.load(workplace / run / "model.pt", weights_only=True) for run in ("one", "runs/digits/fedtoga-1"))
+    one, two = (
+        torch.load(workplace / run / "model.pt", weights_only=True)
+        for run in ("one", "runs/digits/fedtoga-1")
+    )
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-5)
 
@@ -147,7 +177,9 @@ def _free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def test_the_library_trains_without_a_recipe(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_library_trains_without_a_recipe(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exec(PROGRAMS[2], {"__name__": "own"})
     last = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(r"round 20: 9\d\.\d%, worst class \d\d\.\d%", last)

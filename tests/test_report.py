@@ -24,7 +24,10 @@ def run(
 ) -> Path:
     """A run's folder as runs leave it; a round that was not evaluated has no accuracy."""
     folder.mkdir(parents=True)
-    config = {"algorithm": {"name": algorithm, **(own or {})}, "partition": {"name": "dirichlet", "alpha": alpha}}
+    config = {
+        "algorithm": {"name": algorithm, **(own or {})},
+        "partition": {"name": "dirichlet", "alpha": alpha},
+    }
     config |= {"rounds": len(accuracies), "seed": seed, "executor": "auto", "lr": 0.1} | options
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     lines = ["round,test/accuracy,comm/uplink_mb,comm/downlink_mb,time/round_s"]
@@ -62,21 +65,29 @@ def test_one_run_has_no_deviation_and_its_last_ten_evaluations_are_ten(tmp_path:
 
 
 @pytest.mark.parametrize(("second", "said"), [([0.5, 0.9], "in 1 of 2"), ([0.5, 0.5], "never")])
-def test_a_target_that_not_all_reach_is_no_mean(second: list[float], said: str, tmp_path: Path) -> None:
+def test_a_target_that_not_all_reach_is_no_mean(
+    second: list[float], said: str, tmp_path: Path
+) -> None:
     run(tmp_path / "a", [0.5, 0.6], seed=0)
     run(tmp_path / "b", second, seed=1)
     (row,) = cells(compared(tmp_path), targets=[80])
     assert row["rounds to 80%"] == row["MB to 80%"] == said
 
 
-def test_runs_that_differ_in_their_seed_and_in_what_has_no_effect_are_one_experiment(tmp_path: Path) -> None:
-    run(tmp_path / "b", [0.5], seed=1, executor="stacked", width=4, compile=True, keep_checkpoints=1)
+def test_runs_that_differ_in_their_seed_and_in_what_has_no_effect_are_one_experiment(
+    tmp_path: Path,
+) -> None:
+    run(
+        tmp_path / "b", [0.5], seed=1, executor="stacked", width=4, compile=True, keep_checkpoints=1
+    )
     run(tmp_path / "a", [0.5], seed=0)
     (entry,) = compared(tmp_path).entries
     assert entry.seeds == [0, 1]
 
 
-@pytest.mark.parametrize("other", [{"lr": 0.2}, {"alpha": 0.2}, {"precision": "bf16-mixed"}, {"data_dir": "elsewhere"}])
+@pytest.mark.parametrize(
+    "other", [{"lr": 0.2}, {"alpha": 0.2}, {"precision": "bf16-mixed"}, {"data_dir": "elsewhere"}]
+)
 def test_runs_that_differ_in_anything_else_are_two(other: dict[str, Any], tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5])
     run(tmp_path / "b", [0.5], seed=1, **other)
@@ -92,7 +103,10 @@ def test_a_configuration_that_was_read_back_is_the_same(tmp_path: Path) -> None:
 
 def test_an_edited_file_of_the_users_makes_another_experiment(tmp_path: Path) -> None:
     for name, text in (("a", "first"), ("b", "second"), ("c", "second")):
-        own = run(tmp_path / name, [0.5], seed=int(name == "c"), algorithm="mine.py:own") / "own/mine.py"
+        own = (
+            run(tmp_path / name, [0.5], seed=int(name == "c"), algorithm="mine.py:own")
+            / "own/mine.py"
+        )
         own.parent.mkdir()
         own.write_text(text)
     assert [entry.seeds for entry in compared(tmp_path).entries] == [[0], [0, 1]]
@@ -109,7 +123,12 @@ def test_the_same_seed_with_other_numbers_is_told(tmp_path: Path) -> None:
 def test_what_is_added_belongs_to_the_method(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5], perturb={"name": "none"}, server={"name": "mean"})
     run(tmp_path / "b", [0.6], perturb={"name": "lesam", "rho": 0.1}, server={"name": "mean"})
-    run(tmp_path / "c", [0.7], perturb={"name": "lesam", "rho": 0.2}, server={"name": "adam", "lr": 0.1})
+    run(
+        tmp_path / "c",
+        [0.7],
+        perturb={"name": "lesam", "rho": 0.2},
+        server={"name": "adam", "lr": 0.1},
+    )
     run(tmp_path / "d", [0.8], perturb={"name": "lesam", "rho": 0.3}, server={"name": "mean"})
     table = scores_table(compared(tmp_path))
     methods = ["fedavg", "fedavg+lesam, rho 0.1", "fedavg+lesam+adam", "fedavg+lesam, rho 0.3"]
@@ -122,7 +141,11 @@ def test_an_experiment_is_told_by_what_it_differs_in(tmp_path: Path) -> None:
     run(tmp_path / "b", [0.5], algorithm="fedsam", own={"rho": 0.2, "kind": "x"}, lr=0.1)
     run(tmp_path / "c", [0.5], algorithm="fedprox", own={"mu": 0.3}, lr=0.01, momentum=[0, 1])
     comparison = compared(tmp_path)
-    labels = ["fedsam, rho 0.1, lr 0.1", "fedsam, rho 0.2, lr 0.1", "fedprox, lr 0.01, momentum 0,1"]
+    labels = [
+        "fedsam, rho 0.1, lr 0.1",
+        "fedsam, rho 0.2, lr 0.1",
+        "fedprox, lr 0.01, momentum 0,1",
+    ]
     assert list(comparison.listed()) == labels
     assert [row["lr"] for row in cells(comparison)] == ["0.1", "0.1", "0.01"]
     assert [row["momentum"] for row in cells(comparison)] == ["", "", "0,1"]
@@ -148,11 +171,18 @@ def test_a_line_that_is_being_written_does_not_count(tmp_path: Path) -> None:
 
 
 def test_the_best_method_of_each_set_up_is_bold(tmp_path: Path) -> None:
-    for alpha, scores in ((0.1, {"fedavg": 0.5, "scaffold": 0.6}), (1.0, {"fedavg": 0.9, "scaffold": 0.8})):
+    for alpha, scores in (
+        (0.1, {"fedavg": 0.5, "scaffold": 0.6}),
+        (1.0, {"fedavg": 0.9, "scaffold": 0.8}),
+    ):
         for algorithm, score in scores.items():
             run(tmp_path / f"{algorithm}-{alpha}", [score], algorithm=algorithm, alpha=alpha)
     table = scores_table(compared(tmp_path))
-    bold = {(table.rows[r][0], table.rows[r][1]) for r, c in table.best if table.headings[c] == "best, %"}
+    bold = {
+        (table.rows[r][0], table.rows[r][1])
+        for r, c in table.best
+        if table.headings[c] == "best, %"
+    }
     assert bold == {("scaffold", "0.1"), ("fedavg", "1.0")}
     across = across_table(compared(tmp_path), "partition.alpha", BEST)
     assert across.markdown().splitlines() == [
@@ -165,9 +195,15 @@ def test_the_best_method_of_each_set_up_is_bold(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "values"),
-    [("partition.alpha", [10.0, 9.0, 0.5]), ("algorithm.rho", [1, 0.05, 0.3]), ("clip", [10.0, None, 1])],
+    [
+        ("partition.alpha", [10.0, 9.0, 0.5]),
+        ("algorithm.rho", [1, 0.05, 0.3]),
+        ("clip", [10.0, None, 1]),
+    ],
 )
-def test_columns_are_in_the_order_of_numbers(option: str, values: list[Any], tmp_path: Path) -> None:
+def test_columns_are_in_the_order_of_numbers(
+    option: str, values: list[Any], tmp_path: Path
+) -> None:
     for k, value in enumerate(values):
         where = {"own": {"rho": value}} if "rho" in option else {option.rpartition(".")[2]: value}
         run(tmp_path / str(k), [0.5], algorithm="fedsam", **where)  # type: ignore[arg-type]
@@ -189,7 +225,9 @@ def test_across_a_part_its_own_options_go_with_it(tmp_path: Path) -> None:
         "partition dirichlet, alpha 0.2",
         "partition iid",
     ]
-    assert [list(row) for row in table.rows] == [[name, "50.00", "60.00", "70.00"] for name in ("fedavg", "scaffold")]
+    assert [list(row) for row in table.rows] == [
+        [name, "50.00", "60.00", "70.00"] for name in ("fedavg", "scaffold")
+    ]
 
 
 def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path: Path) -> None:
@@ -225,7 +263,10 @@ def test_curves_are_means_in_bands_over_the_seeds_that_have_come_so_far(tmp_path
     assert drawn(figure) == [[pytest.approx([0.6, 0.8, 0.6]), [0.1, 0.2, 0.3]]]
     (band,) = figure.axes[0].collections
     heights = band.get_paths()[0].vertices[:, 1]
-    assert (min(heights), max(heights)) == (pytest.approx(0.6 - 0.02**0.5), pytest.approx(0.8 + 0.02**0.5))
+    assert (min(heights), max(heights)) == (
+        pytest.approx(0.6 - 0.02**0.5),
+        pytest.approx(0.8 + 0.02**0.5),
+    )
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
 
 
@@ -235,18 +276,32 @@ def test_a_panel_for_each_value_of_an_option(tmp_path: Path) -> None:
     run(tmp_path / "c", [0.7], alpha=1.0, algorithm="scaffold")
     figure = curves(compared(tmp_path), across="partition.alpha")
     assert drawn(figure) == [[[0.5]], [[0.6], [0.7]]]
-    assert [axes.get_title() for axes in figure.axes] == ["partition.alpha 0.1", "partition.alpha 1.0"]
+    assert [axes.get_title() for axes in figure.axes] == [
+        "partition.alpha 0.1",
+        "partition.alpha 1.0",
+    ]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
 
 
 def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "runs/a", [0.5], seed=0, algorithm="fedlesam_s{$}", rounds=2)
     run(tmp_path / "runs/b", [0.6], seed=1, algorithm="fedlesam_s{$}", rounds=2)
-    main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(tmp_path / "curves.png")])
+    main(
+        [
+            "compare",
+            str(tmp_path / "runs"),
+            "--format",
+            "latex",
+            "--figure",
+            str(tmp_path / "curves.png"),
+        ]
+    )
     told = capsys.readouterr()
     assert r"fedlesam\_s\{\$\} & 0,1 & 1 & 55.00 $\pm$ 7.07" in told.out
     assert "last, \\%" in told.out
-    assert told.out.startswith("% test accuracy of the global model, mean ± standard deviation over seeds\n")
+    assert told.out.startswith(
+        "% test accuracy of the global model, mean ± standard deviation over seeds\n"
+    )
     assert f"note: {tmp_path / 'runs/a'} has come to round 1 of 2." in told.err
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -267,12 +322,18 @@ def test_the_command_shows_a_table_in_a_terminal(
     ("arguments", "said"),
     [
         (["nowhere"], "there is no run in nowhere: name the folder of a run"),
-        (["runs", "--across", "lr"], "these runs do not differ in lr, but in nothing but the algorithm"),
+        (
+            ["runs", "--across", "lr"],
+            "these runs do not differ in lr, but in nothing but the algorithm",
+        ),
         (["runs", "--curve", "train/loss"], "--curve says what --figure FILE draws: give that too"),
         (["runs", "--score", "last"], "--score says what the table --across OPTION holds"),
         (["runs", "--target", "80", "--across", "lr"], "--target does not go with --across"),
         (["runs", "--target", "0.8"], "give a percentage from 1 to 100, such as 80, not '0.8'"),
-        (["runs", "--curve", "test/acuracy", "--figure", "f.png"], "no run has recorded test/acuracy: there are"),
+        (
+            ["runs", "--curve", "test/acuracy", "--figure", "f.png"],
+            "no run has recorded test/acuracy: there are",
+        ),
         (["runs", "--figure", "nowhere/f.png"], "nowhere/f.png"),
         (["runs", "--figure", "f.doc"], "'doc' is not supported"),
         (["empty"], "none of these runs has been evaluated yet"),
@@ -281,7 +342,11 @@ def test_the_command_shows_a_table_in_a_terminal(
     ],
 )
 def test_what_does_not_fit_is_told_in_one_sentence(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run(Path("runs/a"), [0.5])

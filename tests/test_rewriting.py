@@ -19,7 +19,9 @@ from fl_lightning.executors.local_step import weight_decay
 
 
 def traced(function: Callable[..., Any], *arguments: Tensor) -> fx.GraphModule:
-    return make_fx(lambda *tensors: function(*tensors), tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+    return make_fx(
+        lambda *tensors: function(*tensors), tracing_mode="fake", _allow_non_fake_inputs=True
+    )(*arguments)
 
 
 def joined(a: Tensor, b: Tensor) -> Tensor:
@@ -29,7 +31,9 @@ def joined(a: Tensor, b: Tensor) -> Tensor:
 CONCATENATED = {
     "with a factor": lambda a, b, v: torch.add(joined(a, b), v, alpha=3),
     "less a multiple": lambda a, b, v: torch.sub(v, joined(a, b), alpha=3),
-    "split as it was": lambda a, b, v: [part.sum() for part in (joined(a, b) * v).split([2, 2], -1)],
+    "split as it was": lambda a, b, v: [
+        part.sum() for part in (joined(a, b) * v).split([2, 2], -1)
+    ],
     "split elsewhere": lambda a, b, v: [part.sum() for part in joined(a, b).split([1, 3], -1)],
     "split along the rows": lambda a, b, v: [part.sum() for part in joined(a, b).split([2, 2], 0)],
     "along the rows": lambda a, b, v: torch.cat([a, b], 0) * 2 + v[0, 0],
@@ -65,13 +69,22 @@ def test_onednns_products_have_the_same_values(
     c, a, b = (torch.randn(*shape, dtype=dtype) for shape in ((4, 3), (4, 5), (5, 3)))
     rewritten = with_onednn(traced(function, c, a, b))
     torch.testing.assert_close(rewritten(c, a, b), function(c, a, b), rtol=0, atol=1e-5)
-    ours = any(node.target is torch.ops.fl_lightning.product.default for node in rewritten.graph.nodes)
+    ours = any(
+        node.target is torch.ops.fl_lightning.product.default for node in rewritten.graph.nodes
+    )
     assert ours == (dtype == torch.float32 and function in (PRODUCTS["plain"], PRODUCTS["added"]))
 
 
 def test_a_program_is_for_shapes_strides_and_dtypes(traces: list[Any]) -> None:
     program, x = Program(lambda x: (x.reshape(-1) * 2,)), torch.randn(3, 3)
-    for argument, made in [(x, 1), (x + 1, 1), (x.t(), 2), (x.double(), 3), (x[:2], 4), (x.t() + 1, 4)]:
+    for argument, made in [
+        (x, 1),
+        (x + 1, 1),
+        (x.t(), 2),
+        (x.double(), 3),
+        (x[:2], 4),
+        (x.t() + 1, 4),
+    ]:
         torch.testing.assert_close(program(argument), (argument.reshape(-1) * 2,), rtol=0, atol=0)
         assert len(traces) == made
 
@@ -93,5 +106,7 @@ class Scaled(SGD):
     ],
     ids=["sgd", "decay", "momentum", "ascent", "subclass", "adam", "groups"],
 )
-def test_only_a_plain_descent_is_part_of_the_program(make: Callable[..., Optimizer], decay: float | None) -> None:
+def test_only_a_plain_descent_is_part_of_the_program(
+    make: Callable[..., Optimizer], decay: float | None
+) -> None:
     assert weight_decay(make([vec(1.0), vec(2.0)])) == decay

@@ -21,7 +21,9 @@ def in_memory(folder: Path) -> int:
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
             here = ctypes.c_char.from_buffer(mapped)
-            assert libc.mincore(ctypes.byref(here), ctypes.c_size_t(len(mapped)), pages) == 0, ctypes.get_errno()
+            assert libc.mincore(ctypes.byref(here), ctypes.c_size_t(len(mapped)), pages) == 0, (
+                ctypes.get_errno()
+            )
             del here
             count += sum(page & 1 for page in pages)
     return count * mmap.PAGESIZE
@@ -33,12 +35,16 @@ def visited(store: ClientStore, rounds: int, folder: Path) -> int:
     for round in range(rounds):
         for cohort in torch.arange(store.num_clients).split(10):
             for client in cohort.tolist():
-                old = store.read(client, CPU)[0]["h"] if store.has(client) else torch.full((ROW // 4,), float(client))
+                old = (
+                    store.read(client, CPU)[0]["h"]
+                    if store.has(client)
+                    else torch.full((ROW // 4,), float(client))
+                )
                 assert float(old[-1]) == client + round
                 store.write(client, [{"h": old + 1}])
             store.commit(cohort.tolist())
             most = max(most, in_memory(folder))
-        store.pin()
+        store.retain()
     return most
 
 
@@ -59,8 +65,11 @@ def test_rows_in_memory_stay_within_their_bound(drops: Path) -> None:
     memory, begin = 4 << 20, [{"h": torch.zeros(ROW // 4)}]
     bounded = ClientStore(drops, 100, begin, memory)
     assert visited(bounded, 3, drops) <= memory
-    assert bounded.used() >= 10 * memory
-    assert visited(ClientStore(drops.with_name("free"), 100, begin), 2, drops.with_name("free")) > 10 * memory
+    assert bounded.disk_bytes() >= 10 * memory
+    assert (
+        visited(ClientStore(drops.with_name("free"), 100, begin), 2, drops.with_name("free"))
+        > 10 * memory
+    )
 
 
 def test_two_ranks_of_a_machine_share_the_bound(drops: Path) -> None:
@@ -70,13 +79,18 @@ def test_two_ranks_of_a_machine_share_the_bound(drops: Path) -> None:
     for round in range(4):
         for client in range(40):
             if round:
-                assert float(ranks[(client + round) % 2].read(client, CPU)[0]["h"][-1]) == client + round - 1
-            ranks[(client + round) % 2].write(client, [{"h": torch.full((ROW // 4,), float(client + round))}])
-            ranks[(client + round) % 2].settle()
+                assert (
+                    float(ranks[(client + round) % 2].read(client, CPU)[0]["h"][-1])
+                    == client + round - 1
+                )
+            ranks[(client + round) % 2].write(
+                client, [{"h": torch.full((ROW // 4,), float(client + round))}]
+            )
+            ranks[(client + round) % 2].wait_for_writes()
             assert in_memory(drops) <= memory
         for store in ranks:
             store.commit(range(40))
-            store.pin()
+            store.retain()
 
 
 def test_rows_that_fit_are_never_dropped(drops: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +111,8 @@ def test_what_an_earlier_process_left_in_memory_is_dropped(drops: Path) -> None:
 
 
 def test_a_bound_below_one_row_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"1,000 bytes for each rank.*a client's row takes 266,240"):
+    with pytest.raises(
+        ValueError, match=r"1,000 bytes for each rank.*a client's row takes 266,240"
+    ):
         ClientStore(tmp_path, 5, [{"h": torch.zeros(ROW // 4)}], 1000)
     assert ClientStore(tmp_path, 5, [{}], 1000).row == 0  # nothing is kept: nothing to bound

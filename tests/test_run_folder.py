@@ -19,7 +19,9 @@ def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_pa
         file.write_text("")
 
     def git(*command: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *command], cwd=tmp_path, check=True)
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *command], cwd=tmp_path, check=True
+        )
 
     git("init", "--quiet")
     assert _git_commit(tmp_path / "own.py") is None
@@ -29,13 +31,23 @@ def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_pa
     assert _git_commit(inside) is None
 
 
-@pytest.mark.parametrize("change", [{"executor": "stacked"}, {"width": 5}, {"compile": True}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"executor": "stacked"}, {"width": 5}, {"compile": True}], ids=str
+)
 def test_a_deterministic_run_keeps_what_its_last_bits_depend_on(change: dict[str, object]) -> None:
-    before = {"executor": "auto", "width": 10, "compile": False, "rounds": 5, "deterministic": False}
+    before = {
+        "executor": "auto",
+        "width": 10,
+        "compile": False,
+        "rounds": 5,
+        "deterministic": False,
+    }
     check_changes(before, {**before, **change, "rounds": 9})
     before["deterministic"] = True
     check_changes(before, {**before, "rounds": 9})
-    with pytest.raises(ValueError, match=f"a resumed run keeps its options, but {next(iter(change))} was"):
+    with pytest.raises(
+        ValueError, match=f"a resumed run keeps its options, but {next(iter(change))} was"
+    ):
         check_changes(before, {**before, **change})
 
 
@@ -51,7 +63,9 @@ def test_every_rank_refuses_a_folder_that_holds_a_run(
         pass
 
 
-def test_a_run_that_sends_nothing_ends_with_what_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_sends_nothing_ends_with_what_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The global model is as it was drawn: its accuracy is no result."""
 
     def last_words(*argv: str) -> list[str]:
@@ -59,11 +73,16 @@ def test_a_run_that_sends_nothing_ends_with_what_it_trains(tmp_path: Path, capsy
         return capsys.readouterr().out.splitlines()
 
     said = last_words("--algorithm", "local_only")
-    assert said[-4].startswith("clients send nothing: the global model is untrained, at a test accuracy of ")
-    assert said[-3] == f"to score clients' own models: --run-dir {tmp_path / 'run'} --resume --personalise 1,5"
+    assert said[-4].startswith(
+        "clients send nothing: the global model is untrained, at a test accuracy of "
+    )
+    assert (
+        said[-3]
+        == f"to score clients' own models: --run-dir {tmp_path / 'run'} --resume --finetune-epochs 1,5"
+    )
     assert not any(line.startswith("round") and "accuracy" in line for line in said)
     assert not any(line.startswith(("test accuracy", "model:")) for line in said)
-    said = last_words("--resume", "--personalise", "1")
+    said = last_words("--resume", "--finetune-epochs", "1")
     assert said[-4].startswith("clients send nothing")
     assert said[-3].startswith("own models, mean ± spread over clients: ")
 

@@ -36,7 +36,11 @@ def test_a_second_run_in_the_same_folder_is_refused(
     for resume in ([], ["--resume"]):
         assert "a run is at work in" in refused(folder, capsys, *resume)
     lock.release()
-    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path != lock.path}
+    after = {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path != lock.path
+    }
     assert after == {path: content for path, content in before.items() if path != lock.path}
     lives.experiment(*argv(folder, "--resume", "--rounds", "2")).run()
 
@@ -73,7 +77,9 @@ def test_the_ranks_of_one_run_share_the_lock(tmp_path: Path) -> None:
     assert not taken(tmp_path)
 
 
-def test_a_lock_whose_file_is_removed_meanwhile_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_whose_file_is_removed_meanwhile_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, lock = RunLock(tmp_path), RunLock(tmp_path), run_lock._lock
     first.take()
 
@@ -87,6 +93,8 @@ def test_a_lock_whose_file_is_removed_meanwhile_is_taken_anew(tmp_path: Path, mo
     second.release()
 
 
-def test_a_mistake_leaves_no_lock_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_leaves_no_lock_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "rounds is a whole number" in refused(tmp_path / "bad", capsys, "--rounds", "0")
     assert not (tmp_path / "bad").exists()

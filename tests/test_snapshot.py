@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import EVERY_ALGORITHM, classification, classifier, distances, everything, federation, hard, trained
+from problems import (
+    EVERY_ALGORITHM,
+    classification,
+    classifier,
+    distances,
+    everything,
+    federation,
+    hard,
+    trained,
+)
 from torch import nn
 from torch.optim import SGD
 
@@ -18,19 +27,23 @@ from fl_lightning import Algorithm, Federation, SequentialExecutor, StackedExecu
 from fl_lightning.terms import LESAM, SAM
 
 STACKED = partial(StackedExecutor, width=3)
-EXECUTORS = pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
+EXECUTORS = pytest.mark.parametrize(
+    "executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"]
+)
 
 STATEFUL = ["scaffold", "fedlesam_d", "fedadam", "fedtoga, fusion carried", "fedlesam, last round"]
 
 
 def saved(run: Federation, path: Path) -> None:
-    run.store.pin()
+    run.store.retain()
     torch.save(run.state_dict(), path)
 
 
 @EXECUTORS
 @pytest.mark.parametrize("name", STATEFUL)
-def test_to_stop_and_go_on_is_never_to_have_stopped(name: str, executor: Any, tmp_path: Path) -> None:
+def test_to_stop_and_go_on_is_never_to_have_stopped(
+    name: str, executor: Any, tmp_path: Path
+) -> None:
     """Bit by bit; also when rounds were run, and abandoned, between the save and the restart."""
     algorithm = hard(EVERY_ALGORITHM[name])
     algorithm.server = partial(SGD, lr=0.7, momentum=0.3)
@@ -43,7 +56,9 @@ def test_to_stop_and_go_on_is_never_to_have_stopped(name: str, executor: Any, tm
         saved(first, tmp_path / "last.ckpt")
         for _ in range(abandoned):
             first.train_round()
-        again = federation(algorithm, module=other_start(), state_dir=tmp_path / str(abandoned), **options)
+        again = federation(
+            algorithm, module=other_start(), state_dir=tmp_path / str(abandoned), **options
+        )
         again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
         assert again.round == 2
         again.fit()
@@ -84,7 +99,7 @@ def test_a_federation_goes_back_to_any_state_that_it_pinned() -> None:
     states = {}
     for name in ("one", "two"):
         run.train_round()
-        run.store.pin(name)
+        run.store.retain(name)
         states[name] = deepcopy(run.state_dict())
     for state in (states["one"], states["two"], states["one"]):
         run.load_state_dict(state)
@@ -99,7 +114,7 @@ def test_what_later_rounds_would_write_over_is_no_state() -> None:
         run.train_round()
         with pytest.raises(ValueError, match=r"call federation\.store\.pin\(\) before it"):
             run.state_dict()
-        run.store.pin()
+        run.store.retain()
         assert run.state_dict()
 
 
@@ -108,7 +123,7 @@ def test_what_was_pinned_no_longer_is_not_gone_back_to() -> None:
     states = []
     for _ in range(3):
         run.train_round()
-        run.store.pin()  # in place of the one before
+        run.store.retain()  # in place of the one before
         states.append(deepcopy(run.state_dict()))
     before = everything(run)
     assert states[0]["place"].equal(states[2]["place"])  # where by now other rows lie
@@ -132,7 +147,10 @@ def half_frozen(outer: int = 3) -> nn.Module:
 @EXECUTORS
 def test_what_is_frozen_comes_back_too(executor: Any) -> None:
     """Whether the algorithm froze it or the model came with it; also into a federation that has trained."""
-    cases = (hard(algorithms.fedbabu()), classifier(), other_start()), (hard(Algorithm()), half_frozen(), half_frozen())
+    cases = (
+        (hard(algorithms.fedbabu()), classifier(), other_start()),
+        (hard(Algorithm()), half_frozen(), half_frozen()),
+    )
     for algorithm, module, other in cases:
         run = federation(algorithm, module=module, executor=executor)
         run.train_round()
@@ -143,7 +161,9 @@ def test_what_is_frozen_comes_back_too(executor: Any) -> None:
         for each in (run, again):
             each.fit()
         expected = run.load_global().state_dict()
-        assert all(value.equal(expected[name]) for name, value in again.load_global().state_dict().items())
+        assert all(
+            value.equal(expected[name]) for name, value in again.load_global().state_dict().items()
+        )
 
 
 def test_a_model_with_another_frozen_part_is_refused() -> None:
@@ -155,7 +175,9 @@ def test_a_model_with_another_frozen_part_is_refused() -> None:
 def test_a_checkpoint_of_an_earlier_version_is_refused() -> None:
     state = federation(Algorithm()).state_dict()
     del state["frozen"]
-    with pytest.raises(ValueError, match=r"another version of this package, lacks \['frozen'\]: start the run anew"):
+    with pytest.raises(
+        ValueError, match=r"another version of this package, lacks \['frozen'\]: start the run anew"
+    ):
         federation(Algorithm()).load_state_dict(state)
 
 
@@ -185,10 +207,15 @@ def test_a_checkpoint_of_another_model_or_other_clients_is_refused() -> None:
 
 
 def test_a_checkpoint_of_other_data_or_another_precision_is_refused() -> None:
-    float32 = {"module": classifier(dtype=torch.float32), "clients": classification(dtype=torch.float32)}
+    float32 = {
+        "module": classifier(dtype=torch.float32),
+        "clients": classification(dtype=torch.float32),
+    }
     state = federation(Algorithm(), **float32).state_dict()
     rounded = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    with pytest.raises(ValueError, match=r"at precision 32-true, .* at bf16-mixed: resume with the same"):
+    with pytest.raises(
+        ValueError, match=r"at precision 32-true, .* at bf16-mixed: resume with the same"
+    ):
         federation(Algorithm(), fabric=rounded, **float32).load_state_dict(state)
     relabelled = classification(dtype=torch.float32)
     relabelled.dataset.y[:] = (relabelled.dataset.y + 1) % 3
@@ -215,7 +242,11 @@ def test_a_method_that_knows_how_long_it_runs_goes_on_as_long() -> None:
     for algorithm, refused in ((fixed, True), (free, False)):
         state = federation(algorithm, rounds=3).state_dict()
         federation(algorithm, rounds=3).load_state_dict(state)
-        with pytest.raises(ValueError, match="of a run of 3 rounds, this one has 4") if refused else nullcontext():
+        with (
+            pytest.raises(ValueError, match="of a run of 3 rounds, this one has 4")
+            if refused
+            else nullcontext()
+        ):
             federation(algorithm, rounds=4).load_state_dict(state)
 
 
@@ -223,7 +254,7 @@ def test_other_coefficients_may_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "rows"
     run = federation(algorithms.fedtoga(rho=0.1), state_dir=folder)
     run.train_round()
-    run.store.pin()
+    run.store.retain()
     other = federation(algorithms.fedtoga(rho=0.2), state_dir=folder)
     other.load_state_dict(run.state_dict())
     assert other.w.equal(run.w)

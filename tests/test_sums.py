@@ -9,11 +9,20 @@ import torch
 from problems import classification, everything, federation, hard
 from torch import Tensor
 
-from fl_lightning import DivergenceError, Federation, SequentialExecutor, StackedExecutor, algorithms, by_size
+from fl_lightning import (
+    DivergenceError,
+    Federation,
+    SequentialExecutor,
+    StackedExecutor,
+    algorithms,
+    by_size,
+)
 from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum, Sum
 
 EXECUTORS = pytest.mark.parametrize(
-    "executor", [SequentialExecutor, partial(StackedExecutor, width=3)], ids=["sequential", "stacked"]
+    "executor",
+    [SequentialExecutor, partial(StackedExecutor, width=3)],
+    ids=["sequential", "stacked"],
 )
 
 
@@ -49,26 +58,39 @@ ORDERS = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_exact_sums_are_the_same_bits_in_any_order_and_grouping(dtype: torch.dtype) -> None:
-    exact, plain = ([added(sums, order, dtype) for order in ORDERS] for sums in (ExactSum, PlainSum))
+    exact, plain = (
+        [added(sums, order, dtype) for order in ORDERS] for sums in (ExactSum, PlainSum)
+    )
     assert all(value.equal(exact[0]) for value in exact)
     assert not all(value.equal(plain[0]) for value in plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_an_exact_sum_is_right_up_to_the_last_bit_of_float64_and_its_resolution(dtype: torch.dtype) -> None:
+def test_an_exact_sum_is_right_up_to_the_last_bit_of_float64_and_its_resolution(
+    dtype: torch.dtype,
+) -> None:
     numbers, weights = addends(12, dtype)
-    weighted = torch.stack([x.double() * weight for x, weight in zip(numbers, weights, strict=True)])
-    expected = torch.tensor([math.fsum(column) for column in weighted.T.tolist()], dtype=torch.float64)
+    weighted = torch.stack(
+        [x.double() * weight for x, weight in zip(numbers, weights, strict=True)]
+    )
+    expected = torch.tensor(
+        [math.fsum(column) for column in weighted.T.tolist()], dtype=torch.float64
+    )
     resolution = ExactSum(dtype, 12).resolution
     assert resolution == 2.0**-71
-    torch.testing.assert_close(added(ExactSum, ORDERS[0], dtype), expected, rtol=2.0**-52, atol=12 * resolution)
+    torch.testing.assert_close(
+        added(ExactSum, ORDERS[0], dtype), expected, rtol=2.0**-52, atol=12 * resolution
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 10, 1000, 100_000])
 def test_the_largest_numbers_of_all_clients_fit(count: int) -> None:
     """Sums of both limbs stay so small that float64 holds every multiple of their steps."""
     total = ExactSum(torch.float64, count)
-    limbs, largest = torch.zeros(2, 1, dtype=torch.float64), torch.tensor([total.limit * (1 - 2.0**-53)])
+    limbs, largest = (
+        torch.zeros(2, 1, dtype=torch.float64),
+        torch.tensor([total.limit * (1 - 2.0**-53)]),
+    )
     for weight in (count / 2, count / 4, count / 4):  # the whole cohort's weight, on few
         total.add(limbs, largest.double(), weight)
     (coarse,), (fine,) = limbs
@@ -95,13 +117,21 @@ def begin(*bad: int, spoil: float = torch.nan, **options: Any) -> Federation:
         data.dataset.x[data.partition[client][-1]] = spoil
     algorithm = hard(algorithms.scaffold())
     algorithm.weight = by_size
-    return federation(algorithm, clients=data, participation=lambda *_: [0, 1, 2, 4, 5], deterministic=True, **options)
+    return federation(
+        algorithm,
+        clients=data,
+        participation=lambda *_: [0, 1, 2, 4, 5],
+        deterministic=True,
+        **options,
+    )
 
 
 @EXECUTORS
 def test_exact_sums_name_who_diverged(executor: Any) -> None:
     run = begin(4, executor=executor)
-    with pytest.raises(DivergenceError, match=r"client 4 is no longer finite .*sums of numbers below 16,777,216"):
+    with pytest.raises(
+        DivergenceError, match=r"client 4 is no longer finite .*sums of numbers below 16,777,216"
+    ):
         run.train_round()
     assert run.w.equal(run.first)
 

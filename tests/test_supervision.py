@@ -20,7 +20,12 @@ from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError
 from fl_lightning.distributed import signals as supervision
-from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, exit_with_launcher, stop_on_signals
+from fl_lightning.distributed.signals import (
+    EXIT_INTERRUPTED,
+    EXIT_PREEMPTED,
+    exit_with_launcher,
+    stop_on_signals,
+)
 from fl_lightning.executors import SequentialExecutor, StackedExecutor
 from fl_lightning.experiment import Experiment
 from fl_lightning.federation import federation as simulation
@@ -57,15 +62,21 @@ def signalled(number: signal.Signals) -> Callable[..., Any]:
     ids=["one rank", "one of two ranks"],
 )
 def test_a_signal_ends_the_round_writes_a_checkpoint_and_leaves_on_every_rank(
-    ranks: int, hit: int, number: signal.Signals, codes: list[int], never_stopped: Any, tmp_path: Path
+    ranks: int,
+    hit: int,
+    number: signal.Signals,
+    codes: list[int],
+    never_stopped: Any,
+    tmp_path: Path,
 ) -> None:
     folder = tmp_path / "run"
     visits = 12 // ranks - 1  # in the third round, of four clients
     prepare = lives.at_call(visits, SequentialExecutor, "_visit", signalled(number), rank=hit)
     assert lives.end(lives.begin(folder, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
     why = f"by {number.name}" if hit == 0 else "as another rank or a callback asked"
-    assert f"stopped {why} after round 3 of 7, which is saved: go on with --run-dir {folder} --resume\n" in lives.said(
-        folder
+    assert (
+        f"stopped {why} after round 3 of 7, which is saved: go on with --run-dir {folder} --resume\n"
+        in lives.said(folder)
     )
     assert (folder / "checkpoints" / "round-3.ckpt").exists()
     assert not (folder / "model.pt").exists()
@@ -109,10 +120,14 @@ def interrupted_where_nobody_hears(_: Any, *args: Any) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "codes"), [(1, [EXIT_INTERRUPTED]), (2, [EXIT_INTERRUPTED, 0])])
-def test_ctrl_c_ends_the_run_also_where_the_exception_gets_lost(ranks: int, codes: list[int], tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_run_also_where_the_exception_gets_lost(
+    ranks: int, codes: list[int], tmp_path: Path
+) -> None:
     def prepare(rank: int) -> None:
         supervision.GRACE_S = 0.1
-        lives.at_call(6 // ranks, SequentialExecutor, "_visit", interrupted_where_nobody_hears, rank)(rank)
+        lives.at_call(
+            6 // ranks, SequentialExecutor, "_visit", interrupted_where_nobody_hears, rank
+        )(rank)
 
     folder = tmp_path / "run"
     assert lives.end(lives.begin(folder, ranks=ranks, prepare=prepare)) == codes, lives.said(folder)
@@ -141,10 +156,14 @@ def interrupted(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize(("ranks", "codes"), [(1, [EXIT_INTERRUPTED]), (2, [EXIT_INTERRUPTED, 0])])
-def test_ctrl_c_before_the_first_round_leaves_nothing(ranks: int, codes: list[int], tmp_path: Path) -> None:
+def test_ctrl_c_before_the_first_round_leaves_nothing(
+    ranks: int, codes: list[int], tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     lives_ = lives.begin(
-        folder, ranks=ranks, prepare=lambda r: lives.at_call(1, Experiment, "federation", interrupted, r)(r)
+        folder,
+        ranks=ranks,
+        prepare=lambda r: lives.at_call(1, Experiment, "federation", interrupted, r)(r),
     )
     assert lives.end(lives_) == codes, lives.said(folder)
     assert lives.said(folder).endswith("interrupted before anything was saved\n")
@@ -178,7 +197,9 @@ def test_a_rank_that_raises_names_client_and_round_and_ends_the_others(tmp_path:
     folder = tmp_path / "run"
     started = time.monotonic()
     codes = lives.end(
-        lives.begin(folder, ranks=2, prepare=lives.at_call(5, SequentialExecutor, "_visit", fails, rank=1))
+        lives.begin(
+            folder, ranks=2, prepare=lives.at_call(5, SequentialExecutor, "_visit", fails, rank=1)
+        )
     )
     assert codes == [2, 2], lives.said(folder)
     assert time.monotonic() - started < 60
@@ -187,7 +208,7 @@ def test_a_rank_that_raises_names_client_and_round_and_ends_the_others(tmp_path:
     assert "error: round 3 of 7: another rank ended" in lives.said(folder)
 
 
-STACKED = "--executor", "stacked", "--width", "2"
+STACKED = "--executor", "stacked", "--parallel-clients", "2"
 FEW = "--participation", "0.125"
 """One client a round, on rank 0: the other rank idles."""
 
@@ -210,7 +231,12 @@ def both(*prepares: lives.Prepare) -> lives.Prepare:
 
 KILLED = {
     "training": ((), 6, (SequentialExecutor, "_visit"), r"rank 1, training client \d\n"),
-    "training two at once": (STACKED, 3, (StackedExecutor, "__call__"), r"rank 1, training clients \d, \d\n"),
+    "training two at once": (
+        STACKED,
+        3,
+        (StackedExecutor, "__call__"),
+        r"rank 1, training clients \d, \d\n",
+    ),
     "idle": (FEW, 3, (simulation, "train"), r"rank 1\n"),
 }
 """Options, and where in round 3 one rank is killed and the other is busy."""
@@ -223,19 +249,27 @@ def test_a_killed_rank_ends_one_that_is_busy_for_long_and_whom_it_was_training_i
     """Long before the sums, where the loss of a rank would show."""
     options, call, place, who = KILLED[case]
     folder = tmp_path / "run"
-    prepare = both(lives.at_call(call, *place, rank=1), lives.at_call(call, *place, for_long, rank=0))
+    prepare = both(
+        lives.at_call(call, *place, rank=1), lives.at_call(call, *place, for_long, rank=0)
+    )
     codes = lives.end(lives.begin(folder, *options, ranks=2, prepare=prepare))
     assert codes == [2, -9], lives.said(folder)
-    assert re.search(f"error: round 3 of 7: another rank ended: {who}", lives.said(folder)), lives.said(folder)
+    assert re.search(f"error: round 3 of 7: another rank ended: {who}", lives.said(folder)), (
+        lives.said(folder)
+    )
 
 
 def test_an_idle_rank_ends_when_the_one_that_trains_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     codes = lives.end(
-        lives.begin(folder, *FEW, ranks=2, prepare=lives.at_call(3, SequentialExecutor, "_visit", rank=0))
+        lives.begin(
+            folder, *FEW, ranks=2, prepare=lives.at_call(3, SequentialExecutor, "_visit", rank=0)
+        )
     )
     assert codes == [-9, 2], lives.said(folder)
-    assert re.search(r"error: round 3 of 7: another rank ended.*rank 0, training client \d", lives.said(folder))
+    assert re.search(
+        r"error: round 3 of 7: another rank ended.*rank 0, training client \d", lives.said(folder)
+    )
 
 
 def wrong(_: Any, *args: Any) -> Any:
@@ -246,7 +280,9 @@ def test_a_sentence_that_one_rank_alone_knows_is_said_by_it(tmp_path: Path) -> N
     """The first rank could only say that another rank ended."""
     folder = tmp_path / "run"
     codes = lives.end(
-        lives.begin(folder, ranks=2, prepare=lives.at_call(1, SequentialExecutor, "_visit", wrong, rank=1))
+        lives.begin(
+            folder, ranks=2, prepare=lives.at_call(1, SequentialExecutor, "_visit", wrong, rank=1)
+        )
     )
     assert codes == [2, 2], lives.said(folder)
     assert "error: this term is wrong (in round 1 of 7, client " in lives.said(folder)
@@ -276,7 +312,9 @@ BY_LIGHTNING, BY_TORCHRUN = {"LOCAL_RANK": "1"}, {"TORCHELASTIC_RUN_ID": "x", "L
     [(BY_LIGHTNING, ["watching"]), (BY_TORCHRUN, ["watching", "asked to stop"])],
     ids=["by Lightning", "by torchrun"],
 )
-def test_a_rank_whose_launcher_is_gone_ends(launched_as: dict[str, str], last_words: list[str]) -> None:
+def test_a_rank_whose_launcher_is_gone_ends(
+    launched_as: dict[str, str], last_words: list[str]
+) -> None:
     fork, (read, write) = get_context("fork"), os.pipe()
 
     def say(word: str) -> None:

@@ -18,7 +18,9 @@ def outcome(
 ) -> Outcome:
     """Of a model of two weights with BatchNorm's buffers."""
     buffers = {"mean": vec(mean), "seen": torch.tensor(seen)}
-    return Outcome(vec(progress, -1.0), [(vec(message),)], [], buffers, torch.tensor(loss, dtype=torch.float64))
+    return Outcome(
+        vec(progress, -1.0), [(vec(message),)], [], buffers, torch.tensor(loss, dtype=torch.float64)
+    )
 
 
 def begun(cohort: int, sums: type[Sum] = PlainSum, finite_only: bool = False) -> RoundSums:

@@ -21,7 +21,11 @@ def options(folder: Path) -> dict[str, Any]:
 def test_hparams_are_those_of_the_last_start(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     experiment(folder, "--rounds", "2", "--lr", "0.25").run()
-    assert (options(folder)["rounds"], options(folder)["lr"], options(folder)["clip"]) == (2, 0.25, "None")
+    assert (options(folder)["rounds"], options(folder)["lr"], options(folder)["clip"]) == (
+        2,
+        0.25,
+        "None",
+    )
     experiment(folder, "--rounds", "3", "--evaluate-every", "3", "--resume").run()
     shown = options(folder)
     assert (shown["rounds"], shown["evaluate_every"], shown["algorithm"]) == (3, 3, "fedavg")

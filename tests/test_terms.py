@@ -36,7 +36,9 @@ def test_span_is_the_way_of_a_unit_gradient() -> None:
     assert span(weight_decay=0.5) == pytest.approx(0.4)
     assert span(momentum=0.5) == pytest.approx(0.1 + 0.15 + 0.35)  # speeds 1, 1.5, 1.75
     assert span(momentum=0.5, dampening=0.5) == pytest.approx(0.1 + 0.1 + 0.2)  # speeds 1, 1, 1
-    assert span(momentum=0.5, nesterov=True) == pytest.approx(0.15 + 0.175 + 0.375)  # 1 + speed / 2 ahead
+    assert span(momentum=0.5, nesterov=True) == pytest.approx(
+        0.15 + 0.175 + 0.375
+    )  # 1 + speed / 2 ahead
 
 
 def test_layer_wise_rules_map_and_mask_the_vector_parameter_by_parameter() -> None:
@@ -54,14 +56,22 @@ def test_the_head_is_not_whatever_begins_with_its_name() -> None:
 
 
 def test_proximal_pulls_to_the_received_model() -> None:
-    close(Proximal(mu=0.5).gradient(quadratic, vec(3, 2), view(anchor=vec(1, 4))), 3 + 0.5 * 2, 4 - 0.5 * 2)
+    close(
+        Proximal(mu=0.5).gradient(quadratic, vec(3, 2), view(anchor=vec(1, 4))),
+        3 + 0.5 * 2,
+        4 - 0.5 * 2,
+    )
 
 
 def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
     v = view(anchor=vec(1, 4), size=vec(2))
     close(Proximal(mu=0.5, split=True).gradient(quadratic, vec(3, 2), v), 3 - 0.5 * 1, 4 - 0.5 * 4)
     close(UnclippedPull(mu=0.5).gradient(quadratic, vec(3, 2), v), 3 + 0.5 * 3, 4 + 0.5 * 2)
-    close(UnclippedPull(mu=0.5, scale=om).gradient(quadratic, vec(3, 2), v), 3 + 0.25 * 3, 4 + 0.25 * 2)
+    close(
+        UnclippedPull(mu=0.5, scale=om).gradient(quadratic, vec(3, 2), v),
+        3 + 0.25 * 3,
+        4 + 0.25 * 2,
+    )
 
 
 def test_control_variate_corrects_and_learns() -> None:
@@ -110,7 +120,11 @@ def test_mean_past_adds_the_mean_of_all_clients_back() -> None:
 
 def test_client_momentum_mixes_in_the_last_mean_gradient() -> None:
     v = view(m=vec(1, -1), origin=vec(3, 2), span=vec(0.5))
-    close(ClientMomentum(alpha=0.25).gradient(quadratic, vec(3, 2), v), 0.25 * 3 + 0.75, 0.25 * 4 - 0.75)
+    close(
+        ClientMomentum(alpha=0.25).gradient(quadratic, vec(3, 2), v),
+        0.25 * 3 + 0.75,
+        0.25 * 4 - 0.75,
+    )
     close(ClientMomentum(alpha=0.25, gain=1.0).gradient(quadratic, vec(3, 2), v), 3.75, 3.25)
     message = ClientMomentum().report(vec(1, 3), v)
     close(message, 4, -2)

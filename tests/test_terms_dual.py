@@ -26,12 +26,20 @@ def test_dynamic_regularizer_pulls_learns_and_shifts_the_server() -> None:
 def test_dynamic_regularizer_over_the_cohort_or_over_the_clients_size() -> None:
     v = view(h_i=vec(1, -1), anchor=vec(1, 4), h=vec(0.5, 0.5), share=0.25, size=vec(2))
     close(DynamicRegularizer(share=1.0).update(vec(10, 10), vec(2, -2), v), 12.5, 8.5)
-    close(DynamicRegularizer(alpha=0.5, scale=om).gradient(quadratic, vec(3, 2), v), 3 + 0.25 * 3, 4 + 0.25 * -3)
+    close(
+        DynamicRegularizer(alpha=0.5, scale=om).gradient(quadratic, vec(3, 2), v),
+        3 + 0.25 * 3,
+        4 + 0.25 * -3,
+    )
 
 
 def test_dynamic_regularizer_without_the_half_that_weight_decay_does() -> None:
     v = view(h_i=vec(1, -1), anchor=vec(1, 4))
-    close(DynamicRegularizer(alpha=0.5, split=True).gradient(quadratic, vec(3, 2), v), 3 + 0.5 * 0, 4 - 0.5 * 5)
+    close(
+        DynamicRegularizer(alpha=0.5, split=True).gradient(quadratic, vec(3, 2), v),
+        3 + 0.5 * 0,
+        4 - 0.5 * 5,
+    )
 
 
 def test_cohort_dual_sends_the_dual_itself() -> None:
@@ -59,7 +67,13 @@ def test_two_step_dual_weighs_the_sum_of_moves_by_d_over_all_clients() -> None:
 
 def visit(**known: Any) -> Any:
     """A first visit of a client twice as large as the mean, in round 0 of 4; a quarter came where half are expected."""
-    begun = {"h_i": vec(1, -1), "d_i": vec(0.5, 3), "count": vec(1), "h": vec(0.5, 0.5), "d": vec(1, 2)}
+    begun = {
+        "h_i": vec(1, -1),
+        "d_i": vec(0.5, 3),
+        "count": vec(1),
+        "h": vec(0.5, 0.5),
+        "d": vec(1, 2),
+    }
     run = {"share": 0.25, "expected": 0.5, "round": 0, "rounds": 4, "nominal": 0.2}
     return view(**{**begun, **run, "anchor": vec(1, 4), "size": vec(2), "span": vec(0.5), **known})
 
@@ -108,10 +122,14 @@ def test_fedssgs_gradient_aligns_and_corrects(options: Any, added: tuple[float, 
     ],
     ids=str,
 )
-def test_fedssgs_gate_scales_what_is_remembered(options: Any, round: int, count: int, opening: float) -> None:
+def test_fedssgs_gate_scales_what_is_remembered(
+    options: Any, round: int, count: int, opening: float
+) -> None:
     v = visit(round=round, count=vec(count)[0])
     D, _ = ssg(**options).report(vec(3, 2), v)
-    close(D, opening * 2, -opening * 2, tolerance=2e-5)  # the running gate adds 1e-6 to what it divides by
+    close(
+        D, opening * 2, -opening * 2, tolerance=2e-5
+    )  # the running gate adds 1e-6 to what it divides by
     close(v.h_i, 1 + opening * 2, -1 - opening * 2, tolerance=2e-5)
 
 
@@ -135,7 +153,11 @@ def test_fedssgs_gradient_memory(options: Any, d_i: tuple[float, float], factor:
 
 def test_fedssgs_server_adds_the_mean_memory_of_all_clients() -> None:
     v = visit()
-    close(ssg().update(vec(10, 10), (vec(3, -3), vec(4, 6)), v), 10 + 0.5 + 0.25 * 3, 10 + 0.5 - 0.25 * 3)
+    close(
+        ssg().update(vec(10, 10), (vec(3, -3), vec(4, 6)), v),
+        10 + 0.5 + 0.25 * 3,
+        10 + 0.5 - 0.25 * 3,
+    )
     close(v.h, 1.25, -0.25)
     close(v.d, 1 + 0.25 * 4, 2 + 0.25 * 6)
 
@@ -144,10 +166,15 @@ def test_fedssgs_server_adds_the_mean_memory_of_all_clients() -> None:
     ("aggregation", "moved"),
     [
         ("active", (10 + 4, 10 - 4)),
-        ("inverse_n", (0.25 * (1 + 10 + 4) - 1, 0.25 * (4 + 10 - 4) - 4)),  # a quarter of the amended models, less w^t
+        (
+            "inverse_n",
+            (0.25 * (1 + 10 + 4) - 1, 0.25 * (4 + 10 - 4) - 4),
+        ),  # a quarter of the amended models, less w^t
     ],
 )
-def test_fedssgs_server_takes_the_memory_of_the_cohort(aggregation: str, moved: tuple[float, float]) -> None:
+def test_fedssgs_server_takes_the_memory_of_the_cohort(
+    aggregation: str, moved: tuple[float, float]
+) -> None:
     term, v = ssg(aggregation=aggregation), visit()
     message = term.report(vec(3, 2), v)
     close(message[2], 4, -4)  # h_i after the gated move (3, -3)

@@ -38,7 +38,9 @@ def test_distillation_is_the_divergence_from_the_received_model_at_a_temperature
     tau = 2.0
     b = answers(rows([7, 7], [1, 1]), rows([tau * log(3), 0], [5, 5]))
     v = view(anchor="w^t")
-    assert loss_of(Distill(beta=3.0, tau=tau), v, b) == exactly(10 + 3 * (KL + 0) / 2)  # the second sample agrees
+    assert loss_of(Distill(beta=3.0, tau=tau), v, b) == exactly(
+        10 + 3 * (KL + 0) / 2
+    )  # the second sample agrees
     assert loss_of(Distill(beta=0.0, tau=tau), v, b) == 10
 
 
@@ -85,7 +87,9 @@ ATTRACTION = softplus(0.0 - 0.6) + softplus(0.8 - 0.6) + log(exp(1) + exp(0.8) +
 
 def contrast(term: RelaxedContrastive, *levels: Tensor, y: Tensor = Y) -> float:
     blocks = [str(i) for i in range(len(levels))]
-    b = view(loss=vec(10)[0], y=y, seen={name: (None, z) for name, z in zip(blocks, levels, strict=True)})
+    b = view(
+        loss=vec(10)[0], y=y, seen={name: (None, z) for name, z in zip(blocks, levels, strict=True)}
+    )
     return loss_of(term, view(layout=view(body_blocks=lambda: blocks)), b) - 10
 
 
@@ -101,7 +105,9 @@ def test_classmates_attract_and_the_nearest_others_repel() -> None:
 def test_too_similar_classmates_are_pushed_away_again(threshold: float, mate: float) -> None:
     """Sample 2 has no classmate, which counts -1 as one that is not too similar does."""
     term = RelaxedContrastive(tau=0.5, threshold=threshold, attraction=0.0, penalty=3.0)
-    assert contrast(term, Z) == exactly(3 * (2 * softplus((mate - 1) / 0.5) + softplus(-2 / 0.5)) / 3)
+    assert contrast(term, Z) == exactly(
+        3 * (2 * softplus((mate - 1) / 0.5) + softplus(-2 / 0.5)) / 3
+    )
 
 
 def test_the_levels_are_averaged_and_images_of_features_pooled() -> None:
@@ -113,7 +119,9 @@ def test_the_levels_are_averaged_and_images_of_features_pooled() -> None:
     assert contrast(term, Z, y=alone) == exactly(sum(of_all) / 3)
     same = Z[[0, 0, 0]]
     assert contrast(term, Z, same, y=alone) == exactly((sum(of_all) / 3 + log(3)) / 2)
-    assert contrast(RelaxedContrastive(("1",), tau=1.0, penalty=0.0), Z, same, y=alone) == exactly(log(3))
+    assert contrast(RelaxedContrastive(("1",), tau=1.0, penalty=0.0), Z, same, y=alone) == exactly(
+        log(3)
+    )
 
 
 def test_without_other_classes_nothing_attracts() -> None:
@@ -143,7 +151,10 @@ def extra_gradient(term: Term, y: list[int]) -> Tensor:
     return added
 
 
-ATTRACT, PENALISE = RelaxedContrastive(penalty=0.0), RelaxedContrastive(attraction=0.0, threshold=-1.0)
+ATTRACT, PENALISE = (
+    RelaxedContrastive(penalty=0.0),
+    RelaxedContrastive(attraction=0.0, threshold=-1.0),
+)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +171,8 @@ ATTRACT, PENALISE = RelaxedContrastive(penalty=0.0), RelaxedContrastive(attracti
     ],
     ids=str,
 )
-def test_a_batch_without_what_a_loss_compares_has_no_gradient_from_it(term: Term, y: list[int], idle: bool) -> None:
+def test_a_batch_without_what_a_loss_compares_has_no_gradient_from_it(
+    term: Term, y: list[int], idle: bool
+) -> None:
     added = extra_gradient(term, y).abs().max()
     assert added <= 1e-12 if idle else added > 1e-3

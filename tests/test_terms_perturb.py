@@ -20,11 +20,17 @@ def test_sam_steps_along_the_gradient_first() -> None:
 
 
 def test_sam_mixes_the_plain_gradient_in() -> None:
-    close(SAM(rho=0.5, mix=0.25).gradient(quadratic, vec(3, 2), None), 3 + 0.25 * 0.3, 4 + 0.25 * 0.8)
+    close(
+        SAM(rho=0.5, mix=0.25).gradient(quadratic, vec(3, 2), None), 3 + 0.25 * 0.3, 4 + 0.25 * 0.8
+    )
 
 
 def test_sams_raw_ascent_is_as_long_as_the_gradient() -> None:
-    close(SAM(rho=0.5, ascent=perturb.raw).gradient(quadratic, vec(3, 2), None), 3 + 0.5 * 3, 2 * (2 + 0.5 * 4))
+    close(
+        SAM(rho=0.5, ascent=perturb.raw).gradient(quadratic, vec(3, 2), None),
+        3 + 0.5 * 3,
+        2 * (2 + 0.5 * 4),
+    )
 
 
 def test_asam_scales_the_ball_by_the_weights() -> None:
@@ -96,7 +102,9 @@ def test_toga_ascends_and_descends_with_the_trend() -> None:
     close(direction, 3 + 0.5 * 5 / length + 0.25, 2 * (2 + 0.5 * 6 / length) + 0.25)
 
 
-@pytest.mark.parametrize(("per", "divisor"), [(perturb.per_step, 4), (perturb.per_epoch, 2), (perturb.per_length, 0.5)])
+@pytest.mark.parametrize(
+    ("per", "divisor"), [(perturb.per_step, 4), (perturb.per_epoch, 2), (perturb.per_length, 0.5)]
+)
 def test_togas_trend_is_the_movement_over_steps_epochs_or_length(per: Any, divisor: float) -> None:
     v = view(origin=vec(3, 2), steps=vec(4), epochs=vec(2), span=vec(0.5), Delta=vec(0, 0))
     message = TOGA(per=per).report(vec(1, 3), v)
@@ -105,7 +113,9 @@ def test_togas_trend_is_the_movement_over_steps_epochs_or_length(per: Any, divis
     assert v.Delta is message
 
 
-@pytest.mark.parametrize(("fusion", "along", "passes"), [(False, (10, -1), 1), (True, (3 + 10, 4 - 1), 2)])
+@pytest.mark.parametrize(
+    ("fusion", "along", "passes"), [(False, (10, -1), 1), (True, (3 + 10, 4 - 1), 2)]
+)
 def test_a_neighbour_ascends_along_the_previous_perturbed_gradient(
     fusion: bool, along: tuple[float, float], passes: int
 ) -> None:

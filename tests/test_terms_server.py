@@ -32,7 +32,9 @@ def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
     v = view(m=vec(0, 0), v=vec(4, 4))
     close(term.update(vec(4, 0), (), v), 2 / ((4 + 0.25 * 16) ** 0.5 + 1), 0)
     close(v.v, 8, 4)
-    close(term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1))  # 4 is the square already
+    close(
+        term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1)
+    )  # 4 is the square already
     close(v.v, 8 - 0.25, 4)
 
 
@@ -60,7 +62,10 @@ def test_lookahead_starts_where_the_momentum_leads_and_stays_close_to_it() -> No
 
 
 def test_relaxed_start_begins_away_from_the_clients_own_model() -> None:
-    term, v = RelaxedInitialization(beta=0.5), view(w_i=vec(1, 4), weight=vec(2), origin=vec(4, 1), anchor=vec(3, 2))
+    term, v = (
+        RelaxedInitialization(beta=0.5),
+        view(w_i=vec(1, 4), weight=vec(2), origin=vec(4, 1), anchor=vec(3, 2)),
+    )
     close(term.start(v.anchor, v), 3 + 0.5 * 2, 2 - 0.5 * 2)
     assert term.report(vec(7, 8), v) == ()
     close(v.w_i, 7, 8)
@@ -72,7 +77,9 @@ def test_relaxed_start_begins_away_from_the_clients_own_model() -> None:
     close(whole.update(vec(1, 1), (vec(2, -2), vec(0.5)), v), 1 + 4, 1 - 4)
 
 
-@pytest.mark.parametrize(("old", "start"), [(initial, (3 + 0.5 * 3, 2 + 0.5 * 2)), (received, (3, 2))])
+@pytest.mark.parametrize(
+    ("old", "start"), [(initial, (3 + 0.5 * 3, 2 + 0.5 * 2)), (received, (3, 2))]
+)
 def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(
     old: Any, start: tuple[float, float]
 ) -> None:
@@ -83,11 +90,19 @@ def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(
 def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
     """Paths 1 and 3, weights 0.5 and 1.5: 0.25 * 1 + 0.75 * 3 of 0.25 * (2, 4) / 1 + 0.75 * (6, 3) / 3."""
     messages = [
-        NormalizedAveraging().report(vec(2, 4), view(weight=vec(0.5), span=vec(1), origin=vec(0, 0))),
-        NormalizedAveraging().report(vec(7, 4), view(weight=vec(1.5), span=vec(3), origin=vec(1, 1))),
+        NormalizedAveraging().report(
+            vec(2, 4), view(weight=vec(0.5), span=vec(1), origin=vec(0, 0))
+        ),
+        NormalizedAveraging().report(
+            vec(7, 4), view(weight=vec(1.5), span=vec(3), origin=vec(1, 1))
+        ),
     ]
     mean = tuple((one + other) / 2 for one, other in zip(*messages, strict=True))
-    close(NormalizedAveraging().update(vec(9, 9), mean, None), 2.5 * (0.25 * 2 + 0.75 * 2), 2.5 * (0.25 * 4 + 0.75 * 1))
+    close(
+        NormalizedAveraging().update(vec(9, 9), mean, None),
+        2.5 * (0.25 * 2 + 0.75 * 2),
+        2.5 * (0.25 * 4 + 0.75 * 1),
+    )
     close(
         NormalizedAveraging().update(vec(9, 9), messages[1], None), 6, 3
     )  # the first was skipped: the other's own progress

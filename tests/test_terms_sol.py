@@ -13,7 +13,15 @@ from torch.nn import functional as F
 from fl_lightning import algorithms
 from fl_lightning.core.algorithm import dummy_facts
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.terms import SOL, ControlVariate, Distill, DynamicRegularizer, GradientProjection, HeadSOL, Proximal
+from fl_lightning.terms import (
+    SOL,
+    ControlVariate,
+    Distill,
+    DynamicRegularizer,
+    GradientProjection,
+    HeadSOL,
+    Proximal,
+)
 from fl_lightning.terms.sol import (
     Taskless,
     ahead,
@@ -43,7 +51,9 @@ def test_strength_is_the_movement_over_the_norm_of_a_parameter_or_of_its_columns
 
 def test_the_strength_of_every_moved_parameter_has_norm_one() -> None:
     layout = Layout(classifier())
-    moved = torch.randn(layout.size, dtype=torch.float64) * layout.where(lambda name: name != "norm.weight", vec(1))
+    moved = torch.randn(layout.size, dtype=torch.float64) * layout.where(
+        lambda name: name != "norm.weight", vec(1)
+    )
     norms = [float(part.norm()) for part in layout.split(layout.map(by_tensor, moved))]
     assert norms == pytest.approx([1, 1, 0, 1, 1, 1])
     norms = [float(part.square().sum()) for part in layout.split(layout.map(by_column, moved))]
@@ -69,7 +79,9 @@ def test_the_gradient_is_taken_where_the_proximal_objective_rises(
     close(direction, 3 + e[0], 2 * (2 + e[1]))
 
 
-@pytest.mark.parametrize(("scope", "e"), [(everywhere, (0.3, 0.4)), (body, (0.5, 0)), (head, (0, 0.5))])
+@pytest.mark.parametrize(
+    ("scope", "e"), [(everywhere, (0.3, 0.4)), (body, (0.5, 0)), (head, (0, 0.5))]
+)
 def test_only_the_scope_moves_and_its_norm_alone_counts(scope: Any, e: tuple[float, float]) -> None:
     two = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     direction = SOL(Proximal(1.0), 0.5, None, scope).gradient(quadratic, vec(3, 2), seen(two))
@@ -93,8 +105,12 @@ def test_the_gradients_that_are_used(use: Any, direction: tuple[float, float]) -
     ("scale", "still", "e"),
     [(None, True, 0), (None, False, 0.5), (by_tensor, True, 0), (by_tensor, False, 0)],
 )
-def test_a_client_that_has_not_moved_is_not_perturbed_unless_as_released(scale: Any, still: bool, e: float) -> None:
-    v = view(anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1))  # c - c_i = (3, 4)
+def test_a_client_that_has_not_moved_is_not_perturbed_unless_as_released(
+    scale: Any, still: bool, e: float
+) -> None:
+    v = view(
+        anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1)
+    )  # c - c_i = (3, 4)
     direction = SOL(ControlVariate(), 0.5, scale, still=still).gradient(quadratic, vec(3, 2), v)
     close(direction, 3 + e * 0.6, 2 * (2 + e * 0.8))
 
@@ -119,13 +135,22 @@ def test_the_inner_terms_states_move_as_on_their_own() -> None:
         ((3, 2), (3, 4)),  # no q
     ],
 )
-def test_a_projection_drops_what_goes_against_the_proximal_gradient(anchor: Any, direction: Any) -> None:
+def test_a_projection_drops_what_goes_against_the_proximal_gradient(
+    anchor: Any, direction: Any
+) -> None:
     for mu in (1.0, 7.0):
-        close(GradientProjection(Proximal(mu)).gradient(quadratic, vec(3, 2), view(anchor=vec(*anchor))), *direction)
+        close(
+            GradientProjection(Proximal(mu)).gradient(
+                quadratic, vec(3, 2), view(anchor=vec(*anchor))
+            ),
+            *direction,
+        )
 
 
 def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is_noise() -> None:
-    v = view(anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0))  # q = (-3, 0) goes against the gradient (3, 4)
+    v = view(
+        anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0)
+    )  # q = (-3, 0) goes against the gradient (3, 4)
     close(GradientProjection(ControlVariate()).gradient(quadratic, vec(3, 2), v), 3, 4)
     v.anchor = vec(0, 0)
     close(GradientProjection(ControlVariate()).gradient(quadratic, vec(3, 2), v), 0, 4)
@@ -133,7 +158,10 @@ def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is
 
 # ---------------------------------------------------------------------------------------------- through a real network
 
-X, Y = torch.randn(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64), torch.tensor([0, 1, 2, 1, 0])
+X, Y = (
+    torch.randn(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
+    torch.tensor([0, 1, 2, 1, 0]),
+)
 
 
 class Distilled:
@@ -159,7 +187,11 @@ class Distilled:
         received = (self.out(self.anchor) / self.tau).softmax(1).detach()
 
         def kl(w: Tensor) -> Tensor:
-            return (received * (received.log() - (self.out(w) / self.tau).log_softmax(1))).sum(1).mean()
+            return (
+                (received * (received.log() - (self.out(w) / self.tau).log_softmax(1)))
+                .sum(1)
+                .mean()
+            )
 
         return self.beta * autograd(w, kl)
 
@@ -169,7 +201,9 @@ def test_what_a_term_adds_alone_is_its_gradient_without_the_task() -> None:
     alone = Distill(toy.beta, toy.tau).gradient(Taskless(toy.oracle), toy.w, toy.view)
     torch.testing.assert_close(alone, toy.proximal(toy.w))
     half = Distill(toy.beta, toy.tau).gradient(Taskless(toy.oracle).part(1, 2), toy.w, toy.view)
-    full = Distill(toy.beta, toy.tau).gradient(toy.oracle.part(1, 2), toy.w, toy.view) - toy.oracle.part(1, 2)(toy.w)
+    full = Distill(toy.beta, toy.tau).gradient(
+        toy.oracle.part(1, 2), toy.w, toy.view
+    ) - toy.oracle.part(1, 2)(toy.w)
     torch.testing.assert_close(half, full)
 
 
@@ -188,14 +222,20 @@ def test_a_row_of_fedsols_ablation_is_its_formula(row: Any) -> None:
         "a5": local(w) + proximal(w),
         "a6": local(w + e) + proximal(w),
     }
-    algorithm = algorithms.fedsol_ablation(row, rho, "fixed", scope="all", beta=toy.beta, tau=toy.tau)
+    algorithm = algorithms.fedsol_ablation(
+        row, rho, "fixed", scope="all", beta=toy.beta, tau=toy.tau
+    )
     none = [{} for _ in algorithm.terms]
     direction, _ = algorithm.gradient(toy.oracle, w, toy.facts, none, none)
     torch.testing.assert_close(direction, expected[row])
 
 
-@pytest.mark.parametrize(("scale", "tau"), [(None, 3.0), (by_column, 3.0), (by_tensor, 3.0), (None, 1.0)])
-def test_the_head_displaced_in_one_pass_is_the_head_displaced_in_two(scale: Any, tau: float) -> None:
+@pytest.mark.parametrize(
+    ("scale", "tau"), [(None, 3.0), (by_column, 3.0), (by_tensor, 3.0), (None, 1.0)]
+)
+def test_the_head_displaced_in_one_pass_is_the_head_displaced_in_two(
+    scale: Any, tau: float
+) -> None:
     toy = Distilled(tau=tau)
     mask = toy.layout.mask("2.", toy.w)
     strength = 1.0 if scale is None else toy.layout.map(scale, toy.w - toy.anchor)
@@ -217,6 +257,7 @@ def test_the_head_of_a_client_that_has_not_moved_is_not_displaced() -> None:
 def test_eps_keeps_the_displacement_of_a_head_small_where_its_gradient_is() -> None:
     toy = Distilled()
     moved = [
-        HeadSOL(0.5, scale=None, eps=eps).gradient(toy.oracle, toy.w, toy.view) - toy.local(toy.w) for eps in (1e3, 2e3)
+        HeadSOL(0.5, scale=None, eps=eps).gradient(toy.oracle, toy.w, toy.view) - toy.local(toy.w)
+        for eps in (1e3, 2e3)
     ]
     torch.testing.assert_close(moved[0], 2 * moved[1], rtol=1e-2, atol=1e-9)

@@ -54,17 +54,26 @@ def test_clipping_is_outermost_and_leaves_weight_decay_outside() -> None:
 def test_a_split_pull_stays_half_outside_of_clipping(prox_clip: Any, outside: float) -> None:
     """U = w - lr (clip(g - mu w^t) + mu w) with mu = 0.1 at w = w^t = (1, 2), clipped to length 0.5."""
     g, w = vec(-4.0, 1.0), vec(1.0, 2.0)
-    run = one_step_with_decay(algorithms.fedprox(0.1, prox_clip=prox_clip).with_outer_terms(Clip(0.5)), decay=0.0)
+    run = one_step_with_decay(
+        algorithms.fedprox(0.1, prox_clip=prox_clip).with_outer_terms(Clip(0.5)), decay=0.0
+    )
     clipped = g - outside * w
-    close(run.w.detach(), *(w - 0.1 * (0.5 * clipped / clipped.norm() + outside * w)).tolist(), tolerance=1e-6)
+    close(
+        run.w.detach(),
+        *(w - 0.1 * (0.5 * clipped / clipped.norm() + outside * w)).tolist(),
+        tolerance=1e-6,
+    )
 
 
-@pytest.mark.parametrize("method", ["fedprox", "feddyn", "feddisco", "fedspeed", "fedsmoo", "fedlesam_d", "fedtoga"])
+@pytest.mark.parametrize(
+    "method", ["fedprox", "feddyn", "feddisco", "fedspeed", "fedsmoo", "fedlesam_d", "fedtoga"]
+)
 def test_how_a_pull_is_clipped_only_matters_where_clipping_acts(method: str) -> None:
     make = partial(ALGORITHMS[method], **({"alpha": 0.1} if method == "feddisco" else {}))
     for max_norm, same in [(1e6, True), (0.5, False)]:
         whole, split = (
-            trained(make(prox_clip=c).with_outer_terms(Clip(max_norm))).w.detach() for c in ("whole", "split")
+            trained(make(prox_clip=c).with_outer_terms(Clip(max_norm))).w.detach()
+            for c in ("whole", "split")
         )
         gap = float((whole - split).abs().max())
         assert gap <= 1e-12 if same else gap > 1e-6
@@ -79,7 +88,10 @@ def test_sams_ascent_contains_no_weight_decay() -> None:
 
 
 def test_the_order_of_terms_is_the_algorithm() -> None:
-    runs = [trained(hard(Algorithm(*terms))) for terms in [(SAM(0.3), Proximal(1.0)), (Proximal(1.0), SAM(0.3))]]
+    runs = [
+        trained(hard(Algorithm(*terms)))
+        for terms in [(SAM(0.3), Proximal(1.0)), (Proximal(1.0), SAM(0.3))]
+    ]
     assert (runs[0].w - runs[1].w).abs().max() > 1e-6
 
 
@@ -115,7 +127,9 @@ def test_the_epochs_of_a_visit_of_so_many_steps_are_fractions() -> None:
             seen[round(float(v.size) * 55 / 6)] = float(v.epochs)
             return ()
 
-    run = federation(Algorithm(Witness()), clients=classification(steps=4), participation=lambda *_: [0, 4])
+    run = federation(
+        Algorithm(Witness()), clients=classification(steps=4), participation=lambda *_: [0, 4]
+    )
     seen.clear()
     run.train_round()
     assert seen == pytest.approx({13: 4 / 3, 4: 4.0})
@@ -131,18 +145,25 @@ def test_what_a_visit_keeps_begins_anew_with_the_model_received_then() -> None:
             v.now, v.first = v.here, v.there
             return ()
 
-    run = federation(Algorithm(Begun()), participation=lambda num_clients, seed, round: [0] if round == 0 else [0, 1])
+    run = federation(
+        Algorithm(Begun()),
+        participation=lambda num_clients, seed, round: [0] if round == 0 else [0, 1],
+    )
     run.train_round()
     second = run.w.detach().clone()
     run.train_round()
     kept, now, first = (rows(run, name) for name in ("kept", "now", "first"))
-    assert all(row.equal(expected) for row, expected in zip(kept[:2], (run.first, second), strict=True))
+    assert all(
+        row.equal(expected) for row, expected in zip(kept[:2], (run.first, second), strict=True)
+    )
     assert all(row.equal(second) for row in now[:2])
     assert all(row.equal(run.first) for row in first[:2])
     assert not second.equal(run.first)
 
 
-@pytest.mark.parametrize(("participation", "expected"), [(BernoulliSampling(0.3), 0.3), (UniformSampling(0.3), 5 / 6)])
+@pytest.mark.parametrize(
+    ("participation", "expected"), [(BernoulliSampling(0.3), 0.3), (UniformSampling(0.3), 5 / 6)]
+)
 def test_the_share_to_expect_is_the_probability_of_taking_part_where_cohorts_vary(
     participation: Any, expected: float
 ) -> None:
@@ -152,9 +173,17 @@ def test_the_share_to_expect_is_the_probability_of_taking_part_where_cohorts_var
 
 
 @pytest.mark.parametrize(
-    ("visit", "steps"), [({"epochs": 2}, 4), ({"epochs": 1.3}, 3), ({"epochs": 0.1}, 1), ({"epochs": 2, "steps": 7}, 7)]
+    ("visit", "steps"),
+    [
+        ({"epochs": 2}, 4),
+        ({"epochs": 1.3}, 3),
+        ({"epochs": 0.1}, 1),
+        ({"epochs": 2, "steps": 7}, 7),
+    ],
 )
-def test_the_nominal_path_is_that_of_a_client_of_mean_size(visit: dict[str, Any], steps: int) -> None:
+def test_the_nominal_path_is_that_of_a_client_of_mean_size(
+    visit: dict[str, Any], steps: int
+) -> None:
     """Of 9.2 samples, two batches; at the first round's rate, with momentum 0.5: 1 + 1.5 + 1.75 + ... times 0.1."""
     local = partial(SGD, lr=0.1, momentum=0.5)
     run = federation(Algorithm(local=local), clients=classification(**visit))

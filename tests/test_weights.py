@@ -37,7 +37,9 @@ def test_discrepancies_are_shared_out_over_the_cohort() -> None:
 
 
 @pytest.mark.parametrize("labels", [([4, 4], [9, 9]), ([4], [9])], ids=["uniform", "one class"])
-def test_clients_with_uniform_labels_weigh_their_samples_and_nothing_is_divided_by_zero(labels: Any) -> None:
+def test_clients_with_uniform_labels_weigh_their_samples_and_nothing_is_divided_by_zero(
+    labels: Any,
+) -> None:
     close(Disco(0.5, 0.1)(cohort([1, 3], *labels)), 0.25 + 0.1, 0.75 + 0.1)
 
 

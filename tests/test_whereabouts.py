@@ -40,7 +40,9 @@ def listen(folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_rank_of_another_machine_that_falls_silent_ends_this_one(elsewhere: Heartbeat, tmp_path: Path) -> None:
+def test_a_rank_of_another_machine_that_falls_silent_ends_this_one(
+    elsewhere: Heartbeat, tmp_path: Path
+) -> None:
     elsewhere._put(BEAT, 1)
     heard = listen(tmp_path, 30)
     assert heard.returncode == 2
@@ -58,7 +60,9 @@ def test_one_that_beats_does_not(elsewhere: Heartbeat, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beats", [0, 5])
-def test_nor_one_whose_rounds_have_not_begun_or_are_over(elsewhere: Heartbeat, tmp_path: Path, beats: int) -> None:
+def test_nor_one_whose_rounds_have_not_begun_or_are_over(
+    elsewhere: Heartbeat, tmp_path: Path, beats: int
+) -> None:
     elsewhere._put(PROCESS, 0 if beats else 4321, beats)
     assert listen(tmp_path, 2.5).returncode == 0
 

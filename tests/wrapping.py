@@ -23,7 +23,9 @@ BASES = {
 WRAPPERS = {
     "sam": partial(SAM, rho=0.1),
     "asam": partial(ASAM, rho=0.5),
-    "lesam": lambda base: LESAM(base, [torch.ones_like(p) for p in base.param_groups[0]["params"]], rho=0.1),
+    "lesam": lambda base: LESAM(
+        base, [torch.ones_like(p) for p in base.param_groups[0]["params"]], rho=0.1
+    ),
 }
 bases = pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 wrappers = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
@@ -38,10 +40,15 @@ def network(dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Sequential:
 
 def batches(count: int, dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
     g = torch.Generator().manual_seed(1)
-    return [(torch.randn(16, 4, generator=g, dtype=dtype), torch.randint(3, (16,), generator=g)) for _ in range(count)]
+    return [
+        (torch.randn(16, 4, generator=g, dtype=dtype), torch.randint(3, (16,), generator=g))
+        for _ in range(count)
+    ]
 
 
-def closure_of(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+def closure_of(
+    model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor
+) -> Callable[[], Tensor]:
     def closure() -> Tensor:
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)

@@ -1,12 +1,20 @@
 """The algorithms of the papers: each function makes one from its coefficients, e.g. `algorithms.fedtoga(rho=0.1)`.
 
-Defaults are the papers' (see each). Imports `core` and `terms`; `registry` lists the algorithms for the command line.
+Defaults are the papers' (see each). Imports `core` and `terms`; `registry` lists the algorithms for
+the command line.
 """
 
 from fl_lightning.algorithms.averaging import fedavg, feddisco, fednova, fedprox
 from fl_lightning.algorithms.drift import fedcm, feddc, feddyn, fedssg, fedvra, scaffold
 from fl_lightning.algorithms.personal import fedbabu, fedsol_ft, knn_per, local_only, perfedavg
-from fl_lightning.algorithms.representation import fedntd, fedrcl, fedsol, fedsol_ablation, gradient_projection, moon
+from fl_lightning.algorithms.representation import (
+    fedntd,
+    fedrcl,
+    fedsol,
+    fedsol_ablation,
+    gradient_projection,
+    moon,
+)
 from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedinit, fedyogi
 from fl_lightning.algorithms.sharpness import (
     fedasam,

@@ -1,4 +1,4 @@
-"""Methods whose clients end with models of their own; `--personalise` scores them."""
+"""Methods whose clients end with models of their own; `--finetune-epochs` scores them."""
 
 from typing import Literal
 
@@ -28,8 +28,8 @@ def fedbabu(weighting: Weighting = "uniform") -> Algorithm:
 def perfedavg(alpha: float = 0.01, weighting: Weighting = "uniform") -> Algorithm:
     """Per-FedAvg, first order: a model that one step makes good (Fallah et al., NeurIPS 2020).
 
-    One half of each batch adapts, the other half gives the gradient, so the paper's batches want twice the batch size;
-    the outer rate, its beta, is the local learning rate.
+    One half of each batch adapts, the other half gives the gradient, so the paper's batches want
+    twice the batch size; the outer rate, its beta, is the local learning rate.
 
     Args:
         alpha: The inner learning rate.
@@ -48,13 +48,11 @@ def knn_per(
 ) -> Algorithm:
     """kNN-Per: FedAvg, whose clients ask the neighbours among their own samples too (Marfoq et al., ICML 2022).
 
-    Args:
-        neighbours: How many vote (FedSOL's code 5).
-        mix: Weight of the vote; the model has the rest.
-        scale: Of the squared feature distances.
-        capacity: Samples that a client stores; none is all (FedSOL's code 500).
-        combine: Mix the vote with the model's probabilities, or with its raw logits, as the authors' code by a slip.
-        weighting: Weigh clients by their samples, or all alike.
+    Args: neighbours: How many vote (FedSOL's code 5). mix: Weight of the vote; the model has the
+        rest. scale: Of the squared feature distances. capacity: Samples that a client stores; none
+        is all (FedSOL's code 500). combine: Mix the vote with the model's probabilities, or with
+        its raw logits, as the authors' code by a slip. weighting: Weigh clients by their samples,
+        or all alike.
     """
     predict = NearestNeighbours(neighbours, mix, scale, capacity, combine == "logits")
     return Algorithm(weight=WEIGHTS[weighting], predict=predict)

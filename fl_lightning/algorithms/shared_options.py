@@ -42,9 +42,15 @@ def scale_of(size_weighting: bool) -> drift.Scale:
 
 
 def dynamic(
-    lam: float, dual: str = "all", prox_clip: str = "whole", size_weighting: bool = False, share: float | None = None
+    lam: float,
+    dual: str = "all",
+    prox_clip: str = "whole",
+    size_weighting: bool = False,
+    share: float | None = None,
 ) -> tuple[Term, ...]:
     """FedDyn's regulariser in the flavours that its descendants offer."""
     split, scale = prox_clip == "split", scale_of(size_weighting)
-    regularizer = {"all": terms.DynamicRegularizer, "active": terms.CohortDual}[dual](lam, scale, share, split)
+    regularizer = {"all": terms.DynamicRegularizer, "active": terms.CohortDual}[dual](
+        lam, scale, share, split
+    )
     return (regularizer, terms.UnclippedPull(lam, scale)) if split else (regularizer,)

@@ -43,6 +43,10 @@ def with_resumed_options(argv: Sequence[str]) -> list[str]:
     flags = normalised(argv)
     peek = last_value(flags, "--run-dir")
     resumed = last_value(flags, "--resume", alone="true")
-    if peek and (resumed or "").lower() == "true" and (config := RunFolder(Path(peek)).config).is_file():
+    if (
+        peek
+        and (resumed or "").lower() == "true"
+        and (config := RunFolder(Path(peek)).config).is_file()
+    ):
         return ["--config", str(config), *argv]
     return list(argv)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from fl_lightning.algorithms import modifiers as modifiers
+from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.cli.parser import Part
 from fl_lightning.data import CropFlip, schemes
@@ -30,7 +30,10 @@ def parts(
         "augment": _part({"none": no_augmentation, "crop_flip": CropFlip}, _augmentation(augment)),
         "algorithm": replace(_part(ALGORITHMS, algorithm), table="methods"),
         "partition": _part(functions(schemes), partition, "y", "clients", "seed", "domains"),
-        **{name: _part(choices := functions(module), next(iter(choices))) for name, module in modifiers.PARTS.items()},
+        **{
+            name: _part(choices := functions(module), next(iter(choices)))
+            for name, module in modifiers.PARTS.items()
+        },
     }
 
 

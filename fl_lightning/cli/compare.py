@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from fl_lightning.cli.error_messages import fail
+from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figure import curves
 from fl_lightning.report.score import BEST, LAST, TAIL
@@ -19,13 +19,15 @@ FORMATS = {"markdown": Table.with_caption, "latex": Table.latex}
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        fail(message)
+        exit_with_error(message)
 
 
 def compare(argv: Sequence[str]) -> None:
     """Print the table that `argv` asks for, and draw the figure."""
     parser = _Parser("fl-lightning compare", description=__doc__, allow_abbrev=False)
-    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or folders under which runs lie")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, help="folders of runs, or folders under which runs lie"
+    )
     parser.add_argument(
         "--target",
         type=_percent,
@@ -35,7 +37,9 @@ def compare(argv: Sequence[str]) -> None:
         help="also tell after how many rounds and megabytes this test accuracy was reached; may be given several times",
     )
     parser.add_argument(
-        "--across", metavar="OPTION", help="one column, and in the figure one panel, for each value of this option"
+        "--across",
+        metavar="OPTION",
+        help="one column, and in the figure one panel, for each value of this option",
     )
     parser.add_argument(
         "--score",
@@ -44,15 +48,19 @@ def compare(argv: Sequence[str]) -> None:
         "evaluations (default: tail)",
     )
     parser.add_argument("--format", choices=FORMATS, help="instead of a table for the terminal")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw curves into this .png, .pdf or .svg")
+    parser.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw curves into this .png, .pdf or .svg"
+    )
     parser.add_argument("--curve", metavar="TAG", help="of what (default: test/accuracy)")
     asked = parser.parse_args(argv)
     if asked.curve and not asked.figure:
-        fail("--curve says what --figure FILE draws: give that too")
+        exit_with_error("--curve says what --figure FILE draws: give that too")
     if asked.score and not asked.across:
-        fail("--score says what the table --across OPTION holds: give that too, the other table holds all scores")
+        exit_with_error(
+            "--score says what the table --across OPTION holds: give that too, the other table holds all scores"
+        )
     if asked.target and asked.across:
-        fail("--target does not go with --across: leave one of them away")
+        exit_with_error("--target does not go with --across: leave one of them away")
     try:
         comparison = Comparison.of(found(asked.runs))
         table = (
@@ -63,7 +71,7 @@ def compare(argv: Sequence[str]) -> None:
         if asked.figure:
             curves(comparison, asked.curve or "test/accuracy", asked.across).savefig(asked.figure)
     except (ValueError, OSError) as error:
-        fail(str(error))
+        exit_with_error(str(error))
     if asked.format:
         print(FORMATS[asked.format](table))
     else:
@@ -78,5 +86,7 @@ def _percent(text: str) -> float:
     except ValueError:
         percent = 0.0
     if not 1 <= percent <= 100:
-        raise argparse.ArgumentTypeError(f"give a percentage from 1 to 100, such as 80, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"give a percentage from 1 to 100, such as 80, not {text!r}"
+        )
     return percent

@@ -24,12 +24,16 @@ def convert(kind: Any, value: Any) -> Any:
         return convert(next(a for a in arguments if a is not type(None)), value)
     if origin is Literal:
         if value not in arguments:
-            raise ValueError(f"{value!r} is none of {', '.join(arguments)}{nearest(str(value), arguments)}")
+            raise ValueError(
+                f"{value!r} is none of {', '.join(arguments)}{nearest(str(value), arguments)}"
+            )
         return value
     if origin is tuple:
         if isinstance(value, str):
             value = value.split(",")
-        parts = value if isinstance(value, list | tuple) else [value]  # as `--hidden 5` is a list of one
+        parts = (
+            value if isinstance(value, list | tuple) else [value]
+        )  # as `--hidden 5` is a list of one
         return tuple(convert(arguments[0], part) for part in parts)
     if kind is bool:
         if str(value).lower() not in ("true", "false"):
@@ -41,7 +45,9 @@ def convert(kind: Any, value: Any) -> Any:
         converted = kind(value)
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
-    if kind in _WORDS and not abs(converted) < (2**63 if kind is int else inf):  # nor is nan below it
+    if kind in _WORDS and not abs(converted) < (
+        2**63 if kind is int else inf
+    ):  # nor is nan below it
         raise ValueError(f"{value!r} is not {_WORDS[kind]} that can be reckoned with")
     return converted
 
@@ -49,7 +55,9 @@ def convert(kind: Any, value: Any) -> Any:
 def is_option(kind: Any) -> bool:
     """Whether values of this kind can be written on a command line."""
     inner = (
-        [a for a in get_args(kind) if a is not type(None)] if get_origin(kind) in (Union, types.UnionType) else [kind]
+        [a for a in get_args(kind) if a is not type(None)]
+        if get_origin(kind) in (Union, types.UnionType)
+        else [kind]
     )
     simple = (int, float, bool, str, Path)
     return len(inner) == 1 and (inner[0] in simple or get_origin(inner[0]) in (Literal, tuple))
@@ -91,6 +99,8 @@ def parse_bytes(size: str) -> int:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", size.strip().lower())
     if not found or float(found[1]) <= 0:
-        raise ValueError(f"state_memory is a size such as 512MiB, 4GiB or 2.5GB, not {size!r}")
+        raise ValueError(
+            f"client_state_memory is a size such as 512MiB, 4GiB or 2.5GB, not {size!r}"
+        )
     number, prefix, binary = found.groups()
     return int(float(number) * (1024 if binary else 1000) ** (1 + "kmgt".index(prefix)))

@@ -14,13 +14,22 @@ import torch
 
 from fl_lightning import callbacks
 from fl_lightning.distributed.launcher_env import is_first_rank
-from fl_lightning.errors import DivergenceError, ModelError, RankLostError, TermError, first_sentence
+from fl_lightning.errors import (
+    DivergenceError,
+    ModelError,
+    RankLostError,
+    TermError,
+    first_sentence,
+)
 
 OURS = Path(__file__).parents[1], Path(callbacks.__file__).parent
 ON_PURPOSE = *OURS, Path(torch.optim.__file__).parent
 """Where a ValueError is raised on purpose, in a sentence; torch.optim checks learning rates and the like."""
 
-LIBRARIES = *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")), Path(torch.__file__).parent
+LIBRARIES = (
+    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")),
+    Path(torch.__file__).parent,
+)
 
 COLLECTIVES = Path(torch.distributed.__file__).parent
 """Where RuntimeErrors are of a rank that is gone."""
@@ -38,15 +47,19 @@ def exit_with_message() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = None if os.environ.get("FL_LIGHTNING_TRACEBACK") else sentence(error)
+        said = None if os.environ.get("FL_LIGHTNING_TRACEBACK") else user_message(error)
         if said is None:
             raise
         # whose training it was, or what is wrong with its machine, this rank alone may know
-        own = isinstance(error, MACHINES) or isinstance(error.__cause__, MACHINES) or _is_of_the_ranks(error)
-        fail(said, alone=own or bool(getattr(error, "__notes__", [])))
+        own = (
+            isinstance(error, MACHINES)
+            or isinstance(error.__cause__, MACHINES)
+            or _is_of_the_ranks(error)
+        )
+        exit_with_error(said, alone=own or bool(getattr(error, "__notes__", [])))
 
 
-def sentence(error: Exception) -> str | None:
+def user_message(error: Exception) -> str | None:
     """What a user is told of an exception; None if the mistake may be ours, for which a traceback is right."""
     notes, frames = getattr(error, "__notes__", []), extract_tb(error.__traceback__)
     if isinstance(error, TermError | ModelError | DivergenceError | RankLostError):
@@ -54,7 +67,7 @@ def sentence(error: Exception) -> str | None:
     elif _is_of_the_ranks(error) and not _users(frames):
         told = f"this rank has lost the others: one of them ended, or the connection broke ({first_sentence(error)})"
     elif isinstance(error, torch.OutOfMemoryError):
-        told = f"the memory of the device does not suffice ({first_sentence(error)}): lower --batch-size or --width"
+        told = f"the memory of the device does not suffice ({first_sentence(error)}): lower --batch-size or --parallel-clients"
     elif isinstance(error, OSError):
         told = _of_the_system(error)
     elif isinstance(error, ValueError) and _lies_in(frames[-1], ON_PURPOSE):
@@ -89,8 +102,12 @@ def _of_the_system(error: OSError) -> str:
 
 def _users(frames: list[FrameSummary]) -> FrameSummary | None:
     """The innermost frame outside of libraries, if it is not ours."""
-    named = [f for f in frames if not f.filename.startswith("<")]  # Python's own parts have no files
-    frame = next((f for f in reversed(named) if not _lies_in(f, LIBRARIES) or _lies_in(f, OURS)), None)
+    named = [
+        f for f in frames if not f.filename.startswith("<")
+    ]  # Python's own parts have no files
+    frame = next(
+        (f for f in reversed(named) if not _lies_in(f, LIBRARIES) or _lies_in(f, OURS)), None
+    )
     return frame if frame and not _lies_in(frame, OURS) else None
 
 
@@ -98,9 +115,11 @@ def _lies_in(frame: FrameSummary, folders: tuple[Path, ...]) -> bool:
     return any(map(Path(frame.filename).is_relative_to, folders))
 
 
-def fail(sentence: str, alone: bool = False) -> NoReturn:
+def exit_with_error(user_message: str, alone: bool = False) -> NoReturn:
     """Leave with one sentence and exit code 2; of several ranks only the first speaks, unless one failed alone."""
-    another_console = os.environ.get("LOCAL_RANK") == "0"  # torchrun's on each machine; SLURM has one for all
+    another_console = (
+        os.environ.get("LOCAL_RANK") == "0"
+    )  # torchrun's on each machine; SLURM has one for all
     if alone or is_first_rank() or another_console:
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {user_message}", file=sys.stderr)
     raise SystemExit(2)

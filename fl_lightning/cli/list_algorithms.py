@@ -30,7 +30,11 @@ def list_algorithms() -> Table:
     for name, make in ALGORITHMS.items():
         algorithm = make()
         c, part = cost(algorithm, layout, w), () if algorithm.trains_head else ("body",)
-        counts = count(c.uplink, part), count(c.downlink, (*part, *c.receives)), count(c.client_state, c.keeps)
+        counts = (
+            count(c.uplink, part),
+            count(c.downlink, (*part, *c.receives)),
+            count(c.client_state, c.keeps),
+        )
         summary = parse(make.__doc__ or "").short_description or ""
         found.append((f"`{name}`", summary, *counts, str(c.gradients)))
     return Table(HEADINGS, found, EXPLANATION)

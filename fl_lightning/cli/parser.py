@@ -1,9 +1,10 @@
 """The command line of the recipes, made from signatures.
 
-An option is a field of a dataclass (`--batch-size`), a *part* (`--algorithm fedtoga`: one of several functions), or a
-parameter of the chosen function (`--algorithm.rho 0.1`). Types, defaults and help come from the signature and the
-docstring. `--config FILE` reads a YAML file of the same names, which flags override. argparse and not jsonargparse,
-whose parser cannot hold both `--algorithm` and `--algorithm.rho`.
+An option is a field of a dataclass (`--batch-size`), a *part* (`--algorithm fedtoga`: one of
+several functions), or a parameter of the chosen function (`--algorithm.rho 0.1`). Types, defaults
+and help come from the signature and the docstring. `--config FILE` reads a YAML file of the same
+names, which flags override. argparse and not jsonargparse, whose parser cannot hold both
+`--algorithm` and `--algorithm.rho`.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from docstring_parser import parse as parse_docstring
 from fl_lightning.cli.argv import last_value, normalised, values_of
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.cli.converters import convert, is_option, metavar, nearest, shown
-from fl_lightning.cli.error_messages import fail
+from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.distributed.launcher_env import is_first_rank
 
 
@@ -30,13 +31,11 @@ from fl_lightning.distributed.launcher_env import is_first_rank
 class Part:
     """An option whose value is one of several functions, with that function's own options.
 
-    Attributes:
-        choices: The functions by name.
-        default: The name taken when none is given.
-        defaults: Options of the default function that differ from its signature.
-        given: Parameters that the program fills in, which are no options.
-        table: A key of the YAML file under which each choice may have options, its own and general ones, that count
-            when it is chosen: `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
+    Attributes: choices: The functions by name. default: The name taken when none is given.
+        defaults: Options of the default function that differ from its signature. given: Parameters
+        that the program fills in, which are no options. table: A key of the YAML file under which
+        each choice may have options, its own and general ones, that count when it is chosen:
+        `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
     """
 
     choices: Mapping[str, Callable[..., Any]]
@@ -81,7 +80,11 @@ class _Option:
 
 
 def parse(
-    options: Sequence[type], parts: Mapping[str, Part], argv: Sequence[str], description: str = "", **defaults: Any
+    options: Sequence[type],
+    parts: Mapping[str, Part],
+    argv: Sequence[str],
+    description: str = "",
+    **defaults: Any,
 ) -> tuple[dict[str, Any], dict[str, Chosen]]:
     """Read the command line.
 
@@ -99,18 +102,30 @@ def parse(
         SystemExit: With one sentence, for anything that does not fit.
     """
     argv = normalised(argv)
-    config, tables = read_files(values_of(argv, "--config"), {part.table for part in parts.values() if part.table})
+    config, tables = read_files(
+        values_of(argv, "--config"), {part.table for part in parts.values() if part.table}
+    )
     named, left = dict[str, str](), dict[str, str]()
     for name, part in parts.items():
-        configured, flagged = _known(str(config.get(name, part.default)), part), last_value(argv, f"--{name}")
+        configured, flagged = (
+            _known(str(config.get(name, part.default)), part),
+            last_value(argv, f"--{name}"),
+        )
         named[name] = configured if flagged is None else _known(flagged, part)
         its = {key for key in config if key.startswith(f"{name}.")}
-        if its and name in config and named[name] != configured:  # the file's options are of another function
-            left[name], config = configured, {key: value for key, value in config.items() if key not in its}
+        if (
+            its and name in config and named[name] != configured
+        ):  # the file's options are of another function
+            left[name], config = (
+                configured,
+                {key: value for key, value in config.items() if key not in its},
+            )
     functions = {name: _function(name, part, named[name]) for name, part in parts.items()}
     own = [_from_field(f, group, defaults) for group in options for f in fields(group)]
     parts_options = {
-        name: _from_function(name, part, functions[name], part.defaults if named[name] == part.default else {})
+        name: _from_function(
+            name, part, functions[name], part.defaults if named[name] == part.default else {}
+        )
         for name, part in parts.items()
     }
     every = {o.name: o for o in [*own, *(o for group in parts_options.values() for o in group)]}
@@ -118,14 +133,16 @@ def parse(
         config |= _row(name, parts, named[name], tables.get(part.table, {}), every)
     for key in config:
         if key not in every and key not in parts:
-            fail(f"the configuration has no option {key!r}{nearest(key, every)}")
+            exit_with_error(f"the configuration has no option {key!r}{nearest(key, every)}")
     parser = _Parser(
         usage="%(prog)s [options]",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", help="YAML file of options, which flags override")
+    parser.add_argument(
+        "--config", metavar="FILE", help="YAML file of options, which flags override"
+    )
     _add(parser.add_argument_group("options"), own, config)
     for name, part in parts.items():
         summary = parse_docstring(functions[name].__doc__ or "").short_description
@@ -142,15 +159,21 @@ def parse(
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [o.flag for o in every.values()] + [f"--{name}" for name in parts]
-        fail(f"there is no option {unknown[0]!r}{nearest(unknown[0].split('=')[0], flags)}")
+        exit_with_error(
+            f"there is no option {unknown[0]!r}{nearest(unknown[0].split('=')[0], flags)}"
+        )
     values = vars(parsed)
     for name, value in values.items():
         if value is Parameter.empty:
-            fail(f"{every[name].flag} is needed: {every[name].help}")
+            exit_with_error(f"{every[name].flag} is needed: {every[name].help}")
     for name in (name for name, group in parts_options.items() if group):
-        _tell_of_defaults(name, parts[name].table, named[name], tables.get(parts[name].table, {}), left, config)
+        _tell_of_defaults(
+            name, parts[name].table, named[name], tables.get(parts[name].table, {}), left, config
+        )
     chosen = {
-        name: Chosen(named[name], functions[name], {o.name.split(".", 1)[1]: values[o.name] for o in group})
+        name: Chosen(
+            named[name], functions[name], {o.name.split(".", 1)[1]: values[o.name] for o in group}
+        )
         for name, group in parts_options.items()
     }
     return {o.name: values[o.name] for o in own}, chosen
@@ -158,7 +181,7 @@ def parse(
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        fail(message)
+        exit_with_error(message)
 
 
 def _add(group: Any, options: Sequence[_Option], config: Mapping[str, Any]) -> None:
@@ -168,7 +191,7 @@ def _add(group: Any, options: Sequence[_Option], config: Mapping[str, Any]) -> N
             try:
                 default = convert(option.kind, config[option.name])
             except ValueError as error:
-                fail(f"the configuration's {option.name}: {error}")
+                exit_with_error(f"the configuration's {option.name}: {error}")
         flag: dict[str, Any] = {"nargs": "?", "const": True} if option.kind is bool else {}
         text = f"{option.help} (default: {shown(default)})".replace("%", "%%")
         group.add_argument(
@@ -207,28 +230,41 @@ def _function(name: str, part: Part, given: str) -> Callable[..., Any]:
     path, colon, function = given.partition(":")
     if not colon:
         near = nearest(given.lower().replace("-", "_"), part.choices)
-        fail(f"there is no {name} {given!r}{near}, or name your own as file.py:function")
+        exit_with_error(f"there is no {name} {given!r}{near}, or name your own as file.py:function")
     if not Path(path).is_file():
-        fail(f"there is no file {path!r}, in which --{name} {given} should lie")
+        exit_with_error(f"there is no file {path!r}, in which --{name} {given} should lie")
     sys.path.insert(0, str(Path(path).resolve().parent))
     try:
         own = runpy.run_path(path, run_name="own")
     except Exception as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
-        fail(f"{path} ends with {type(error).__name__}: {error} (FL_LIGHTNING_TRACEBACK=1 shows where)")
+        exit_with_error(
+            f"{path} ends with {type(error).__name__}: {error} (FL_LIGHTNING_TRACEBACK=1 shows where)"
+        )
     if not callable(own.get(function)):
-        there = [name for name, value in own.items() if callable(value) and getattr(value, "__module__", "") == "own"]
-        fail(f"{path} has no function {function!r}{nearest(function, there)}")
+        there = [
+            name
+            for name, value in own.items()
+            if callable(value) and getattr(value, "__module__", "") == "own"
+        ]
+        exit_with_error(f"{path} has no function {function!r}{nearest(function, there)}")
     return cast(Callable[..., Any], own[function])
 
 
-def _from_function(part: str, choice: Part, function: Callable[..., Any], own: Mapping[str, Any]) -> list[_Option]:
+def _from_function(
+    part: str, choice: Part, function: Callable[..., Any], own: Mapping[str, Any]
+) -> list[_Option]:
     helps, hints = _helps(function), get_type_hints(function)
-    kinds = {p.name: hints.get(p.name, type(p.default)) for p in signature(function).parameters.values()}
+    kinds = {
+        p.name: hints.get(p.name, type(p.default)) for p in signature(function).parameters.values()
+    }
     return [
         _Option(
-            f"{part}.{p.name}", kind := kinds[p.name], _typed(kind, own.get(p.name, p.default)), helps.get(p.name, "")
+            f"{part}.{p.name}",
+            kind := kinds[p.name],
+            _typed(kind, own.get(p.name, p.default)),
+            helps.get(p.name, ""),
         )
         for p in signature(function).parameters.values()
         if is_option(kinds[p.name]) and p.name not in choice.given
@@ -247,17 +283,27 @@ def _helps(documented: Any) -> dict[str, str]:
 
 
 def _row(
-    name: str, parts: Mapping[str, Part], choice: str, table: Mapping[str, Any], every: Mapping[str, _Option]
+    name: str,
+    parts: Mapping[str, Part],
+    choice: str,
+    table: Mapping[str, Any],
+    every: Mapping[str, _Option],
 ) -> dict[str, Any]:
     """The options that a table of the configuration has for a choice."""
     part = parts[name]
     for row, options in table.items():
         if row not in part.choices:
-            fail(f"the configuration's {part.table}: there is no {name} {row!r}{nearest(row, part.choices)}")
+            exit_with_error(
+                f"the configuration's {part.table}: there is no {name} {row!r}{nearest(row, part.choices)}"
+            )
         if not isinstance({} if options is None else options, Mapping):
-            fail(f"the configuration's {part.table}.{row} must map option names to values, but is {options!r}")
+            exit_with_error(
+                f"the configuration's {part.table}.{row} must map option names to values, but is {options!r}"
+            )
     for option in (table.get(choice) or {}).keys() & parts.keys():
-        fail(f"the configuration's {part.table}.{choice} cannot choose {option}: give --{option} beside the file")
+        exit_with_error(
+            f"the configuration's {part.table}.{choice} cannot choose {option}: give --{option} beside the file"
+        )
     return {
         f"{name}.{option}" if f"{name}.{option}" in every else option: value
         for option, value in (table.get(choice) or {}).items()
@@ -265,15 +311,24 @@ def _row(
 
 
 def _tell_of_defaults(
-    name: str, table: str, choice: str, rows: Mapping[str, Any], left: Mapping[str, str], config: Mapping[str, Any]
+    name: str,
+    table: str,
+    choice: str,
+    rows: Mapping[str, Any],
+    left: Mapping[str, str],
+    config: Mapping[str, Any],
 ) -> None:
     """Say that a choice has its own defaults, where the files have options for others alone."""
     if not is_first_rank() or choice in rows or any(key.startswith(f"{name}.") for key in config):
         return
     if name in left:
-        print(f"the configuration's options are for {name} {left[name]}: {choice} has its own, or what flags say")
+        print(
+            f"the configuration's options are for {name} {left[name]}: {choice} has its own, or what flags say"
+        )
     elif rows:
-        print(f"the configuration's {table} have no row for {choice}: it has its own defaults, or what flags say")
+        print(
+            f"the configuration's {table} have no row for {choice}: it has its own defaults, or what flags say"
+        )
 
 
 def _known(name: str, part: Part) -> str:

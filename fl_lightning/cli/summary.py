@@ -11,7 +11,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size
-from fl_lightning.data import Dataset, Partition
+from fl_lightning.data import DeviceDataset, Partition
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
@@ -19,7 +19,12 @@ from fl_lightning.terms.wrapper import WrappedTerm
 
 
 def summary(
-    o: Options, names: dict[str, str], train: Dataset, test: Dataset, partition: Partition, federation: Federation
+    o: Options,
+    names: dict[str, str],
+    train: DeviceDataset,
+    test: DeviceDataset,
+    partition: Partition,
+    federation: Federation,
 ) -> str:
     """Data, clients, model, what it costs, and who holds what.
 
@@ -56,8 +61,10 @@ def _surprises(name: str, o: Options, federation: Federation) -> Iterator[str]:
     cohort = largest_cohort(federation.participation, o.clients)
     if o.sampling == "weighted" and algorithm.weight is by_size and cohort < o.clients:
         yield f"{name} weighs clients by size, as their draw does: it counts twice"
-    if not o.personalise and (algorithm.predict is not from_logits or not algorithm.trains_head or _own(algorithm)):
-        yield f"{name} is for clients' own models, which --personalise 1,5 scores; test accuracy is the global model's"
+    if not o.finetune_epochs and (
+        algorithm.predict is not from_logits or not algorithm.trains_head or _own(algorithm)
+    ):
+        yield f"{name} is for clients' own models, which --finetune-epochs 1,5 scores; test accuracy is the global model's"
     if o.sampling != "bernoulli" and _apart(cohort / o.clients, o.participation):
         yield f"--participation {o.participation:g} of {o.clients:,} clients comes to {cohort:,} in a round"
     passes = (clients.sizes / o.batch_size).ceil()

@@ -6,7 +6,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
-from fl_lightning.algorithms import modifiers as modifiers
+from fl_lightning.algorithms import modifiers
 from fl_lightning.cli.options import Options
 from fl_lightning.cli.parser import Chosen
 from fl_lightning.core.algorithm import Algorithm
@@ -24,18 +24,24 @@ def check_unused_options(given: Collection[str], o: Options, chosen: Choices) ->
         raise ValueError(
             "--local-steps takes the place of --local-epochs: give one of them, or --local-steps none with it"
         )
-    if "width" in given and o.executor == "sequential" and o.width not in (1, Options.width):
+    if (
+        "parallel_clients" in given
+        and o.executor == "sequential"
+        and o.parallel_clients not in (1, Options.parallel_clients)
+    ):
         raise ValueError(
-            f"--executor sequential trains one client at a time: leave --width {o.width} away, or --executor stacked"
+            f"--executor sequential trains one client at a time: leave --parallel-clients {o.parallel_clients} away, or --executor stacked"
         )
-    if "finetune_lr" in given and o.finetune_lr is not None and not o.personalise:
+    if "finetune_lr" in given and o.finetune_lr is not None and not o.finetune_epochs:
         raise ValueError(
-            "--finetune-lr is the rate of the fine-tuning that --personalise asks for: give that too, as "
-            "--personalise 1,5"
+            "--finetune-lr is the rate of the fine-tuning that --finetune-epochs asks for: give that too, as "
+            "--finetune-epochs 1,5"
         )
 
 
-def unused_option_notes(given: Collection[str], o: Options, chosen: Choices, width: int) -> Iterator[str]:
+def unused_option_notes(
+    given: Collection[str], o: Options, chosen: Choices, width: int
+) -> Iterator[str]:
     """What the command line names and does not count here, though it may elsewhere.
 
     Args:
@@ -44,13 +50,15 @@ def unused_option_notes(given: Collection[str], o: Options, chosen: Choices, wid
         chosen: The choices.
         width: How many clients train at once.
     """
-    if "width" in given and o.executor == "auto" and o.width != width:
-        yield "--width does not count: --executor auto trains clients one after another here"
+    if "parallel_clients" in given and o.executor == "auto" and o.parallel_clients != width:
+        yield "--parallel-clients does not count: --executor auto trains clients one after another here"
     if "data_dir" in given and not chosen["data"].wants("root"):
         yield f"--data-dir does not count: {chosen['data'].name} reads no files"
 
 
-def check_unused_coefficients(given: Collection[str], chosen: Choices, made_of: Callable[[Choices], Algorithm]) -> None:
+def check_unused_coefficients(
+    given: Collection[str], chosen: Choices, made_of: Callable[[Choices], Algorithm]
+) -> None:
     """Find what the command line says of the algorithm or an addition, and what makes no other algorithm of it.
 
     Args:

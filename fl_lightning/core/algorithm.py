@@ -28,7 +28,15 @@ Facts = Mapping[str, Any]
 def dummy_facts(layout: Layout, w: Tensor, classes: int = 10) -> dict[str, Any]:
     """Facts of a made-up visit, to run hooks outside a round; the client holds one sample of each class."""
     one, labels = w.new_ones(()), w.new_ones(classes)
-    own = {"origin": w, "steps": one, "epochs": one, "span": one, "size": one, "weight": one, "labels": labels}
+    own = {
+        "origin": w,
+        "steps": one,
+        "epochs": one,
+        "span": one,
+        "size": one,
+        "weight": one,
+        "labels": labels,
+    }
     run = {"share": 0.5, "expected": 0.5, "round": 1, "rounds": 2, "nominal": 1.0, "layout": layout}
     return {"anchor": w, **run, **own}
 
@@ -42,16 +50,18 @@ class TermOracle:
     def __call__(self, w: Tensor) -> Tensor:
         """The term's direction at `w`."""
         with blame(self.term, "gradient", w, *self.view._given):
-            direction = self.term.gradient(_GuardedOracle(self.inner, self.term, self.view), w, self.view)
+            direction = self.term.gradient(
+                _GuardedOracle(self.inner, self.term, self.view), w, self.view
+            )
         return returned(direction, w, self.term, "gradient")
 
     def loss(self, w: Tensor) -> Tensor:
         """The loss of the oracle inside."""
         return self.inner.loss(w)
 
-    def of(self, loss: Loss, *taps: str) -> "TermOracle":
+    def of(self, loss: Loss, *layers: str) -> "TermOracle":
         """The same term applied to the oracle of another loss."""
-        return TermOracle(self.term, self.view, self.inner.of(loss, *taps))
+        return TermOracle(self.term, self.view, self.inner.of(loss, *layers))
 
     def part(self, index: int, count: int) -> "TermOracle":
         """The same term applied to the oracle of a part of the batch."""
@@ -72,8 +82,8 @@ class _GuardedOracle:
         self._check_free("oracle.loss(w)")
         return self.oracle.loss(w)
 
-    def of(self, loss: Loss, *taps: str) -> "_GuardedOracle":
-        return _GuardedOracle(self.oracle.of(self._named(loss), *taps), self.term, self.view)
+    def of(self, loss: Loss, *layers: str) -> "_GuardedOracle":
+        return _GuardedOracle(self.oracle.of(self._named(loss), *layers), self.term, self.view)
 
     def part(self, index: int, count: int) -> "_GuardedOracle":
         return _GuardedOracle(self.oracle.part(index, count), self.term, self.view)
@@ -85,7 +95,9 @@ class _GuardedOracle:
                 try:
                     return loss(b)
                 except ModelError as error:
-                    raise ModelError(f"in {type(self.term).__name__}.gradient's loss, {error}") from error
+                    raise ModelError(
+                        f"in {type(self.term).__name__}.gradient's loss, {error}"
+                    ) from error
 
         return named
 
@@ -100,18 +112,18 @@ class _GuardedOracle:
 class Algorithm:
     """A federated algorithm.
 
-    Args:
-        *terms: Folded around the gradient oracle from first to last: the last is outermost. The order is the algorithm:
-            `(SAM(), ControlVariate())` corrects the sharp gradient, `(ControlVariate(), SAM())` perturbs along the
-            corrected one.
-        local: Makes each client's optimizer. A client's parameters are one flat vector.
-        server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the global model.
-        weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
-        trains_head: Whether clients train the head too; if not it stays as it was drawn, and is not sent.
-        predict: How a client of its own reads the model that it has made its own (see `fl_lightning.core.prediction`).
+    Args: *terms: Folded around the gradient oracle from first to last: the last is outermost. The
+        order is the algorithm: `(SAM(), ControlVariate())` corrects the sharp gradient,
+        `(ControlVariate(), SAM())` perturbs along the corrected one. local: Makes each client's
+        optimizer. A client's parameters are one flat vector. server: Makes the optimizer that
+        applies the mean update, as the gradient `-delta`, to the global model. weight: Aggregation
+        weights of the model updates. Messages are always averaged uniformly. trains_head: Whether
+        clients train the head too; if not it stays as it was drawn, and is not sent. predict: How a
+        client of its own reads the model that it has made its own (see
+        `fl_lightning.core.prediction`).
 
-    Raises:
-        TermError: If a term is written in a way that cannot be meant (see `fl_lightning.core.term_checks`).
+    Raises: TermError: If a term is written in a way that cannot be meant (see
+        `fl_lightning.core.term_checks`).
     """
 
     def __init__(
@@ -128,9 +140,11 @@ class Algorithm:
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
         self.trains_head, self.predict = trains_head, predict
 
-    def but(self, *terms: Term, **changes: Any) -> "Algorithm":
+    def replace(self, *terms: Term, **changes: Any) -> "Algorithm":
         """The same with these terms, and with whatever else is named like an argument of this class."""
-        return Algorithm(*terms, **{**{k: v for k, v in vars(self).items() if k != "terms"}, **changes})
+        return Algorithm(
+            *terms, **{**{k: v for k, v in vars(self).items() if k != "terms"}, **changes}
+        )
 
     def with_outer_terms(self, *terms: Term, local: OptimizerFactory | None = None) -> "Algorithm":
         """This algorithm with further, outermost, terms, and with another local optimizer if one is given.
@@ -139,13 +153,13 @@ class Algorithm:
         """
         inner = [term for term in self.terms if "unclipped" not in term.roles]
         outer = [term for term in self.terms if "unclipped" in term.roles]
-        return self.but(*inner, *terms, *outer, local=local or self.local)
+        return self.replace(*inner, *terms, *outer, local=local or self.local)
 
     def span(self, lrs: Sequence[float]) -> float:
         """How far a constant unit gradient travels in a visit: the local optimizer's own steps, without weight decay.
 
-        The sum of the learning rates for plain SGD, more with momentum. SCAFFOLD, FedCM and others divide a
-        displacement by it to estimate the mean gradient.
+        The sum of the learning rates for plain SGD, more with momentum. SCAFFOLD, FedCM and others
+        divide a displacement by it to estimate the mean gradient.
         """
         return _span(self.local, tuple(lrs))
 
@@ -167,7 +181,12 @@ class Algorithm:
         return w, [view._states() for view in views]
 
     def gradient(
-        self, oracle: Oracle, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]
+        self,
+        oracle: Oracle,
+        w: Tensor,
+        facts: Facts,
+        states: Sequence[States],
+        shared: Sequence[States],
     ) -> tuple[Tensor, list[States]]:
         """The direction of one local step at `w`, and the client's states."""
         views = self._views("gradient", facts, states, shared)
@@ -187,9 +206,13 @@ class Algorithm:
             check_message(messages[-1], w, term)
         return messages, [view._states() for view in views]
 
-    def personal(self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]) -> Tensor:
+    def personal(
+        self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]
+    ) -> Tensor:
         """The model that a client uses for itself when the global one is `w`."""
-        for term, view in zip(self.terms, self._views("personal", facts, states, shared), strict=True):
+        for term, view in zip(
+            self.terms, self._views("personal", facts, states, shared), strict=True
+        ):
             with blame(term, "personal", w, *view._given):
                 own = term.personal(w, view)
             w = returned(own, w, term, "personal")
@@ -199,14 +222,21 @@ class Algorithm:
         self, delta: Tensor, means: Sequence[Any], facts: Facts, shared: Sequence[States]
     ) -> tuple[Tensor, list[States]]:
         """The update that the server's optimizer gets, and the server's states."""
-        views = [View(term, "update", facts, mine) for term, mine in zip(self.terms, shared, strict=True)]
+        views = [
+            View(term, "update", facts, mine) for term, mine in zip(self.terms, shared, strict=True)
+        ]
         for term, mean, view in zip(self.terms, means, views, strict=True):
-            with blame(term, "update", delta, *tree_leaves(mean), *view._given), blame_silence(term, mean):
+            with (
+                blame(term, "update", delta, *tree_leaves(mean), *view._given),
+                blame_silence(term, mean),
+            ):
                 updated = term.update(delta, mean, view)
             delta = returned(updated, delta, term, "update")
         return delta, [view._states() for view in views]
 
-    def _views(self, hook: str, facts: Facts, states: Sequence[States], shared: Sequence[States]) -> list[View]:
+    def _views(
+        self, hook: str, facts: Facts, states: Sequence[States], shared: Sequence[States]
+    ) -> list[View]:
         every = zip(self.terms, states, shared, strict=True)
         return [View(term, hook, facts, mine, theirs) for term, mine, theirs in every]
 
@@ -226,6 +256,8 @@ def _span(local: OptimizerFactory, lrs: tuple[float, ...]) -> float:
 
 def _shown(term: Term) -> str:
     """A term with its coefficients; functions by their names, without their addresses."""
-    values: dict[str, Any] = {f.name: getattr(term, f.name) for f in fields(term)} if is_dataclass(term) else {}
+    values: dict[str, Any] = (
+        {f.name: getattr(term, f.name) for f in fields(term)} if is_dataclass(term) else {}
+    )
     coefficients = [f"{name}={getattr(value, '__name__', value)}" for name, value in values.items()]
     return f"{type(term).__name__}({', '.join(coefficients)})"

@@ -21,7 +21,7 @@ class Range:
     holds: Callable[[float], bool]
 
 
-Finite = Annotated[float, Range("a finite number", lambda x: -inf < x < inf)]
+FiniteFloat = Annotated[float, Range("a finite number", lambda x: -inf < x < inf)]
 NonNegativeFloat = Annotated[float, Range("a finite number of at least 0", lambda x: 0 <= x < inf)]
 PositiveFloat = Annotated[float, Range("a positive number", lambda x: 0 < x < inf)]
 UnitInterval = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
@@ -51,14 +51,19 @@ def _ranges(dataclass: type) -> Iterator[tuple[str, Range]]:
     for field in fields(dataclass):
         hint = _evaluated(dataclass, field.name, field.type)
         for kind in (hint, *get_args(hint)):  # `Positive | None` is a union
-            yield from ((field.name, note) for note in getattr(kind, "__metadata__", ()) if isinstance(note, Range))
+            yield from (
+                (field.name, note)
+                for note in getattr(kind, "__metadata__", ())
+                if isinstance(note, Range)
+            )
 
 
 def _evaluated(dataclass: type, field: str, hint: Any) -> Any:
     """A field's annotation, which is text where `from __future__ import annotations` stands above it.
 
-    Text whose names are known to type checkers alone stays text. `get_type_hints` would give up all fields for one of
-    those, and it does not find the names of a file that was run, which `--algorithm file.py:function` does.
+    Text whose names are known to type checkers alone stays text. `get_type_hints` would give up all
+    fields for one of those, and it does not find the names of a file that was run, which
+    `--algorithm file.py:function` does.
     """
     if isinstance(hint, str):
         with suppress(Exception):

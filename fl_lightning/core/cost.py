@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Algorithm, dummy_facts
 from fl_lightning.core.oracle import Loss
-from fl_lightning.core.term import ROUND_FACTS, States, Term, begin
+from fl_lightning.core.term import ROUND_FACTS, States, Term, init_states
 from fl_lightning.core.term_checks import check_untouched, versions
 from fl_lightning.core.vector import Layout
 
@@ -21,17 +21,14 @@ class Cost:
 
     FedSpeed with active duals is such a case: its paper sends u_i + h_i alone, the terms send both.
 
-    Attributes:
-        uplink: Sent to the server after a visit: the model, and messages that cannot be read off the model.
-        downlink: Received before a visit: the model, and the server states that the client's hooks depend on. What only
-            tells where to start is one vector together with the model.
-        client_state: Kept between rounds.
-        server_state: Kept by the server beside the model.
-        gradients: Gradient evaluations in one local step.
-        sends: What is sent, by name: the model, and the terms whose messages are.
-        receives: What is received: the model or the start, and server states.
-        keeps: The client's states.
-        has_horizon: Whether the method depends on how many rounds a run has.
+    Attributes: uplink: Sent to the server after a visit: the model, and messages that cannot be
+        read off the model. downlink: Received before a visit: the model, and the server states that
+        the client's hooks depend on. What only tells where to start is one vector together with the
+        model. client_state: Kept between rounds. server_state: Kept by the server beside the model.
+        gradients: Gradient evaluations in one local step. sends: What is sent, by name: the model,
+        and the terms whose messages are. receives: What is received: the model or the start, and
+        server states. keeps: The client's states. has_horizon: Whether the method depends on how
+        many rounds a run has.
     """
 
     uplink: int
@@ -53,12 +50,14 @@ class _Stub:
 
     def __call__(self, w: Tensor) -> Tensor:
         self.calls += 1
-        return torch.randn(w.shape, generator=self.random).to(w) + 0 * w.sum()  # a gradient at NaN is NaN
+        return (
+            torch.randn(w.shape, generator=self.random).to(w) + 0 * w.sum()
+        )  # a gradient at NaN is NaN
 
     def loss(self, w: Tensor) -> Tensor:
         return (1 + torch.rand((), generator=self.random)).to(w) + 0 * w.sum()
 
-    def of(self, loss: Loss, *taps: str) -> "_Stub":
+    def of(self, loss: Loss, *layers: str) -> "_Stub":
         return self
 
     def part(self, index: int, count: int) -> "_Stub":
@@ -73,7 +72,10 @@ class _Told:
     states: list[States]
 
     def names(self) -> list[tuple[int, str]]:
-        return [(-1, "model"), *((i, name) for i, states in enumerate(self.states) for name in states)]
+        return [
+            (-1, "model"),
+            *((i, name) for i, states in enumerate(self.states) for name in states),
+        ]
 
     def __getitem__(self, which: tuple[int, str]) -> Tensor:
         return self.model if which[0] < 0 else self.states[which[0]][which[1]]
@@ -109,22 +111,34 @@ class _DummyRound:
         random = torch.Generator().manual_seed(1)
 
         def begun(term: Term, lifetime: str) -> States:
-            states = begin(getattr(term, lifetime), w, w, f" of {type(term).__name__}")
-            return {k: torch.randn(t.shape, generator=random).to(t) if _real(t) else t for k, t in states.items()}
+            states = init_states(getattr(term, lifetime), w, w, f" of {type(term).__name__}")
+            return {
+                k: torch.randn(t.shape, generator=random).to(t) if _real(t) else t
+                for k, t in states.items()
+            }
 
         self.client = [begun(term, "client") for term in algorithm.terms]
-        self.states = [{**kept, **begun(t, "local")} for kept, t in zip(self.client, algorithm.terms, strict=True)]
+        self.states = [
+            {**kept, **begun(t, "local")}
+            for kept, t in zip(self.client, algorithm.terms, strict=True)
+        ]
         self.told = _Told(w, [begun(term, "server") for term in algorithm.terms])
 
     def run(
-        self, first: _Told | None = None, later: _Told | None = None, moved: float = 1.0, rounds: float = 2
+        self,
+        first: _Told | None = None,
+        later: _Told | None = None,
+        moved: float = 1.0,
+        rounds: float = 2,
     ) -> _Visit:
         """Let the client see `first` where it starts and `later` afterwards; multiply its progress by `moved`."""
         first, later, oracle = first or self.told, later or self.told, _Stub()
         facts = dummy_facts(self.layout, first.model, self.classes) | {"rounds": rounds}
         del facts["origin"]
         origin, begun = self._hook("start", first.model, facts, self.states, first.states)
-        here = torch.zeros_like(origin) if origin.isnan().any() else origin  # what follows is not of interest then
+        here = (
+            torch.zeros_like(origin) if origin.isnan().any() else origin
+        )  # what follows is not of interest then
         facts |= {"anchor": later.model, "origin": here}
         direction, states = self._hook("gradient", oracle, here, facts, begun, later.states)
         messages, _ = self._hook("report", here - direction, facts, states, later.states)
@@ -141,7 +155,11 @@ class _DummyRound:
         tensors = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
         before = versions(tensors)
         result = getattr(self.algorithm, hook)(*given)
-        check_untouched(tensors, before, f"{', '.join(type(term).__name__ for term in self.algorithm.terms)}.{hook}")
+        check_untouched(
+            tensors,
+            before,
+            f"{', '.join(type(term).__name__ for term in self.algorithm.terms)}.{hook}",
+        )
         return result
 
     def downlink(self) -> tuple[int, list[str]]:
@@ -160,19 +178,29 @@ class _DummyRound:
         names = [name for _, name in needed]
         if start_only:  # one vector tells it, whatever it is made of
             names.insert(0, "model" if start_only == ["model"] else "start")
-        return sum(self.told[which].numel() for which in needed) + bool(start_only) * self.told.model.numel(), names
+        return sum(self.told[which].numel() for which in needed) + bool(
+            start_only
+        ) * self.told.model.numel(), names
 
     def has_horizon(self) -> bool:
         """Whether anything depends on the number of rounds."""
         visit, usual = self.run(rounds=torch.nan), self.run()
         outcomes = [(v.origin, v.progress, v.messages, v.delta) for v in (visit, usual)]
-        return any(_spoiled(one) and not _spoiled(other) for one, other in zip(*outcomes, strict=True))
+        return any(
+            _spoiled(one) and not _spoiled(other) for one, other in zip(*outcomes, strict=True)
+        )
 
     def uplink(self) -> tuple[int, list[str]]:
         """Numbers and names of what the server must be told."""
         visit = self.run()
-        every = [(t, m) for t, ms in zip(self.algorithm.terms, visit.messages, strict=True) for m in tree_leaves(ms)]
-        told = [(term, message) for term, message in every if message is not visit.weight]  # the server gave it out
+        every = [
+            (t, m)
+            for t, ms in zip(self.algorithm.terms, visit.messages, strict=True)
+            for m in tree_leaves(ms)
+        ]
+        told = [
+            (term, message) for term, message in every if message is not visit.weight
+        ]  # the server gave it out
         own = [(type(term).__name__, m) for term, m in told if not _follows_from(visit.progress, m)]
         model = len(own) < len(told) or _spoiled(self.run(moved=torch.nan).delta)
         names = ["model"] * model + list(dict.fromkeys(name for name, _ in own))
@@ -182,8 +210,8 @@ class _DummyRound:
 def cost(algorithm: Algorithm, layout: Layout, w: Tensor, classes: int = 10) -> Cost:
     """Count what `algorithm` sends, keeps and computes for a model like `w` and data of so many classes.
 
-    Raises:
-        TermError: If a term makes a mistake that shows in a made-up round, such as changing a tensor in place.
+    Raises: TermError: If a term makes a mistake that shows in a made-up round, such as changing a
+        tensor in place.
     """
     for term in algorithm.terms:  # each alone, so that an error names it
         alone = _DummyRound(Algorithm(term), layout, w, classes)

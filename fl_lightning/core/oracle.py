@@ -27,44 +27,43 @@ class Network(Protocol):
         """The same model with weights `w`."""
         ...
 
-    def top(self, features: Tensor, e: Tensor, fixed: bool) -> Tensor:
-        """The head's output for its input `features`, its weights displaced by `e`; `fixed` weights get no gradient."""
+    def with_head_offset(self, features: Tensor, e: Tensor, detached: bool) -> Tensor:
+        """The head's output for its input `features`, its weights displaced by `e`; `detached` weights get no gradient."""
         ...
 
 
-class Seen(dict[str, tuple[Any, Any]]):
+class Activations(dict[str, tuple[Any, Any]]):
     """`(input, output)` of each submodule that was observed, by name."""
 
-    def __init__(self, taps: tuple[str, ...]):
+    def __init__(self, layers: tuple[str, ...]):
         super().__init__()
-        self.taps = taps
+        self.layers = layers
 
     def __missing__(self, name: str) -> tuple[Any, Any]:
-        if name in self.taps:
-            raise ModelError(f"b.seen[{name!r}] shows nothing, because this model's forward does not call {name!r}")
-        named = ", ".join(map(repr, self.taps)) or "none"
+        if name in self.layers:
+            raise ModelError(
+                f"b.activations[{name!r}] shows nothing, because this model's forward does not call {name!r}"
+            )
+        named = ", ".join(map(repr, self.layers)) or "none"
         raise ModelError(
-            f"b.seen[{name!r}] is not observed: name the submodule beside the loss, as in oracle.of(loss, {name!r}); "
-            f"named so far: {named}"
+            f"b.activations[{name!r}] is not observed: name the submodule beside the loss, as in "
+            f"oracle.of(loss, {name!r}); named so far: {named}"
         )
 
 
 class ForwardPass:
     """One forward pass of one mini-batch: what a loss may look at.
 
-    Attributes:
-        x: Inputs.
-        y: Targets.
-        out: What the model returned.
-        seen: `seen[name] = (input, output)` of each submodule that the loss asked to observe.
-        loss: The loss so far: the task's, then with each earlier `oracle.of`; a new loss may add to it or replace it.
+    Attributes: x: Inputs. y: Targets. out: What the model returned. seen: `seen[name] = (input,
+        output)` of each submodule that the loss asked to observe. loss: The loss so far: the
+        task's, then with each earlier `oracle.of`; a new loss may add to it or replace it.
     """
 
-    def __init__(self, network: Network, x: Tensor, y: Tensor, taps: tuple[str, ...]):
+    def __init__(self, network: Network, x: Tensor, y: Tensor, layers: tuple[str, ...]):
         self.x, self.y = x, y
         self.earlier: Sequence[Loss] = ()
-        self._network, self._taps = network, taps
-        with record_activations(network.module, taps) as self.seen:
+        self._network, self._taps = network, layers
+        with record_activations(network.module, layers) as self.activations:
             self.out = network.forward(x)
 
     @cached_property
@@ -83,30 +82,33 @@ class ForwardPass:
         there.earlier = self.earlier
         return there
 
-    def top(self, e: Tensor, fixed: bool = False) -> "ForwardPass":
+    def with_head_offset(self, e: Tensor, detached: bool = False) -> "ForwardPass":
         """The same features through the head alone, its weights displaced by `e`, a vector like the model.
 
         The head must have been observed. `loss` is the loss so far of the displaced head.
 
-        Args:
-            e: The displacement; what it holds for the body is ignored.
-            fixed: The gradient of `out` is with respect to `e` alone; `loss` stays that of this pass.
+        Args: e: The displacement; what it holds for the body is ignored. detached: The gradient of
+            `out` is with respect to `e` alone; `loss` stays that of this pass.
 
         Raises:
             ModelError: If the model goes on after its head, or the head keeps statistics.
         """
         head = self._network.head
-        features, out = self.seen[head]
-        if out is not self.out or any(True for _ in self._network.module.get_submodule(head).buffers()):
+        features, out = self.activations[head]
+        if out is not self.out or any(
+            True for _ in self._network.module.get_submodule(head).buffers()
+        ):
             raise ModelError(
                 f"the head {head!r} cannot be displaced alone, because it has buffers or is not the last thing that "
                 "the model does: name another submodule in the model's attribute `head`, or perturb all or the body"
             )
         displaced = object.__new__(ForwardPass)
-        displaced.__dict__.update(self.__dict__, seen=copy(self.seen))
-        displaced.out = self._network.top(features.detach() if fixed else features, e, fixed)
-        displaced.seen[head] = features, displaced.out
-        if fixed:
+        displaced.__dict__.update(self.__dict__, activations=copy(self.activations))
+        displaced.out = self._network.with_head_offset(
+            features.detach() if detached else features, e, detached
+        )
+        displaced.activations[head] = features, displaced.out
+        if detached:
             displaced.loss = self.loss
         else:
             objective(displaced, self.earlier)
@@ -127,12 +129,12 @@ class Oracle(Protocol):
     def loss(self, w: Tensor) -> Tensor:
         """The loss at `w` on this batch, 0-dim, for one more forward pass; with `of` and `part`, of what they made.
 
-        No gradient flows through it, dropout draws the masks of the gradient, and running statistics do not move. What
-        inner terms do to the gradient is not in it.
+        No gradient flows through it, dropout draws the masks of the gradient, and running
+        statistics do not move. What inner terms do to the gradient is not in it.
         """
         ...
 
-    def of(self, loss: Loss, *taps: str) -> "Oracle":
+    def of(self, loss: Loss, *layers: str) -> "Oracle":
         """The oracle of `loss` on the same batch, which may read `b.loss`; `taps` names submodules to observe."""
         ...
 
@@ -153,7 +155,7 @@ class Request:
     """
 
     losses: tuple[Loss, ...] = ()
-    taps: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
     index: int = 0
     count: int = 1
     loss_only: bool = False
@@ -173,7 +175,9 @@ TASK_LOSS = Request()
 class BatchOracle:
     """The innermost oracle: asks `evaluate(w, question)` for every gradient, and for every loss."""
 
-    def __init__(self, evaluate: Callable[[Tensor, Request], Tensor], question: Request = TASK_LOSS):
+    def __init__(
+        self, evaluate: Callable[[Tensor, Request], Tensor], question: Request = TASK_LOSS
+    ):
         self.evaluate, self.question = evaluate, question
 
     def __call__(self, w: Tensor) -> Tensor:
@@ -184,15 +188,19 @@ class BatchOracle:
         """The loss at `w`, in the model's dtype."""
         return self.evaluate(w, replace(self.question, loss_only=True)).to(w)
 
-    def of(self, loss: Loss, *taps: str) -> "BatchOracle":
+    def of(self, loss: Loss, *layers: str) -> "BatchOracle":
         """The oracle of another loss on the same batch."""
         q = self.question
-        return BatchOracle(self.evaluate, replace(q, losses=(*q.losses, loss), taps=(*q.taps, *taps)))
+        return BatchOracle(
+            self.evaluate, replace(q, losses=(*q.losses, loss), layers=(*q.layers, *layers))
+        )
 
     def part(self, index: int, count: int) -> "BatchOracle":
         """The same oracle on a part of the batch, or of the part that this one sees."""
         q = self.question
-        return BatchOracle(self.evaluate, replace(q, index=q.index + index * q.count, count=q.count * count))
+        return BatchOracle(
+            self.evaluate, replace(q, index=q.index + index * q.count, count=q.count * count)
+        )
 
 
 def objective(b: ForwardPass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
@@ -221,16 +229,16 @@ def objective(b: ForwardPass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def record_activations(module: nn.Module, names: tuple[str, ...]) -> Iterator[Seen]:
+def record_activations(module: nn.Module, names: tuple[str, ...]) -> Iterator[Activations]:
     """Record input and output of submodules during one forward pass; no change to the model, works under vmap."""
-    seen = Seen(names)
+    activations = Activations(names)
 
     def record(name: str) -> Callable[..., None]:
-        return lambda _module, inputs, output: seen.__setitem__(name, (inputs[0], output))
+        return lambda _module, inputs, output: activations.__setitem__(name, (inputs[0], output))
 
     hooks = [_submodule(module, name).register_forward_hook(record(name)) for name in names]
     try:
-        yield seen
+        yield activations
     finally:
         for hook in hooks:
             hook.remove()
@@ -241,4 +249,6 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
         return module.get_submodule(name)
     except AttributeError as error:
         there = ", ".join(known for known, _ in module.named_modules() if known)
-        raise ModelError(f"the model has no submodule {name!r} to look at; there are: {there}") from error
+        raise ModelError(
+            f"the model has no submodule {name!r} to look at; there are: {there}"
+        ) from error

@@ -13,10 +13,9 @@ from fl_lightning.core.constraints import PositiveFloat, PositiveInt, UnitInterv
 class PersonalModel:
     """A client's own model and samples.
 
-    Attributes:
-        look: Features (what enters the head, flattened) and logits of a batch of inputs, in evaluation mode.
-        x, y: The client's training samples, not augmented.
-        classes: How many classes there are.
+    Attributes: look: Features (what enters the head, flattened) and logits of a batch of inputs, in
+        evaluation mode. x, y: The client's training samples, not augmented. classes: How many
+        classes there are.
     """
 
     look: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -38,8 +37,8 @@ def from_logits(own: PersonalModel) -> Callable[[Tensor], Tensor]:
 class NearestNeighbours:
     """kNN-Per (Marfoq et al., ICML 2022): `mix` of the neighbours' vote, `1 - mix` of the model's probabilities.
 
-    A neighbour among the client's training samples votes with `exp(-d^2 / (F scale))`, d being its distance in the F
-    features that enter the head.
+    A neighbour among the client's training samples votes with `exp(-d^2 / (F scale))`, d being its
+    distance in the F features that enter the head.
 
     Attributes:
         neighbours: How many vote.
@@ -60,7 +59,9 @@ class NearestNeighbours:
 
     def __call__(self, own: PersonalModel) -> Callable[[Tensor], Tensor]:
         """Store the features of the client's samples."""
-        kept = torch.randperm(len(own.y), generator=torch.Generator().manual_seed(0))[: self.capacity]
+        kept = torch.randperm(len(own.y), generator=torch.Generator().manual_seed(0))[
+            : self.capacity
+        ]
         kept = kept.to(own.y.device)
         stored = torch.cat([own.look(own.x[i])[0] for i in kept.split(100)])
         votes_for = torch.nn.functional.one_hot(own.y[kept], own.classes).to(stored)
@@ -69,7 +70,9 @@ class NearestNeighbours:
             features, logits = own.look(x)
             squared = torch.cdist(features, stored).square()
             near, index = squared.topk(min(self.neighbours, len(stored)), largest=False)
-            nearness = torch.exp((near[:, :1] - near) / (features.shape[1] * self.scale))  # the nearest counts 1
+            nearness = torch.exp(
+                (near[:, :1] - near) / (features.shape[1] * self.scale)
+            )  # the nearest counts 1
             votes = (nearness[..., None] * votes_for[index]).sum(1) / nearness.sum(1, keepdim=True)
             model = logits if self.logits else logits.softmax(1)
             return self.mix * votes + (1 - self.mix) * model

@@ -1,8 +1,8 @@
 """Random numbers that depend on what they are for, and on nothing else.
 
-Everything random in a simulation is drawn from a generator named by (seed, purpose, round, client, ...), and the global
-generators are left as they were found. So a result does not change with the number of ranks, with how many clients
-train at once, or with a restart in between.
+Everything random in a simulation is drawn from a generator named by (seed, purpose, round, client,
+...), and the global generators are left as they were found. So a result does not change with the
+number of ranks, with how many clients train at once, or with a restart in between.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,9 @@ def seeded_rng(seed: int, device: torch.device) -> Iterator[None]:
     """Let whatever a model draws from torch's own generators depend on this seed alone, and leave them as they were."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for GPUs, each time for a fifth of a step
+        torch.default_generator.manual_seed(
+            seed
+        )  # torch.manual_seed looks for GPUs, each time for a fifth of a step
         if on_gpu:
             torch.cuda.manual_seed(seed)
         yield

@@ -1,6 +1,7 @@
 """Term: one piece of a federated algorithm, written for one client in the paper's letters.
 
-A term turns one gradient oracle into another. It sees flat vectors only: no ranks, devices, modules, batches, and no
+A term turns one gradient oracle into another. It sees flat vectors only: no ranks, devices,
+    modules, batches, and no
 client axis (the StackedExecutor adds that one with `vmap`).
 """
 
@@ -16,7 +17,7 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.errors import TermError
 
 Initializer = Callable[[Tensor, Tensor], Tensor]
-"""How a state begins: `begin(first, now)` of the initial global model w^0 and the model received now."""
+"""How a state begins: `init_states(first, now)` of the initial global model w^0 and the model received now."""
 
 States = dict[str, Tensor]
 """The states of one term, by name."""
@@ -51,11 +52,18 @@ CLIENT_FACTS = "origin", "steps", "epochs", "span", "size", "weight", "labels"
 FACTS = {*ROUND_FACTS, *CLIENT_FACTS}
 """What a view tells besides states; no state can have such a name."""
 
-INSTEAD = {"lr": ("span", "the steps of a visit may differ in it; v.span / v.steps is their mean, of plain SGD")}
+INSTEAD = {
+    "lr": (
+        "span",
+        "the steps of a visit may differ in it; v.span / v.steps is their mean, of plain SGD",
+    )
+}
 """What is asked for and not told: the fact that tells it, and how."""
 
 
-def begin(declared: Mapping[str, Initializer], first: Tensor, now: Tensor, of: str = "") -> States:
+def init_states(
+    declared: Mapping[str, Initializer], first: Tensor, now: Tensor, of: str = ""
+) -> States:
     """States as they begin, given w^0 and the model received now.
 
     Args:
@@ -70,7 +78,11 @@ def begin(declared: Mapping[str, Initializer], first: Tensor, now: Tensor, of: s
     states = {name: beginning(first, now) for name, beginning in declared.items()}
     for name, state in states.items():
         if not isinstance(state, Tensor) or state.device != now.device:
-            begun = f"on {state.device}" if isinstance(state, Tensor) else f"as {type(state).__name__} {state!r}"
+            begun = (
+                f"on {state.device}"
+                if isinstance(state, Tensor)
+                else f"as {type(state).__name__} {state!r}"
+            )
             raise TermError(
                 f"the state {name!r}{of} begins {begun}; it must begin as a tensor on the model's device, "
                 f"{now.device}: begin it as `zeros` or `scalar`, or make it of `now`, as now.new_zeros(3)"
@@ -84,24 +96,35 @@ class View:
     Attributes (on a client; `update`, on the server, sees only those marked s):
         anchor (s): The global model w^t that was received.
         origin: Where this client starts, after every term's `start`.
-        span: How far a constant unit gradient would travel in this visit (see `Algorithm.span`), 0-dim.
+        span: How far a constant unit gradient would travel in this visit (see `Algorithm.span`),
+            0-dim.
         steps, epochs: Number of local steps K_i, and of passes over the client's samples; 0-dim.
         size: Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim.
-        weight: Aggregation weight times the cohort's size, 0-dim: 1 on average, unless clients are skipped. Whoever
-            weighs a message reports v.weight too, which costs nothing, and divides by its mean (see `Normalize`).
-        labels: How many samples of each class it holds, (classes,), in the model's dtype; some are 0. A loss calibrated
-            to them is F.cross_entropy(b.out + v.labels.clamp(min=1).log(), b.y).
+        weight: Aggregation weight times the cohort's size, 0-dim: 1 on average, unless clients are
+            skipped. Whoever weighs a message reports v.weight too, which costs nothing, and divides
+            by its mean (see `Normalize`).
+        labels: How many samples of each class it holds, (classes,), in the model's dtype; some are
+            0. A loss calibrated to them is F.cross_entropy(b.out + v.labels.clamp(min=1).log(),
+            b.y).
         share (s): Size of the cohort over the number of clients, M / N.
-        expected (s): What share is expected to be: the probability of taking part in a round, its mean over clients.
-        nominal (s): K eta_0 of FedDC's code: the span of a client of mean size at the first round's learning rate.
+        expected (s): What share is expected to be: the probability of taking part in a round, its
+            mean over clients.
+        nominal (s): K eta_0 of FedDC's code: the span of a client of mean size at the first round's
+            learning rate.
         round, rounds (s): This round, from 0, and how many there are.
         layout (s): The model's `Layout`.
-    and the term's own states by their names. In compiled local steps all numbers among these are 0-dim tensors, `round`
-    too: `(v.round < 3) * a + (v.round >= 3) * b` is the same there and elsewhere, `if v.round < 3` is refused.
+    and the term's own states by their names. In compiled local steps all numbers among these are
+    0-dim tensors, `round` too: `(v.round < 3) * a + (v.round >= 3) * b` is the same there and
+    elsewhere, `if v.round < 3` is refused.
     """
 
     def __init__(
-        self, term: "Term", hook: str, facts: Mapping[str, Any], states: States, others: Mapping[str, Tensor] = {}
+        self,
+        term: "Term",
+        hook: str,
+        facts: Mapping[str, Any],
+        states: States,
+        others: Mapping[str, Tensor] = {},
     ):
         """`states` are those that may be assigned, `others` those that may only be read."""
         self.__dict__.update(facts, **others, **states)
@@ -113,7 +136,9 @@ class View:
         known = ", ".join(sorted(k for k in self.__dict__ if not k.startswith("_")))
         fact, told = INSTEAD.get(name, ("", ""))
         if fact in self.__dict__:
-            raise TermError(f"{self._where} reads v.{name}, which does not exist: {told}. It can read: {known}")
+            raise TermError(
+                f"{self._where} reads v.{name}, which does not exist: {told}. It can read: {known}"
+            )
         raise TermError(
             f"{self._where} reads v.{name}, which does not exist there. It can read: {known}. "
             f"Declare a state of your own as client, server or local = {{'{name}': zeros}}; what one client knows "
@@ -139,7 +164,9 @@ class View:
                 f"{self._where} assigns v.{name} to itself, as v.{name} += ... does. That changes the tensor in place, "
                 f"for everyone who shares it: write v.{name} = v.{name} + ..."
             )
-        check_like(value, old, f"{self._where} assigns v.{name}", "it must keep the {} in which it began")
+        check_like(
+            value, old, f"{self._where} assigns v.{name}", "it must keep the {} in which it began"
+        )
         self.__dict__[name] = value
 
     def _states(self) -> States:
@@ -158,17 +185,16 @@ class View:
 class Term:
     """One piece of a federated algorithm. Override the hooks it needs; each default does nothing.
 
-    Subclasses are frozen dataclasses of hyper-parameters; those annotated as in `fl_lightning.core.constraints`, e.g.
-    `rho: NonNegativeFloat`, are checked. States are declared by lifetime and by how they begin (`zeros`, `scalar`,
-    `initial`, `received`) and are attributes of the view `v`; assign them anew, never with `+=`. A declaration that
-    depends on a hyper-parameter is a property.
+    Subclasses are frozen dataclasses of hyper-parameters; those annotated as in
+    `fl_lightning.core.constraints`, e.g. `rho: NonNegativeFloat`, are checked. States are declared
+    by lifetime and by how they begin (`zeros`, `scalar`, `initial`, `received`) and are attributes
+    of the view `v`; assign them anew, never with `+=`. A declaration that depends on a
+    hyper-parameter is a property.
 
-    Attributes:
-        client: What each client keeps between rounds.
-        server: What the server keeps; clients may read it.
-        local: What lives for one visit of one client.
-        roles: What only one term of an algorithm should do: "perturb", "start" elsewhere, "server" step. The command
-            line refuses to combine two terms of one role.
+    Attributes: client: What each client keeps between rounds. server: What the server keeps;
+        clients may read it. local: What lives for one visit of one client. roles: What only one
+        term of an algorithm should do: "perturb", "start" elsewhere, "server" step. The command
+        line refuses to combine two terms of one role.
     """
 
     roles: frozenset[str] = frozenset()
@@ -186,7 +212,8 @@ class Term:
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         """The direction of one local step at `w`; may call the oracle elsewhere, or twice, or not at all.
 
-        `oracle.loss(w)` tells the loss, `oracle.of(loss)` is that of another one (see `fl_lightning.core.oracle`).
+        `oracle.loss(w)` tells the loss, `oracle.of(loss)` is that of another one (see
+        `fl_lightning.core.oracle`).
         """
         return oracle(w)
 
@@ -221,12 +248,18 @@ def check_kind(value: Tensor, like: Tensor, what: str, rule: str) -> None:
     if value.dtype != like.dtype:
         raise TermError(f"{what} a tensor of {value.dtype}; {rule.format('dtype')}, {like.dtype}")
     if value.device != like.device:
-        raise TermError(f"{what} a tensor on {value.device}; {rule.format('device')}, {like.device}")
+        raise TermError(
+            f"{what} a tensor on {value.device}; {rule.format('device')}, {like.device}"
+        )
 
 
 def check_shape(value: Any, shape: torch.Size, what: str, rule: str) -> None:
     """Raise a `TermError` unless `value` is a tensor of this shape."""
     if not isinstance(value, Tensor):
-        raise TermError(f"{what} {type(value).__name__} {value!r}; {rule}, a tensor of shape {tuple(shape)}")
+        raise TermError(
+            f"{what} {type(value).__name__} {value!r}; {rule}, a tensor of shape {tuple(shape)}"
+        )
     if value.shape != shape:
-        raise TermError(f"{what} a tensor of shape {tuple(value.shape)}; {rule}, shape {tuple(shape)}")
+        raise TermError(
+            f"{what} a tensor of shape {tuple(value.shape)}; {rule}, shape {tuple(shape)}"
+        )

@@ -28,9 +28,8 @@ HOOKS = {
 def check_term(term: Any) -> None:
     """Find what is wrong with a term as it is written.
 
-    Raises:
-        TermError: If it is no term, may change itself, has a hook that cannot be called or is misspelt, or declares
-            states that cannot be meant.
+    Raises: TermError: If it is no term, may change itself, has a hook that cannot be called or is
+        misspelt, or declares states that cannot be meant.
     """
     if not isinstance(term, Term):
         raise TermError(f"an algorithm is made of terms such as SAM(rho=0.1), not of {term!r}")
@@ -96,7 +95,12 @@ def returned(value: Any, like: Tensor, term: Term, hook: str) -> Tensor:
     Raises:
         TermError: If it is not, naming the term and the hook.
     """
-    check_like(value, like, f"{type(term).__name__}.{hook} returned", "it must return a vector like the model")
+    check_like(
+        value,
+        like,
+        f"{type(term).__name__}.{hook} returned",
+        "it must return a vector like the model",
+    )
     return value
 
 

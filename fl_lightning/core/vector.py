@@ -16,28 +16,31 @@ class Layout:
     Args:
         module: The model. Its trainable parameters must share one dtype and one device.
 
-    Attributes:
-        names: Parameter names, in the order of the vector.
-        shapes: Their shapes.
-        sizes: Their numbers of elements.
-        head: Name of the submodule that classifies: `module.head` if that is a name, else the last child with a
-            parameter. The rest is the body. A model without children is all head, and its name is empty.
+    Attributes: names: Parameter names, in the order of the vector. shapes: Their shapes. sizes:
+        Their numbers of elements. head: Name of the submodule that classifies: `module.head` if
+        that is a name, else the last child with a parameter. The rest is the body. A model without
+        children is all head, and its name is empty.
 
-    Raises:
-        ValueError: If there is nothing to train, parameters have no shape yet or differ in dtype or device, or there is
-            no such head.
+    Raises: ValueError: If there is nothing to train, parameters have no shape yet or differ in
+        dtype or device, or there is no such head.
     """
 
     def __init__(self, module: nn.Module):
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not named:
-            raise ValueError("the model has no trainable parameter: set requires_grad=True on what is to be trained")
+            raise ValueError(
+                "the model has no trainable parameter: set requires_grad=True on what is to be trained"
+            )
         if lazy := [name for name, p in named.items() if is_lazy(p)]:
-            raise ValueError(f"{lazy[0]} has no shape yet: run a lazy model on a sample before it is returned")
+            raise ValueError(
+                f"{lazy[0]} has no shape yet: run a lazy model on a sample before it is returned"
+            )
         kinds = {(p.dtype, p.device) for p in named.values()}
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise ValueError(f"trainable parameters must share one dtype and one device, but the model has {found}")
+            raise ValueError(
+                f"trainable parameters must share one dtype and one device, but the model has {found}"
+            )
         self.names = list(named)
         self.shapes = [p.shape for p in named.values()]
         self.sizes = [p.numel() for p in named.values()]
@@ -58,7 +61,9 @@ class Layout:
 
     def split(self, w: Tensor) -> list[Tensor]:
         """Views of `w` in the parameters' shapes."""
-        return [part.view(shape) for part, shape in zip(w.split(self.sizes), self.shapes, strict=True)]
+        return [
+            part.view(shape) for part, shape in zip(w.split(self.sizes), self.shapes, strict=True)
+        ]
 
     def named(self, w: Tensor) -> dict[str, Tensor]:
         """Views of `w` by parameter name, as `torch.func.functional_call` takes them."""
@@ -66,7 +71,9 @@ class Layout:
 
     def map(self, function: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
         """Apply `function` parameter by parameter to one or more vectors: for layer-wise rules."""
-        return self.flatten(function(*parts) for parts in zip(*map(self.split, vectors), strict=True))
+        return self.flatten(
+            function(*parts) for parts in zip(*map(self.split, vectors), strict=True)
+        )
 
     def mask(self, prefix: str, like: Tensor) -> Tensor:
         """A vector of ones where the parameter's name starts with `prefix`, zeros elsewhere."""
@@ -74,7 +81,10 @@ class Layout:
 
     def where(self, chosen: Callable[[str], bool], like: Tensor) -> Tensor:
         """A vector of ones where the parameter's name is chosen, zeros elsewhere."""
-        ones = [like.new_full((size,), float(chosen(n))) for n, size in zip(self.names, self.sizes, strict=True)]
+        ones = [
+            like.new_full((size,), float(chosen(n)))
+            for n, size in zip(self.names, self.sizes, strict=True)
+        ]
         return torch.cat(ones)
 
     def head_mask(self, like: Tensor) -> Tensor:
@@ -99,7 +109,9 @@ class Layout:
             ValueError: If `w` has another length than the layout.
         """
         if w.numel() != self.size:
-            raise ValueError(f"a vector of {w.numel()} numbers does not fit a model of {self.size} parameters")
+            raise ValueError(
+                f"a vector of {w.numel()} numbers does not fit a model of {self.size} parameters"
+            )
         copy(self.parameters(module), self.split(w))
 
 
@@ -108,9 +120,13 @@ def _head(module: nn.Module) -> str:
     declared = getattr(module, "head", None)
     if isinstance(declared, str):
         if declared not in dict(module.named_modules()):
-            raise ValueError(f"the model says that its head is {declared!r}, but has no such submodule")
+            raise ValueError(
+                f"the model says that its head is {declared!r}, but has no such submodule"
+            )
         return declared
-    children = [name for name, child in module.named_children() if any(True for _ in child.parameters())]
+    children = [
+        name for name, child in module.named_children() if any(True for _ in child.parameters())
+    ]
     return children[-1] if children else ""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import Finite, NonNegativeFloat, check
+from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, check
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Disco:
     """
 
     a: NonNegativeFloat = 0.5
-    b: Finite = 0.1
+    b: FiniteFloat = 0.1
 
     def __post_init__(self) -> None:
         check(self, " of Disco")

@@ -4,7 +4,7 @@ from fl_lightning.data import schemes, sources
 from fl_lightning.data.aligned_test import aligned
 from fl_lightning.data.augmentation import CropFlip
 from fl_lightning.data.client_data import Batches, ClientData
-from fl_lightning.data.dataset import Dataset
+from fl_lightning.data.dataset import DeviceDataset
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.data.partition import Partition
 
@@ -12,7 +12,7 @@ __all__ = [
     "Batches",
     "ClientData",
     "CropFlip",
-    "Dataset",
+    "DeviceDataset",
     "Partition",
     "aligned",
     "domain_folder",

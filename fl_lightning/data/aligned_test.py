@@ -60,7 +60,9 @@ def aligned(y: Tensor, class_counts: Tensor, size: int = 1000, seed: int = 0) ->
         holders = wanted[:, label].nonzero().flatten()
         for some in torch.split(holders, max(1, TOGETHER // max(1, len(images)))):
             lot = torch.rand(len(some), len(images), generator=g, dtype=torch.float32).argsort(1)
-            client, rank = (torch.arange(len(images)) < wanted[some, label, None]).nonzero().unbind(1)
+            client, rank = (
+                (torch.arange(len(images)) < wanted[some, label, None]).nonzero().unbind(1)
+            )
             owners.append(some[client])
             samples.append(images[lot[client, rank]])
     return Partition.from_owners(torch.cat(owners), num_clients, torch.cat(samples))

@@ -10,10 +10,10 @@ from math import ceil, prod
 import torch
 from torch import Tensor
 
-from fl_lightning.core.device import send
+from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.augmentation import CropFlip
-from fl_lightning.data.dataset import Dataset, channels_last
+from fl_lightning.data.dataset import DeviceDataset, channels_last
 from fl_lightning.data.partition import Partition
 
 TOGETHER = 32 * 2**20
@@ -36,7 +36,7 @@ class Batches:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: DeviceDataset,
         index: Tensor,
         sizes: list[int],
         epochs: list[int],
@@ -47,9 +47,9 @@ class Batches:
         self.epochs = epochs
         self._dataset, self._together = dataset, together
         self._starts = [0, *accumulate(sizes)]
-        self._index = send(index, dataset.x.device)
+        self._index = to_device_async(index, dataset.x.device)
         self._augment = augment and augment[0]
-        self._draws = augment and send(augment[1], dataset.x.device)
+        self._draws = augment and to_device_async(augment[1], dataset.x.device)
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class ClientData:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: DeviceDataset,
         partition: Partition,
         *,
         batch_size: int = 50,
@@ -117,10 +117,14 @@ class ClientData:
         if not 0 < epochs < float("inf"):
             raise ValueError(f"epochs is {epochs}; give a positive number, fractions are allowed.")
         if steps is not None and steps < 1:
-            raise ValueError(f"steps is {steps}; a visit needs at least 1 step, or leave it None and give epochs.")
+            raise ValueError(
+                f"steps is {steps}; a visit needs at least 1 step, or leave it None and give epochs."
+            )
         _check_partition(dataset, partition)
         if augment and len(dataset.shape) != 3:
-            raise ValueError(f"augmentation needs images, but a sample has shape {dataset.shape}; leave augment None.")
+            raise ValueError(
+                f"augmentation needs images, but a sample has shape {dataset.shape}; leave augment None."
+            )
         if augment and augment.mode == "reflect" and augment.padding >= min(dataset.shape[1:]):
             raise ValueError(
                 f"images of {dataset.shape[1]}x{dataset.shape[2]} pixels cannot be padded by reflecting "
@@ -178,7 +182,11 @@ class ClientData:
         """A name for who holds what: changes with the labels, their order, the normalisation and the partition."""
         held = sha256(self.partition.digest.encode())
         held.update(self.dataset.y.cpu().numpy().tobytes())
-        held.update(repr((self.dataset.classes, self.dataset.mean, self.dataset.std, self.dataset.shape)).encode())
+        held.update(
+            repr(
+                (self.dataset.classes, self.dataset.mean, self.dataset.std, self.dataset.shape)
+            ).encode()
+        )
         return held.hexdigest()[:16]
 
     def num_steps(self, client: int) -> int:
@@ -197,10 +205,14 @@ class ClientData:
         n, num_steps = len(samples), self.num_steps(client)
         per_epoch = self.steps_per_epoch(client)
         epochs = [k // per_epoch for k in range(num_steps)]
-        sizes = [min(self.batch_size, n - k % per_epoch * self.batch_size) for k in range(num_steps)]
+        sizes = [
+            min(self.batch_size, n - k % per_epoch * self.batch_size) for k in range(num_steps)
+        ]
         if self.shuffle:
             g = generator(self.seed, "order", round, client)
-            index = torch.cat([samples[torch.randperm(n, generator=g)] for _ in range(epochs[-1] + 1)])
+            index = torch.cat(
+                [samples[torch.randperm(n, generator=g)] for _ in range(epochs[-1] + 1)]
+            )
         else:
             index = samples.repeat(epochs[-1] + 1)
         index = index[: sum(sizes)]
@@ -209,11 +221,13 @@ class ClientData:
             g = generator(self.seed, "augmentation", round, client)
             augment = (self.augment, self.augment.draw(len(index), g))
         sample = prod(self.dataset.shape) * 4  # in float32
-        together = TOGETHER // sample if self.dataset.x.is_cuda else 1  # a CPU has them in its cache one by one
+        together = (
+            TOGETHER // sample if self.dataset.x.is_cuda else 1
+        )  # a CPU has them in its cache one by one
         return Batches(self.dataset, index, sizes, epochs, augment, together)
 
 
-def _check_partition(dataset: Dataset, partition: Partition) -> None:
+def _check_partition(dataset: DeviceDataset, partition: Partition) -> None:
     if len(partition.indices) and int(partition.indices.max()) >= len(dataset):
         raise ValueError(
             f"the partition points to sample {int(partition.indices.max())}, but the data set has {len(dataset)} "

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class DeviceDataset:
     """Samples and labels on one device.
 
     Args:
@@ -42,7 +42,9 @@ class Dataset:
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
             if not isinstance(given, Tensor):
-                raise ValueError(f"{name} is {type(given).__name__}; give a tensor, as torch.as_tensor makes it.")
+                raise ValueError(
+                    f"{name} is {type(given).__name__}; give a tensor, as torch.as_tensor makes it."
+                )
         self._check_inputs()
         _check_labels("y", self.y, len(self.x), self.classes)
         if self.domains is not None:
@@ -67,11 +69,15 @@ class Dataset:
                     "deviations; give one of each per channel, or none."
                 )
             if any(std <= 0 for std in self.std):
-                raise ValueError(f"std is {self.std}; standard deviations must be positive, drop constant channels.")
+                raise ValueError(
+                    f"std is {self.std}; standard deviations must be positive, drop constant channels."
+                )
         elif not self.x.is_floating_point():
             raise ValueError(f"x is {self.x.dtype}; give uint8 images or a floating tensor.")
         elif self.mean or self.std:
-            raise ValueError("mean and std are for uint8 images; floating features are taken as they are.")
+            raise ValueError(
+                "mean and std are for uint8 images; floating features are taken as they are."
+            )
 
     def __len__(self) -> int:
         return len(self.x)
@@ -81,7 +87,7 @@ class Dataset:
         """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
-    def to(self, device: torch.device | str) -> "Dataset":
+    def to(self, device: torch.device | str) -> "DeviceDataset":
         """The same data set on another device.
 
         Raises:
@@ -103,7 +109,9 @@ class Dataset:
             (b, channels, height, width) float32, normalised, for images; `x[index]` for features.
         """
         x = self.x.index_select(0, index)
-        return channels_last(x if x.is_floating_point() else torch.addcmul(self._shift, x.float(), self._scale))
+        return channels_last(
+            x if x.is_floating_point() else torch.addcmul(self._shift, x.float(), self._scale)
+        )
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -138,7 +146,7 @@ def pixel_moments(x: Tensor) -> Tensor:
 
 
 def mean_and_std(moments: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """`Dataset.mean` and `Dataset.std` from what `pixel_moments` returns."""
+    """`DeviceDataset.mean` and `DeviceDataset.std` from what `pixel_moments` returns."""
     mean, square = moments
     # a constant channel has no spread; the floor of a tenth of a grey level keeps it finite
     std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=0.1 / 255)
@@ -152,5 +160,7 @@ def repeated(x: Tensor, channels: int) -> Tensor:
         ValueError: less than one channel.
     """
     if channels < 1:
-        raise ValueError(f"channels is {channels}; give 1 for gray images, or 3 to repeat them as red, green and blue.")
+        raise ValueError(
+            f"channels is {channels}; give 1 for gray images, or 3 to repeat them as red, green and blue."
+        )
     return x.expand(-1, channels, -1, -1)

@@ -4,19 +4,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from fl_lightning.data.dataset import Dataset
+from fl_lightning.data.dataset import DeviceDataset
 from fl_lightning.data.image_folder import domain_folder, image_folder
 
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and std that pretrained models expect
+IMAGENET = (
+    (0.485, 0.456, 0.406),
+    (0.229, 0.224, 0.225),
+)  # mean and std that pretrained models expect
 OFFICE_HOME = ("Art", "Clipart", "Product", "Real World")
 DOMAIN_NET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 
 
-def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> tuple[Dataset, Dataset]:
+def cinic10(
+    root: Path | str = "data", cache: Path | str | None = None
+) -> tuple[DeviceDataset, DeviceDataset]:
     """CINIC-10 (Darlow et al. 2018), 90,000 / 90,000 colour images of 32x32 in 10 classes, normalised as in FedSOL.
 
-    In `root/CINIC-10` or in `root` itself: `train/<class>/*.png` and `test/<class>/*.png`; `valid` is not used. They
-    are decoded into a memory map once, as by `image_folder`.
+    In `root/CINIC-10` or in `root` itself: `train/<class>/*.png` and `test/<class>/*.png`; `valid`
+    is not used. They are decoded into a memory map once, as by `image_folder`.
 
     Args:
         root: the folder.
@@ -25,7 +30,9 @@ def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> tuple
     Raises:
         FileNotFoundError: the folders are not there.
     """
-    folder = _holding(("train", "test"), "CINIC-10", root, "https://datashare.ed.ac.uk/handle/10283/3192")
+    folder = _holding(
+        ("train", "test"), "CINIC-10", root, "https://datashare.ed.ac.uk/handle/10283/3192"
+    )
     mean, std = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
     train, test = image_folder(folder, cache=cache)
     return replace(train, mean=mean, std=std), replace(test, mean=mean, std=std)
@@ -37,11 +44,12 @@ def office_home(
     size: int = 224,
     cache: Path | str | None = None,
     crop: float = 0.875,
-) -> tuple[Dataset, Dataset]:
+) -> tuple[DeviceDataset, DeviceDataset]:
     """OfficeHome (Venkateswara et al. 2017), 15,588 images in 65 classes and 4 domains, one held out for testing.
 
-    In `root/OfficeHome` or in `root` itself, as `<domain>/<class>/*.jpg`. Scaled to 256 pixels, cut to 224 and
-    normalised as ImageNet, as in FedLESAM, whose clients are `--partition by_domain` with 3 or 30 clients.
+    In `root/OfficeHome` or in `root` itself, as `<domain>/<class>/*.jpg`. Scaled to 256 pixels, cut
+    to 224 and normalised as ImageNet, as in FedLESAM, whose clients are `--partition by_domain`
+    with 3 or 30 clients.
 
     Args:
         root: the folder.
@@ -54,7 +62,9 @@ def office_home(
         FileNotFoundError: the folders are not there.
         ValueError: an unknown domain, or an image that cannot be read.
     """
-    folder = _holding(OFFICE_HOME, "OfficeHome", root, "https://www.hemanthdv.org/officeHomeDataset.html")
+    folder = _holding(
+        OFFICE_HOME, "OfficeHome", root, "https://www.hemanthdv.org/officeHomeDataset.html"
+    )
     return _held_out(folder, test_domain, OFFICE_HOME, size, cache, crop)
 
 
@@ -64,11 +74,12 @@ def domain_net(
     size: int = 224,
     cache: Path | str | None = None,
     crop: float = 0.875,
-) -> tuple[Dataset, Dataset]:
+) -> tuple[DeviceDataset, DeviceDataset]:
     """DomainNet (Peng et al. 2019), 586,575 images in 345 classes and 6 domains, one held out for testing.
 
-    In `root/DomainNet` or in `root` itself, otherwise as `office_home`; FedLESAM has 5 or 50 clients. The memory map
-    takes 88 GB on disk at 224 pixels, 7 GB at 64, and training needs most of it in memory.
+    In `root/DomainNet` or in `root` itself, otherwise as `office_home`; FedLESAM has 5 or 50
+    clients. The memory map takes 88 GB on disk at 224 pixels, 7 GB at 64, and training needs most
+    of it in memory.
 
     Args:
         root: the folder.
@@ -86,8 +97,13 @@ def domain_net(
 
 
 def _held_out(
-    folder: Path, test_domain: str, domains: tuple[str, ...], size: int, cache: Path | str | None, crop: float
-) -> tuple[Dataset, Dataset]:
+    folder: Path,
+    test_domain: str,
+    domains: tuple[str, ...],
+    size: int,
+    cache: Path | str | None,
+    crop: float,
+) -> tuple[DeviceDataset, DeviceDataset]:
     train, test = domain_folder(folder, test_domain, size, cache, crop, domains)
     mean, std = IMAGENET
     return replace(train, mean=mean, std=std), replace(test, mean=mean, std=std)

@@ -16,7 +16,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from fl_lightning.data.dataset import Dataset, mean_and_std, pixel_moments
+from fl_lightning.data.dataset import DeviceDataset, mean_and_std, pixel_moments
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm")
 TOGETHER = 64  # images decoded by one task of the thread pool
@@ -25,38 +25,40 @@ LARGE_FILE = 10_000  # bytes
 
 def image_folder(
     root: Path | str, size: int | None = None, cache: Path | str | None = None, crop: float = 1.0
-) -> tuple[Dataset, Dataset]:
+) -> tuple[DeviceDataset, DeviceDataset]:
     """Training and test images in folders by class: `root/train/<class>/*.jpg` and `root/test/<class>/*.jpg`.
 
-    Images become RGB. The first call decodes them all into a memory map; later calls open that map, as long as names,
-    sizes and times of the files are the same. Mean and standard deviation are those of the training pixels.
+    Images become RGB. The first call decodes them all into a memory map; later calls open that map,
+    as long as names, sizes and times of the files are the same. Mean and standard deviation are
+    those of the training pixels.
 
-    Args:
-        root: the folder.
-        size: images are scaled and cut around the centre to size x size; None keeps images that all share one size.
-        cache: where memory maps are kept, `root/.cache` by default.
-        crop: how much of the shorter side is kept when `size` cuts around the centre; 0.875 is the common "scale to
-            256, cut out 224".
+    Args: root: the folder. size: images are scaled and cut around the centre to size x size; None
+        keeps images that all share one size. cache: where memory maps are kept, `root/.cache` by
+        default. crop: how much of the shorter side is kept when `size` cuts around the centre;
+        0.875 is the common "scale to 256, cut out 224".
 
     Returns:
         The training and the test data set, whose images are read from the map when they are used.
 
-    Raises:
-        FileNotFoundError: there is no such folder, or no images in it.
-        ValueError: an image that cannot be read, images of unequal size without `size`, a number out of range, or a
-            disk without room for the map.
+    Raises: FileNotFoundError: there is no such folder, or no images in it. ValueError: an image
+        that cannot be read, images of unequal size without `size`, a number out of range, or a disk
+        without room for the map.
     """
     root = Path(root)
     listing = _list_images(root, ["train", "test"], "train/<class>/*.jpg and test/<class>/*.jpg")
     train_classes = {name for group, name in listing.folders if group == 0}
     unknown = sorted({name for _, name in listing.folders} - train_classes)
     if unknown:
-        raise ValueError(f"{root / 'test' / unknown[0]} has no counterpart in {root / 'train'}; add it or remove it.")
+        raise ValueError(
+            f"{root / 'test' / unknown[0]} has no counterpart in {root / 'train'}; add it or remove it."
+        )
     images, moments = _decoded(listing, size, crop, cache)
     mean, std = mean_and_std(moments[0])
     classes, y, _ = listing.labels()
     n = listing.group_sizes()[0]
-    return Dataset(images[:n], y[:n], classes, mean, std), Dataset(images[n:], y[n:], classes, mean, std)
+    return DeviceDataset(images[:n], y[:n], classes, mean, std), DeviceDataset(
+        images[n:], y[n:], classes, mean, std
+    )
 
 
 def domain_folder(
@@ -66,11 +68,12 @@ def domain_folder(
     cache: Path | str | None = None,
     crop: float = 1.0,
     domains: tuple[str, ...] | None = None,
-) -> tuple[Dataset, Dataset]:
+) -> tuple[DeviceDataset, DeviceDataset]:
     """Images by domain, one domain held out for testing: `root/<domain>/<class>/*.jpg`, as in OfficeHome and DomainNet.
 
-    Decoding, `size`, `cache` and `crop` are as in `image_folder`; the map is the same whichever domain is held out.
-    Training images around a domain held out in the middle are copied from the map into memory.
+    Decoding, `size`, `cache` and `crop` are as in `image_folder`; the map is the same whichever
+    domain is held out. Training images around a domain held out in the middle are copied from the
+    map into memory.
 
     Args:
         root: the folder.
@@ -100,11 +103,11 @@ def domain_folder(
     weights = sizes.where(torch.arange(len(names)) != names.index(test_domain), 0.0)
     mean, std = mean_and_std((moments * (weights / weights.sum())[:, None, None]).sum(0))
 
-    def part(chosen: Tensor) -> Dataset:
+    def part(chosen: Tensor) -> DeviceDataset:
         where = chosen.nonzero().flatten()
         first, stop = int(where[0]), int(where[-1]) + 1
         x = images[first:stop] if stop - first == len(where) else images[chosen]
-        return Dataset(x, y[chosen], classes, mean, std, domain[chosen], tuple(names))
+        return DeviceDataset(x, y[chosen], classes, mean, std, domain[chosen], tuple(names))
 
     return part(~held_out), part(held_out)
 
@@ -138,9 +141,13 @@ class _Listing:
 
 def _subfolders(folder: Path, layout: str) -> list[str]:
     if not folder.is_dir():
-        raise FileNotFoundError(f"looked for images in {folder}, which is not a folder; the layout is {layout}.")
+        raise FileNotFoundError(
+            f"looked for images in {folder}, which is not a folder; the layout is {layout}."
+        )
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(
+            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+        )
 
 
 def _list_images(root: Path, groups: Sequence[str], layout: str) -> _Listing:
@@ -149,26 +156,38 @@ def _list_images(root: Path, groups: Sequence[str], layout: str) -> _Listing:
     for number, group in enumerate(groups):
         for name in _subfolders(root / group, f"{root}/{layout}"):
             with os.scandir(root / group / name) as entries:
-                found = sorted((e for e in entries if e.name.lower().endswith(SUFFIXES)), key=lambda e: e.name)
+                found = sorted(
+                    (e for e in entries if e.name.lower().endswith(SUFFIXES)), key=lambda e: e.name
+                )
             for entry in found:
                 stat = entry.stat()
-                digest.update(f"{group}/{name}/{entry.name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+                digest.update(
+                    f"{group}/{name}/{entry.name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode()
+                )
             listing.folders.append((number, name))
             listing.counts.append(len(found))
             listing.files += [f"{group}/{name}/{entry.name}" for entry in found]
     for group, size in zip(groups, listing.group_sizes(), strict=True):
         if not size:
-            raise FileNotFoundError(f"there are no images in {root / group}; the layout is {root}/{layout}.")
+            raise FileNotFoundError(
+                f"there are no images in {root / group}; the layout is {root}/{layout}."
+            )
     listing.digest = digest.hexdigest()[:16]
     return listing
 
 
-def _decoded(listing: _Listing, size: int | None, crop: float, cache: Path | str | None) -> tuple[Tensor, Tensor]:
+def _decoded(
+    listing: _Listing, size: int | None, crop: float, cache: Path | str | None
+) -> tuple[Tensor, Tensor]:
     """All images as a mapped (n, 3, height, width) uint8 tensor, and the pixel moments of every group."""
     if size is not None and size < 1:
-        raise ValueError(f"size is {size}; give a number of pixels, or None to keep images as they are.")
+        raise ValueError(
+            f"size is {size}; give a number of pixels, or None to keep images as they are."
+        )
     if not 0 < crop <= 1 or (crop < 1 and size is None):
-        raise ValueError(f"crop is {crop} and size is {size}; give a share of the shorter side up to 1, and a size.")
+        raise ValueError(
+            f"crop is {crop} and size is {size}; give a share of the shorter side up to 1, and a size."
+        )
     cache = Path(cache or listing.root / ".cache")
     folder = cache / (f"{listing.digest}-{size or 'full'}" + (f"-{crop}" if crop < 1 else ""))
     if not folder.exists():
@@ -176,7 +195,9 @@ def _decoded(listing: _Listing, size: int | None, crop: float, cache: Path | str
         try:
             aside.mkdir(parents=True)
         except OSError as error:
-            raise ValueError(f"cannot write decoded images to {cache} ({error}); pass a cache folder.") from error
+            raise ValueError(
+                f"cannot write decoded images to {cache} ({error}); pass a cache folder."
+            ) from error
         try:
             _decode(listing, size, crop, aside)
             os.replace(aside, folder)
@@ -194,7 +215,9 @@ def _decode(listing: _Listing, size: int | None, crop: float, folder: Path) -> N
     paths = [listing.root / file for file in listing.files]
     height, width = _read(paths[0], size, crop).shape[1:]
     shape = (len(paths), 3, height, width)
-    images = np.lib.format.open_memmap(folder / "images.npy", mode="w+", dtype=np.uint8, shape=shape)
+    images = np.lib.format.open_memmap(
+        folder / "images.npy", mode="w+", dtype=np.uint8, shape=shape
+    )
     _reserve(folder / "images.npy")
 
     def decode(start: int) -> None:
@@ -234,15 +257,21 @@ def _reserve(path: Path) -> None:
         ) from error
 
 
-def _read(path: Path, size: int | None, crop: float) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _read(
+    path: Path, size: int | None, crop: float
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """One image as (3, height, width)."""
     try:
         with Image.open(path) as image:
             if size:
-                image.draft("RGB", (ceil(size / crop),) * 2)  # a large JPEG is decoded at a fraction of its size
+                image.draft(
+                    "RGB", (ceil(size / crop),) * 2
+                )  # a large JPEG is decoded at a fraction of its size
             colour = image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as an image ({error}); replace it or remove it.") from error
+        raise ValueError(
+            f"{path} cannot be read as an image ({error}); replace it or remove it."
+        ) from error
     if size:
         colour = ImageOps.fit(colour, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
     return np.asarray(colour).transpose(2, 0, 1)

@@ -7,12 +7,22 @@ from zlib import error as ZlibError
 import numpy as np
 import torch
 
-from fl_lightning.data.dataset import Dataset, repeated
+from fl_lightning.data.dataset import DeviceDataset, repeated
 
 URL = "https://zenodo.org/records/10519652/files"
 KEYS = [f"{split}_{what}" for split in ("train", "val", "test") for what in ("images", "labels")]
 # what numpy and torch raise on a file that is broken somewhere or is something else
-DAMAGE = (OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, RuntimeError, BadZipFile, ZlibError)
+DAMAGE = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    AttributeError,
+    RuntimeError,
+    BadZipFile,
+    ZlibError,
+)
 PATH_CLASSES = (
     "adipose",
     "background",
@@ -36,10 +46,11 @@ TISSUE_CLASSES = (
 )
 
 
-def pathmnist(root: Path | str = "data") -> tuple[Dataset, Dataset]:
+def pathmnist(root: Path | str = "data") -> tuple[DeviceDataset, DeviceDataset]:
     """PathMNIST, 100,000 / 7,180 colour images of 28x28 in 9 classes, in `root/pathmnist.npz`.
 
-    As in FedSOL, training and validation images are merged, in this order, and mean and standard deviation are 0.5.
+    As in FedSOL, training and validation images are merged, in this order, and mean and standard
+    deviation are 0.5.
 
     Raises:
         FileNotFoundError: the file is not there; nothing is downloaded.
@@ -48,7 +59,9 @@ def pathmnist(root: Path | str = "data") -> tuple[Dataset, Dataset]:
     return _merged(root, "pathmnist", PATH_CLASSES, colours=3, channels=3)
 
 
-def tissuemnist(root: Path | str = "data", channels: int = 3) -> tuple[Dataset, Dataset]:
+def tissuemnist(
+    root: Path | str = "data", channels: int = 3
+) -> tuple[DeviceDataset, DeviceDataset]:
     """TissueMNIST, 189,106 / 47,280 gray images of 28x28 in 8 classes, in `root/tissuemnist.npz`; as `pathmnist`.
 
     Args:
@@ -64,7 +77,7 @@ def tissuemnist(root: Path | str = "data", channels: int = 3) -> tuple[Dataset, 
 
 def _merged(
     root: Path | str, name: str, classes: tuple[str, ...], colours: int, channels: int
-) -> tuple[Dataset, Dataset]:
+) -> tuple[DeviceDataset, DeviceDataset]:
     """Training and validation together, and the test; stored with so many colours and shown with so many channels."""
     path = Path(root) / f"{name}.npz"
     if not path.is_file():
@@ -75,15 +88,23 @@ def _merged(
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {key: torch.from_numpy(stored[key]) for key in KEYS}
-        x = {key: arrays[key].view(*arrays[key].shape[:3], colours) for key in KEYS if key.endswith("images")}
+        x = {
+            key: arrays[key].view(*arrays[key].shape[:3], colours)
+            for key in KEYS
+            if key.endswith("images")
+        }
     except DAMAGE as error:
         raise ValueError(
             f"{path} is damaged or is not MedMNIST's ({error}); download {URL}/{name}.npz anew."
         ) from error
 
-    def part(*splits: str) -> Dataset:
-        images = torch.cat([x[f"{split}_images"] for split in splits]).permute(0, 3, 1, 2).contiguous()
+    def part(*splits: str) -> DeviceDataset:
+        images = (
+            torch.cat([x[f"{split}_images"] for split in splits]).permute(0, 3, 1, 2).contiguous()
+        )
         y = torch.cat([arrays[f"{split}_labels"] for split in splits]).long().flatten()
-        return Dataset(repeated(images, channels), y, classes, (0.5,) * channels, (0.5,) * channels)
+        return DeviceDataset(
+            repeated(images, channels), y, classes, (0.5,) * channels, (0.5,) * channels
+        )
 
     return part("train", "val"), part("test")

@@ -24,9 +24,9 @@ class Partition:
 
     A sample may appear more than once (schemes with reuse) or never; a client may be empty.
 
-    Args:
-        indices: (total,) int64, the positions in the data set held by client 0, then by client 1, and so on.
-        offsets: (num_clients + 1,) int64; client i holds `indices[offsets[i]:offsets[i + 1]]`.
+    Args: indices: (total,) int64, the positions in the data set held by client 0, then by client 1,
+        and so on. offsets: (num_clients + 1,) int64; client i holds `indices[offsets[i]:offsets[i +
+        1]]`.
 
     Raises:
         ValueError: the arrays do not describe a partition.
@@ -43,23 +43,35 @@ class Partition:
                     "give a one-dimensional int64 tensor on the CPU."
                 )
         steps = self.offsets.diff()
-        if len(steps) < 1 or self.offsets[0] != 0 or self.offsets[-1] != len(self.indices) or bool((steps < 0).any()):
+        if (
+            len(steps) < 1
+            or self.offsets[0] != 0
+            or self.offsets[-1] != len(self.indices)
+            or bool((steps < 0).any())
+        ):
             raise ValueError(
                 f"Partition.offsets must rise from 0 to the number of indices, {len(self.indices)}, "
                 "with one more entry than there are clients."
             )
         if len(self.indices) and self.indices.min() < 0:
-            raise ValueError("Partition.indices holds a negative position; positions in the data set start at 0.")
+            raise ValueError(
+                "Partition.indices holds a negative position; positions in the data set start at 0."
+            )
 
     @classmethod
-    def from_owners(cls, owners: Tensor, clients: int, samples: Tensor | None = None) -> "Partition":
+    def from_owners(
+        cls, owners: Tensor, clients: int, samples: Tensor | None = None
+    ) -> "Partition":
         """The partition in which `owners[k]` holds `samples[k]` (sample k when not given), sorted within a client."""
         if samples is not None:
             samples, order = samples.sort(stable=True)
             owners = owners[order]
         order = owners.argsort(stable=True)
         sizes = owners.bincount(minlength=clients)
-        return cls(order if samples is None else samples[order], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+        return cls(
+            order if samples is None else samples[order],
+            torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]),
+        )
 
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]]) -> "Partition":
@@ -73,7 +85,9 @@ class Partition:
 
     def __getitem__(self, client: int) -> Tensor:
         if not 0 <= client < len(self):
-            raise IndexError(f"client {client} does not exist; there are {len(self)} clients, the first is 0.")
+            raise IndexError(
+                f"client {client} does not exist; there are {len(self)} clients, the first is 0."
+            )
         start, stop = self.offsets[client : client + 2].tolist()
         return self.indices[start:stop]
 
@@ -98,7 +112,9 @@ class Partition:
     def describe(self, y: Tensor, classes: tuple[str, ...]) -> str:
         """A few lines to print: sizes, classes per client, and the class histogram of the first clients."""
         sizes, block = self.sizes, max(1, CELLS // len(classes))
-        blocks = torch.arange(len(self)).split(block)  # a million clients and a thousand classes are 8 GB at once
+        blocks = torch.arange(len(self)).split(
+            block
+        )  # a million clients and a thousand classes are 8 GB at once
         held = sum(int((self.subset(some).histogram(y, len(classes)) > 0).sum()) for some in blocks)
         first = self.subset(torch.arange(min(len(self), SHOWN_CLIENTS))).histogram(y, len(classes))
         lines = [
@@ -106,7 +122,9 @@ class Partition:
             f"{int(sizes.median())}, max {int(sizes.max())}, mean number of classes "
             f"{held / len(self):.1f}; partition {self.digest}"
         ]
-        names = [name[:7] for name in classes[:SHOWN_CLASSES]] + ["..."] * (len(classes) > SHOWN_CLASSES)
+        names = [name[:7] for name in classes[:SHOWN_CLASSES]] + ["..."] * (
+            len(classes) > SHOWN_CLASSES
+        )
         lines.append("client " + "".join(f"{name:>8}" for name in names))
         for client, row in enumerate(first[:, :SHOWN_CLASSES].tolist()):
             lines.append(f"{client:<7}" + "".join(f"{count:>8}" for count in row))
@@ -127,7 +145,12 @@ class Partition:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f"{uuid4().hex}.part")
         with open(aside, "wb") as file:
-            np.savez(file, indices=self.indices.numpy(), offsets=self.offsets.numpy(), digest=np.array(self.digest))
+            np.savez(
+                file,
+                indices=self.indices.numpy(),
+                offsets=self.offsets.numpy(),
+                digest=np.array(self.digest),
+            )
         os.replace(aside, path)
         return path
 
@@ -141,12 +164,28 @@ class Partition:
         """
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-                partition = cls(torch.from_numpy(stored["indices"]), torch.from_numpy(stored["offsets"]))
+                partition = cls(
+                    torch.from_numpy(stored["indices"]), torch.from_numpy(stored["offsets"])
+                )
                 intact = str(stored["digest"]) == partition.digest
         except FileNotFoundError:
-            raise FileNotFoundError(f"there is no partition file {path}; write one with Partition.save.") from None
-        except (OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, BadZipFile) as error:
-            raise ValueError(f"{path} is damaged or is not a partition file ({error}); write it anew.") from error
+            raise FileNotFoundError(
+                f"there is no partition file {path}; write one with Partition.save."
+            ) from None
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            EOFError,
+            AttributeError,
+            BadZipFile,
+        ) as error:
+            raise ValueError(
+                f"{path} is damaged or is not a partition file ({error}); write it anew."
+            ) from error
         if not intact:
-            raise ValueError(f"{path} is damaged, its contents do not match its digest; write it anew.")
+            raise ValueError(
+                f"{path} is damaged, its contents do not match its digest; write it anew."
+            )
         return partition

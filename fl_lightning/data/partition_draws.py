@@ -7,9 +7,13 @@ from torch import Tensor
 def check_labels(y: Tensor, clients: int) -> None:
     """Raises ValueError unless the labels can be split over that many clients."""
     if y.ndim != 1 or y.is_floating_point() or (len(y) and y.min() < 0):
-        raise ValueError(f"y is {y.dtype} of shape {tuple(y.shape)}; give one label from 0 on for each sample.")
+        raise ValueError(
+            f"y is {y.dtype} of shape {tuple(y.shape)}; give one label from 0 on for each sample."
+        )
     if not 1 <= clients <= len(y):
-        raise ValueError(f"{len(y)} samples cannot be split over {clients} clients; give 1 to {len(y)} clients.")
+        raise ValueError(
+            f"{len(y)} samples cannot be split over {clients} clients; give 1 to {len(y)} clients."
+        )
 
 
 def even_shares(n: int, shares: int) -> Tensor:
@@ -28,7 +32,9 @@ def log_normal_shares(n: int, shares: int, sigma: float, g: torch.Generator) -> 
         ValueError: sigma is negative.
     """
     if not 0 <= sigma < float("inf"):
-        raise ValueError(f"sigma is {sigma}; give 0 for equal sizes or a positive spread, e.g. 0.3.")
+        raise ValueError(
+            f"sigma is {sigma}; give 0 for equal sizes or a positive spread, e.g. 0.3."
+        )
     if sigma == 0:
         return even_shares(n, shares)
     weights = (sigma * torch.randn(shares, generator=g, dtype=torch.float64)).softmax(0).cumsum(0)
@@ -40,8 +46,8 @@ def log_normal_shares(n: int, shares: int, sigma: float, g: torch.Generator) -> 
 def shares_by_class(counts: Tensor, shares: int) -> Tensor:
     """(n,) the share of each of n samples sorted by class, where no share mixes classes.
 
-    Every class that occurs is cut into equally many equal runs; what does not divide evenly goes one each to the
-    largest classes.
+    Every class that occurs is cut into equally many equal runs; what does not divide evenly goes
+    one each to the largest classes.
 
     Raises:
         ValueError: there are too few shares or too many.
@@ -110,7 +116,9 @@ def log_dirichlet(alpha: float, shape: tuple[int, ...], g: torch.Generator) -> T
         ValueError: alpha is not a positive number.
     """
     if not 0 < alpha < float("inf"):
-        raise ValueError(f"alpha is {alpha}; give a positive concentration, e.g. 0.1 (skewed) or 100 (nearly iid).")
+        raise ValueError(
+            f"alpha is {alpha}; give a positive concentration, e.g. 0.1 (skewed) or 100 (nearly iid)."
+        )
     # Gamma(alpha) = Gamma(alpha + 1) * U ** (1 / alpha)
     gamma = torch._standard_gamma(torch.full(shape, alpha + 1, dtype=torch.float64), generator=g)
     uniform = torch.rand(shape, generator=g, dtype=torch.float64)
@@ -126,7 +134,9 @@ def random_classes(num: int, clients: int, counts: Tensor, g: torch.Generator) -
     present = counts > 0
     if not 1 <= num <= int(present.sum()):
         raise ValueError(f"classes is {num}; give 1 to {int(present.sum())} classes per client.")
-    lot = torch.rand(clients, len(counts), generator=g, dtype=torch.float32).masked_fill(~present, 2.0)
+    lot = torch.rand(clients, len(counts), generator=g, dtype=torch.float32).masked_fill(
+        ~present, 2.0
+    )
     return lot.argsort(1).argsort(1) < num
 
 
@@ -147,7 +157,9 @@ def draw_classes(log_prior: Tensor, left: Tensor, clients: Tensor, g: torch.Gene
     logits = log_prior.masked_fill(left == 0, -torch.inf)
     lost = logits.isinf().all(1, keepdim=True)
     cumulative = logits.where(~lost, left.double().log()).softmax(1).cumsum(1)
-    cumulative /= cumulative[:, -1:].clone()  # the last is exactly 1, and so are those of empty classes at the end
+    cumulative /= cumulative[
+        :, -1:
+    ].clone()  # the last is exactly 1, and so are those of empty classes at the end
     # All priors in one sorted line, client i between i and i + 1. A float32 draw below 1 stays below i + 1 in float64,
     # and a class without weight is an interval without length: it is never drawn.
     line = (cumulative + torch.arange(len(log_prior))[:, None]).flatten()

@@ -1,7 +1,8 @@
 """Ways to split a labelled data set over clients.
 
-Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition`. All end in bounded time whatever the labels
-and the concentration, and all but `class_priors(reuse=True)` give every sample to exactly one client.
+Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition`. All end in bounded time
+whatever the labels and the concentration, and all but `class_priors(reuse=True)` give every sample
+to exactly one client.
 """
 
 from pathlib import Path
@@ -24,10 +25,14 @@ from fl_lightning.data.partition_draws import (
     water_level,
 )
 
-TRADES = 20  # rounds of pairwise trades after which `pathological` has forgotten how classes were dealt
+TRADES = (
+    20  # rounds of pairwise trades after which `pathological` has forgotten how classes were dealt
+)
 
 
-def iid(y: Tensor, clients: int, seed: int, *, sigma: float = 0.0, stratified: bool = False) -> Partition:
+def iid(
+    y: Tensor, clients: int, seed: int, *, sigma: float = 0.0, stratified: bool = False
+) -> Partition:
     """Every client holds a random part of the data.
 
     FedSSG's IID, with `stratified=True` on CIFAR-100 as in FL-Simulator.
@@ -47,22 +52,32 @@ def iid(y: Tensor, clients: int, seed: int, *, sigma: float = 0.0, stratified: b
     owners = log_normal_shares(len(y), clients, sigma, generator(seed, "partition sizes"))
     if stratified:
         order = order[y.cpu()[order].argsort(stable=True)]
-        turn = (rank_within(owners) + 0.5) / owners.bincount()[owners]  # clients take turns, the large ones more often
+        turn = (rank_within(owners) + 0.5) / owners.bincount()[
+            owners
+        ]  # clients take turns, the large ones more often
         owners = owners[turn.argsort(stable=True)]
     return Partition.from_owners(owners, clients, order)
 
 
 def dirichlet(
-    y: Tensor, clients: int, seed: int, *, alpha: float = 0.1, min_size: int = 10, balanced: bool = False
+    y: Tensor,
+    clients: int,
+    seed: int,
+    *,
+    alpha: float = 0.1,
+    min_size: int = 10,
+    balanced: bool = False,
 ) -> Partition:
     """Label skew: each class is cut over the clients in proportions q ~ Dirichlet(alpha).
 
-    This is FedSOL's (and FedNTD's) LDA: clients that already hold their share n / clients get nothing more. Instead of
-    redrawing until every client holds `min_size` samples (thousands of times at alpha = 0.05), samples move from the
-    largest clients to those that lack some, in runs from one giver, so that the skew stays. What FedSSG, FedLESAM and
-    FedTOGA call Dirichlet is `class_priors`.
+    This is FedSOL's (and FedNTD's) LDA: clients that already hold their share n / clients get
+    nothing more. Instead of redrawing until every client holds `min_size` samples (thousands of
+    times at alpha = 0.05), samples move from the largest clients to those that lack some, in runs
+    from one giver, so that the skew stays. What FedSSG, FedLESAM and FedTOGA call Dirichlet is
+    `class_priors`.
 
-    Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019, arXiv:1909.06335.
+    Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019,
+    arXiv:1909.06335.
 
     Args:
         y: (n,) int64 labels.
@@ -113,32 +128,31 @@ def class_priors(
 ) -> Partition:
     """Only the mix of classes varies, sizes are equal: each client has a class prior and draws its samples from it.
 
-    The Dirichlet (`alpha`) and pathological (`classes`) splits of FedSMOO, FedLESAM and FedTOGA, with `reuse=True`, and
-    of FedDyn, FedDC and FedSSG, without, whose code also has unequal sizes (`sigma=0.3`). What does not divide evenly
-    goes one each to the first clients; FedSSG's code rounds CIFAR over 100 clients to one of 599 and 99 of 499.
+    The Dirichlet (`alpha`) and pathological (`classes`) splits of FedSMOO, FedLESAM and FedTOGA,
+    with `reuse=True`, and of FedDyn, FedDC and FedSSG, without, whose code also has unequal sizes
+    (`sigma=0.3`). What does not divide evenly goes one each to the first clients; FedSSG's code
+    rounds CIFAR over 100 clients to one of 599 and 99 of 499.
 
-    Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv:2111.04263; FL-Simulator
-    (github.com/woodenchild95/FL-Simulator) for reuse.
+    Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv:2111.04263;
+    FL-Simulator (github.com/woodenchild95/FL-Simulator) for reuse.
 
-    Args:
-        y: (n,) int64 labels.
-        clients: number of clients.
-        seed: seed of the split.
-        alpha: the priors are Dirichlet(alpha, ..., alpha); or give `classes`.
-        classes: the priors are uniform over so many classes, drawn at random; or give `alpha`. Without `reuse` they
-            may run out, and a client gets others too; `pathological` gives none more.
-        reuse: an exhausted class starts over in whole passes, so samples may be held more than once or never.
-            Otherwise it is left out, clients whose classes are all exhausted draw from what is left, and every sample
-            is held exactly once.
-        size: samples of a client on average, with `reuse`: then there may be more clients than samples, a million of
-            them on MNIST; none shares out the data.
-        sigma: sizes are log-normal with this spread; 0: they differ by one at most.
+    Args: y: (n,) int64 labels. clients: number of clients. seed: seed of the split. alpha: the
+        priors are Dirichlet(alpha, ..., alpha); or give `classes`. classes: the priors are uniform
+        over so many classes, drawn at random; or give `alpha`. Without `reuse` they may run out,
+        and a client gets others too; `pathological` gives none more. reuse: an exhausted class
+        starts over in whole passes, so samples may be held more than once or never. Otherwise it is
+        left out, clients whose classes are all exhausted draw from what is left, and every sample
+        is held exactly once. size: samples of a client on average, with `reuse`: then there may be
+        more clients than samples, a million of them on MNIST; none shares out the data. sigma:
+        sizes are log-normal with this spread; 0: they differ by one at most.
 
-    Raises:
-        ValueError: not exactly one of alpha and classes is given, or it is out of range, or `size` without `reuse`.
+    Raises: ValueError: not exactly one of alpha and classes is given, or it is out of range, or
+        `size` without `reuse`.
     """
     if size is not None and (size < 1 or clients < 1 or not reuse):
-        raise ValueError(f"size is {size} for {clients} clients; give at least one for at least one client, and reuse.")
+        raise ValueError(
+            f"size is {size} for {clients} clients; give at least one for at least one client, and reuse."
+        )
     check_labels(y, clients if size is None else 1)
     g = generator(seed, "partition")
     y = y.cpu()
@@ -173,9 +187,10 @@ def class_priors(
 def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Partition:
     """Every client holds exactly so many classes; a class is shared evenly among the clients that hold it.
 
-    Classes are held by equally many clients as far as their counts permit, and every class is held by someone. Which
-    classes meet at a client is random: pairs of clients trade what distinguishes them (the curveball algorithm,
-    Strona et al. 2014), which keeps both counts. The papers' pathological split is `class_priors(classes=...)`.
+    Classes are held by equally many clients as far as their counts permit, and every class is held
+    by someone. Which classes meet at a client is random: pairs of clients trade what distinguishes
+    them (the curveball algorithm, Strona et al. 2014), which keeps both counts. The papers'
+    pathological split is `class_priors(classes=...)`.
 
     Args:
         y: (n,) int64 labels.
@@ -214,24 +229,24 @@ def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Par
     start = holders.cumsum(0) - holders
     order = torch.randperm(len(y), generator=g)
     label = y[order]
-    return Partition.from_owners(holder[start[label] + rank_within(label) % holders[label]], clients, order)
+    return Partition.from_owners(
+        holder[start[label] + rank_within(label) % holders[label]], clients, order
+    )
 
 
-def shards(y: Tensor, clients: int, seed: int, *, per_client: int = 2, by_class: bool = False) -> Partition:
+def shards(
+    y: Tensor, clients: int, seed: int, *, per_client: int = 2, by_class: bool = False
+) -> Partition:
     """Sort by label, cut into equal shards, deal them at random.
 
-    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017,
-    arXiv:1602.05629. Their MNIST split is 100 clients with two shards of 300. FedSOL's Sharding is `by_class=True`,
-    the same on CIFAR-10. Where classes do not divide the shards (PathMNIST), its code hands out copies; here every
-    sample is held exactly once.
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    2017, arXiv:1602.05629. Their MNIST split is 100 clients with two shards of 300. FedSOL's
+    Sharding is `by_class=True`, the same on CIFAR-10. Where classes do not divide the shards
+    (PathMNIST), its code hands out copies; here every sample is held exactly once.
 
-    Args:
-        y: (n,) int64 labels.
-        clients: number of clients.
-        seed: seed of the split.
-        per_client: number of shards per client.
-        by_class: every class is cut into equally many shards, so that none mixes classes and the sizes of the clients
-            follow those of the classes.
+    Args: y: (n,) int64 labels. clients: number of clients. seed: seed of the split. per_client:
+        number of shards per client. by_class: every class is cut into equally many shards, so that
+        none mixes classes and the sizes of the clients follow those of the classes.
 
     Raises:
         ValueError: there are more shards than samples, or they cannot be cut by class.
@@ -239,7 +254,9 @@ def shards(y: Tensor, clients: int, seed: int, *, per_client: int = 2, by_class:
     check_labels(y, clients)
     num = clients * per_client
     if not clients <= num <= len(y):
-        raise ValueError(f"{per_client} shards per client: {num} shards cannot be cut from {len(y)} samples.")
+        raise ValueError(
+            f"{per_client} shards per client: {num} shards cannot be cut from {len(y)} samples."
+        )
     y = y.cpu()
     shard = shares_by_class(y.bincount(), num) if by_class else even_shares(len(y), num)
     owner_of_shard = torch.randperm(num, generator=generator(seed, "partition")) % clients
@@ -251,19 +268,18 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
 
     FedLESAM's split with one domain held out: 3 or 30 clients on OfficeHome, 5 or 50 on DomainNet.
 
-    Args:
-        y: (n,) int64 labels.
-        clients: number of clients, a multiple of the number of domains that occur; the clients of the first domain
-            come first.
-        seed: seed of the split.
-        domains: (n,) int64, the domain of each sample (`Dataset.domains`).
+    Args: y: (n,) int64 labels. clients: number of clients, a multiple of the number of domains that
+        occur; the clients of the first domain come first. seed: seed of the split. domains: (n,)
+        int64, the domain of each sample (`DeviceDataset.domains`).
 
-    Raises:
-        ValueError: the clients cannot be shared out evenly over the domains, or a domain has too few samples.
+    Raises: ValueError: the clients cannot be shared out evenly over the domains, or a domain has
+        too few samples.
     """
     check_labels(y, clients)
     if domains.shape != y.shape:
-        raise ValueError(f"domains has shape {tuple(domains.shape)}; give one domain for each of {len(y)} samples.")
+        raise ValueError(
+            f"domains has shape {tuple(domains.shape)}; give one domain for each of {len(y)} samples."
+        )
     order = torch.randperm(len(y), generator=generator(seed, "partition"))
     domain = domains.cpu()[order]
     present = domain.bincount() > 0

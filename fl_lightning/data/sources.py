@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.randomness import generator
-from fl_lightning.data.dataset import Dataset, mean_and_std, pixel_moments, repeated
+from fl_lightning.data.dataset import DeviceDataset, mean_and_std, pixel_moments, repeated
 from fl_lightning.data.folder_sources import cinic10, domain_net, office_home
 from fl_lightning.data.medmnist import pathmnist, tissuemnist
 
@@ -28,16 +28,19 @@ __all__ = [
     "tissuemnist",
 ]
 
-Split = tuple[Tensor, Tensor, tuple[str, ...]]  # images (n, channels, height, width), labels, classes
+Split = tuple[
+    Tensor, Tensor, tuple[str, ...]
+]  # images (n, channels, height, width), labels, classes
 
 DIGITS = tuple("0123456789")
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
-def digits() -> tuple[Dataset, Dataset]:
+def digits() -> tuple[DeviceDataset, DeviceDataset]:
     """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn; nothing is downloaded.
 
-    The split is fixed: one fifth of every class is for testing (1,437 / 360). Mean and standard deviation are those of
+    The split is fixed: one fifth of every class is for testing (1,437 / 360). Mean and standard
+        deviation are those of
     the training pixels.
     """
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
@@ -52,7 +55,9 @@ def digits() -> tuple[Dataset, Dataset]:
     return _normalised((x[~is_test], y[~is_test], DIGITS), (x[is_test], y[is_test], DIGITS))
 
 
-def mnist(root: Path | str = "data", download: bool = True, channels: int = 1) -> tuple[Dataset, Dataset]:
+def mnist(
+    root: Path | str = "data", download: bool = True, channels: int = 1
+) -> tuple[DeviceDataset, DeviceDataset]:
     """MNIST (LeCun et al. 1998), 60,000 / 10,000 gray images of 28x28 in 10 classes, in `root/MNIST/raw`.
 
     Args:
@@ -68,10 +73,14 @@ def mnist(root: Path | str = "data", download: bool = True, channels: int = 1) -
         x, y, classes = _gray(raw)
         return repeated(x, channels), y, classes
 
-    return _load("MNIST", root, "MNIST/raw", download, read, (0.1307,) * channels, (0.3081,) * channels)
+    return _load(
+        "MNIST", root, "MNIST/raw", download, read, (0.1307,) * channels, (0.3081,) * channels
+    )
 
 
-def fashion_mnist(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+def fashion_mnist(
+    root: Path | str = "data", download: bool = True
+) -> tuple[DeviceDataset, DeviceDataset]:
     """Fashion-MNIST (Xiao et al. 2017), 60,000 / 10,000 gray images of 28x28 in 10 classes.
 
     Raises:
@@ -80,7 +89,9 @@ def fashion_mnist(root: Path | str = "data", download: bool = True) -> tuple[Dat
     return _load("FashionMNIST", root, "FashionMNIST/raw", download, _gray)
 
 
-def emnist_letters(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+def emnist_letters(
+    root: Path | str = "data", download: bool = True
+) -> tuple[DeviceDataset, DeviceDataset]:
     """The Letters of EMNIST (Cohen et al. 2017), 124,800 / 20,800 gray images of 28x28 in 26 classes, upright.
 
     Raises:
@@ -89,16 +100,27 @@ def emnist_letters(root: Path | str = "data", download: bool = True) -> tuple[Da
     return _load("EMNIST", root, "EMNIST/raw", download, _letters, split="letters")
 
 
-def emnist_letters_aj(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+def emnist_letters_aj(
+    root: Path | str = "data", download: bool = True
+) -> tuple[DeviceDataset, DeviceDataset]:
     """EMNIST-L of FedDyn and FedSSG: the letters a to j only, 48,000 / 8,000 images in 10 classes.
 
     Raises:
         FileNotFoundError: the files are not there and could not be downloaded.
     """
-    return _load("EMNIST", root, "EMNIST/raw", download, lambda raw: _first_classes(_letters(raw), 10), split="letters")
+    return _load(
+        "EMNIST",
+        root,
+        "EMNIST/raw",
+        download,
+        lambda raw: _first_classes(_letters(raw), 10),
+        split="letters",
+    )
 
 
-def cifar10(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+def cifar10(
+    root: Path | str = "data", download: bool = True
+) -> tuple[DeviceDataset, DeviceDataset]:
     """CIFAR-10 (Krizhevsky 2009), 50,000 / 10,000 colour images of 32x32, normalised as in FL-Simulator and FedLESAM.
 
     Raises:
@@ -108,7 +130,9 @@ def cifar10(root: Path | str = "data", download: bool = True) -> tuple[Dataset, 
     return _load("CIFAR10", root, "cifar-10-batches-py", download, _colour, mean, std)
 
 
-def cifar100(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+def cifar100(
+    root: Path | str = "data", download: bool = True
+) -> tuple[DeviceDataset, DeviceDataset]:
     """CIFAR-100 with its 100 fine classes, otherwise as `cifar10`.
 
     Raises:
@@ -118,7 +142,7 @@ def cifar100(root: Path | str = "data", download: bool = True) -> tuple[Dataset,
     return _load("CIFAR100", root, "cifar-100-python", download, _colour, mean, std)
 
 
-def svhn(root: Path | str = "data", download: bool = True) -> tuple[Dataset, Dataset]:
+def svhn(root: Path | str = "data", download: bool = True) -> tuple[DeviceDataset, DeviceDataset]:
     """SVHN, cropped digits (Netzer et al. 2011), 73,257 / 26,032 colour images of 32x32, normalised as in FedSOL.
 
     Raises:
@@ -163,9 +187,11 @@ def _load(
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
     **options: str,
-) -> tuple[Dataset, Dataset]:
+) -> tuple[DeviceDataset, DeviceDataset]:
     """Both halves of a torchvision data set that has a `train` argument."""
-    train, test = (read(_open(name, root, folder, download, train=train, **options)) for train in (True, False))
+    train, test = (
+        read(_open(name, root, folder, download, train=train, **options)) for train in (True, False)
+    )
     return _normalised(train, test, mean, std)
 
 
@@ -175,7 +201,9 @@ def _open(name: str, root: Path | str, folder: str, download: bool, **options: A
     try:
         return getattr(datasets, name)(root, download=download, **options)
     except (RuntimeError, OSError) as error:
-        reason = f"it could not be downloaded ({error})" if download else "downloading was not asked for"
+        reason = (
+            f"it could not be downloaded ({error})" if download else "downloading was not asked for"
+        )
         raise FileNotFoundError(
             f"looked for {name} in {Path(root) / folder}, where it is not complete; {reason}; run once on a machine "
             "with a network and copy the folder, or pass --data-dir DIR with the folder that holds it."
@@ -184,8 +212,8 @@ def _open(name: str, root: Path | str, folder: str, download: bool, **options: A
 
 def _normalised(
     train: Split, test: Split, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
-) -> tuple[Dataset, Dataset]:
+) -> tuple[DeviceDataset, DeviceDataset]:
     """The two data sets, both normalised by the given numbers or else by those of the training pixels."""
     if not mean:
         mean, std = mean_and_std(pixel_moments(train[0]))
-    return Dataset(*train, mean, std), Dataset(*test, mean, std)
+    return DeviceDataset(*train, mean, std), DeviceDataset(*test, mean, std)

@@ -22,9 +22,14 @@ def deterministic_algorithms(wanted: bool = True) -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     memory: Any = torch.utils.deterministic
     switches = (memory, "fill_uninitialized_memory"), (cudnn, "deterministic"), (cudnn, "benchmark")
-    before, algorithms = [getattr(*switch) for switch in switches], torch.are_deterministic_algorithms_enabled()
+    before, algorithms = (
+        [getattr(*switch) for switch in switches],
+        torch.are_deterministic_algorithms_enabled(),
+    )
     torch.use_deterministic_algorithms(True)
-    memory.fill_uninitialized_memory = False  # a pass over all new memory, of which nothing is read unwritten
+    memory.fill_uninitialized_memory = (
+        False  # a pass over all new memory, of which nothing is read unwritten
+    )
     cudnn.deterministic, cudnn.benchmark = True, False
     try:
         yield

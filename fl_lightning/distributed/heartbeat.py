@@ -33,8 +33,9 @@ SILENCE = 45.0
 class Heartbeat:
     """A line for each rank in a file that all of them read: a process that is killed leaves its line behind.
 
-    A line holds the rank's machine and process (0 once its rounds are over, -1 once they have failed), a number that
-    goes up as long as it lives, the number of the run's meeting, and how many clients it is training and which.
+    A line holds the rank's machine and process (0 once its rounds are over, -1 once they have
+    failed), a number that goes up as long as it lives, the number of the run's meeting, and how
+    many clients it is training and which.
 
     Args:
         path: The file, in a folder that all ranks see.
@@ -52,7 +53,9 @@ class Heartbeat:
         self._put(MACHINE, _machine(), os.getpid(), 0, meeting, 0, *[0] * width)
 
     def _put(self, column: int, *values: int) -> None:
-        os.pwrite(self._file, array("q", values).tobytes(), 8 * (self.rank * self._columns + column))
+        os.pwrite(
+            self._file, array("q", values).tobytes(), 8 * (self.rank * self._columns + column)
+        )
 
     def _line(self, rank: int) -> list[int]:
         size = 8 * self._columns
@@ -67,12 +70,16 @@ class Heartbeat:
         line = self._line(rank)
         clients = line[CLIENTS : CLIENTS + line[TRAINING]]
         plural = "s" * (len(clients) > 1)
-        return f"rank {rank}" + f", training client{plural} {', '.join(map(str, clients))}" * bool(clients)
+        return f"rank {rank}" + f", training client{plural} {', '.join(map(str, clients))}" * bool(
+            clients
+        )
 
     def of_others(self) -> str:
         """The other ranks that are training, each with whom; an empty string if none is."""
         return "; ".join(
-            self.of(rank) for rank in range(self.ranks) if rank != self.rank and self._line(rank)[TRAINING]
+            self.of(rank)
+            for rank in range(self.ranks)
+            if rank != self.rank and self._line(rank)[TRAINING]
         )
 
     def unseen(self) -> list[int]:
@@ -83,7 +90,8 @@ class Heartbeat:
     def watching(self, where: Callable[[], str]) -> Iterator[None]:
         """End this process, with a sentence, when another rank ends before its rounds are over.
 
-        The sums of the round will miss that rank, and who waits for it in an all-reduce may do so for long.
+        The sums of the round will miss that rank, and who waits for it in an all-reduce may do so
+        for long.
 
         Args:
             where: Says which round is being run.
@@ -91,7 +99,10 @@ class Heartbeat:
         over = threading.Event()
 
         def watch() -> None:
-            here = {rank: self._line(rank)[MACHINE] == self._line(self.rank)[MACHINE] for rank in range(self.ranks)}
+            here = {
+                rank: self._line(rank)[MACHINE] == self._line(self.rank)[MACHINE]
+                for rank in range(self.ranks)
+            }
             missed = {rank: 0 for rank in here if here[rank]}
             heard = {rank: (-1, time.monotonic()) for rank in here if not here[rank]}
             for beat in count(1):
@@ -101,11 +112,19 @@ class Heartbeat:
                 missed = {rank: (missed[rank] + 1) * self._gone(rank) for rank in missed}
                 heard = {rank: self._hear(rank, *last) for rank, last in heard.items()}
                 gone = [rank for rank in missed if missed[rank] == GLANCES]
-                gone += [rank for rank, (_, since) in heard.items() if time.monotonic() - since > SILENCE]
+                gone += [
+                    rank for rank, (_, since) in heard.items() if time.monotonic() - since > SILENCE
+                ]
                 if gone and not over.is_set():
-                    if self.rank == min(rank for rank in missed if not missed[rank]):  # one of them says it
+                    if self.rank == min(
+                        rank for rank in missed if not missed[rank]
+                    ):  # one of them says it
                         told = "; ".join(map(self.of, gone))
-                        print(f"error: {where()}: another rank ended: {told}", file=sys.stderr, flush=True)
+                        print(
+                            f"error: {where()}: another rank ended: {told}",
+                            file=sys.stderr,
+                            flush=True,
+                        )
                     os._exit(2)
 
         watcher = threading.Thread(target=watch, daemon=True, name="rank-watch")
@@ -116,7 +135,9 @@ class Heartbeat:
             yield
             self._put(PROCESS, 0)
         except BaseException:
-            self._put(PROCESS, FAILED)  # it may live on for long: with NCCL it waits for the others then
+            self._put(
+                PROCESS, FAILED
+            )  # it may live on for long: with NCCL it waits for the others then
             raise
         finally:
             over.set()
@@ -173,7 +194,10 @@ def meet(fabric: Fabric, path: Path, width: int, sharing: bool = True) -> Heartb
 def _machine() -> int:
     """A number that is the same for processes that see each other's process ids."""
     try:
-        boot, ids = Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
+        boot, ids = (
+            Path("/proc/sys/kernel/random/boot_id").read_text(),
+            os.readlink("/proc/self/ns/pid"),
+        )
     except OSError:  # not Linux
         boot, ids = socket.gethostname(), ""
     return crc32(f"{boot}{ids}".encode())

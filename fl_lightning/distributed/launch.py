@@ -36,14 +36,13 @@ class Arithmetic:
 class Launch(Arithmetic):
     """Fabric's own options, for `python recipe.py`; `fabric run` takes them itself.
 
-    Attributes:
-        accelerator: Which hardware: cpu, cuda, or auto, which is CUDA where there is a GPU for it, else the CPU.
-        devices: How many ranks, or which GPUs, or auto: as many as a launcher such as torchrun has started; else one
-            GPU, or on a CPU a rank a core, but no more than clients in a round (stacks of them with --executor
-            stacked), and 3 GiB of free memory for each; or on --resume as many as before. Ranks on a CPU share its
-            cores as threads, unless OMP_NUM_THREADS says how many each has.
-        num_nodes: On how many machines this program is started (see "Several machines" in the README).
-        strategy: How ranks talk, e.g. auto or ddp.
+    Attributes: accelerator: Which hardware: cpu, cuda, or auto, which is CUDA where there is a GPU
+        for it, else the CPU. devices: How many ranks, or which GPUs, or auto: as many as a launcher
+        such as torchrun has started; else one GPU, or on a CPU a rank a core, but no more than
+        clients in a round (stacks of them with --executor stacked), and 3 GiB of free memory for
+        each; or on --resume as many as before. Ranks on a CPU share its cores as threads, unless
+        OMP_NUM_THREADS says how many each has. num_nodes: On how many machines this program is
+        started (see "Several machines" in the README). strategy: How ranks talk, e.g. auto or ddp.
         precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
     """
 
@@ -64,11 +63,10 @@ class Launch(Arithmetic):
 class Launcher:
     """Who has started this process as one of the run's ranks, and so decided how many there are.
 
-    Attributes:
-        ranks: How many it has started on this machine.
-        flags: The flag that sets the number of ranks, {} standing for it; empty where no user gives one.
-        cores: Cores that it has given this rank alone; None where it has said so neither in words nor by affinity.
-        binds: Whether it may have bound ranks to cores, so that this process sees only its own.
+    Attributes: ranks: How many it has started on this machine. flags: The flag that sets the number
+        of ranks, {} standing for it; empty where no user gives one. cores: Cores that it has given
+        this rank alone; None where it has said so neither in words nor by affinity. binds: Whether
+        it may have bound ranks to cores, so that this process sees only its own.
     """
 
     ranks: int
@@ -86,7 +84,11 @@ class Launcher:
             return cls(int(e.get("LOCAL_WORLD_SIZE", "1")), "--nproc-per-node {} to torchrun")
         if SLURMEnvironment.detect():
             # a batch script without srun is one rank, and Fabric then refuses to wait for SLURM_NTASKS
-            ranks = int(e["SLURM_NTASKS"]) // int(e.get("SLURM_NNODES", "1")) if "SLURM_STEP_ID" in e else 1
+            ranks = (
+                int(e["SLURM_NTASKS"]) // int(e.get("SLURM_NNODES", "1"))
+                if "SLURM_STEP_ID" in e
+                else 1
+            )
             cores = int(e.get("SLURM_CPUS_PER_TASK", "0")) or _bound(ranks)
             return cls(ranks, "--ntasks-per-node {} --cpus-per-task 1 to srun", cores, binds=True)
         for other in (LSFEnvironment, MPIEnvironment):
@@ -128,16 +130,12 @@ class Plan:
     ) -> "Plan":
         """Decide.
 
-        Args:
-            devices: What the user has named, or "auto".
-            cpu: Whether processor cores train.
-            clients: Clients in a round.
-            machine: What there is.
-            launcher: Who has decided already, if anyone.
-            alone: Whether this program shall start no other ranks unless it is told how many.
-            small: Whether a round is too short for several ranks, or threads, to pay.
-            before: Ranks on processor cores, and threads of each, that a resumed run had. It gets as many if it may,
-                since the last bits of its numbers depend on both.
+        Args: devices: What the user has named, or "auto". cpu: Whether processor cores train.
+            clients: Clients in a round. machine: What there is. launcher: Who has decided already,
+            if anyone. alone: Whether this program shall start no other ranks unless it is told how
+            many. small: Whether a round is too short for several ranks, or threads, to pay. before:
+            Ranks on processor cores, and threads of each, that a resumed run had. It gets as many
+            if it may, since the last bits of its numbers depend on both.
         """
         auto, pays = devices == "auto", machine.ranks(clients) if cpu and not small else 1
         if before and (not cpu or before[0] * (machine.threads or before[1]) > machine.cores):
@@ -151,7 +149,9 @@ class Plan:
         return cls(devices, ranks, threads, _note(ranks, pays if auto else 1, machine, launcher))
 
 
-def _ranks(pays: int, launcher: Launcher | None, alone: bool, before: tuple[int, int] | None) -> int:
+def _ranks(
+    pays: int, launcher: Launcher | None, alone: bool, before: tuple[int, int] | None
+) -> int:
     """How many there are, where the user has not said it."""
     if launcher:
         return launcher.ranks
@@ -161,7 +161,11 @@ def _ranks(pays: int, launcher: Launcher | None, alone: bool, before: tuple[int,
 
 
 def _threads(
-    ranks: int, machine: Machine, launcher: Launcher | None, small: bool, before: tuple[int, int] | None
+    ranks: int,
+    machine: Machine,
+    launcher: Launcher | None,
+    small: bool,
+    before: tuple[int, int] | None,
 ) -> int | None:
     """How many each rank has; None where the user has said it."""
     if machine.threads:
@@ -185,7 +189,12 @@ def _note(ranks: int, pays: int, machine: Machine, launcher: Launcher | None) ->
 
 
 def launched(
-    launch: Launch, clients: int, alone: bool, small: bool, before: tuple[int, int] | None, **options: Any
+    launch: Launch,
+    clients: int,
+    alone: bool,
+    small: bool,
+    before: tuple[int, int] | None,
+    **options: Any,
 ) -> Fabric:
     """A Fabric whose ranks have been started, with the threads that they should have.
 
@@ -197,13 +206,19 @@ def launched(
         before: Ranks and threads of each that a resumed run had, if known.
         **options: Of Fabric.
 
-    Raises:
-        TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its options.
+    Raises: TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its
+        options.
     """
     launcher, machine = Launcher.of_this_process(launch.num_nodes), Machine.here()
-    accelerator = _accelerator(os.environ.get("LT_ACCELERATOR", "auto") if under_fabric_run() else launch.accelerator)
-    alone = alone or launch.num_nodes > 1 or not _restartable()  # each of several machines would count its own cores
-    plan = Plan.make(launch.devices, accelerator == "cpu", clients, machine, launcher, alone, small, before)
+    accelerator = _accelerator(
+        os.environ.get("LT_ACCELERATOR", "auto") if under_fabric_run() else launch.accelerator
+    )
+    alone = (
+        alone or launch.num_nodes > 1 or not _restartable()
+    )  # each of several machines would count its own cores
+    plan = Plan.make(
+        launch.devices, accelerator == "cpu", clients, machine, launcher, alone, small, before
+    )
     given = {**asdict(launch), "accelerator": accelerator, "devices": plan.devices}
     if under_fabric_run():  # it gives Fabric all of them by its environment
         given, os.environ["LT_ACCELERATOR"] = {}, accelerator
@@ -228,7 +243,9 @@ def _accelerator(named: str) -> str:
     if named == "auto":
         return "cuda" if CUDAAccelerator.is_available() else "cpu"
     if named in ("mps", "tpu") or (named == "gpu" and MPSAccelerator.is_available()):
-        raise ValueError(f"clients train on processor cores or CUDA GPUs, not on {named}: add --accelerator cpu")
+        raise ValueError(
+            f"clients train on processor cores or CUDA GPUs, not on {named}: add --accelerator cpu"
+        )
     return named
 
 

@@ -16,10 +16,9 @@ MEMORY_OF_A_RANK = 3 * 1024**3
 class Machine:
     """What this process may use of its machine.
 
-    Attributes:
-        cores: Processor cores: those that it may run on, and no more than its control groups' quota (cgroup v2).
-        memory: Bytes available, and no more than its control groups' limits leave.
-        threads: Threads of a rank by OMP_NUM_THREADS; None where no user has set it.
+    Attributes: cores: Processor cores: those that it may run on, and no more than its control
+        groups' quota (cgroup v2). memory: Bytes available, and no more than its control groups'
+        limits leave. threads: Threads of a rank by OMP_NUM_THREADS; None where no user has set it.
     """
 
     cores: int
@@ -32,21 +31,34 @@ class Machine:
         processors = affinity()
         shares = [limit.split() for limit in limits("cpu.max")]
         quota = [max(1, int(busy) // int(period)) for busy, period in shares if busy != "max"]
-        used = zip(limits("memory.max"), limits("memory.current"), strict=False)  # a group has both or neither
+        used = zip(
+            limits("memory.max"), limits("memory.current"), strict=False
+        )  # a group has both or neither
         left = [max(0, int(limit) - int(current)) for limit, current in used if limit != "max"]
-        return cls(min([physical(processors), *quota]), min([_available(), *left]), _threads(len(processors)))
+        return cls(
+            min([physical(processors), *quota]),
+            min([_available(), *left]),
+            _threads(len(processors)),
+        )
 
     def ranks(self, clients: int) -> int:
         """How many ranks pay: as many as cores, but no more than clients in a round, and 3 GiB of memory for each.
 
-        Where OMP_NUM_THREADS names the threads of a rank, all ranks together have as many as there are cores.
+        Where OMP_NUM_THREADS names the threads of a rank, all ranks together have as many as there
+        are cores.
         """
-        return max(1, min(self.cores // (self.threads or 1), clients, self.memory // MEMORY_OF_A_RANK))
+        return max(
+            1, min(self.cores // (self.threads or 1), clients, self.memory // MEMORY_OF_A_RANK)
+        )
 
 
 def affinity() -> set[int]:
     """The processors, hyper-threads counted, that this process may run on."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    return (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else set(range(os.cpu_count() or 1))
+    )
 
 
 def physical(processors: Iterable[int], folder: Path = Path("/sys/devices/system/cpu")) -> int:
@@ -60,7 +72,9 @@ def limits(
 ) -> Iterator[str]:
     """What a file of cgroup v2 says in the group of this process and in those above it, where there are any."""
     try:
-        mine = next((line[3:] for line in process.read_text().splitlines() if line.startswith("0::")), None)
+        mine = next(
+            (line[3:] for line in process.read_text().splitlines() if line.startswith("0::")), None
+        )
     except OSError:
         return
     group = groups / (mine or "").lstrip("/")
@@ -83,4 +97,7 @@ def _available() -> int:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return sys.maxsize
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), sys.maxsize)
+    return next(
+        (1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")),
+        sys.maxsize,
+    )

@@ -38,7 +38,9 @@ def stop_on_signals(request_stop: Callable[[], None]) -> Iterator[list[str]]:
         received.append(signal.Signals(number).name)
         request_stop()
 
-    if threading.current_thread() is not threading.main_thread():  # where Python does not let signals be handled
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # where Python does not let signals be handled
         yield received
         return
     before = {number: signal.signal(number, heed) for number in SIGNALS}
@@ -53,10 +55,14 @@ def stop_on_signals(request_stop: Callable[[], None]) -> Iterator[list[str]]:
 def exit_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
     """Let Ctrl-C, which reaches every rank, end the run with a sentence of the first rank and exit code 130.
 
-    Python makes an exception of it, which may get lost where it comes (in a destructor), or wait (for other ranks): so
-    the process ends some seconds later in any case, and at once if Ctrl-C comes again after that exception.
+    Python makes an exception of it, which may get lost where it comes (in a destructor), or wait
+        (for other ranks): so
+    the process ends some seconds later in any case, and at once if Ctrl-C comes again after that
+    exception.
     """
-    if threading.current_thread() is not threading.main_thread():  # where Python does not let signals be handled
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # where Python does not let signals be handled
         yield
         return
 
@@ -107,7 +113,9 @@ def _ending_some_seconds_after_ctrl_c(end: Callable[[], None]) -> Iterator[None]
         _listening.discard(write)
         signal.set_wakeup_fd(before)
         over.set()
-        os.write(write, bytes([signal.SIGINT]))  # not by closing it: a forked process may hold it open too
+        os.write(
+            write, bytes([signal.SIGINT])
+        )  # not by closing it: a forked process may hold it open too
         listener.join()
         os.close(write)
         os.close(read)
@@ -129,8 +137,8 @@ os.register_at_fork(after_in_child=_hear_nothing)
 def exit_without_nccl_teardown() -> Iterator[None]:
     """Let a rank that fails end at once, also on GPUs.
 
-    There Lightning has NCCL take leave of the other ranks when Python exits; they wait for this one elsewhere, and do
-    not notice that it has failed as long as its process lives.
+    There Lightning has NCCL take leave of the other ranks when Python exits; they wait for this one
+    elsewhere, and do not notice that it has failed as long as its process lives.
     """
     try:
         yield
@@ -151,9 +159,11 @@ def exit_without_nccl_teardown() -> Iterator[None]:
 def exit_with_launcher() -> Iterator[None]:
     """Let this rank end when the process that launched it is gone, which may be unable to say so.
 
-    A rank that Lightning launched from the first rank ends at once: without the first rank nothing can be added up. A
-    worker of torchrun, which `fabric run` is, asks for a stop as SIGTERM does. Others have somebody who watches over
-    them: torchrun ends its workers when one fails, within 30 seconds, Lightning's first rank within 5.
+    A rank that Lightning launched from the first rank ends at once: without the first rank nothing
+        can be added up. A
+    worker of torchrun, which `fabric run` is, asks for a stop as SIGTERM does. Others have somebody
+    who watches over them: torchrun ends its workers when one fails, within 30 seconds, Lightning's
+    first rank within 5.
     """
     under_torchrun, launched = "TORCHELASTIC_RUN_ID" in os.environ, launched_by_first_rank()
     if not under_torchrun and not launched:

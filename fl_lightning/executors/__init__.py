@@ -5,4 +5,12 @@ from fl_lightning.executors.executor import Batches, Executor, Outcome, Visit
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stacked import StackedExecutor
 
-__all__ = ["AutotunedExecutor", "Batches", "Executor", "Outcome", "SequentialExecutor", "StackedExecutor", "Visit"]
+__all__ = [
+    "AutotunedExecutor",
+    "Batches",
+    "Executor",
+    "Outcome",
+    "SequentialExecutor",
+    "StackedExecutor",
+    "Visit",
+]

@@ -8,7 +8,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
-from fl_lightning.core.device import now
+from fl_lightning.core.device import synchronized_time
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import ModelError, TermError, first_sentence
@@ -21,8 +21,9 @@ TRIES = 3
 class AutotunedExecutor(Executor):
     """Trains with one executor after the other for a few calls each, and from then on with the fastest.
 
-    All have one result, to rounding, so these calls are the run's first rounds and nothing is computed twice. An
-    executor that cannot train this model, or not within the device's memory, is left out.
+    All have one result, to rounding, so these calls are the run's first rounds and nothing is
+    computed twice. An executor that cannot train this model, or not within the device's memory, is
+    left out.
 
     Args:
         module, layout: As for `Executor`, like those not named here.
@@ -36,17 +37,24 @@ class AutotunedExecutor(Executor):
         layout: Layout,
         *,
         candidates: Sequence[Callable[..., Executor]],
-        clock: Callable[[torch.device], float] = now,
+        clock: Callable[[torch.device], float] = synchronized_time,
         **common: Any,
     ):
         super().__init__(module, layout, **common)
         self._clock, self._device = clock, next(module.parameters()).device
-        self._seconds: dict[Executor, list[float]] = {make(module, layout, **common): [] for make in candidates}
+        self._seconds: dict[Executor, list[float]] = {
+            make(module, layout, **common): [] for make in candidates
+        }
         self._first = next(iter(self._seconds))
         self.width = max(executor.width for executor in self._seconds)
 
     def __call__(
-        self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
+        self,
+        algorithm: Algorithm,
+        common: Facts,
+        visits: Sequence[Visit],
+        shared: Sequence[States],
+        buffers: Buffers,
     ) -> Iterable[Outcome]:
         """Train up to `width` clients."""
         given = algorithm, common, visits, shared, buffers
@@ -65,7 +73,9 @@ class AutotunedExecutor(Executor):
         except (ModelError, TermError, torch.OutOfMemoryError) as error:
             if executor is self._first:
                 raise
-            _say(f"clients cannot train {_how(executor)} here, so they will not: {first_sentence(error)}")
+            _say(
+                f"clients cannot train {_how(executor)} here, so they will not: {first_sentence(error)}"
+            )
             failed = True
         if failed:  # only now, as what it held is free again
             del self._seconds[executor]
@@ -79,10 +89,16 @@ class AutotunedExecutor(Executor):
 
     def _settle(self) -> None:
         """Keep only the fastest once all have been tried."""
-        took = {executor: min(seconds) for executor, seconds in self._seconds.items() if len(seconds) == TRIES}
+        took = {
+            executor: min(seconds)
+            for executor, seconds in self._seconds.items()
+            if len(seconds) == TRIES
+        }
         if 1 < len(took) == len(self._seconds):
             fastest = min(took, key=lambda executor: took[executor])
-            each = ", ".join(f"{1e3 * seconds:.3g} ms {_how(executor)}" for executor, seconds in took.items())
+            each = ", ".join(
+                f"{1e3 * seconds:.3g} ms {_how(executor)}" for executor, seconds in took.items()
+            )
             _say(f"a client's local step took {each}: going on {_how(fastest)}")
             self._seconds = {fastest: []}
         self.width = max(executor.width for executor in self._seconds)

@@ -1,8 +1,9 @@
 """Dropout whose mask is a function of a key, so that it is one client's own wherever and beside whomever it trains.
 
-`nn.Dropout` draws from a global generator: its masks depend on which clients trained before on this rank, and `vmap`
-draws one block for all clients. Here a mask is a hash of (key, position). The key is a buffer, set at the start of a
-visit from (seed, round, client); it goes through `vmap` like any other buffer.
+`nn.Dropout` draws from a global generator: its masks depend on which clients trained before on this
+rank, and `vmap` draws one block for all clients. Here a mask is a hash of (key, position). The key
+is a buffer, set at the start of a visit from (seed, round, client); it goes through `vmap` like any
+other buffer.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,10 @@ def _uniform_bits(key: Tensor, count: int) -> Tensor:
     """`count` integers in [0, 2^31) from a 64-bit key: a multiplicative counter through a 32-bit finaliser."""
     stride, offset = (key >> 32).to(torch.int32) | 1, (key >> 9).to(torch.int32)
     z = torch.arange(count, dtype=torch.int32, device=key.device) * stride + offset
-    for shift, factor in ((16, 0x7FEB352D), (15, -0x7B935975)):  # Wellons' lowbias32, in signed integers
+    for shift, factor in (
+        (16, 0x7FEB352D),
+        (15, -0x7B935975),
+    ):  # Wellons' lowbias32, in signed integers
         z = (z ^ ((z >> shift) & ((1 << (32 - shift)) - 1))) * factor
     return (z ^ (z >> 16)) & 0x7FFFFFFF
 
@@ -59,8 +63,12 @@ def use_keys(module: nn.Module) -> list[str]:
     for parent in list(module.modules()):
         for name, child in _dropouts(parent):
             setattr(parent, name, KeyedDropout(child.p).to(device).train(child.training))
-    return [f"{name}.key" for name, child in module.named_modules() if isinstance(child, KeyedDropout)]
+    return [
+        f"{name}.key" for name, child in module.named_modules() if isinstance(child, KeyedDropout)
+    ]
 
 
 def _dropouts(parent: nn.Module) -> Iterator[tuple[str, nn.Dropout]]:
-    yield from [(name, child) for name, child in parent._modules.items() if type(child) is nn.Dropout]
+    yield from [
+        (name, child) for name, child in parent._modules.items() if type(child) is nn.Dropout
+    ]

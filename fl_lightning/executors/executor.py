@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
-from fl_lightning.core.device import send
+from fl_lightning.core.device import to_device_async
 from fl_lightning.core.oracle import Loss
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
@@ -111,7 +111,12 @@ class Executor:
         self.task: Loss = lambda b: loss(b.out, b.y)
 
     def __call__(
-        self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
+        self,
+        algorithm: Algorithm,
+        common: Facts,
+        visits: Sequence[Visit],
+        shared: Sequence[States],
+        buffers: Buffers,
     ) -> Iterable[Outcome]:
         """Train up to `width` clients.
 
@@ -130,4 +135,10 @@ class Executor:
     def dropout_keys(self, seed: int) -> dict[str, Tensor]:
         """A key for each dropout layer, as buffers."""
         keys = torch.tensor([(seed + i) % 2**63 for i in range(len(self.keys))])
-        return dict(zip(self.keys, send(keys, next(self.module.parameters()).device).unbind(), strict=True))
+        return dict(
+            zip(
+                self.keys,
+                to_device_async(keys, next(self.module.parameters()).device).unbind(),
+                strict=True,
+            )
+        )

@@ -21,7 +21,7 @@ from fl_lightning.core.term_checks import AT_ONCE
 from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.executor import Buffers, Executor
-from fl_lightning.executors.network import Weighted
+from fl_lightning.executors.network import FunctionalModel
 
 Public = dict[str, Any]
 """What all clients of a step share: the round's facts, `common`, and the server's states, `shared`."""
@@ -35,12 +35,11 @@ class LocalStep:
         algorithm: What a step is.
         mode: Of `torch.compile`.
 
-    Attributes:
-        direction: `(w, own, states, buffers, received, x, y, public)` to the direction, the states, the buffers after
-            the first evaluation and the task's loss there.
-        compiled_direction: The same as a compiled program.
-        compiled_descent: A step of SGD too: the weights after it instead of the direction, with `public["lr"]` and the
-            weight decay `public["decay"]`, 0-dim.
+    Attributes: direction: `(w, own, states, buffers, received, x, y, public)` to the direction, the
+        states, the buffers after the first evaluation and the task's loss there.
+        compiled_direction: The same as a compiled program. compiled_descent: A step of SGD too: the
+        weights after it instead of the direction, with `public["lr"]` and the weight decay
+        `public["decay"]`, 0-dim.
     """
 
     def __init__(self, executor: Executor, algorithm: Algorithm, mode: str = "default"):
@@ -68,11 +67,13 @@ class LocalStep:
 
         def evaluate(w: Tensor, question: Request) -> Tensor:
             def value(parts: list[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
-                moved = {name: b.clone() for name, b in buffers.items()}  # inside grad, or BatchNorm may not write
+                moved = {
+                    name: b.clone() for name, b in buffers.items()
+                }  # inside grad, or BatchNorm may not write
                 weights = dict(zip(layout.names, parts, strict=True))
-                network = Weighted(executor.module, layout, received, weights, moved)
+                network = FunctionalModel(executor.module, layout, received, weights, moved)
                 with executor.autocast(), self._norms():
-                    b = ForwardPass(network, *question.batch(x, y), question.taps)
+                    b = ForwardPass(network, *question.batch(x, y), question.layers)
                     total, task = objective(b, (executor.task, *question.losses))
                 return total, (moved, task)
 
@@ -84,7 +85,9 @@ class LocalStep:
             return layout.flatten(gradients)
 
         facts = {**public["common"], **own}
-        g, states = self.algorithm.gradient(BatchOracle(evaluate), w, facts, states, public["shared"])
+        g, states = self.algorithm.gradient(
+            BatchOracle(evaluate), w, facts, states, public["shared"]
+        )
         after, task = first[0] if first else (buffers, w.new_full((), torch.nan))
         return g, states, after, task
 

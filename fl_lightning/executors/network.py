@@ -11,7 +11,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.executors.executor import Buffers
 
 
-class Weighted:
+class FunctionalModel:
     """The model at some weights, as a `Pass` looks at it (see `fl_lightning.core.oracle.Network`).
 
     Args:
@@ -30,23 +30,34 @@ class Weighted:
         weights: Mapping[str, Tensor] = MappingProxyType({}),
         moved: dict[str, Tensor] | None = None,
     ):
-        self.module, self.layout, self.received, self.weights, self.moved = module, layout, received, weights, moved
+        self.module, self.layout, self.received, self.weights, self.moved = (
+            module,
+            layout,
+            received,
+            weights,
+            moved,
+        )
         self.head = layout.head
 
     def forward(self, x: Tensor) -> Any:
         """The model's output."""
-        moved = {name: b.clone() for name, b in self.received.items()} if self.moved is None else self.moved
+        moved = (
+            {name: b.clone() for name, b in self.received.items()}
+            if self.moved is None
+            else self.moved
+        )
         return functional_call(self.module, (dict(self.weights), moved), (x,))
 
-    def at(self, w: Tensor) -> "Weighted":
+    def at(self, w: Tensor) -> "FunctionalModel":
         """The same model with weights `w`, its buffers as received."""
-        return Weighted(self.module, self.layout, self.received, self.layout.named(w))
+        return FunctionalModel(self.module, self.layout, self.received, self.layout.named(w))
 
-    def top(self, features: Tensor, e: Tensor, fixed: bool) -> Tensor:
+    def with_head_offset(self, features: Tensor, e: Tensor, detached: bool) -> Tensor:
         """The head's output for its input `features`, its weights displaced by `e`."""
         prefix, weights = f"{self.head}." if self.head else "", self.weights
         displaced = {
-            name.removeprefix(prefix): (weights[name].detach() if fixed else weights[name]) + part
+            name.removeprefix(prefix): (weights[name].detach() if detached else weights[name])
+            + part
             for name, part in self.layout.named(e).items()
             if name.startswith(prefix)
         }
@@ -57,4 +68,8 @@ class Weighted:
 def unaliased(tensor: Tensor, *others: Tensor) -> Tensor:
     """The tensor, or a copy if it lies where one of the others does, which a step is about to change in place."""
     here = tensor.untyped_storage().data_ptr()
-    return tensor.clone() if any(other.untyped_storage().data_ptr() == here for other in others) else tensor
+    return (
+        tensor.clone()
+        if any(other.untyped_storage().data_ptr() == here for other in others)
+        else tensor
+    )

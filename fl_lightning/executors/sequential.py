@@ -13,14 +13,15 @@ from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
-from fl_lightning.executors.network import Weighted, unaliased
+from fl_lightning.executors.network import FunctionalModel, unaliased
 from fl_lightning.optim import GradientTransform, Transform
 
 
 class SequentialExecutor(Executor):
     """Trains one client after another. See `Executor` for the arguments.
 
-    The module's parameters become views of one flat parameter, which is what the local optimizer sees.
+    The module's parameters become views of one flat parameter, which is what the local optimizer
+    sees.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, **common: Any):
@@ -36,16 +37,28 @@ class SequentialExecutor(Executor):
             p.data = part
 
     def __call__(
-        self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
+        self,
+        algorithm: Algorithm,
+        common: Facts,
+        visits: Sequence[Visit],
+        shared: Sequence[States],
+        buffers: Buffers,
     ) -> Iterable[Outcome]:
         """Train the clients, one after another, each when its outcome is asked for."""
         self.module.train()
         for visit in visits:
             with seeded_rng(visit.seed, self.w.device):
-                yield self._visit(algorithm, common, visit, shared, {**buffers, **self.dropout_keys(visit.seed)})
+                yield self._visit(
+                    algorithm, common, visit, shared, {**buffers, **self.dropout_keys(visit.seed)}
+                )
 
     def _visit(
-        self, algorithm: Algorithm, common: Facts, visit: Visit, shared: Sequence[States], received: Buffers
+        self,
+        algorithm: Algorithm,
+        common: Facts,
+        visit: Visit,
+        shared: Sequence[States],
+        received: Buffers,
     ) -> Outcome:
         facts = {**common, **visit.facts}
         origin, states = algorithm.start(common["anchor"], facts, visit.states, shared)
@@ -58,7 +71,9 @@ class SequentialExecutor(Executor):
         def fold(oracle: Oracle, w: Tensor) -> Tensor:
             nonlocal states
             direction, states = algorithm.gradient(oracle, w, facts, states, shared)
-            states = [{name: unaliased(state, w) for name, state in term.items()} for term in states]
+            states = [
+                {name: unaliased(state, w) for name, state in term.items()} for term in states
+            ]
             kept = (state for term in states for state in term.values())
             return unaliased(direction, w, *kept)  # some optimizers change a gradient in place
 
@@ -75,14 +90,16 @@ class SequentialExecutor(Executor):
         after = {name: self.buffers[name].clone() for name in received if name not in self.keys}
         return Outcome(w - origin, message, states, after, total / max(1, len(visit.lrs)))
 
-    def _step(self, optimizer: GradientTransform, x: Tensor, y: Tensor, received: Buffers) -> Tensor:
+    def _step(
+        self, optimizer: GradientTransform, x: Tensor, y: Tensor, received: Buffers
+    ) -> Tensor:
         """One local step; returns the task's loss at its first evaluation."""
         tasks: list[Tensor] = []
         live = _Live(self.module, self.layout, received)
 
         def closure(question: Request = TASK_LOSS) -> Tensor:
             with self.autocast():
-                b = ForwardPass(live, *question.batch(x, y), question.taps)
+                b = ForwardPass(live, *question.batch(x, y), question.layers)
                 value, task = objective(b, (self.task, *question.losses))
             if question.loss_only:
                 return value
@@ -99,7 +116,8 @@ class SequentialExecutor(Executor):
 class _InPlace(GradientTransform):
     """Steps on the executor's flat parameter itself: in a step no weight is copied.
 
-    Where a gradient is asked for elsewhere, the module's parameters become views of that vector for a while.
+    Where a gradient is asked for elsewhere, the module's parameters become views of that vector for
+    a while.
     """
 
     def __init__(self, base: Optimizer, transform: Transform, executor: SequentialExecutor):
@@ -114,7 +132,7 @@ class _InPlace(GradientTransform):
         self.executor.point_to(vector)
 
 
-class _Live(Weighted):
+class _Live(FunctionalModel):
     """The module as it is, its parameters and buffers live."""
 
     def __init__(self, module: nn.Module, layout: Layout, received: Buffers):

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core.algorithm import Algorithm, Facts
-from fl_lightning.core.device import send
+from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
@@ -23,16 +23,16 @@ from fl_lightning.executors.network import unaliased
 class StackedExecutor(Executor):
     """Trains up to `width` clients as one program under `vmap`. See `Executor` for the other arguments.
 
-    Each client is a row of a (clients, d) matrix and an ordinary Parameter of one ordinary local optimizer. Rows
-    without a gradient are skipped by `torch.optim`, so clients of unequal length are exact; at each step, clients with
-    equal batch size and learning rate run together, so losses stay plain means and BatchNorm stays exact.
+    Each client is a row of a (clients, d) matrix and an ordinary Parameter of one ordinary local
+    optimizer. Rows without a gradient are skipped by `torch.optim`, so clients of unequal length
+    are exact; at each step, clients with equal batch size and learning rate run together, so losses
+    stay plain means and BatchNorm stays exact.
 
-    Args:
-        width: How many clients train at once.
-        compiled: The batch size whose steps are compiled where all clients of a call take them together, which costs
-            some seconds for each number of clients. Other steps, such as those of short last batches, run as they are,
-            and so does a group smaller than the one before it, which a round's last one is. 0 compiles nothing.
-        mode: Of `torch.compile`; "reduce-overhead" replays CUDA graphs.
+    Args: width: How many clients train at once. compiled: The batch size whose steps are compiled
+        where all clients of a call take them together, which costs some seconds for each number of
+        clients. Other steps, such as those of short last batches, run as they are, and so does a
+        group smaller than the one before it, which a round's last one is. 0 compiles nothing. mode:
+        Of `torch.compile`; "reduce-overhead" replays CUDA graphs.
     """
 
     def __init__(
@@ -53,18 +53,27 @@ class StackedExecutor(Executor):
         self._before = 0  # how many clients trained in the call before
 
     def __call__(
-        self, algorithm: Algorithm, common: Facts, visits: Sequence[Visit], shared: Sequence[States], buffers: Buffers
+        self,
+        algorithm: Algorithm,
+        common: Facts,
+        visits: Sequence[Visit],
+        shared: Sequence[States],
+        buffers: Buffers,
     ) -> Iterable[Outcome]:
         """Train the clients together."""
         self.module.train()
-        if self.compiled:  # or a program would hold the numbers of the round in which it was compiled
+        if (
+            self.compiled
+        ):  # or a program would hold the numbers of the round in which it was compiled
             common = {name: _moving(fact, common["anchor"]) for name, fact in common.items()}
         own, states = _stack([dict(v.facts) for v in visits]), _stack([v.states for v in visits])
 
         def start(own: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
             return algorithm.start(common["anchor"], {**common, **own}, states, shared)
 
-        def report(w: Tensor, own: dict[str, Tensor], states: list[States]) -> tuple[list[Any], list[States]]:
+        def report(
+            w: Tensor, own: dict[str, Tensor], states: list[States]
+        ) -> tuple[list[Any], list[States]]:
             return algorithm.report(w, {**common, **own}, states, shared)
 
         origin, states = vmap(start)(own, states)
@@ -75,7 +84,9 @@ class StackedExecutor(Executor):
             self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
         step = self._local_steps[algorithm]
         with alone:
-            w, states, after, losses = self._steps(step, common, visits, own, states, shared, received)
+            w, states, after, losses = self._steps(
+                step, common, visits, own, states, shared, received
+            )
         message, states = vmap(report)(w, own, states)
         for i in range(len(visits)):
             kept = {name: b[i] for name, b in after.items() if name not in self.keys}
@@ -113,16 +124,29 @@ class StackedExecutor(Executor):
                 else:
                     direction = local_step.compiled_direction if compiled else local_step.direction
                     directions, moved, after, loss = direction(*arguments, public)
-                    moved = [{name: unaliased(state, matrix) for name, state in term.items()} for term in moved]
+                    moved = [
+                        {name: unaliased(state, matrix) for name, state in term.items()}
+                        for term in moved
+                    ]
                     kept = (state for term in moved for state in term.values())
-                    directions = unaliased(directions, matrix, *kept)  # some optimizers change a gradient in place
+                    directions = unaliased(
+                        directions, matrix, *kept
+                    )  # some optimizers change a gradient in place
                     _step(optimizer, [rows[i] for i in together], directions, lr)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 losses = of.put(losses, of.take(losses) + loss)
-        return matrix, states, buffers, losses / send(torch.tensor([max(1, len(v.lrs)) for v in visits]), losses.device)
+        return (
+            matrix,
+            states,
+            buffers,
+            losses
+            / to_device_async(torch.tensor([max(1, len(v.lrs)) for v in visits]), losses.device),
+        )
 
 
-def _step(optimizer: Optimizer, rows: Sequence[nn.Parameter], directions: Tensor, lr: float) -> None:
+def _step(
+    optimizer: Optimizer, rows: Sequence[nn.Parameter], directions: Tensor, lr: float
+) -> None:
     for row, g in zip(rows, directions, strict=True):
         row.grad = g
     for group in optimizer.param_groups:
@@ -135,13 +159,17 @@ class _Rows:
     """Some rows of everything that is stacked along clients; all of them without a copy."""
 
     def __init__(self, rows: list[int], count: int, device: torch.device):
-        self.index = None if len(rows) == count else send(torch.tensor(rows), device)
+        self.index = None if len(rows) == count else to_device_async(torch.tensor(rows), device)
 
     def take(self, tree: Any) -> Any:
         return tree if self.index is None else tree_map(lambda t: t[self.index], tree)
 
     def put(self, tree: Any, new: Any) -> Any:
-        return new if self.index is None else tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
+        return (
+            new
+            if self.index is None
+            else tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
+        )
 
 
 def _moving(fact: Any, like: Tensor) -> Any:
@@ -160,7 +188,9 @@ def _groups(visits: Sequence[Visit], step: int) -> Iterator[tuple[float, list[in
 
 def _stack(trees: Sequence[Any]) -> Any:
     """The trees' tensors, a row for each; a view of the only one."""
-    return tree_map(lambda *tensors: torch.stack(tensors) if len(trees) > 1 else tensors[0][None], *trees)
+    return tree_map(
+        lambda *tensors: torch.stack(tensors) if len(trees) > 1 else tensors[0][None], *trees
+    )
 
 
 def _row(tree: Any, i: int) -> Any:

@@ -18,16 +18,13 @@ BLOCK = 4096
 class DiskBudget:
     """What the clients' states of a run take, in bytes.
 
-    Attributes:
-        clients: Number of clients.
-        row: What one client keeps; 0 if the algorithm keeps nothing.
-        versions: In how many versions a row may lie on disk: one for each kept checkpoint, and the one that is written.
-        round: What the largest cohort keeps, which is what a round reads and writes.
-        used: What lies on disk now.
-        most: What may lie there when the run ends: all versions of all clients, or fewer if it ends before.
-        memory: Bound on what stays in a machine's memory; None leaves it to the system.
-        folder: Where the states lie.
-        free: Room on its disk.
+    Attributes: clients: Number of clients. row: What one client keeps; 0 if the algorithm keeps
+        nothing. versions: In how many versions a row may lie on disk: one for each kept checkpoint,
+        and the one that is written. round: What the largest cohort keeps, which is what a round
+        reads and writes. used: What lies on disk now. most: What may lie there when the run ends:
+        all versions of all clients, or fewer if it ends before. memory: Bound on what stays in a
+        machine's memory; None leaves it to the system. folder: Where the states lie. free: Room on
+        its disk.
     """
 
     clients: int
@@ -45,12 +42,18 @@ class DiskBudget:
         """The budget of the rounds that remain, with so many checkpoints and the best one kept."""
         store, fabric, versions = federation.store, federation.fabric, keep_checkpoints + 2
         row, clients = store.row, federation.clients.num_clients
-        used, free = fabric.broadcast((store.used(), free_space(store.folder)))
+        used, free = fabric.broadcast((store.disk_bytes(), free_space(store.folder)))
         cohort = largest_cohort(federation.participation, clients)
         visits = cohort * (federation.rounds - federation.round)
         written = (row // BLOCK + 2) * BLOCK  # a row shares the blocks at its ends
-        most = max(used, min(versions * clients * (row + BLOCK), used + visits * written)) if row else 0
-        return cls(clients, row, versions, cohort * row, used, most, store.memory, store.folder, free)
+        most = (
+            max(used, min(versions * clients * (row + BLOCK), used + visits * written))
+            if row
+            else 0
+        )
+        return cls(
+            clients, row, versions, cohort * row, used, most, store.memory, store.folder, free
+        )
 
     def check_disk_space(self) -> None:
         """Refuse to begin what the disk cannot hold in the end.
@@ -60,8 +63,8 @@ class DiskBudget:
         """
         if self.free < self.most - self.used:
             raise ValueError(
-                f"clients' states may grow by {human_bytes(self.most - self.used)}, but {human_bytes(self.free)} are free on "
-                f"the disk of {self.folder}: free some, put --run-dir on a larger disk, or run fewer --rounds, "
+                f"clients' states may grow by {human_bytes(self.most - self.used)}, but "
+                f"{human_bytes(self.free)} are free on the disk of {self.folder}: free some, put --run-dir on a larger disk, or run fewer --rounds, "
                 "--clients or --keep-checkpoints"
             )
 
@@ -74,8 +77,8 @@ class DiskBudget:
             resident = f"and at most {human_bytes(self.memory)} resident"
         there = f", {human_bytes(self.used)} there already" if self.used else ""
         return (
-            f"{self.clients} clients: at most {human_bytes(self.most)} on disk ({human_bytes(self.row)} a client, in up to "
-            f"{self.versions} versions for the checkpoints{there}), {human_bytes(self.round)} of it a round, {resident}"
+            f"{self.clients} clients: at most {human_bytes(self.most)} on disk ({human_bytes(self.row)} a client, "
+            f"in up to {self.versions} versions for the checkpoints{there}), {human_bytes(self.round)} of it a round, {resident}"
         )
 
 

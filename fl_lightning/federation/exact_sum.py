@@ -10,8 +10,9 @@ from torch import Tensor
 class Sum(Protocol):
     """How a vector is added up: in one or more limbs, vectors of as many numbers whose sum is the value.
 
-    Limbs of several ranks add up number by number. A sum is made as `Sum(dtype, addends)` for addends of `dtype`, of
-    which there are at most so many, on all ranks, with weights that are 1 on average.
+    Limbs of several ranks add up number by number. A sum is made as `Sum(dtype, addends)` for
+    addends of `dtype`, of which there are at most so many, on all ranks, with weights that are 1 on
+    average.
 
     Attributes:
         limbs: How many limbs there are.
@@ -53,11 +54,12 @@ class PlainSum(Sum):
 class ExactSum(Sum):
     """Adds multiples of two fixed steps, without rounding: in any order, over any ranks, the same bits.
 
-    An addend is split into a multiple of a coarse step and one of a fine step (Demmel and Nguyen, "Fast reproducible
-    floating-point summation", ARITH 2013). Float64 adds multiples of a step exactly as long as they stay below 2^53
-    of them, and the steps are so coarse that they do: sums of multiples are associative. What an addend has below the
-    fine step, `resolution`, is rounded away before it is added: 2^-71 for 10 clients, 2^-59 for 1,000. Numbers that are
-    not finite make the value not finite; finite ones from `limit` on are added up, but depend on the order again.
+    An addend is split into a multiple of a coarse step and one of a fine step (Demmel and Nguyen,
+    "Fast reproducible floating-point summation", ARITH 2013). Float64 adds multiples of a step
+    exactly as long as they stay below 2^53 of them, and the steps are so coarse that they do: sums
+    of multiples are associative. What an addend has below the fine step, `resolution`, is rounded
+    away before it is added: 2^-71 for 10 clients, 2^-59 for 1,000. Numbers that are not finite make
+    the value not finite; finite ones from `limit` on are added up, but depend on the order again.
     """
 
     limbs, dtype, limit = 2, torch.float64, 2.0**24
@@ -74,7 +76,9 @@ class ExactSum(Sum):
         for part, of in zip(limbs.split(BLOCK, dim=1), x.split(BLOCK), strict=True):
             rest = of.double() * weight
             for limb, rounder in zip(part, self._rounders, strict=True):
-                multiple = (rest + rounder).sub_(rounder)  # the last bit of a number about `rounder` is worth a step
+                multiple = (rest + rounder).sub_(
+                    rounder
+                )  # the last bit of a number about `rounder` is worth a step
                 limb += multiple
                 rest -= multiple
 

@@ -22,8 +22,8 @@ from fl_lightning.terms import LocalOnly
 class FineTuning:
     """The clients' own models, begun from the global one, or from what the algorithm keeps for them (`Term.personal`).
 
-    Fine-tuning is the local optimizer without any term, head included, in the federation's kind of executor. It works
-    on a copy: the federation stays as it is.
+    Fine-tuning is the local optimizer without any term, head included, in the federation's kind of
+    executor. It works on a copy: the federation stays as it is.
 
     Args:
         federation: After its rounds.
@@ -38,7 +38,9 @@ class FineTuning:
         self.layout = Layout(self.module)
         self.executor = federation.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
-        self.lr = federation.local_lr * federation.schedule(federation.round, 0) if lr is None else lr
+        self.lr = (
+            federation.local_lr * federation.schedule(federation.round, 0) if lr is None else lr
+        )
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
         """Weights and buffers of each client's own model after so many epochs on its own samples.
@@ -49,7 +51,9 @@ class FineTuning:
             yield from ((self._begun(client), self.federation.buffers) for client in clients)
             return
         data = self.federation.clients.lasting(epochs)
-        width = min(self.executor.width, self.federation.group_size)  # fewer where memory did not suffice
+        width = min(
+            self.executor.width, self.federation.group_size
+        )  # fewer where memory did not suffice
         for first in range(0, len(clients), width):
             yield from self._tuned(clients[first : first + width], data)
 
@@ -62,7 +66,9 @@ class FineTuning:
             states = [{"w_i": self._begun(client)}]
             visits.append(Visit(client, {}, states, batches, [self.lr] * len(batches), seed))
         common = federation.common_facts(visits[0].states[0]["w_i"], 1) | {"layout": self.layout}
-        outcomes = list(self.executor(self.tuning, common, visits, [{}], federation.buffers))  # `own` moves the module
+        outcomes = list(
+            self.executor(self.tuning, common, visits, [{}], federation.buffers)
+        )  # `own` moves the module
         for visit, outcome in zip(visits, outcomes, strict=True):
             yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
 
@@ -90,4 +96,6 @@ class FineTuning:
         """What the client would use without fine-tuning, as a vector of the whole model."""
         whole: nn.Module = self.federation.load_global()
         self.trained.load(whole, self.federation.personal(client))
-        return self.layout.flatten(p.detach() for p in map(whole.get_parameter, self.layout.names)).clone()
+        return self.layout.flatten(
+            p.detach() for p in map(whole.get_parameter, self.layout.names)
+        ).clone()

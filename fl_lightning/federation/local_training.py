@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.device import send
+from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import derived_seed
-from fl_lightning.core.term import States, begin
+from fl_lightning.core.term import States, init_states
 from fl_lightning.core.term_checks import check_alike
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.errors import ModelError
@@ -32,12 +32,21 @@ def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any
     """
     _check(cohort, federation)
     weights, skips = weights_of(federation, cohort), federation.on_divergence == "skip-client"
-    tally = RoundSums(common["anchor"], federation.message, federation.buffers, len(cohort), federation.sums, skips)
+    tally = RoundSums(
+        common["anchor"],
+        federation.message,
+        federation.buffers,
+        len(cohort),
+        federation.sums,
+        skips,
+    )
     store, behind = federation.store, list[int]()
     for group, ahead in pairwise([*_mine(federation, cohort), []]):
         clients = [cohort[k] for k in group]
         store.prefetch(cohort[k] for k in [*group, *ahead])
-        visits = {k: partial(_visit, federation, cohort[k], weights[k], common["anchor"]) for k in group}
+        visits = {
+            k: partial(_visit, federation, cohort[k], weights[k], common["anchor"]) for k in group
+        }
         with _training(federation, clients):
             for k, visit, outcome in _trained(federation, visits, common):
                 check_alike(outcome.message, federation.message, federation.algorithm.terms)
@@ -45,10 +54,10 @@ def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any
                 finite = tally.add(outcome, float(weights[k]), k, states)
                 store.write(cohort[k], _kept(visit, outcome, finite) if skips else outcome.states)
         with _training(federation, behind):  # their rows were written while these clients trained
-            store.settle(but=len(clients))
+            store.wait_for_writes(but=len(clients))
         behind = clients
     with _training(federation, behind):
-        store.settle()
+        store.wait_for_writes()
     if federation.stop_requested:
         tally.request_stop()
     return tally
@@ -64,7 +73,9 @@ def weights_of(federation: "Federation", cohort: Sequence[int]) -> Tensor:
     sizes = clients.sizes[index] / clients.mean_size
     weights = federation.algorithm.weight(Cohort(sizes, clients.labels_of(index)))
     if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
-        raise ValueError(f"aggregation weights are a tensor, one for each of {len(cohort)} clients, not {weights}")
+        raise ValueError(
+            f"aggregation weights are a tensor, one for each of {len(cohort)} clients, not {weights}"
+        )
     if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
         raise ValueError(
             f"aggregation weights must be finite, not negative and not all zero, but are {weights.tolist()}"
@@ -78,14 +89,22 @@ def states_of(federation: "Federation", client: int, anchor: Tensor) -> list[Sta
     if store.has(client):
         kept = store.read(client, anchor.device)
     else:
-        kept = [begin(term.client, federation.first, anchor) for term in terms]
-    return [{**k, **begin(term.local, federation.first, anchor)} for k, term in zip(kept, terms, strict=True)]
+        kept = [init_states(term.client, federation.first, anchor) for term in terms]
+    return [
+        {**k, **init_states(term.local, federation.first, anchor)}
+        for k, term in zip(kept, terms, strict=True)
+    ]
 
 
 def _check(cohort: Sequence[int], federation: "Federation") -> None:
     """A participation of the user's own may give anything."""
     num_clients = federation.clients.num_clients
-    if not cohort or sorted(set(cohort)) != list(cohort) or cohort[0] < 0 or cohort[-1] >= num_clients:
+    if (
+        not cohort
+        or sorted(set(cohort)) != list(cohort)
+        or cohort[0] < 0
+        or cohort[-1] >= num_clients
+    ):
         shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
         raise ValueError(
             f"{federation.where()}: {federation.participation} gave the cohort [{shown}], but a round has at least one "
@@ -106,11 +125,13 @@ def _visit(federation: "Federation", client: int, weight: Tensor, anchor: Tensor
     }
     labels = clients.label_counts(client).to(anchor.dtype)
     numbers = torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype)
-    values = send(torch.cat([labels, numbers]), anchor.device)  # all of them at once
+    values = to_device_async(torch.cat([labels, numbers]), anchor.device)  # all of them at once
     labels, numbers = values.split([len(labels), len(numbers)])
     own = {**dict(zip(facts, numbers.unbind(), strict=True)), "labels": labels}
     states = states_of(federation, client, anchor)
-    return Visit(client, own, states, batches, lrs, derived_seed(federation.seed, "dropout", round, client))
+    return Visit(
+        client, own, states, batches, lrs, derived_seed(federation.seed, "dropout", round, client)
+    )
 
 
 def _trained(
@@ -126,7 +147,9 @@ def _trained(
         group = list(islice(waiting, federation.group_size))
         try:
             begun = [waiting[k]() for k in group]
-            outcomes = federation.executor(algorithm, common, begun, federation.shared, federation.buffers)
+            outcomes = federation.executor(
+                algorithm, common, begun, federation.shared, federation.buffers
+            )
             for k, visit, outcome in zip(group, begun, outcomes, strict=True):
                 del waiting[k]  # whatever comes, this client is not trained again
                 yield k, visit, outcome
@@ -162,7 +185,10 @@ def _too_large(federation: "Federation", error: torch.OutOfMemoryError) -> Model
 def _kept(visit: Visit, outcome: Outcome, finite: Tensor) -> list[States]:
     """The client's states after the visit; as before it if the outcome is not finite."""
     both = zip(visit.states, outcome.states, strict=True)
-    return [{name: torch.where(finite, new, old[name]) for name, new in term.items()} for old, term in both]
+    return [
+        {name: torch.where(finite, new, old[name]) for name, new in term.items()}
+        for old, term in both
+    ]
 
 
 @contextmanager

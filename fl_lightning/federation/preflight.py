@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from fl_lightning.core.algorithm import Algorithm, dummy_facts
-from fl_lightning.core.term import States, begin
+from fl_lightning.core.term import States, init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import ModelError, first_sentence
@@ -33,7 +33,9 @@ def check_setting(fabric: Fabric, clients: ClientData, rounds: int, on_divergenc
     if rounds < 1:
         raise ValueError(f"a simulation has at least one round, not {rounds}")
     if on_divergence not in get_args(OnDivergence):
-        raise ValueError(f"on_divergence is one of {', '.join(get_args(OnDivergence))}, not {on_divergence!r}")
+        raise ValueError(
+            f"on_divergence is one of {', '.join(get_args(OnDivergence))}, not {on_divergence!r}"
+        )
     if clients.dataset.x.device != fabric.device:
         raise ValueError(
             f"the clients' data lie on {clients.dataset.x.device}, and the models train on {fabric.device}: give "
@@ -54,9 +56,8 @@ def dry_run(federation: "Federation", loss: TaskLoss) -> None:
         federation: With its model and data.
         loss: The task's loss.
 
-    Raises:
-        ModelError: If the model cannot take them, or cannot train on one sample; or, where it classifies, has no score
-            for each label, or none that can be trained.
+    Raises: ModelError: If the model cannot take them, or cannot train on one sample; or, where it
+        classifies, has no score for each label, or none that can be trained.
     """
     module, clients = federation.module, federation.clients
     for training in (True, False):
@@ -65,7 +66,9 @@ def dry_run(federation: "Federation", loss: TaskLoss) -> None:
             _check_scores(federation, out, training)
     alone = with_single_samples(clients)
     if len(alone) and not _takes_one(federation):
-        raise ModelError(f"{type(module).__name__} cannot train {_whom(clients, alone)}; {_mend(clients)}")
+        raise ModelError(
+            f"{type(module).__name__} cannot train {_whom(clients, alone)}; {_mend(clients)}"
+        )
 
 
 def _taken(federation: "Federation", training: bool) -> object:
@@ -91,7 +94,11 @@ def _check_scores(federation: "Federation", out: object, training: bool) -> None
     name, data = type(federation.module).__name__, federation.clients.dataset
     when = "training" if training else "evaluation"
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
-        given = f"a tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        given = (
+            f"a tensor of shape {tuple(out.shape)}"
+            if isinstance(out, Tensor)
+            else f"a {type(out).__name__}"
+        )
         raise ModelError(
             f"{name} returns {given} for two samples in {when}: let it return a tensor of scores, (samples, classes)"
         )
@@ -102,7 +109,9 @@ def _check_scores(federation: "Federation", out: object, training: bool) -> None
             f"give it {len(data.classes)} outputs, one for each class"
         )
     if training and not out.requires_grad:
-        raise ModelError(f"{name} cannot be trained: its output has no gradient, as after no_grad or detach in forward")
+        raise ModelError(
+            f"{name} cannot be trained: its output has no gradient, as after no_grad or detach in forward"
+        )
 
 
 def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
@@ -134,7 +143,7 @@ def message_template(
         classes: How many there are in the data.
     """
     facts = dummy_facts(layout, first, classes)
-    states = [begin({**term.client, **term.local}, first, first) for term in algorithm.terms]
+    states = [init_states({**term.client, **term.local}, first, first) for term in algorithm.terms]
     w, states = algorithm.start(first, facts, states, shared)
     return algorithm.report(w.clone(), facts, states, shared)[0]
 
@@ -143,7 +152,11 @@ def with_single_samples(clients: ClientData) -> Tensor:
     """The clients with a batch of one sample: what is left over at the end of an epoch, if their visits come so far."""
     sizes, size = clients.sizes.long(), clients.batch_size
     batches = (sizes + size - 1) // size
-    steps = clients.steps if clients.steps is not None else (clients.epochs * batches).round().clamp(min=1)
+    steps = (
+        clients.steps
+        if clients.steps is not None
+        else (clients.epochs * batches).round().clamp(min=1)
+    )
     return ((sizes - (batches - 1) * size == 1) & (batches <= steps)).nonzero().flatten()
 
 
@@ -219,7 +232,9 @@ def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
         )
     with torch.no_grad():
         for tensor in [*module.parameters(), *module.buffers()]:
-            tensor.copy_(fabric.broadcast(tensor.detach().cpu()))  # or it would come from the first GPU on each rank
+            tensor.copy_(
+                fabric.broadcast(tensor.detach().cpu())
+            )  # or it would come from the first GPU on each rank
 
 
 def _digest(clients: ClientData) -> str:

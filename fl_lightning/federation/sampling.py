@@ -14,8 +14,8 @@ Sampling = Literal["fixed", "bernoulli", "weighted"]
 ClientSampler = Callable[[int, int, int], list[int]]
 """`participation(num_clients, seed, round)`: the cohort of a round, in ascending order.
 
-It may also tell `largest(num_clients)`, a bound on the size of its cohorts, and `expected_share`, the share of clients
-in a round to expect where that is not the share that there is.
+It may also tell `largest(num_clients)`, a bound on the size of its cohorts, and `expected_share`,
+the share of clients in a round to expect where that is not the share that there is.
 """
 
 
@@ -35,7 +35,9 @@ class UniformSampling:
     def __call__(self, num_clients: int, seed: int, round: int) -> list[int]:
         """The cohort of a round."""
         size, g = _size(self.fraction, num_clients), generator(seed, "cohort", round)
-        if num_clients > 100 * max(size, 100):  # permuting a million clients takes longer than training ten
+        if num_clients > 100 * max(
+            size, 100
+        ):  # permuting a million clients takes longer than training ten
             return _first_different(lambda: torch.randint(num_clients, (size,), generator=g), size)
         return torch.randperm(num_clients, generator=g)[:size].sort().values.tolist()
 
@@ -67,20 +69,24 @@ class BernoulliSampling:
             )
         attempt = 0
         while True:
-            drawn = torch.rand(num_clients, generator=generator(seed, "cohort", round, attempt)) < self.fraction
+            drawn = (
+                torch.rand(num_clients, generator=generator(seed, "cohort", round, attempt))
+                < self.fraction
+            )
             if drawn.any():
                 return drawn.nonzero().flatten().tolist()
             attempt += 1
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted:
+class SizeWeightedSampling:
     """`max(1, round(fraction N))` different clients, drawn one by one with probability proportional to their sizes.
 
-    As long as it is far below 1, the probability that a client takes part is `fraction` times its size over the mean
-    size; larger clients fall short of that. Terms see the cohort's share as `expected`: the mean over clients, not
-    a client's own. Sampling counts sizes already: with aggregation weights by size too they count twice, and the mean
-    of a cohort estimates an objective with squared sizes. Take uniform weights with it.
+    As long as it is far below 1, the probability that a client takes part is `fraction` times its
+    size over the mean size; larger clients fall short of that. Terms see the cohort's share as
+    `expected`: the mean over clients, not a client's own. Sampling counts sizes already: with
+    aggregation weights by size too they count twice, and the mean of a cohort estimates an
+    objective with squared sizes. Take uniform weights with it.
 
     Args:
         fraction: Size of the cohort over the number of clients.
@@ -112,7 +118,9 @@ class Weighted:
             ValueError: If there are sizes of another number of clients.
         """
         if num_clients != len(self.sizes):
-            raise ValueError(f"weighted sampling has sizes of {len(self.sizes)} clients, but there are {num_clients}")
+            raise ValueError(
+                f"weighted sampling has sizes of {len(self.sizes)} clients, but there are {num_clients}"
+            )
         size, g = _size(self.fraction, num_clients), generator(seed, "cohort", round)
         if self._even:  # at least every second draw is a new client
             return _first_different(lambda: self._with_replacement(size, g), size)
@@ -126,7 +134,7 @@ class Weighted:
 def participation(sampling: Sampling, fraction: float, sizes: Tensor) -> ClientSampler:
     """Cohorts of this fraction of the clients, drawn in this way; `sizes` are the clients' samples, (num_clients,)."""
     if sampling == "weighted":
-        return Weighted(fraction, sizes)
+        return SizeWeightedSampling(fraction, sizes)
     return BernoulliSampling(fraction) if sampling == "bernoulli" else UniformSampling(fraction)
 
 
@@ -138,7 +146,9 @@ def largest_cohort(participation: ClientSampler, num_clients: int) -> int:
 
 def _check_fraction(fraction: float) -> None:
     if not 0 < fraction <= 1:
-        raise ValueError(f"participation is the fraction of clients in a round, above 0 and at most 1, not {fraction}")
+        raise ValueError(
+            f"participation is the fraction of clients in a round, above 0 and at most 1, not {fraction}"
+        )
 
 
 def _size(fraction: float, num_clients: int) -> int:

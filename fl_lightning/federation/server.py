@@ -15,7 +15,7 @@ def snapshot(federation: "Federation") -> dict[str, Any]:
     Raises:
         ValueError: If later rounds would write over these rows.
     """
-    if not federation.store.keeps(federation.store.place):
+    if not federation.store.is_retained(federation.store.slot):
         raise ValueError(
             "later rounds would write over the clients' states that this state_dict refers to: call "
             "federation.store.pin() before it, on every rank"
@@ -36,20 +36,19 @@ def _everything(federation: "Federation") -> dict[str, Any]:
         "buffers": federation.buffers,
         "shared": federation.shared,
         "optimizer": federation.optimizer.state_dict(),
-        "place": federation.store.place,
-        "pinned": dict(federation.store.pinned),
+        "slot": federation.store.slot,
+        "retained": dict(federation.store.retained),
     }
 
 
 def restore(federation: "Federation", state: dict[str, Any]) -> None:
     """Go on from a snapshot.
 
-    Raises:
-        ValueError: If it is of another model, number of clients, algorithm, data, precision, or of a later round, or
-            clients' states are not there any more.
+    Raises: ValueError: If it is of another model, number of clients, algorithm, data, precision, or
+        of a later round, or clients' states are not there any more.
     """
     _check(federation, state)
-    federation.store.restore(state["place"], state["pinned"])
+    federation.store.restore(state["slot"], state["retained"])
     device = federation.w.device
     with torch.no_grad():
         federation.w.copy_(state["w"])
@@ -64,15 +63,20 @@ def restore(federation: "Federation", state: dict[str, Any]) -> None:
 
 def _check(federation: "Federation", state: dict[str, Any]) -> None:
     if missing := sorted(_everything(federation).keys() - state.keys()):
-        raise ValueError(f"the checkpoint, of another version of this package, lacks {missing}: start the run anew")
-    theirs = state["w"].numel(), len(state["place"]), state["terms"]
+        raise ValueError(
+            f"the checkpoint, of another version of this package, lacks {missing}: start the run anew"
+        )
+    theirs = state["w"].numel(), len(state["slot"]), state["terms"]
     mine = federation.w.numel(), federation.clients.num_clients, _terms(federation)
     if theirs != mine:
         raise ValueError(
             "this run has another model, number of clients or algorithm than the checkpoint, which holds {} "
             "parameters, {} clients and terms {}; this run has {}, {} and {}".format(*theirs, *mine)
         )
-    there, here = _untrained(state["frozen"], state["buffers"]), _untrained(_frozen(federation), federation.buffers)
+    there, here = (
+        _untrained(state["frozen"], state["buffers"]),
+        _untrained(_frozen(federation), federation.buffers),
+    )
     if there != here:
         raise ValueError(
             f"this run has another model than the checkpoint: {min(there ^ here)[0]}, which is not trained, is not in "
@@ -98,14 +102,21 @@ def _check(federation: "Federation", state: dict[str, Any]) -> None:
 def _frozen(federation: "Federation") -> dict[str, Tensor]:
     """The model's parameters that are not in `w`."""
     trained = set(federation.layout.names)
-    return {name: p.detach() for name, p in federation.module.named_parameters() if name not in trained}
+    return {
+        name: p.detach() for name, p in federation.module.named_parameters() if name not in trained
+    }
 
 
-def _untrained(frozen: dict[str, Tensor], buffers: dict[str, Tensor]) -> set[tuple[str, tuple[int, ...]]]:
+def _untrained(
+    frozen: dict[str, Tensor], buffers: dict[str, Tensor]
+) -> set[tuple[str, tuple[int, ...]]]:
     """Names and shapes."""
     return {(name, tuple(tensor.shape)) for name, tensor in [*frozen.items(), *buffers.items()]}
 
 
 def _terms(federation: "Federation") -> list[str]:
     """The terms and their states' names: in what a checkpoint of another algorithm differs."""
-    return [f"{type(t).__name__}({', '.join([*t.client, *t.server])})" for t in federation.algorithm.terms]
+    return [
+        f"{type(t).__name__}({', '.join([*t.client, *t.server])})"
+        for t in federation.algorithm.terms
+    ]

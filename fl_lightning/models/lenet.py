@@ -8,8 +8,8 @@ from torch import nn
 def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
     """Two 5x5 convolutions of 64 channels, each with ReLU and 2x2 max-pooling, then 384, 192 and `classifier`.
 
-    No padding, no normalisation, PyTorch's default initialisation; 797,962 parameters on CIFAR-10, 815,332 on
-    CIFAR-100.
+    No padding, no normalisation, PyTorch's default initialisation; 797,962 parameters on CIFAR-10,
+    815,332 on CIFAR-100.
 
     Args:
         classes: number of outputs.
@@ -24,7 +24,9 @@ def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
     """
     side = ((size - 4) // 2 - 4) // 2
     if side < 1:
-        raise ValueError(f"size is {size}; LeNet needs images of at least 16x16 pixels, use an mlp for smaller ones.")
+        raise ValueError(
+            f"size is {size}; LeNet needs images of at least 16x16 pixels, use an mlp for smaller ones."
+        )
     # pooling first gives the same numbers and gradients, and leaves a quarter of them for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 64, 5),

@@ -8,7 +8,8 @@ from torch import nn
 def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.Sequential:
     """ReLU layers on the flattened input, then the linear layer `classifier`; PyTorch's default initialisation.
 
-    FedDyn and FedSSG use 784-200-200-10 on MNIST (199,210 parameters) and 784-100-100-10 on EMNIST-L (89,610).
+    FedDyn and FedSSG use 784-200-200-10 on MNIST (199,210 parameters) and 784-100-100-10 on
+    EMNIST-L (89,610).
 
     Args:
         inputs: number of features of a flattened sample.

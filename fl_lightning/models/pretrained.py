@@ -11,16 +11,18 @@ State = dict[str, Tensor]
 
 
 def load_body(
-    model: nn.Module, head: str, weights: str, imagenet: Any, adapt: Callable[[State], State] = lambda state: state
+    model: nn.Module,
+    head: str,
+    weights: str,
+    imagenet: Any,
+    adapt: Callable[[State], State] = lambda state: state,
 ) -> None:
     """Load pretrained weights into all of a network but its head.
 
-    Args:
-        model: one of torchvision's networks.
-        head: the child that stays as it is; the weights' own head, of any number of classes, is not read.
-        weights: `imagenet`, or the path of a file made by `torch.save(network.state_dict(), path)`.
-        imagenet: torchvision's entry for the ImageNet weights.
-        adapt: changes the weights before they are loaded.
+    Args: model: one of torchvision's networks. head: the child that stays as it is; the weights'
+        own head, of any number of classes, is not read. weights: `imagenet`, or the path of a file
+        made by `torch.save(network.state_dict(), path)`. imagenet: torchvision's entry for the
+        ImageNet weights. adapt: changes the weights before they are loaded.
 
     Raises:
         ValueError: the weights cannot be had or do not fit.
@@ -61,15 +63,21 @@ def _download(imagenet: Any) -> State:
 def _read(weights: str) -> State:
     path = Path(weights).expanduser()
     if not path.is_file():
-        raise ValueError(f"weights is {weights}, but no such file exists: give a file's path, imagenet or none.")
+        raise ValueError(
+            f"weights is {weights}, but no such file exists: give a file's path, imagenet or none."
+        )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that is no state_dict fails in as many ways as there are files
+    except (
+        Exception
+    ) as error:  # a file that is no state_dict fails in as many ways as there are files
         raise ValueError(
             f"the weights {weights} cannot be read ({type(error).__name__}): give a file made by "
             "torch.save(network.state_dict(), path)."
         ) from error
-    if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
+    if not isinstance(state, dict) or not all(
+        isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()
+    ):
         raise ValueError(
             f"the weights {weights} are no state_dict, but a {type(state).__name__} of other things: give a file made "
             "by torch.save(network.state_dict(), path)."

@@ -12,8 +12,9 @@ from fl_lightning.models.trimmed_conv import reaching
 def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
     """Torchvision's ResNet-18 with GroupNorm of two groups for every BatchNorm, as in FL-Simulator and FedLESAM.
 
-    The stem is that of ImageNet (7x7 of stride 2, then max-pooling), on 32x32 images too. Torchvision's
-    initialisation and names; the head is `fc`. 11,181,642 parameters for 10 classes, 11,227,812 for 100.
+    The stem is that of ImageNet (7x7 of stride 2, then max-pooling), on 32x32 images too.
+    Torchvision's initialisation and names; the head is `fc`. 11,181,642 parameters for 10 classes,
+    11,227,812 for 100.
 
     He et al., 2016, arXiv:1512.03385; Hsieh et al., 2020, arXiv:1910.00189 for group normalisation.
 
@@ -30,22 +31,20 @@ def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
 def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagenet") -> nn.Module:
     """Torchvision's ResNet-18, pretrained; BatchNorm's running statistics travel and are averaged like the weights.
 
-    Torchvision's names; the head `fc` is always fresh. 11,209,857 parameters for OfficeHome's 65 classes, 11,353,497
-    for DomainNet's 345.
+    Torchvision's names; the head `fc` is always fresh. 11,209,857 parameters for OfficeHome's 65
+    classes, 11,353,497 for DomainNet's 345.
 
     He et al., 2016, arXiv:1512.03385.
 
-    Args:
-        classes: number of outputs.
-        channels: channels of the image; pretrained weights take 3.
-        weights: `imagenet` for what torchvision downloads, the path of a file that holds the `state_dict` of
-            torchvision's ResNet-18 (its `fc` is not read), or `none` for random ones.
+    Args: classes: number of outputs. channels: channels of the image; pretrained weights take 3.
+        weights: `imagenet` for what torchvision downloads, the path of a file that holds the
+        `state_dict` of torchvision's ResNet-18 (its `fc` is not read), or `none` for random ones.
 
     Returns:
         A module from (b, channels, height, width) to (b, classes).
 
-    Raises:
-        ValueError: the weights cannot be had or do not fit, or pretrained ones meet images that are not RGB.
+    Raises: ValueError: the weights cannot be had or do not fit, or pretrained ones meet images that
+        are not RGB.
     """
     from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
 
@@ -62,9 +61,10 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
 def resnet18_bn(classes: int = 10, channels: int = 3) -> nn.Module:
     """FedSOL's ResNet-18 for small images, whose BatchNorm keeps no running statistics; 11,173,962 parameters.
 
-    The stem is one 3x3 convolution of stride 1 without pooling. Tests normalise with the statistics of the test batch
-    too, so a prediction depends on its batch: mix the classes there. A batch of a single image needs more than 8x8
-    pixels, or nothing is left to normalise over. PyTorch's default initialisation; the head is `fc`.
+    The stem is one 3x3 convolution of stride 1 without pooling. Tests normalise with the statistics
+    of the test batch too, so a prediction depends on its batch: mix the classes there. A batch of a
+    single image needs more than 8x8 pixels, or nothing is left to normalise over. PyTorch's default
+    initialisation; the head is `fc`.
 
     He et al., 2016, arXiv:1512.03385; Lee et al., 2024 (FedSOL), arXiv:2308.12532.
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 class ReachingConv2d(nn.Conv2d):
     """`nn.Conv2d` with the part of its kernel that reaches the image, the rest of which only ever meets padding.
 
-    ResNet-18 with ImageNet's stem shrinks 32x32 pixels to one in its last stage: of its 3x3 kernels, three quarters of
-    all weights, just the centre takes part. Outputs are the same, and so are gradients: zero for what does not reach.
+    ResNet-18 with ImageNet's stem shrinks 32x32 pixels to one in its last stage: of its 3x3
+    kernels, three quarters of all weights, just the centre takes part. Outputs are the same, and so
+    are gradients: zero for what does not reach.
     """
 
     padding: tuple[int, ...]  # not "same" or "valid": see `reaching`
@@ -24,14 +25,21 @@ class ReachingConv2d(nn.Conv2d):
         if (len(rows), len(columns)) == self.kernel_size:
             return super().forward(x)
         weight = self.weight[:, :, rows.start : rows.stop, columns.start : columns.stop]
-        padding = self.padding[0] - rows.start * self.dilation[0], self.padding[1] - columns.start * self.dilation[1]
+        padding = (
+            self.padding[0] - rows.start * self.dilation[0],
+            self.padding[1] - columns.start * self.dilation[1],
+        )
         return F.conv2d(x, weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
 def reaching(model: nn.Module) -> nn.Module:
     """The model with such convolutions for its zero-padded ones; parameters and their names stay."""
     for module in model.modules():
-        if type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str):
+        if (
+            type(module) is nn.Conv2d
+            and module.padding_mode == "zeros"
+            and not isinstance(module.padding, str)
+        ):
             module.__class__ = ReachingConv2d
     return model
 
@@ -44,8 +52,10 @@ def _reaching(size: int, kernel: int, stride: int, padding: int, dilation: int) 
         return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
     starts = [i * stride - padding for i in range(outputs(kernel, padding))]
-    seeing = [tap for tap in range(kernel) if any(0 <= start + tap * dilation < size for start in starts)]
-    taps = range(seeing[0], seeing[-1] + 1) if seeing else range(kernel)
-    left = padding - taps.start * dilation
+    seeing = [
+        tap for tap in range(kernel) if any(0 <= start + tap * dilation < size for start in starts)
+    ]
+    layers = range(seeing[0], seeing[-1] + 1) if seeing else range(kernel)
+    left = padding - layers.start * dilation
     # padding is the same at both ends, so that without the outer taps there could be another number of outputs
-    return taps if left >= 0 and outputs(len(taps), left) == len(starts) else range(kernel)
+    return layers if left >= 0 and outputs(len(layers), left) == len(starts) else range(kernel)

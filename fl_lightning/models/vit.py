@@ -8,39 +8,43 @@ from torch import Tensor, nn
 from fl_lightning.models.pretrained import State, load_body
 
 
-def vit_b32(classes: int = 65, channels: int = 3, size: int = 224, weights: str | None = "imagenet") -> nn.Module:
+def vit_b32(
+    classes: int = 65, channels: int = 3, size: int = 224, weights: str | None = "imagenet"
+) -> nn.Module:
     """Torchvision's ViT-B/32, pretrained, as FedLESAM trains it on OfficeHome and DomainNet.
 
-    Torchvision's names; `heads` is always a fresh linear layer with PyTorch's default start, since one of zeros, as in
-    torchvision, leaves the body under a frozen head without a gradient. At 224x224 87,505,217 parameters for
-    OfficeHome's 65 classes, 87,720,537 for DomainNet's 345. At other sizes pretrained position embeddings are
-    interpolated.
+    Torchvision's names; `heads` is always a fresh linear layer with PyTorch's default start, since
+    one of zeros, as in torchvision, leaves the body under a frozen head without a gradient. At
+    224x224 87,505,217 parameters for OfficeHome's 65 classes, 87,720,537 for DomainNet's 345. At
+    other sizes pretrained position embeddings are interpolated.
 
     Dosovitskiy et al., 2021, arXiv:2010.11929; Fan et al., 2024 (FedLESAM), arXiv:2405.18890.
 
-    Args:
-        classes: number of outputs.
-        channels: channels of the image, always 3.
-        size: height and width of the image, a multiple of 32.
-        weights: `imagenet` for what torchvision downloads, the path of a file that holds the `state_dict` of
-            torchvision's ViT-B/32 (its `heads` is not read), or `none` for random ones.
+    Args: classes: number of outputs. channels: channels of the image, always 3. size: height and
+        width of the image, a multiple of 32. weights: `imagenet` for what torchvision downloads,
+        the path of a file that holds the `state_dict` of torchvision's ViT-B/32 (its `heads` is not
+        read), or `none` for random ones.
 
     Returns:
         A module from (b, 3, size, size) to (b, classes).
 
-    Raises:
-        ValueError: the image has other channels or another size, or the weights cannot be had or do not fit.
+    Raises: ValueError: the image has other channels or another size, or the weights cannot be had
+        or do not fit.
     """
     from torchvision.models import ViT_B_32_Weights, vit_b_32  # type: ignore[import-untyped]
 
     if channels != 3:
         raise ValueError(f"channels is {channels}; ViT-B/32 takes RGB images, repeat the channel.")
     if size < 32 or size % 32:
-        raise ValueError(f"size is {size}; ViT-B/32 cuts images into 32x32 pixels, scale yours to a multiple of 32.")
+        raise ValueError(
+            f"size is {size}; ViT-B/32 cuts images into 32x32 pixels, scale yours to a multiple of 32."
+        )
     model: Any = vit_b_32(image_size=size)
     model.heads.head = nn.Linear(model.hidden_dim, classes)
     if weights is not None:
-        load_body(model, "heads", weights, ViT_B_32_Weights.IMAGENET1K_V1, partial(_resize, size=size))
+        load_body(
+            model, "heads", weights, ViT_B_32_Weights.IMAGENET1K_V1, partial(_resize, size=size)
+        )
     for block in model.encoder.layers:
         block.self_attention = _Attention(block.self_attention)
     network: nn.Module = model
@@ -62,7 +66,11 @@ class _Attention(nn.Module):
     def __init__(self, fused: nn.MultiheadAttention):
         super().__init__()
         self.heads = fused.num_heads
-        self.in_proj_weight, self.in_proj_bias, self.out_proj = fused.in_proj_weight, fused.in_proj_bias, fused.out_proj
+        self.in_proj_weight, self.in_proj_bias, self.out_proj = (
+            fused.in_proj_weight,
+            fused.in_proj_bias,
+            fused.out_proj,
+        )
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
         """What torchvision's block asks for: queries, keys and values are all `x`, and no attention map."""

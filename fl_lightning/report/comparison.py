@@ -6,7 +6,7 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from fl_lightning.algorithms import modifiers as modifiers
+from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import functions
 from fl_lightning.runs.resume import CHANGES_ROUNDING_ONLY
 from fl_lightning.runs.run import Run
@@ -15,7 +15,7 @@ NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
     "seed",
     "checkpoint_every",
     "keep_checkpoints",
-    "state_memory",
+    "client_state_memory",
     "deterministic",
 }
 """Options that make no experiment of its own."""
@@ -67,7 +67,11 @@ class Comparison:
             if not run.scalars.get("test/accuracy"):
                 notes.append(f"{run.path} has not been evaluated yet and is left out.")
                 continue
-            options = {name: alike(value) for name, value in run.options.items() if name not in NO_DIFFERENCE}
+            options = {
+                name: alike(value)
+                for name, value in run.options.items()
+                if name not in NO_DIFFERENCE
+            }
             seeds = groups.setdefault(repr(sorted(options.items())), {})
             other = seeds.setdefault(run.options["seed"], run)
             if other is not run:
@@ -78,15 +82,24 @@ class Comparison:
                 notes.append(f"{dropped.path} is {kept.path} {how} and is left out.")
         if not groups:
             raise ValueError("none of these runs has been evaluated yet")
-        entries = tuple(Entry(tuple(seeds[seed] for seed in sorted(seeds))) for seeds in groups.values())
-        short = [run for entry in entries for run in entry.runs if run.rounds < run.options["rounds"]]
-        notes += [f"{run.path} has come to round {run.rounds} of {run.options['rounds']}." for run in short]
+        entries = tuple(
+            Entry(tuple(seeds[seed] for seed in sorted(seeds))) for seeds in groups.values()
+        )
+        short = [
+            run for entry in entries for run in entry.runs if run.rounds < run.options["rounds"]
+        ]
+        notes += [
+            f"{run.path} has come to round {run.rounds} of {run.options['rounds']}."
+            for run in short
+        ]
         return Comparison(entries, tuple(notes))
 
     @cached_property
     def differing(self) -> list[str]:
         """Options in which experiments differ, but for the algorithm, what is added to it, and their own options."""
-        names = dict.fromkeys(name for entry in self.entries for name in entry.options if not _of_method(name))
+        names = dict.fromkeys(
+            name for entry in self.entries for name in entry.options if not _of_method(name)
+        )
         return [name for name in names if name not in NO_DIFFERENCE and self._varies(name)]
 
     @property
@@ -101,13 +114,28 @@ class Comparison:
     def method(self, entry: Entry, without: str | None = None) -> str:
         """The algorithm and what is added to it, with those of their own options in which its experiments differ."""
         same = Comparison(tuple(e for e in self.entries if _method(e) == _method(entry)))
-        own = [o for o in entry.options if "." in o and _of_method(o) and o != without and same._varies(o)]
-        return ", ".join([_method(entry), *(f"{o.partition('.')[2]} {told(entry.options[o])}" for o in own)])
+        own = [
+            o
+            for o in entry.options
+            if "." in o and _of_method(o) and o != without and same._varies(o)
+        ]
+        return ", ".join(
+            [_method(entry), *(f"{o.partition('.')[2]} {told(entry.options[o])}" for o in own)]
+        )
 
     def label(self, entry: Entry, without: str | None = None) -> str:
         """All that tells an experiment from the others, but for the option `without` and what belongs to it."""
-        rest = [o for o in self.differing if o in entry.options and (without is None or not _belongs(o, without))]
-        return ", ".join([self.method(entry, without), *(f"{option} {told(entry.options[option])}" for option in rest)])
+        rest = [
+            o
+            for o in self.differing
+            if o in entry.options and (without is None or not _belongs(o, without))
+        ]
+        return ", ".join(
+            [
+                self.method(entry, without),
+                *(f"{option} {told(entry.options[option])}" for option in rest),
+            ]
+        )
 
     def listed(self) -> dict[str, list[Entry | None]]:
         """The one experiment with each label."""
@@ -139,13 +167,21 @@ class Comparison:
         part, dot, _ = option.partition(".")
         values: dict[Any, set[str]] = {}
         for entry in self.entries:
-            values.setdefault(dot and entry.options.get(part), set()).add(repr(alike(entry.options.get(option))))
+            values.setdefault(dot and entry.options.get(part), set()).add(
+                repr(alike(entry.options.get(option)))
+            )
         return any(len(different) > 1 for different in values.values())
 
 
 def told(value: Any) -> str:
     """An option's value, for people."""
-    return ",".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, list)
+        else "none"
+        if value is None
+        else str(value)
+    )
 
 
 def alike(value: Any) -> Any:
@@ -167,11 +203,21 @@ def _method(entry: Entry) -> str:
     """As a run's folder is named: scaffold+lesam."""
     plain = {part: next(iter(functions(module))) for part, module in modifiers.PARTS.items()}
     added = (entry.options.get(part) for part in plain)
-    return "+".join([entry.options["algorithm"], *(str(name) for name in added if name not in (None, *plain.values()))])
+    return "+".join(
+        [
+            entry.options["algorithm"],
+            *(str(name) for name in added if name not in (None, *plain.values())),
+        ]
+    )
 
 
 def _heading(parts: Sequence[str], entry: Entry) -> str:
-    return ", ".join(f"{option} {told(entry.options[option])}" for option in parts if option in entry.options) or "none"
+    return (
+        ", ".join(
+            f"{option} {told(entry.options[option])}" for option in parts if option in entry.options
+        )
+        or "none"
+    )
 
 
 def _sortable(key: tuple[Any, ...]) -> bool:

@@ -21,17 +21,26 @@ STROKES = "-", "--", "-.", ":"
 def curves(comparison: Comparison, tag: str = "test/accuracy", across: str | None = None) -> Figure:
     """Mean over seeds by round, in a band of one standard deviation; a panel for each value of the option `across`.
 
-    Raises:
-        ValueError: If a run has not recorded the tag, or the experiments do not differ in the option.
+    Raises: ValueError: If a run has not recorded the tag, or the experiments do not differ in the
+        option.
     """
-    tags = {tag for entry in comparison.entries for run in entry.runs for tag, values in run.scalars.items() if values}
+    tags = {
+        tag
+        for entry in comparison.entries
+        for run in entry.runs
+        for tag, values in run.scalars.items()
+        if values
+    }
     if tag not in tags:
         raise ValueError(f"no run has recorded {tag}: there are {', '.join(sorted(tags))}")
     panels, lines = comparison.across(across) if across else ([""], comparison.listed())
     width, labels = 1.0 + 4.5 * len(panels), [fill(label, 50 * len(panels)) for label in lines]
     # labels abreast in the legend, which is below: some 13 characters an inch, and 5 for the stroke
     abreast = max(1, min(len(lines), int(13 * width) // (max(map(len, labels)) + 5)))
-    size = width, 3.2 + 0.25 * ceil(len(lines) / abreast) * max(label.count("\n") + 1 for label in labels)
+    size = (
+        width,
+        3.2 + 0.25 * ceil(len(lines) / abreast) * max(label.count("\n") + 1 for label in labels),
+    )
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     every: Sequence[Axes] = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for place, entries in enumerate(lines.values()):

@@ -27,7 +27,9 @@ class Score:
     def mean(self, runs: Sequence[Run]) -> float | None:
         """The mean over runs; None unless all of them have it and have got there."""
         values = [self.of(run) for run in runs]
-        return None if None in values or inf in values else fmean(v for v in values if v is not None)
+        return (
+            None if None in values or inf in values else fmean(v for v in values if v is not None)
+        )
 
     def shown(self, runs: Sequence[Run]) -> str:
         """Mean and sample standard deviation over runs, for people; one run has no deviation."""
@@ -60,7 +62,9 @@ BEST = Score("best, %", _of_accuracies(max))
 """Test accuracy of the best round, which many papers print: the test set chose it."""
 TAIL = Score(f"last {TAIL_LENGTH}, %", _of_accuracies(lambda scored: fmean(scored[-TAIL_LENGTH:])))
 """Mean test accuracy of the last evaluations."""
-SECONDS = Score("s a round", lambda run: median(s) if (s := _column(run, "time/round_s")) else None, 3, None)
+SECONDS = Score(
+    "s a round", lambda run: median(s) if (s := _column(run, "time/round_s")) else None, 3, None
+)
 """Median time of a round; says little where runs shared a machine."""
 
 
@@ -69,7 +73,11 @@ def rounds_to(target: float) -> Score:
 
     def of(run: Run) -> float | None:
         scored = accuracies(run)
-        return min((k for k, accuracy in scored.items() if accuracy >= target), default=inf) if scored else None
+        return (
+            min((k for k, accuracy in scored.items() if accuracy >= target), default=inf)
+            if scored
+            else None
+        )
 
     return Score(f"rounds to {target:g}%", of, 0, higher_is_better=False)
 
@@ -90,7 +98,9 @@ def megabytes_to(target: float) -> Score:
 
 def own_models(runs: Sequence[Run]) -> list[Score]:
     """Mean test accuracy of the clients' own models after each number of epochs of fine-tuning that a run scored."""
-    tags = dict.fromkeys(tag for run in runs for tag in run.scalars if tag.startswith("personal/accuracy_"))
+    tags = dict.fromkeys(
+        tag for run in runs for tag in run.scalars if tag.startswith("personal/accuracy_")
+    )
 
     def score(tag: str) -> Score:
         return Score(

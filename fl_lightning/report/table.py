@@ -9,7 +9,16 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from fl_lightning.report.comparison import Comparison, Entry, told
-from fl_lightning.report.score import BEST, LAST, SECONDS, TAIL, Score, megabytes_to, own_models, rounds_to
+from fl_lightning.report.score import (
+    BEST,
+    LAST,
+    SECONDS,
+    TAIL,
+    Score,
+    megabytes_to,
+    own_models,
+    rounds_to,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,16 @@ class Table:
         body = [" & ".join(row) + r" \\" for row in self._marked(r"\textbf{{{}}}", rows)]
         head = " & ".join(map(_escaped, self.headings)) + r" \\"
         begin = rf"\begin{{tabular}}{{{'l' * len(self.headings)}}}"
-        lines = [f"% {self.caption}", begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        lines = [
+            f"% {self.caption}",
+            begin,
+            r"\toprule",
+            head,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
         return "\n".join(lines)
 
     def show(self) -> None:
@@ -54,7 +72,9 @@ class Table:
         table = RichTable(caption=escape(self.caption) or None)
         for heading in self.headings:
             table.add_column(heading, no_wrap=heading == self.headings[0], overflow="fold")
-        for row in self._marked("[bold]{}[/bold]", [[escape(cell.strip("`")) for cell in row] for row in self.rows]):
+        for row in self._marked(
+            "[bold]{}[/bold]", [[escape(cell.strip("`")) for cell in row] for row in self.rows]
+        ):
             table.add_row(*row)
         Console().print(table)
 
@@ -69,13 +89,14 @@ class Table:
 def scores_table(comparison: Comparison, targets: Sequence[float] = ()) -> Table:
     """One row an experiment: in what it differs from the others, and its scores, as mean ± deviation over seeds.
 
-    Args:
-        comparison: The experiments.
-        targets: Test accuracies in percent; how many rounds and megabytes it takes to reach each is told too.
+    Args: comparison: The experiments. targets: Test accuracies in percent; how many rounds and
+        megabytes it takes to reach each is told too.
     """
     entries = comparison.entries
     runs = [run for entry in entries for run in entry.runs]
-    to_targets = [score for target in targets for score in (rounds_to(target), megabytes_to(target))]
+    to_targets = [
+        score for target in targets for score in (rounds_to(target), megabytes_to(target))
+    ]
     scores = [LAST, BEST, TAIL, *to_targets, *own_models(runs), SECONDS]
     ways = [option for option in comparison.differing if option != "rounds"]  # a column of its own
     front = ["method", *ways, "seeds", "rounds"]
@@ -89,9 +110,19 @@ def scores_table(comparison: Comparison, targets: Sequence[float] = ()) -> Table
         ]
         for entry in entries
     ]
-    alike = [[e if comparison.set_up(e) == set_up else None for e in entries] for set_up in comparison.set_ups]
-    best = {(r, len(front) + c) for c, score in enumerate(scores) for rivals in alike for r in _best(score, rivals)}
-    return Table([*front, *(score.name for score in scores)], rows, _caption(comparison), frozenset(best))
+    alike = [
+        [e if comparison.set_up(e) == set_up else None for e in entries]
+        for set_up in comparison.set_ups
+    ]
+    best = {
+        (r, len(front) + c)
+        for c, score in enumerate(scores)
+        for rivals in alike
+        for r in _best(score, rivals)
+    }
+    return Table(
+        [*front, *(score.name for score in scores)], rows, _caption(comparison), frozenset(best)
+    )
 
 
 def across_table(comparison: Comparison, option: str, score: Score) -> Table:
@@ -101,14 +132,24 @@ def across_table(comparison: Comparison, option: str, score: Score) -> Table:
         ValueError: If the experiments do not differ in the option.
     """
     values, entries = comparison.across(option)
-    rows = [[label, *(score.shown(e.runs) if e else "" for e in row)] for label, row in entries.items()]
-    best = {(r, c) for c, column in enumerate(zip(*entries.values(), strict=True), 1) for r in _best(score, column)}
-    return Table(["method", *values], rows, f"{score.name}: {_caption(comparison)}", frozenset(best))
+    rows = [
+        [label, *(score.shown(e.runs) if e else "" for e in row)] for label, row in entries.items()
+    ]
+    best = {
+        (r, c)
+        for c, column in enumerate(zip(*entries.values(), strict=True), 1)
+        for r in _best(score, column)
+    }
+    return Table(
+        ["method", *values], rows, f"{score.name}: {_caption(comparison)}", frozenset(best)
+    )
 
 
 def _best(score: Score, entries: Sequence[Entry | None]) -> list[int]:
     """Which entries are best; none where there is nothing to choose from."""
-    means = {k: mean for k, e in enumerate(entries) if e and (mean := score.mean(e.runs)) is not None}
+    means = {
+        k: mean for k, e in enumerate(entries) if e and (mean := score.mean(e.runs)) is not None
+    }
     if len(means) < 2 or score.higher_is_better is None:
         return []
     best = (max if score.higher_is_better else min)(means.values())

@@ -14,7 +14,9 @@ class _EachKeyOnce(yaml.SafeLoader):
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             line, which = key.start_mark.line + 1, (key.tag, key.value)
             if which in lines and key.value != "<<":  # mappings may be merged from several others
-                raise yaml.YAMLError(f"{key.value!r} stands there twice, in lines {lines[which]} and {line}")
+                raise yaml.YAMLError(
+                    f"{key.value!r} stands there twice, in lines {lines[which]} and {line}"
+                )
             lines[which] = line
         return node
 
@@ -39,6 +41,8 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
         for name, inner in value.items() if isinstance(value, Mapping) else [("name", value)]:
             option = key if name == "name" else f"{key}.{name}"
             if option in result:
-                raise ValueError(f"names {option} twice, once under {option.partition('.')[0]} and once in full")
+                raise ValueError(
+                    f"names {option} twice, once under {option.partition('.')[0]} and once in full"
+                )
             result[option] = inner
     return result

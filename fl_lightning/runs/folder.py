@@ -55,26 +55,34 @@ class RunFolder:
 
     @staticmethod
     @contextmanager
-    def open(path: Path | None, algorithm: str, options: Mapping[str, Any], resume: bool) -> Iterator["RunFolder"]:
+    def open(
+        path: Path | None, algorithm: str, options: Mapping[str, Any], resume: bool
+    ) -> Iterator["RunFolder"]:
         """The folder of a new run, or of one to be resumed, locked on rank 0 as long as the context lasts.
 
-        Raises:
-            ValueError: If a run is at work there or would be overwritten, or is resumed with other options than it had.
+        Raises: ValueError: If a run is at work there or would be overwritten, or is resumed with
+            other options than it had.
         """
         if resume and path is None:
             raise ValueError("--resume goes on with the run in --run-dir: name it")
         folder = RunFolder(path or _new_folder(Path("runs", Path(sys.argv[0]).stem), algorithm))
         if resume and not folder.config.exists():
-            raise ValueError(f"there is nothing to resume: {folder.config} does not exist; start without --resume")
+            raise ValueError(
+                f"there is nothing to resume: {folder.config} does not exist; start without --resume"
+            )
         lock = RunLock(folder.path)
         if is_first_rank():
             lock.take()
         try:
             if resume:
                 if (before := _mapping(folder.config)) is None:
-                    raise ValueError(f"{folder.config} is damaged: put there the options of the run, or start another")
+                    raise ValueError(
+                        f"{folder.config} is damaged: put there the options of the run, or start another"
+                    )
                 check_changes(before, plain(options))
-            elif folder.config.exists() and (path or is_first_rank()):  # a folder that has a name is every rank's
+            elif folder.config.exists() and (
+                path or is_first_rank()
+            ):  # a folder that has a name is every rank's
                 raise ValueError(
                     f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
                 )
@@ -95,7 +103,9 @@ class RunFolder:
         """Let the other ranks of the run hold the folder's lock too: one that outlives the first keeps others out."""
         first = Path(fabric.broadcast(str(self.path)))  # the others may have been given no folder
         lock = RunLock(first)
-        with suppress(FileNotFoundError):  # a rank whose folder is another is told so with the others, when all meet
+        with suppress(
+            FileNotFoundError
+        ):  # a rank whose folder is another is told so with the others, when all meet
             if not fabric.is_global_zero:
                 lock.share()
         try:
@@ -121,7 +131,10 @@ class RunFolder:
         """
         changed = []
         for file in files:
-            content, copy = file.read_bytes(), self.path / "own" / str(file).strip("/").replace("/", "_")
+            content, copy = (
+                file.read_bytes(),
+                self.path / "own" / str(file).strip("/").replace("/", "_"),
+            )
             if copy.is_file() and copy.read_bytes() != content:
                 changed.append(file)
                 copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")
@@ -152,7 +165,10 @@ class RunFolder:
         """
         recorded = scalars(self.metrics)
         accuracies = recorded["test/accuracy"]
-        best, tail = max(accuracies, key=lambda k: accuracies[k]), [*accuracies.values()][-TAIL_LENGTH:]
+        best, tail = (
+            max(accuracies, key=lambda k: accuracies[k]),
+            [*accuracies.values()][-TAIL_LENGTH:],
+        )
         lines = [
             f"test accuracy {tail[-1]:.2%}; best {accuracies[best]:.2%} in round {best}; "
             f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}",
@@ -162,15 +178,22 @@ class RunFolder:
             f"model:   {self.path / 'model.pt'}",
         ]
         if not sent:
-            lines[0] = f"clients send nothing: the global model is untrained, at a test accuracy of {tail[-1]:.2%}"
-            lines[1] = lines[1] or f"to score clients' own models: --run-dir {self.path} --resume --personalise 1,5"
+            lines[0] = (
+                f"clients send nothing: the global model is untrained, at a test accuracy of {tail[-1]:.2%}"
+            )
+            lines[1] = (
+                lines[1]
+                or f"to score clients' own models: --run-dir {self.path} --resume --finetune-epochs 1,5"
+            )
             del lines[-1]
         return "\n".join(filter(None, lines))
 
 
 def saved_rounds(folder: Path) -> list[int]:
     """The rounds of which a run's folder holds checkpoints, in order; files with other names are not the run's."""
-    stems = [path.stem.removeprefix("round-") for path in (folder / "checkpoints").glob("round-*.ckpt")]
+    stems = [
+        path.stem.removeprefix("round-") for path in (folder / "checkpoints").glob("round-*.ckpt")
+    ]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
@@ -201,7 +224,11 @@ def _personal(recorded: Scalars) -> str:
         for tag, values in recorded.items()
         if tag.startswith("personal/accuracy_") and values
     ]
-    return f"own models, mean ± spread over clients: {', '.join(told)} epochs of fine-tuning" if told else ""
+    return (
+        f"own models, mean ± spread over clients: {', '.join(told)} epochs of fine-tuning"
+        if told
+        else ""
+    )
 
 
 def _new_folder(parent: Path, algorithm: str) -> Path:
@@ -251,7 +278,9 @@ def _git_commit(file: Path = Path(__file__)) -> str | None:
     """The commit of the repository that this file belongs to; others, into which it was installed, do not count."""
 
     def git(*command: str) -> str:
-        return subprocess.check_output(["git", *command], cwd=file.parent, stderr=subprocess.DEVNULL, text=True).strip()
+        return subprocess.check_output(
+            ["git", *command], cwd=file.parent, stderr=subprocess.DEVNULL, text=True
+        ).strip()
 
     try:
         git("ls-files", "--error-unmatch", file.name)

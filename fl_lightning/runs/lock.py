@@ -10,9 +10,9 @@ from typing import TextIO
 class RunLock:
     """Held by every rank of a run, through the operating system: it ends with the last process, however that ends.
 
-    The first rank makes sure that nobody else holds the lock and then shares it with its other ranks. So a rank that
-    outlives a killed run keeps a new one out for as long as it may still write. Where the file system knows no locks
-    there is none.
+    The first rank makes sure that nobody else holds the lock and then shares it with its other
+    ranks. So a rank that outlives a killed run keeps a new one out for as long as it may still
+    write. Where the file system knows no locks there is none.
 
     Args:
         folder: The run's folder.

@@ -13,7 +13,8 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 class MetricsCSV(Logger):
     """Writes `metrics.csv`: the column `round`, then one column a tag; a tag that a round lacks is empty.
 
-    Each row is on disk before the next round begins. Rows of rounds that a resumed run repeats are dropped.
+    Each row is on disk before the next round begins. Rows of rounds that a resumed run repeats are
+    dropped.
 
     Args:
         path: The file.
@@ -27,8 +28,14 @@ class MetricsCSV(Logger):
         if after and path.exists():
             with path.open(newline="", errors="replace") as file:
                 reader = csv.DictReader(file)
-                if (columns := list(reader.fieldnames or ()))[:1] == self._columns:  # or it is damaged
-                    self._rows = [row for k, row in enumerate(reader, 1) if k <= after and row["round"] == str(k)]
+                if (columns := list(reader.fieldnames or ()))[
+                    :1
+                ] == self._columns:  # or it is damaged
+                    self._rows = [
+                        row
+                        for k, row in enumerate(reader, 1)
+                        if k <= after and row["round"] == str(k)
+                    ]
                     self._columns = columns
         self._rewrite()
 
@@ -60,7 +67,9 @@ class MetricsCSV(Logger):
                 csv.DictWriter(file, self._columns).writerow(row)
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
         """Nothing: the options lie in `config.yaml`."""
 
     @rank_zero_only

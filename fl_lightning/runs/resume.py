@@ -9,19 +9,19 @@ MAY_CHANGE = frozenset(
     {
         "rounds",
         "evaluate_every",
-        "personalise",
+        "finetune_epochs",
         "finetune_lr",
         "data_dir",
         "checkpoint_every",
         "keep_checkpoints",
-        "state_memory",
+        "client_state_memory",
         "on_divergence",
     }
 )
 """Options that may change between a run and its resumption: they do not change what a finite round computes."""
 
 
-CHANGES_ROUNDING_ONLY = frozenset({"executor", "width", "compile"})
+CHANGES_ROUNDING_ONLY = frozenset({"executor", "parallel_clients", "compile"})
 """Options that change its last bits alone, which only a deterministic run must keep."""
 
 
@@ -32,9 +32,13 @@ def check_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         ValueError: If others than the harmless ones differ, naming them.
     """
     before, now = flat(before), flat(now)
-    before.setdefault("precision", now.get("precision"))  # of runs that did not write it their checkpoints tell it
+    before.setdefault(
+        "precision", now.get("precision")
+    )  # of runs that did not write it their checkpoints tell it
     free = MAY_CHANGE if now.get("deterministic") else MAY_CHANGE | CHANGES_ROUNDING_ONLY
     changed = [k for k in sorted({*before, *now} - free) if before.get(k) != now.get(k)]
     if changed:
         which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)
-        raise ValueError(f"a resumed run keeps its options, but {which}: leave these flags away, or start another run")
+        raise ValueError(
+            f"a resumed run keeps its options, but {which}: leave these flags away, or start another run"
+        )

@@ -20,11 +20,10 @@ Scalars = Mapping[str, Mapping[int, float]]
 class Run:
     """What a run was told to do, and what came of it so far.
 
-    Attributes:
-        path: Its folder.
-        options: By their names on the command line, such as `algorithm`, `algorithm.rho`, `partition.alpha`; and as
-            `algorithm.file` a digest of files of the user's that it is made of.
-        scalars: The columns of `metrics.csv`; a round in which a tag was not recorded is missing under it.
+    Attributes: path: Its folder. options: By their names on the command line, such as `algorithm`,
+        `algorithm.rho`, `partition.alpha`; and as `algorithm.file` a digest of files of the user's
+        that it is made of. scalars: The columns of `metrics.csv`; a round in which a tag was not
+        recorded is missing under it.
     """
 
     path: Path
@@ -44,7 +43,9 @@ class Run:
             options |= {"algorithm.file": sha256(own).hexdigest()[:8]} if own else {}
             return Run(path, options, scalars(path / "metrics.csv"))
         except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
-            raise ValueError(f"{path} holds no run that can be read: {' '.join(str(error).split())}") from None
+            raise ValueError(
+                f"{path} holds no run that can be read: {' '.join(str(error).split())}"
+            ) from None
 
     @property
     def rounds(self) -> int:
@@ -69,7 +70,11 @@ def scalars(path: Path) -> Scalars:
         if "round" not in columns:
             raise ValueError(f"{path.name} has no column round")
         rows = [row for row in reader if None not in row.values()]
-    return {tag: {int(row["round"]): float(row[tag]) for row in rows if row[tag]} for tag in columns if tag != "round"}
+    return {
+        tag: {int(row["round"]): float(row[tag]) for row in rows if row[tag]}
+        for tag in columns
+        if tag != "round"
+    }
 
 
 def found(paths: Sequence[Path]) -> list[Run]:
@@ -80,12 +85,21 @@ def found(paths: Sequence[Path]) -> list[Run]:
     """
     folders = dict[Path, Path]()
     for path in paths:
-        here = [file.parent for file in path.rglob("metrics.csv") if (file.parent / "config.yaml").is_file()]
+        here = [
+            file.parent
+            for file in path.rglob("metrics.csv")
+            if (file.parent / "config.yaml").is_file()
+        ]
         here.sort(
-            key=lambda folder: [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", str(folder))]
+            key=lambda folder: [
+                part.zfill(9) if part.isdigit() else part
+                for part in re.split(r"(\d+)", str(folder))
+            ]
         )
         if not here:
-            raise ValueError(f"there is no run in {path}: name the folder of a run, or one under which runs lie")
+            raise ValueError(
+                f"there is no run in {path}: name the folder of a run, or one under which runs lie"
+            )
         folders |= {folder.resolve(): folder for folder in here}
     return [Run.read(folder) for folder in folders.values()]
 

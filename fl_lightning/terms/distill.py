@@ -7,14 +7,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl_lightning.core.constraints import Finite, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from fl_lightning.core.constraints import (
+    FiniteFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+)
 from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.core.term import Term, initial
 
 
 def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
     """`KL(softmax(reference / tau) || softmax(out / tau))`, averaged over the batch."""
-    return F.kl_div(F.log_softmax(out / tau, 1), F.softmax(reference / tau, 1), reduction="batchmean")
+    return F.kl_div(
+        F.log_softmax(out / tau, 1), F.softmax(reference / tau, 1), reduction="batchmean"
+    )
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,9 @@ class NotTrueDistillation(Term):
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         def loss(b: ForwardPass) -> Tensor:
             true = torch.arange(b.out.shape[1], device=b.y.device) == b.y[:, None]
-            out, received = (p.out.masked_fill(true, -1e9) for p in (b, b.at(v.anchor)))  # the softmax forgets it
+            out, received = (
+                p.out.masked_fill(true, -1e9) for p in (b, b.at(v.anchor))
+            )  # the softmax forgets it
             return b.loss + self.beta * self.tau**2 * divergence(out, received, self.tau)
 
         return oracle.of(loss)(w)
@@ -51,7 +60,8 @@ class NotTrueDistillation(Term):
 class Contrastive(Term):
     """MOON (Li et al., CVPR 2021): features near the received model's, far from the client's own last model's.
 
-    The features are what enters the head; there is no projection, as in FedSOL's repository. w_i begins at w^0.
+    The features are what enters the head; there is no projection, as in FedSOL's repository. w_i
+    begins at w^0.
     """
 
     mu: NonNegativeFloat = 1.0
@@ -62,7 +72,7 @@ class Contrastive(Term):
         head = v.layout.head
 
         def loss(b: ForwardPass) -> Tensor:
-            z, z_g, z_p = (p.seen[head][0] for p in (b, b.at(v.anchor), b.at(v.w_i)))
+            z, z_g, z_p = (p.activations[head][0] for p in (b, b.at(v.anchor), b.at(v.w_i)))
             near, far = (F.cosine_similarity(z, other) / self.tau for other in (z_g, z_p))
             return b.loss + self.mu * F.softplus(far - near).mean()
 
@@ -88,7 +98,7 @@ class RelaxedContrastive(Term):
     layers: tuple[str, ...] | None = None
     tau: PositiveFloat = 0.05
     negatives: NonNegativeInt = 2
-    threshold: Finite = 0.7
+    threshold: FiniteFloat = 0.7
     attraction: NonNegativeFloat = 1.0
     penalty: NonNegativeFloat = 1.0
 
@@ -96,7 +106,9 @@ class RelaxedContrastive(Term):
         layers = self.layers or v.layout.body_blocks()
 
         def loss(b: ForwardPass) -> Tensor:
-            return b.loss + sum(self._level(b.seen[layer][1], b.y) for layer in layers) / len(layers)
+            return b.loss + sum(
+                self._level(b.activations[layer][1], b.y) for layer in layers
+            ) / len(layers)
 
         return oracle.of(loss, *layers)(w)
 
@@ -108,8 +120,13 @@ class RelaxedContrastive(Term):
         same, me = y[:, None] == y, torch.eye(len(y), dtype=torch.bool, device=y.device)
         farthest = S.masked_fill(~same, 2).amin(1)  # among classmates, oneself included
         others = S.masked_fill(same, -torch.inf).topk(min(self.negatives, len(y)), 1).values
-        attraction = torch.logsumexp(torch.cat([farthest[:, None], others], 1) / self.tau, 1) - farthest / self.tau
+        attraction = (
+            torch.logsumexp(torch.cat([farthest[:, None], others], 1) / self.tau, 1)
+            - farthest / self.tau
+        )
         mate = S.masked_fill(~same | me, 2).amin(1)
-        mate = torch.where((mate >= self.threshold) & (mate < 1.5), mate, -1.0)  # 1.5: there is no other classmate
+        mate = torch.where(
+            (mate >= self.threshold) & (mate < 1.5), mate, -1.0
+        )  # 1.5: there is no other classmate
         penalty = F.softplus((mate - S.diagonal()) / self.tau)
         return (self.attraction * attraction + self.penalty * penalty).mean()

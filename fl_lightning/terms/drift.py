@@ -40,8 +40,8 @@ def om(v: Any) -> Tensor:
 class UnclippedPull(Term):
     """`+ mu w` outside of any clipping.
 
-    FedDyn's and FL-Simulator's code put this half of a proximal pull into the weight decay, so that clipping sees only
-    the other half, `mu (h_i - w^t)`; this and a `split` term are that pull.
+    FedDyn's and FL-Simulator's code put this half of a proximal pull into the weight decay, so that
+    clipping sees only the other half, `mu (h_i - w^t)`; this and a `split` term are that pull.
     """
 
     mu: NonNegativeFloat = 0.1
@@ -66,7 +66,8 @@ def nominal(v: Any) -> float:
 class ControlVariate(Term):
     """`g + k (c - c_i)`, with `c_i <- c_i - c + (w^t - u_i) / length`.
 
-    SCAFFOLD, option II: Karimireddy et al., ICML 2020. `scale` weighs c by the client's size in the step, as FedSSG's
+    SCAFFOLD, option II: Karimireddy et al., ICML 2020. `scale` weighs c by the client's size in the
+        step, as FedSSG's
     and FedDC's code does, and `kept` in c_i's update (SCAFFOLD of that code: `one`).
     """
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import Finite, NonNegativeFloat, PositiveFloat
+from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, scalar, zeros
 from fl_lightning.terms.drift import Scale, nominal, om, one
@@ -17,9 +17,11 @@ from fl_lightning.terms.drift import Scale, nominal, om, one
 class DynamicRegularizer(Term):
     """`g + alpha (h_i + w - w^t)`, with h_i the sum of this client's moves and h their mean over all clients.
 
-    FedDyn: Acar et al., ICLR 2021, in displacements (the paper's dual is `-alpha h_i`); the server adds the new h.
-    `scale` divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over the cohort, the letter
-    of FedTOGA's Algorithm 1. With `split` without `alpha w` (see `UnclippedPull`).
+    FedDyn: Acar et al., ICLR 2021, in displacements (the paper's dual is `-alpha h_i`); the server
+        adds the new h.
+    `scale` divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over
+    the cohort, the letter of FedTOGA's Algorithm 1. With `split` without `alpha w` (see
+    `UnclippedPull`).
     """
 
     alpha: NonNegativeFloat = 0.1
@@ -60,7 +62,8 @@ class CohortDual(DynamicRegularizer):
 class FedVRADual(DynamicRegularizer):
     """FedVRA's dual step `a` and aggregation step `d`, reconstructed (Wang et al., AAAI 2023).
 
-    `h_i <- h_i + a (u_i - w^t)`, and `w <- w + (d/N) sum_S (u_i - w) + h`; d None is N/M, the plain mean.
+    `h_i <- h_i + a (u_i - w^t)`, and `w <- w + (d/N) sum_S (u_i - w) + h`; d None is N/M, the plain
+    mean.
     """
 
     a: NonNegativeFloat = 1.0
@@ -123,28 +126,24 @@ def over_all_clients(delta: Tensor, drift: Tensor, v: Any) -> Tensor:
 class SSG(Term):
     """FedSSG (arXiv 2509.13895): FedDC with an inner product, its moves gated by how often the client was drawn.
 
-    `g + alpha_i align(w) + correction (d/om_i - d_i)`; after the visit `D = (shape(gate) + offset) (u_i - w^t)`,
-    `h_i <- h_i + D` and `d_i <- d_i - d/om_i - D / length`. Without a gate D is the plain move.
+    `g + alpha_i align(w) + correction (d/om_i - d_i)`; after the visit `D = (shape(gate) + offset)
+    (u_i - w^t)`, `h_i <- h_i + D` and `d_i <- d_i - d/om_i - D / length`. Without a gate D is the
+    plain move.
 
-    Attributes:
-        alpha: Strength of the alignment.
-        gate: How often the client was drawn, over the expected; None for no gate.
-        shape: A map of that ratio.
-        offset: Added to it.
-        align: The alignment's gradient; None for none.
-        gated_alignment: Multiply the alignment by the gate (main text).
-        gated_variate: Let d_i learn from D, not from the plain move.
-        correction: Coefficient of the gradient correction.
-        length: What a move is divided by for a mean gradient.
-        scale: Divides alpha, and d, by the client's size.
-        amend: The server's move, given the mean move and the cohort's mean memory; None adds the mean memory of all
-            clients, as the code does.
+    Attributes: alpha: Strength of the alignment. gate: How often the client was drawn, over the
+        expected; None for no gate. shape: A map of that ratio. offset: Added to it. align: The
+        alignment's gradient; None for none. gated_alignment: Multiply the alignment by the gate
+        (main text). gated_variate: Let d_i learn from D, not from the plain move. correction:
+        Coefficient of the gradient correction. length: What a move is divided by for a mean
+        gradient. scale: Divides alpha, and d, by the client's size. amend: The server's move, given
+        the mean move and the cohort's mean memory; None adds the mean memory of all clients, as the
+        code does.
     """
 
     alpha: NonNegativeFloat = 0.05
     gate: Callable[[Any], Tensor] | None = horizon
     shape: Callable[[Tensor], Tensor] = identity
-    offset: Finite = 1.0
+    offset: FiniteFloat = 1.0
     align: Callable[[Tensor, Any], Tensor] | None = inner_product
     gated_alignment: bool = False
     gated_variate: bool = True

@@ -17,7 +17,8 @@ from fl_lightning.terms.perturb import Perturbation
 class LESAM(Perturbation):
     """Back to the model o_i that this client received last time: `e = rho unit(o_i - w^t)`.
 
-    Fan et al., ICML 2024, Eq. 3. `old` is o_i at the first visit: `initial` (w^0) or `received` (no perturbation).
+    Fan et al., ICML 2024, Eq. 3. `old` is o_i at the first visit: `initial` (w^0) or `received` (no
+    perturbation).
     """
 
     old: Initializer = initial
@@ -56,7 +57,8 @@ def by_first_coordinates(layout: Layout, G: Tensor, eps: float) -> Tensor:
 class LastRound(Perturbation):
     """For everybody against the global model's last move G = w^t - w^(t-1): `e = -rho G/||G||`.
 
-    FedLESAM as its code means it; equals `LESAM` under full participation. `shape` says how G is normalised.
+    FedLESAM as its code means it; equals `LESAM` under full participation. `shape` says how G is
+    normalised.
     """
 
     shape: Callable[[Layout, Tensor, float], Tensor] = by_global_norm

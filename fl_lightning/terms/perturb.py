@@ -33,7 +33,8 @@ def raw(v: Tensor, eps: float) -> Tensor:
 class SAM(Perturbation):
     """`g(w + rho unit(g(w)))`: two passes on the same batch. Foret et al., ICLR 2021; FedSAM: Qu et al., ICML 2022.
 
-    `mix` of it and `1 - mix` of g(w), in FedSpeed's paper, which may also ascend by `rho g` (`ascent=raw`).
+    `mix` of it and `1 - mix` of g(w), in FedSpeed's paper, which may also ascend by `rho g`
+    (`ascent=raw`).
     """
 
     mix: UnitInterval = 1.0
@@ -109,7 +110,8 @@ def per_length(v: Any) -> Tensor:
 class TOGA(Perturbation):
     """Perturb along `g + kappa Delta`, descend along `g(w + e) + beta Delta`; Delta: the last mean movement.
 
-    FedTOGA (arXiv 2408.14144), Algorithm 1, without its dual. `Delta = mean_S (w^t - u_i) / per(v)`.
+    FedTOGA (arXiv 2408.14144), Algorithm 1, without its dual. `Delta = mean_S (w^t - u_i) /
+    per(v)`.
     """
 
     rho: NonNegativeFloat = 0.1
@@ -134,7 +136,9 @@ class TOGA(Perturbation):
 class _Recalling:
     """An oracle that answers the first question of a step from memory, and remembers the answer to the last one."""
 
-    def __init__(self, oracle: Oracle, first: Callable[[Oracle, Tensor], Tensor], asked: list[Tensor]):
+    def __init__(
+        self, oracle: Oracle, first: Callable[[Oracle, Tensor], Tensor], asked: list[Tensor]
+    ):
         self.oracle, self.first, self.asked = oracle, first, asked
 
     def __call__(self, w: Tensor) -> Tensor:
@@ -144,8 +148,8 @@ class _Recalling:
     def loss(self, w: Tensor) -> Tensor:
         return self.oracle.loss(w)
 
-    def of(self, loss: Loss, *taps: str) -> "_Recalling":
-        return _Recalling(self.oracle.of(loss, *taps), self.first, self.asked)
+    def of(self, loss: Loss, *layers: str) -> "_Recalling":
+        return _Recalling(self.oracle.of(loss, *layers), self.first, self.asked)
 
     def part(self, index: int, count: int) -> "_Recalling":
         return _Recalling(self.oracle.part(index, count), self.first, self.asked)
@@ -155,8 +159,9 @@ class _Recalling:
 class Neighbour(WrappedTerm):
     """FedTOGA's neighbourhood perturbation for any term that ascends along a gradient of its own.
 
-    The term's ascent gradient is replaced by R, its previous perturbed one, which saves a pass (`N-P`), or R is added
-    to it (`fusion`). R begins a visit at zero unless it is carried over from the client's last one.
+    The term's ascent gradient is replaced by R, its previous perturbed one, which saves a pass
+    (`N-P`), or R is added to it (`fusion`). R begins a visit at zero unless it is carried over from
+    the client's last one.
     """
 
     fusion: bool = False

@@ -31,7 +31,8 @@ def adagrad(v: Tensor, square: Tensor, beta: float) -> Tensor:
 class AdaptiveServer(Term):
     """`m / (sqrt(v) + tau)`, moments of the mean update. Reddi et al., ICLR 2021, Algorithm 2.
 
-    A term and not `torch.optim.Adam`, which corrects the bias and cannot begin at `v0` (tau^2 in the paper).
+    A term and not `torch.optim.Adam`, which corrects the bias and cannot begin at `v0` (tau^2 in
+    the paper).
     """
 
     beta1: BelowOneFloat = 0.9
@@ -86,7 +87,8 @@ class AcceleratedStart(ServerMomentum):
 class NormalizedAveraging(Term):
     """FedNova (Wang et al., NeurIPS 2020): average the progress per unit of path, then walk the average path.
 
-    The path is `v.span`: momentum and unequal steps are in it. It must come before terms that add to the update.
+    The path is `v.span`: momentum and unequal steps are in it. It must come before terms that add
+    to the update.
     """
 
     def report(self, w: Tensor, v: Any) -> tuple[Tensor, ...]:
@@ -101,8 +103,9 @@ class NormalizedAveraging(Term):
 class RelaxedInitialization(Term):
     """FedInit (Sun et al., NeurIPS 2023): start at `w + beta (w - w_i)`, away from the client's own last model w_i.
 
-    `old` is w_i before the first visit: `initial` (w^0) or `received` (no shift). The server adds the mean move from
-    the starts, as released; with `whole` it takes the mean of the models, shifts included.
+    `old` is w_i before the first visit: `initial` (w^0) or `received` (no shift). The server adds
+    the mean move from the starts, as released; with `whole` it takes the mean of the models, shifts
+    included.
     """
 
     beta: NonNegativeFloat = 0.1

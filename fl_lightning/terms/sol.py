@@ -29,9 +29,9 @@ class Taskless:
         """Zero."""
         return w.new_zeros(())
 
-    def of(self, loss: Loss, *taps: str) -> Oracle:
+    def of(self, loss: Loss, *layers: str) -> Oracle:
         """The gradient of `loss`, to which the loss so far is zero."""
-        return self.oracle.of(lambda b: torch.zeros_like(b.loss)).of(loss, *taps)
+        return self.oracle.of(lambda b: torch.zeros_like(b.loss)).of(loss, *layers)
 
     def part(self, index: int, count: int) -> "Taskless":
         """The same on a part of the batch."""
@@ -102,14 +102,13 @@ def proximal_here(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> T
 class SOL(WrappedTerm):
     """FedSOL (Lee et al., CVPR 2024): `g(w + rho strength unit(q))`, q the gradient that the inner term adds.
 
-    Any drift correction can be the inner term (FedSOL's Table 4): its states move as they would on their own.
+    Any drift correction can be the inner term (FedSOL's Table 4): its states move as they would on
+    their own.
 
-    Attributes:
-        rho: Radius of the perturbation.
-        scale: Perturb each weight by how far it has moved; None perturbs all alike.
-        scope: Which part of the model is perturbed.
-        use: Which gradients are stepped along (Table 10).
-        still: Do not perturb before the first step; without it a fixed strength blows rounding noise up, as released.
+    Attributes: rho: Radius of the perturbation. scale: Perturb each weight by how far it has moved;
+        None perturbs all alike. scope: Which part of the model is perturbed. use: Which gradients
+        are stepped along (Table 10). still: Do not perturb before the first step; without it a
+        fixed strength blows rounding noise up, as released.
     """
 
     rho: NonNegativeFloat = 2.0
@@ -132,8 +131,9 @@ class SOL(WrappedTerm):
 class HeadSOL(Perturbation):
     """`SOL` of the head along the distillation loss, in one pass: what moves lies behind the features.
 
-    The body runs once; q, from its features alone, displaces the head; the task's loss of the displaced head runs back
-    through head and body. Exact, but that dropout in the body draws one mask where two passes draw two.
+    The body runs once; q, from its features alone, displaces the head; the task's loss of the
+    displaced head runs back through head and body. Exact, but that dropout in the body draws one
+    mask where two passes draw two.
     """
 
     rho: NonNegativeFloat = 2.0
@@ -147,8 +147,10 @@ class HeadSOL(Perturbation):
 
         def displaced(b: ForwardPass) -> Tensor:
             received = b.at(v.anchor).out
-            q = torch.func.grad(lambda e: divergence(b.top(e, fixed=True).out, received, self.tau))(torch.zeros_like(w))
-            return b.top(strength * unit(q, self.eps)).loss
+            q = torch.func.grad(
+                lambda e: divergence(b.with_head_offset(e, detached=True).out, received, self.tau)
+            )(torch.zeros_like(w))
+            return b.with_head_offset(strength * unit(q, self.eps)).loss
 
         return oracle.of(displaced, v.layout.head)(w)
 

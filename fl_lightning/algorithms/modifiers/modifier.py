@@ -32,15 +32,15 @@ class Modifier:
     def to(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with this added.
 
-        Raises:
-            ValueError: If the algorithm has something of the kind already, or nothing to put this around.
+        Raises: ValueError: If the algorithm has something of the kind already, or nothing to put
+            this around.
         """
         for term in algorithm.terms:
             for added in (self.inner, self.outer):
                 _check(added, term)
         inner, outer = (() if term is None else (term,) for term in (self.inner, self.outer))
         terms = *inner, *algorithm.terms, *outer
-        return algorithm.but(*self._wrapped(terms), server=self.server or algorithm.server)
+        return algorithm.replace(*self._wrapped(terms), server=self.server or algorithm.server)
 
     def _wrapped(self, terms: tuple[Term, ...]) -> tuple[Term, ...]:
         if self.around is None:

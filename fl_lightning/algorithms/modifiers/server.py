@@ -1,4 +1,4 @@
-"""`--server`: what the server does with the mean update."""
+"""`--server-optimizer`: what the server does with the mean update."""
 
 from fl_lightning import terms
 from fl_lightning.algorithms.modifiers.modifier import Modifier
@@ -42,7 +42,9 @@ def yogi(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float =
         beta2: Decay of the second moment.
         tau: Added to the root of the second moment, which begins at tau^2.
     """
-    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau, tau**2, steps.yogi), server=at(lr))
+    return Modifier(
+        outer=terms.AdaptiveServer(beta1, beta2, tau, tau**2, steps.yogi), server=at(lr)
+    )
 
 
 def adagrad(lr: float = 0.01, tau: float = 1e-3) -> Modifier:

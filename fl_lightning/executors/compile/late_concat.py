@@ -22,15 +22,20 @@ ELEMENTWISE = {
 def with_late_concatenation(graph: fx.GraphModule) -> fx.GraphModule:
     """The program with `cat(f(part, slice of v), ...)` for every elementwise `f(cat(parts), v)`; changes `graph`.
 
-    A backward pass ends in one gradient for each parameter, and terms work on the flat vector of all. The compiler
-    writes that vector out before it reads it again; this way it is the new weights that are written, and the gradients
-    go from their kernels straight into the step (benchmarks/RESULTS.md); and a perturbed vector, which the next pass
-    splits into parameters, is never put together. What needs the whole vector, such as its norm, still gets it.
+    A backward pass ends in one gradient for each parameter, and terms work on the flat vector of
+    all. The compiler writes that vector out before it reads it again; this way it is the new
+    weights that are written, and the gradients go from their kernels straight into the step
+    (benchmarks/RESULTS.md); and a perturbed vector, which the next pass splits into parameters, is
+    never put together. What needs the whole vector, such as its norm, still gets it.
     """
     for node in graph.graph.nodes:  # what is inserted before a node's users is met later
         if node.target is aten.cat.default and _is_flat(node):
             for user in list(node.users):
-                if user.target in ELEMENTWISE and not user.kwargs and user.meta["val"].shape == node.meta["val"].shape:
+                if (
+                    user.target in ELEMENTWISE
+                    and not user.kwargs
+                    and user.meta["val"].shape == node.meta["val"].shape
+                ):
                     _sink(graph.graph, node, user)
                 elif user.target is aten.split_with_sizes.default:
                     _undo(node, user)
@@ -78,7 +83,10 @@ def _parts(graph: fx.Graph, argument: Any, sizes: list[int]) -> list[Any]:
     if argument.target is aten.cat.default and _is_flat(argument) and _sizes(argument) == sizes:
         return list(argument.args[0])
     stops = list(accumulate(sizes))
-    return [_call(graph, aten.slice.Tensor, argument, -1, stop - n, stop) for n, stop in zip(sizes, stops, strict=True)]
+    return [
+        _call(graph, aten.slice.Tensor, argument, -1, stop - n, stop)
+        for n, stop in zip(sizes, stops, strict=True)
+    ]
 
 
 def _call(graph: fx.Graph, target: Any, *arguments: Any) -> fx.Node:

@@ -1,9 +1,10 @@
 """Pooling by 2x2 of a traced program, as arithmetic that the compiler turns into vector instructions.
 
-PyTorch's max-pooling writes eight bytes of an index for each of its results, and its backward pass clears the gradient
-before it scatters into it; the compiler's own is slower still. Here an offset of one byte says which of the four was
-the largest, and the gradient is written once: the same bits, sooner (benchmarks/RESULTS.md). Of several stacked clients
-PyTorch's own pooling stays: `vmap` reshapes its indices between the passes, and stacking does not pay on a CPU.
+PyTorch's max-pooling writes eight bytes of an index for each of its results, and its backward pass
+clears the gradient before it scatters into it; the compiler's own is slower still. Here an offset
+of one byte says which of the four was the largest, and the gradient is written once: the same bits,
+sooner (benchmarks/RESULTS.md). Of several stacked clients PyTorch's own pooling stays: `vmap`
+reshapes its indices between the passes, and stacking does not pay on a CPU.
 """
 
 from typing import Any, cast
@@ -27,7 +28,9 @@ def with_vector_pooling(graph: fx.GraphModule, examples: list[Tensor]) -> fx.Gra
     """
     if not any(_halves(node) for node in graph.graph.nodes):
         return graph
-    return make_fx(_Rewritten(graph).run, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
+    return make_fx(_Rewritten(graph).run, tracing_mode="fake", _allow_non_fake_inputs=True)(
+        *examples
+    )
 
 
 class _Rewritten(fx.Interpreter):
@@ -57,7 +60,9 @@ def _halves(node: fx.Node) -> bool:
 
 def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
     """(N, C, 2 h, 2 w) to the largest of each window, (N, C, h, w), and which of its four it was, int8."""
-    windows = x.movedim(-3, -1).unflatten(-2, (-1, 2)).unflatten(-4, (-1, 2))  # N h 2 w 2 C: channels vary fastest
+    windows = (
+        x.movedim(-3, -1).unflatten(-2, (-1, 2)).unflatten(-4, (-1, 2))
+    )  # N h 2 w 2 C: channels vary fastest
     largest = windows[..., 0, :, 0, :]
     offset = torch.zeros_like(largest, dtype=torch.float32)
     for k in 1, 2, 3:
@@ -70,6 +75,8 @@ def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
 def _spread(gradient: Tensor, offset: Tensor) -> Tensor:
     """The gradient of `_pool`'s argument."""
     position = torch.arange(4, dtype=torch.float32, device=offset.device).view(2, 1, 2, 1)
-    gradient, offset = (of.movedim(-3, -1).unsqueeze(-2).unsqueeze(-4) for of in (gradient, offset))  # N h 1 w 1 C
+    gradient, offset = (
+        of.movedim(-3, -1).unsqueeze(-2).unsqueeze(-4) for of in (gradient, offset)
+    )  # N h 1 w 1 C
     windows = torch.where(offset.to(torch.float32) == position, gradient, gradient.new_zeros(()))
     return windows.flatten(-3, -2).flatten(-4, -3).movedim(-1, -3)

@@ -1,8 +1,8 @@
 """Float32 matrix products of a traced program, by oneDNN where MKL leaves half of the processor unused.
 
-PyTorch's CPU builds multiply float32 matrices with MKL, which has its fast code for Intel's processors only: on an EPYC
-with AVX-512 oneDNN is 2.3 times as fast at 512x512x512, and twice at the thin products of small batches
-(benchmarks/RESULTS.md). Products in bf16 are oneDNN's anyway.
+PyTorch's CPU builds multiply float32 matrices with MKL, which has its fast code for Intel's
+processors only: on an EPYC with AVX-512 oneDNN is 2.3 times as fast at 512x512x512, and twice at
+the thin products of small batches (benchmarks/RESULTS.md). Products in bf16 are oneDNN's anyway.
 """
 
 from functools import cache
@@ -38,7 +38,9 @@ def with_onednn(graph: fx.GraphModule) -> fx.GraphModule:
             continue
         *added, a, b = node.args
         left, right = a.meta["val"], b.meta["val"]
-        if (left.dtype, left.device.type) != (torch.float32, "cpu") or left.numel() * right.shape[1] < LEAST:
+        if (left.dtype, left.device.type) != (torch.float32, "cpu") or left.numel() * right.shape[
+            1
+        ] < LEAST:
             continue
         with graph.graph.inserting_before(node):
             new = graph.graph.call_function(torch.ops.fl_lightning.product.default, (a, b))
@@ -57,4 +59,8 @@ def _mkl_is_slow() -> bool:
         other = "GenuineIntel" not in Path("/proc/cpuinfo").read_text()
     except OSError:
         other = False
-    return other and torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return (
+        other
+        and torch.backends.mkl.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )

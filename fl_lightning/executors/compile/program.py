@@ -21,13 +21,13 @@ from fl_lightning.executors.compile.onednn import with_onednn
 class Program:
     """A function, traced down to its tensor operations once for each shape of its arguments, then compiled.
 
-    The trace goes through everything that Python does in between (terms, hooks, autocast, `torch.func` and the
-    backward pass), so what is compiled is a flat list of operations on tensors.
+    The trace goes through everything that Python does in between (terms, hooks, autocast,
+    `torch.func` and the backward pass), so what is compiled is a flat list of operations on
+    tensors.
 
-    Args:
-        function: Takes pytrees of tensors and returns one; it must not change its arguments. What else is in them, such
-            as a layout, is taken for constant.
-        mode: Of `torch.compile`, as far as it sets the compiler's options.
+    Args: function: Takes pytrees of tensors and returns one; it must not change its arguments. What
+        else is in them, such as a layout, is taken for constant. mode: Of `torch.compile`, as far
+        as it sets the compiler's options.
     """
 
     def __init__(self, function: Callable[..., Any], mode: str = "default"):
@@ -37,8 +37,8 @@ class Program:
     def __call__(self, *trees: Any) -> Any:
         """The function's value.
 
-        Raises:
-            ModelError: If it cannot be traced: it decides by the values of tensors, or calls what leaves no trace.
+        Raises: ModelError: If it cannot be traced: it decides by the values of tensors, or calls
+            what leaves no trace.
         """
         leaves, structure = tree_flatten(trees)
         tensors = _distinct([leaf for leaf in leaves if isinstance(leaf, Tensor)])
@@ -76,25 +76,36 @@ class Program:
 
         fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
         with fake:  # what stands for the tensors takes none of a GPU's memory
-            examples = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
+            examples = [
+                torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+                for t in tensors
+            ]
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         if tensors[0].device.type == "cpu":
             graph = with_vector_pooling(with_onednn(with_late_concatenation(graph)), examples)
         # the threads of a kernel are part of it, and older compilers' caches only know them if they are named
-        options = {**torch._inductor.list_mode_options(self.mode), "cpp.threads": torch.get_num_threads()}
+        options = {
+            **torch._inductor.list_mode_options(self.mode),
+            "cpp.threads": torch.get_num_threads(),
+        }
         compiled = _compiled(graph, tensors, options)
         return _replayed(compiled) if self.mode == "reduce-overhead" else compiled, out[0]
 
 
-def _compiled(graph: fx.GraphModule, tensors: Sequence[Tensor], options: dict[str, Any]) -> Callable[..., Any]:
+def _compiled(
+    graph: fx.GraphModule, tensors: Sequence[Tensor], options: dict[str, Any]
+) -> Callable[..., Any]:
     """The graph through torch.compile's compiler.
 
-    Without torch.compile itself, which checks at every call what a program's key says already, for 0.1 to 0.3 ms
-    (benchmarks/RESULTS.md). In a tracing context, or the compiler does not look into its cache on the disk.
+    Without torch.compile itself, which checks at every call what a program's key says already, for
+    0.1 to 0.3 ms (benchmarks/RESULTS.md). In a tracing context, or the compiler does not look into
+    its cache on the disk.
     """
     fake = FakeTensorMode(shape_env=ShapeEnv())
     with tracing(TracingContext(fake)):
-        return torch._inductor.compile(graph, [fake.from_tensor(t, static_shapes=True) for t in tensors], options)
+        return torch._inductor.compile(
+            graph, [fake.from_tensor(t, static_shapes=True) for t in tensors], options
+        )
 
 
 def _replayed(graph: Callable[..., Any]) -> Callable[..., Any]:
