@@ -18,7 +18,7 @@ from rich.table import Table
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
+TESTS = Path(__file__).resolve().parents[1] / "tests/helpers"
 sys.path.insert(0, str(TESTS))
 
 from golden_families import set_up  # noqa: E402

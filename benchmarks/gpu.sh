@@ -64,7 +64,7 @@ rounds() { # seconds, rounds, way
 tests() { # seconds, more; in a copy of the package in which callbacks/ lies where it is installed to
   rm -rf "$OUT.copy" && mkdir -p "$OUT.copy" && cp -r fl_lightning "$OUT.copy" && cp -r callbacks "$OUT.copy/fl_lightning"
   piece "$1" env PYTHONPATH="$OUT.copy:$PYTHONPATH" "$PYTHON" -P -m pytest -q -x -p no:cacheprovider \
-    -o filterwarnings=default tests/test_cuda.py tests/test_client_store.py "${@:2}"
+    -o filterwarnings=default tests/test_cuda.py tests/federation/test_client_store.py "${@:2}"
 }
 
 # FedTOGA's round is 10 clients x 50 steps of 50 samples; FL-Simulator's FedSpeed is beside it

@@ -29,9 +29,9 @@ from lightning.fabric import Fabric
 from fl_lightning.executors import SequentialExecutor
 from fl_lightning.federation.row_files import RowFiles
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
-import lives
+import runs
 
 STAGES: dict[str, tuple[Any, str]] = {
     "training": (SequentialExecutor, "_visit"),
@@ -99,7 +99,7 @@ class Killer:
         for rank in victims:
             processes[rank].kill()
         killed = time.monotonic()
-        codes = lives.end(processes)
+        codes = runs.end(processes)
         self.slowest = max(self.slowest, time.monotonic() - killed)
         if None in codes:
             raise SystemExit(
@@ -114,7 +114,7 @@ class Killer:
 def equal(folder: Path, expected: dict[str, Any]) -> bool:
     """Whether a finished run is the one that was never killed."""
     steps = [tuple(int(row["round"]) for row in expected["metrics"])]
-    return lives.results(folder) == expected and lives.steps_in_tensorboard(folder) == steps
+    return runs.results(folder) == expected and runs.steps_in_tensorboard(folder) == steps
 
 
 def main() -> None:
@@ -131,23 +131,23 @@ def main() -> None:
     with TemporaryDirectory() as parent:
         started = time.monotonic()
         alone = Path(parent, "alone")
-        assert lives.end(lives.begin(alone, *argv, ranks=o.ranks), 600) == [0] * o.ranks, (
-            lives.said(alone)
+        assert runs.end(runs.begin(alone, *argv, ranks=o.ranks), 600) == [0] * o.ranks, runs.said(
+            alone
         )
-        expected, seconds = lives.results(alone), time.monotonic() - started
+        expected, seconds = runs.results(alone), time.monotonic() - started
         while tried < o.kills:
             runs, kills = runs + 1, 0
             folder = Path(parent, str(runs))
             while not (folder / "model.pt").exists():
-                processes = lives.begin(folder, *argv, ranks=o.ranks, prepare=told(killer.board))
+                processes = runs.begin(folder, *argv, ranks=o.ranks, prepare=told(killer.board))
                 if tried + kills < o.kills:
                     kills += killer.kill(processes, 0.7 * seconds)  # of the time of a cold start
-                elif lives.end(processes, 600) != [0] * o.ranks:
-                    raise SystemExit(f"a resumed run failed: {lives.said(folder)}")
+                elif runs.end(processes, 600) != [0] * o.ranks:
+                    raise SystemExit(f"a resumed run failed: {runs.said(folder)}")
             if (
-                lives.end(lives.begin(folder, *argv, ranks=o.ranks), 600) != [0] * o.ranks
+                runs.end(runs.begin(folder, *argv, ranks=o.ranks), 600) != [0] * o.ranks
             ):  # killed after its last write
-                raise SystemExit(f"a finished run could not be resumed: {lives.said(folder)}")
+                raise SystemExit(f"a finished run could not be resumed: {runs.said(folder)}")
             tried, survived = tried + kills, survived + kills * equal(folder, expected)
             print(
                 f"run {runs}: {kills} kills, {'equal' if equal(folder, expected) else 'DIFFERENT'}",

@@ -1,21 +1,17 @@
 """Options and fixtures shared by the tests."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import lives
 import pytest
 import refusals
+import runs
 import torch
 from lightning.fabric import Fabric
 
 torch.set_num_threads(
     1
 )  # tests run in parallel processes: more threads than cores make each many times slower
-
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-"""Real data beside the checkout, on the machines that have it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,7 +40,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The results of `refusals.scaffold`, which is what a run must have that ended early and was gone on with."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     refusals.scaffold(folder)
-    return lives.results(folder)
+    return runs.results(folder)
 
 
 @pytest.fixture

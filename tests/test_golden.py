@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from golden_families import NotInCatalogueError, Setup, set_up
+from golden_families import Setup, UnknownAlgorithmError, set_up
 from lightning.fabric import Fabric
 from torch import nn
 
@@ -98,7 +98,7 @@ def test_replays_the_authors_trajectory(
     assert golden_file.is_file(), f"{golden_file} holds no trajectory"
     try:
         setup, data = set_up(golden_file)
-    except NotInCatalogueError as missing:
+    except UnknownAlgorithmError as missing:
         if request.config.getoption("--golden"):
             pytest.fail(f"{golden_file.name} cannot be set up: {missing}")
         pytest.skip(f"no such algorithm yet: {golden_file.name}")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from locations import ROOT
 
 from fl_lightning import Algorithm, DeviceDataset
 from fl_lightning.algorithms.registry import ALGORITHMS
@@ -23,7 +24,6 @@ from fl_lightning.cli.converters import convert
 from fl_lightning.experiment import Experiment
 from fl_lightning.runs.config_yaml import flat
 
-ROOT = Path(__file__).resolve().parents[1]
 PRESETS = ROOT / "recipes/presets"
 FILES = sorted(PRESETS.rglob("*.yaml"))
 README = (PRESETS / "README.md").read_text()

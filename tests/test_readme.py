@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from locations import ROOT
 from PIL import Image
 from torch.distributed.run import get_args_parser
 
@@ -21,7 +22,6 @@ from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
     line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for line in block.splitlines()

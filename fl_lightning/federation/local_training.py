@@ -86,10 +86,11 @@ def weights_of(federation: "Federation", cohort: Sequence[int]) -> Tensor:
 def states_of(federation: "Federation", client: int, anchor: Tensor) -> list[States]:
     """The states that a client's visit begins with, one dictionary a term: its own, and those of one visit."""
     terms, store = federation.algorithm.terms, federation.store
-    if store.has(client):
-        kept = store.read(client, anchor.device)
-    else:
-        kept = [init_states(term.client, federation.first, anchor) for term in terms]
+    kept = (
+        store.read(client, anchor.device)
+        if store.has(client)
+        else [init_states(term.client, federation.first, anchor) for term in terms]
+    )
     return [
         {**k, **init_states(term.local, federation.first, anchor)}
         for k, term in zip(kept, terms, strict=True)

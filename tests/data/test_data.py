@@ -1,0 +1,339 @@
+"""Data sets, the batches of a visit, and augmentation."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from locations import SHARED
+from torch import Tensor
+
+from fl_lightning.data import (
+    Batches,
+    ClientData,
+    CropFlip,
+    DeviceDataset,
+    Partition,
+    schemes,
+    sources,
+)
+
+MNIST = SHARED / "data/mnist"
+
+
+def images(n: int = 60, channels: int = 3, size: int = 8) -> DeviceDataset:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, channels, size, size), generator=g, dtype=torch.uint8)
+    mean, std = (0.5, 0.4, 0.3)[:channels], (0.2, 0.25, 0.3)[:channels]
+    return DeviceDataset(x, torch.arange(n) % 4, tuple("abcd"), mean, std)
+
+
+def numbered(sizes: list[int], **options) -> ClientData:
+    """Clients of the given sizes; the only feature of a sample is its position."""
+    n = sum(sizes)
+    data = DeviceDataset(
+        torch.arange(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64), ("a",)
+    )
+    return ClientData(
+        data, Partition(torch.arange(n), torch.tensor([0, *sizes]).cumsum(0)), **options
+    )
+
+
+def test_inputs_are_normalised_images():
+    data = images()
+    index = torch.tensor([5, 0, 5])
+    mean, std = torch.tensor(data.mean).view(3, 1, 1), torch.tensor(data.std).view(3, 1, 1)
+    x = data.inputs(index)
+    assert x.dtype == torch.float32
+    torch.testing.assert_close(x, (data.x[index].float() / 255 - mean) / std)
+
+
+def test_features_are_taken_as_they_are():
+    x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = DeviceDataset(x, torch.zeros(5, dtype=torch.int64), ("a",))
+    assert torch.equal(data.inputs(torch.tensor([4, 1])), x[[4, 1]])
+    assert data.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "options", "message"),
+    [
+        (torch.zeros(3, 2), torch.tensor([0, 1, 2]), {}, r"0 to 2, but there are 2 names"),
+        (torch.zeros(3, 2), torch.tensor([0, -1, 1]), {}, r"-1 to 1"),
+        (torch.zeros(3, 2), torch.tensor([0, 1]), {}, "each of 3 samples"),
+        (torch.zeros(2, 2), torch.tensor([0.0, 1.0]), {}, "int64"),
+        (torch.zeros(2, 2, dtype=torch.uint8), torch.tensor([0, 1]), {}, "channels, height, width"),
+        (torch.zeros(2, 2, dtype=torch.int64), torch.tensor([0, 1]), {}, "floating"),
+        (
+            torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
+            torch.tensor([0, 1]),
+            {"mean": (0.5,), "std": (0.5,)},
+            "3 channels",
+        ),
+        (
+            torch.zeros(2, 1, 4, 4, dtype=torch.uint8),
+            torch.tensor([0, 1]),
+            {"mean": (0.5,), "std": (0.0,)},
+            "positive",
+        ),
+        (torch.zeros(2, 2), torch.tensor([0, 1]), {"domains": torch.tensor([0, 1])}, "domains"),
+    ],
+)
+def test_data_that_does_not_fit_together_is_refused(
+    x: Tensor, y: Tensor, options: dict, message: str
+):
+    with pytest.raises(ValueError, match=message):
+        DeviceDataset(x, y, ("a", "b"), **options)
+
+
+@pytest.mark.parametrize("mode", ["zero", "reflect"])
+def test_augmentation_equals_padding_cropping_and_flipping_one_by_one(mode):
+    augment = CropFlip(padding=3, crop=0.5, flip=0.5, mode=mode)
+    x = images(40).inputs(torch.arange(40))[:, :, :, :6]  # not square
+    draws = augment.draw(40, torch.Generator().manual_seed(1))
+    result = augment.apply(x, draws)
+    for image, (top, left, flip), augmented in zip(
+        x.numpy(), draws.tolist(), result.numpy(), strict=True
+    ):
+        border = ((0, 0), (3, 3), (3, 3))
+        padded = np.pad(image, border) if mode == "zero" else np.pad(image, border, mode="reflect")
+        expected = padded[:, top : top + 8, left : left + 6]
+        np.testing.assert_array_equal(augmented, expected[:, :, ::-1] if flip else expected)
+
+
+def test_augmentation_draws_follow_their_probabilities():
+    draws = CropFlip(padding=4, crop=0.5, flip=0.25).draw(20_000, torch.Generator().manual_seed(0))
+    assert draws[:, 2].double().mean().item() == pytest.approx(0.25, abs=0.02)
+    still = (draws[:, :2] == 4).all(1).double().mean().item()
+    assert still == pytest.approx(0.5 + 0.5 / 81, abs=0.02)
+    assert draws[:, 0].unique().tolist() == list(range(9))
+    never = CropFlip(crop=0, flip=0).draw(100, torch.Generator().manual_seed(0))
+    assert torch.equal(never, torch.tensor([[4, 4, 0]] * 100, dtype=torch.int16))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"crop": 2}, "crop"), ({"padding": -1}, "padding"), ({"mode": "x"}, "mode")],
+)
+def test_impossible_augmentation_is_refused(options: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        CropFlip(**options)
+
+
+def test_batches_cover_every_epoch_exactly_once_with_a_short_last_batch():
+    batches = numbered([3, 23], batch_size=10, epochs=2).visit(1, round=4)
+    assert batches.sizes == [10, 10, 3, 10, 10, 3]
+    assert batches.epochs == [0, 0, 0, 1, 1, 1]
+    seen = [x for x, _ in batches]
+    first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
+    assert len(batches) == 6
+    assert torch.equal(first.sort().values, torch.arange(3.0, 26.0, dtype=torch.float64))
+    assert torch.equal(second.sort().values, first.sort().values)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("together", [20, 33, 10_000])
+def test_batches_made_together_are_those_made_one_by_one(together: int):
+    augment, sizes = CropFlip(cutout=3), [16, 16, 8, 16, 16, 8]
+    index = torch.randperm(40, generator=torch.Generator().manual_seed(0)).repeat(2)
+    draws = augment.draw(len(index), torch.Generator().manual_seed(1))
+    one, several = (
+        Batches(images(40), index, sizes, [0] * 6, (augment, draws), n) for n in (1, together)
+    )
+    for k in (0, 1, 2, 3, 4, 5, 2, -1, 0):
+        for mine, theirs in zip(one[k], several[k], strict=True):
+            assert torch.equal(mine, theirs)
+            assert mine.stride() == theirs.stride()
+    with pytest.raises(IndexError):
+        several[6]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({"epochs": 0.5}, 2), ({"epochs": 0.01}, 1), ({"epochs": 1.8}, 5), ({"steps": 8}, 8)],
+)
+def test_number_of_steps(options: dict, steps: int):
+    data = numbered([23], batch_size=10, **options)
+    batches = data.visit(0, 0)
+    assert data.num_steps(0) == steps == len(batches)
+    assert sum(batches.sizes) == sum(len(y) for _, y in batches)
+    assert batches.sizes == ([10, 10, 3] * 3)[:steps]
+
+
+def test_without_shuffling_the_stored_order_is_cycled():
+    batches = numbered([5], batch_size=2, steps=4, shuffle=False).visit(0, 3)
+    assert [x.tolist() for x, _ in batches] == [[0, 1], [2, 3], [4], [0, 1]]
+
+
+def test_a_visit_does_not_depend_on_what_was_called_before():
+    train = images(120)
+    partition = schemes.iid(train.y, 4, 0)
+
+    def visit(data: ClientData, client: int, round: int) -> Tensor:
+        return torch.cat([x for x, _ in data.visit(client, round)])
+
+    options = {"batch_size": 7, "epochs": 2, "augment": CropFlip(crop=0.5), "seed": 3}
+    forth, back = ClientData(train, partition, **options), ClientData(train, partition, **options)
+    calls = [(client, round) for round in range(2) for client in range(4)]
+    state = torch.get_rng_state()
+    first = {call: visit(forth, *call) for call in calls}
+    for call in reversed(calls):
+        assert torch.equal(visit(back, *call), first[call])
+    assert torch.equal(state, torch.get_rng_state())
+    assert not torch.equal(first[0, 0], first[0, 1])
+    assert not torch.equal(
+        visit(ClientData(train, partition, **options | {"seed": 4}), 0, 0), first[0, 0]
+    )
+
+
+@pytest.mark.parametrize("drawn", ["order", "augmentation"])
+@pytest.mark.parametrize(
+    "other", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=["client", "round", "seed"]
+)
+def test_order_and_augmentation_are_each_of_this_client_round_and_seed(
+    drawn: str, other: tuple[int, int, int]
+):
+    train, alike = images(40), Partition.from_lists([range(40), range(40)])
+    options = {
+        "batch_size": 8,
+        "shuffle": drawn == "order",
+        "augment": CropFlip() if drawn == "augmentation" else None,
+    }
+
+    def visit(client: int, round: int, seed: int) -> Tensor:
+        return torch.cat(
+            [x for x, _ in ClientData(train, alike, seed=seed, **options).visit(client, round)]
+        )
+
+    assert torch.equal(visit(0, 0, 0), visit(0, 0, 0))
+    assert not torch.equal(visit(0, 0, 0), visit(*other))
+
+
+def test_order_does_not_depend_on_augmentation():
+    train = images(40)
+    partition = Partition.from_lists([range(40)])
+    plain = ClientData(train, partition, batch_size=8).visit(0, 0)
+    augmented = ClientData(train, partition, batch_size=8, augment=CropFlip(crop=0, flip=0)).visit(
+        0, 0
+    )
+    for (x, y), (x_augmented, y_augmented) in zip(plain, augmented, strict=True):
+        assert torch.equal(x, x_augmented)
+        assert torch.equal(y, y_augmented)
+
+
+def test_sizes_and_class_counts():
+    train = images(12)
+    data = ClientData(train, Partition.from_lists([[0, 4, 1], [2, 3]]))
+    assert data.num_clients == 2
+    assert data.sizes.tolist() == [3.0, 2.0]
+    assert data.sizes.dtype == torch.float64
+    assert data.class_counts.tolist() == [[2, 1, 0, 0], [0, 0, 1, 1]]
+    assert data.labels_of(torch.tensor([1])).tolist() == [[0, 0, 1, 1]]
+    assert data.mean_size == 2.5
+
+
+def test_the_digest_names_samples_labels_normalisation_and_who_holds_what():
+    x, y, split = (
+        torch.zeros(4, 1, 2, 2, dtype=torch.uint8),
+        torch.tensor([0, 1, 1, 0]),
+        [[0, 1], [2, 3]],
+    )
+    given = {"classes": ("a", "b"), "mean": (0.5,), "std": (0.2,)}
+    digests = [
+        ClientData(
+            DeviceDataset(x, labels, **{**given, **changed}), Partition.from_lists(lists)
+        ).digest
+        for labels, changed, lists in [
+            (y, {}, split),
+            (1 - y, {}, split),
+            (y, {"classes": ("a", "c")}, split),
+            (y, {"mean": (0.4,)}, split),
+            (y, {"std": (0.3,)}, split),
+            (y, {}, [[0, 1, 2], [3]]),
+            (y, {}, [[0, 2], [1, 3]]),
+        ]
+    ]
+    assert len(set(digests)) == len(digests)
+    assert (
+        ClientData(
+            DeviceDataset(x.clone(), y.clone(), **given), Partition.from_lists(split), seed=1
+        ).digest
+        == digests[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("lists", "options", "message"),
+    [
+        ([[0, 12]], {}, "sample 12, but the data set has 12"),
+        ([[0], [], [1], []], {}, r"2 of 4 clients hold no samples \(client 1, 3\)"),
+        ([[0]], {"batch_size": 0}, "batch_size"),
+        ([[0]], {"epochs": 0}, "epochs"),
+        ([[0]], {"epochs": float("nan")}, "epochs"),
+        ([[0]], {"steps": 0}, "steps"),
+        ([[0]], {"augment": CropFlip(padding=8, mode="reflect")}, "smaller padding"),
+    ],
+)
+def test_impossible_client_data_is_refused(lists: list, options: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        ClientData(images(12), Partition.from_lists(lists), **options)
+
+
+def test_digits_are_split_class_by_class():
+    train, test = sources.digits()
+    assert (len(train), len(test)) == (1437, 360)
+    assert train.shape == (1, 8, 8)
+    assert train.x.max() == 255
+    share = test.y.bincount() / (train.y.bincount() + test.y.bincount())
+    assert (share - 0.2).abs().max() < 0.01
+    x = train.inputs(torch.arange(len(train)))
+    assert x.mean().item() == pytest.approx(0, abs=1e-4)
+    assert x.std().item() == pytest.approx(1, abs=1e-3)
+
+
+def test_missing_data_says_where_it_looked(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"looked for MNIST in .*MNIST/raw.*--data-dir"):
+        sources.mnist(tmp_path, download=False)
+
+
+def test_emnist_letters_are_upright_and_labelled_from_zero(tmp_path: Path):
+    raw = tmp_path / "EMNIST/raw"
+    raw.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (52, 4, 4), dtype=np.uint8)
+    labels = np.arange(52, dtype=np.uint8) % 26 + 1
+    for half in ("train", "test"):
+        header = b"".join(number.to_bytes(4, "big") for number in (0x803, *pixels.shape))
+        (raw / f"emnist-letters-{half}-images-idx3-ubyte").write_bytes(header + pixels.tobytes())
+        header = b"".join(number.to_bytes(4, "big") for number in (0x801, 52))
+        (raw / f"emnist-letters-{half}-labels-idx1-ubyte").write_bytes(header + labels.tobytes())
+    train, _ = sources.emnist_letters(tmp_path)
+    assert train.y.tolist() == [*range(26), *range(26)]
+    assert (train.classes[0], train.classes[25]) == ("a", "z")
+    assert np.array_equal(train.x[30, 0].numpy(), pixels[30].T)
+    train, test = sources.emnist_letters_aj(tmp_path)
+    assert train.y.tolist() == test.y.tolist() == [*range(10), *range(10)]
+    assert train.classes == tuple("abcdefghij")
+    assert train.inputs(torch.arange(20)).mean().item() == pytest.approx(0, abs=1e-5)
+
+
+def test_colour_images_become_channels_first(tmp_path: Path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+
+    def fake(root, train, download):
+        return SimpleNamespace(data=pixels, targets=[3, 1, 0, 9], classes=list("abcdefghij"))
+
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", fake)
+    train, _ = sources.cifar10(tmp_path)
+    assert np.array_equal(train.x.numpy(), pixels.transpose(0, 3, 1, 2))
+    assert train.y.tolist() == [3, 1, 0, 9]
+
+
+def test_mnist_opens_an_existing_folder():
+    if not MNIST.exists():
+        pytest.skip(f"there is no MNIST in {MNIST}")
+    train, test = sources.mnist(MNIST)
+    assert (len(train), len(test), train.shape) == (60_000, 10_000, (1, 28, 28))
+    x = train.inputs(torch.arange(0, 60_000, 7))
+    assert x.mean().item() == pytest.approx(0, abs=0.01)
+    assert x.std().item() == pytest.approx(1, abs=0.01)

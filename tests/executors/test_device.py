@@ -1,0 +1,181 @@
+"""A round on a device whose numbers nobody can look at: PyTorch's `meta`, which has shapes and places only.
+
+Whatever mixes tensors of device and CPU, or waits for a number of the device, raises an error
+there, as neither does on the CPU; on a GPU the one is an error and the other lets its queue run
+empty.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from problems import EVERY_ALGORITHM, classification, classifier, convolutional, federation, hard
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from fl_lightning import (
+    Algorithm,
+    AutotunedExecutor,
+    Federation,
+    SequentialExecutor,
+    StackedExecutor,
+    Term,
+    scalar,
+)
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import init_states
+from fl_lightning.core.vector import Layout
+from fl_lightning.data import CropFlip
+from fl_lightning.executors import Executor
+from fl_lightning.federation.local_training import train
+
+DEVICE = torch.device("meta")
+EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecutor, width=3)}
+MEASURED = partial(AutotunedExecutor, candidates=[*EXECUTORS.values()])
+EVEN = 24, 18, 12, 12, 18, 18
+"""Samples of clients whose batches of six, and halves of these, all hold two samples."""
+
+
+class Unwaiting(TorchFunctionMode):
+    """Refuses copies from the CPU to the device that wait until it has done what it was given."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_meta:
+            made_of_numbers = function in (torch.tensor, torch.as_tensor, Tensor.new_tensor)
+            moved = function in (Tensor.to, Tensor.copy_, Tensor.cuda)
+            from_cpu = moved and any(isinstance(t, Tensor) and not t.is_meta for t in args)
+            if made_of_numbers or (from_cpu and not (kwargs or {}).get("non_blocking")):
+                raise AssertionError(f"{function.__name__} waits for the device")
+        return result
+
+
+def moved(tree: Any) -> Any:
+    return tree_map(lambda t: t.to(DEVICE) if isinstance(t, Tensor) else t, tree)
+
+
+def to_device(run: Federation) -> Federation:
+    """All that lies on the device, moved there; clients' rows, whose copies end in numbers, are left out."""
+    run.clients.labels_of(torch.tensor([0]))  # once from the device, before the rounds
+    vars(run.clients.dataset).update(moved(vars(run.clients.dataset)))
+    run.module.to(DEVICE)
+    run.layout = Layout(run.module)
+    run.executor = run.new_executor(run.module, run.layout)
+    run.w = nn.Parameter(moved(run.w.detach()))
+    run.optimizer = run.algorithm.server([run.w])
+    run.first, run.buffers, run.shared, run.message = map(
+        moved, (run.first, run.buffers, run.shared, run.message)
+    )
+    begun = [init_states(term.client, run.first, run.first) for term in run.algorithm.terms]
+    run.store.read = lambda client, device: begun  # type: ignore[method-assign]
+    run.store.write = lambda client, states: None  # type: ignore[method-assign]
+    return run
+
+
+def run_unread(run: Federation, cohort: list[int]) -> Tensor:
+    """Clients' training, sums and the server's step; what the program looks at in between is left out."""
+    with Unwaiting():
+        common = run.common_facts(run.w.detach().clone(), len(cohort))
+        tally = train(run, cohort, common)
+        progress, message, *_ = tally.means()
+        delta, run.shared = run.algorithm.update(progress, message, common, run.shared)
+        run.w.grad = -delta
+        run.optimizer.step()
+    return run.w
+
+
+@pytest.fixture
+def no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This device has no autocast, not even to be turned off."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+
+
+@pytest.mark.usefixtures("no_autocast")
+@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+@pytest.mark.parametrize("name", EVERY_ALGORITHM)
+def test_nothing_waits_for_the_device_in_a_round_of(
+    name: str, executor: Callable[..., Executor]
+) -> None:
+    clients = classification(EVEN, batch_size=6, steps=2)
+    run = to_device(federation(hard(EVERY_ALGORITHM[name]), executor=executor, clients=clients))
+    assert run_unread(run, [0, 1, 2, 4]).is_meta
+
+
+class Calibrated(Term):
+    """With what a view and an oracle tell besides: the labels that a client holds, and losses."""
+
+    local = {"F": scalar}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        v.F = v.F + oracle.loss(w)
+        return oracle.of(
+            lambda b: cross_entropy(b.out + v.labels.log1p(), b.y) * b.at(v.anchor).loss
+        )(w)
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        return v.F, v.labels
+
+
+@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+def test_nor_for_labels_and_losses(executor: Callable[..., Executor]) -> None:
+    run = to_device(federation(hard(Algorithm(Calibrated())), executor=executor))
+    assert run_unread(run, [0, 1, 2, 4]).is_meta
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"deterministic": True}, {"on_divergence": "skip-client"}], ids=str
+)
+@pytest.mark.parametrize("executor", [*EXECUTORS.values(), MEASURED], ids=[*EXECUTORS, "fastest"])
+def test_nor_where_images_are_augmented_and_clients_are_ragged(
+    executor: Any, options: dict[str, Any]
+) -> None:
+    augment = CropFlip(padding=1, cutout=2)
+    clients = classification(dtype=torch.float32, shape=(2, 4, 6), augment=augment)
+    given = {
+        "module": convolutional(2, torch.float32),
+        "clients": clients,
+        "executor": executor,
+        **options,
+    }
+    run = to_device(federation(EVERY_ALGORITHM["scaffold"], **given))
+    assert run_unread(run, [0, 1, 2, 4, 5]).is_meta
+
+
+@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+def test_the_keys_of_dropout_lie_where_the_model_lies(executor: Callable[..., Executor]) -> None:
+    module = classifier().to(DEVICE)
+    executor(module, Layout(module))
+    assert {name for name, b in module.named_buffers() if not b.is_meta} == set()
+    assert module(torch.zeros(5, 6, dtype=torch.float64, device=DEVICE)).is_meta
+
+
+def test_data_that_lie_elsewhere_than_the_model_are_refused() -> None:
+    clients = classification()
+    vars(clients.dataset).update(moved(vars(clients.dataset)))
+    with pytest.raises(
+        ValueError,
+        match=r"data lie on meta, and the models train on cpu: .* `dataset.to\(fabric.device",
+    ):
+        federation(EVERY_ALGORITHM["fedavg"], clients=clients)
+
+
+def test_waiting_is_noticed() -> None:
+    there = torch.zeros(3, device=DEVICE)
+    for waits in (
+        lambda: torch.tensor([1.0], device=DEVICE),
+        lambda: torch.zeros(3).to(DEVICE),
+        lambda: there.copy_(torch.zeros(3)),
+        lambda: there.new_tensor(1.0),
+    ):
+        with pytest.raises(AssertionError, match="waits"), Unwaiting():
+            waits()
+    for reads in (there.sum().item, there.tolist, lambda: bool(there[0] > 0), lambda: there.cpu()):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            reads()

@@ -1,0 +1,49 @@
+"""Every option of every algorithm and modifier, with a value that is not its default."""
+
+from collections.abc import Callable
+from inspect import getmembers, isfunction, signature
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from fl_lightning.algorithms.modifiers import PARTS
+from fl_lightning.algorithms.registry import ALGORITHMS
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    **ALGORITHMS,
+    **{
+        f"--{part} {name}": make
+        for part, module in PARTS.items()
+        for name, make in getmembers(module, isfunction)
+        if make.__module__ == module.__name__
+    },
+}
+
+NOT_NONE: dict[str, Any] = {"alpha": 0.1, "v0": 0.01, "d": 1.5, "layers": ("outer",), "capacity": 3}
+"""Values of options that are none by default."""
+
+WITH: dict[str, dict[str, Any]] = {
+    "feddisco size_weighting": {"alpha": 0.1},
+    "feddisco prox_clip": {"alpha": 0.1},
+    "fedsol first_step": {"strength": "fixed"},
+    "fedsol proximal": {"scope": "all"},  # moon does not see the head
+    "fedsol_ablation beta": {
+        "row": "a5"
+    },  # elsewhere it only scales what is then divided by its norm
+    "fedtoga carry": {"perturbation": "neighbour"},
+}
+"""What else has to be chosen for an option to count."""
+
+
+OPTIONS = [(name, option) for name, make in MAKERS.items() for option in signature(make).parameters]
+
+
+def values(name: str, option: str) -> list[Any]:
+    """All that an option may be, or its default and another one."""
+    make = MAKERS[name]
+    hint, default = get_type_hints(make)[option], signature(make).parameters[option].default
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if default is None:
+        return [None, NOT_NONE[option]]
+    if isinstance(default, bool):
+        return [False, True]
+    return [default, default // 2 if isinstance(default, int) else default / 2 or 0.5]

@@ -1,0 +1,321 @@
+"""How each repository's recorded hyper-parameters become one of our runs: once per family and method, not per file.
+
+A file is named `<family>-<method>[-ragged][-variant...].npz`. `set_up` finds the family by its
+first word and the method by the longest name that fits; the words left over are the variant.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import SGD
+
+from fl_lightning import Algorithm, algorithms, by_size, terms
+from fl_lightning.core.schedule import Decay, Schedule
+from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.local_training import weights_of
+from fl_lightning.terms.lesam import LastRound, by_sum_of_norms
+from fl_lightning.terms.wrapper import WrappedTerm
+
+State = Callable[[Federation], torch.Tensor]
+
+
+class UnknownAlgorithmError(Exception):
+    """The method of this file is none of ours yet."""
+
+
+@dataclass
+class Setup:
+    """One recorded run in our words.
+
+    Attributes:
+        algorithm: With its local optimizer.
+        schedule: Of the local learning rate.
+        batch_size, epochs, steps: How a visit is cut into batches.
+        states: What the file's arrays are in our states.
+    """
+
+    algorithm: Algorithm
+    schedule: Schedule
+    batch_size: int
+    epochs: int
+    steps: int | None
+    states: dict[str, State]
+
+
+def set_up(path: Path) -> tuple[Setup, str]:
+    """The setup of a file, and which data it was recorded on ('equal' or 'ragged')."""
+    recorded = json.loads(str(np.load(path)["hparams"]))
+    family, *words = path.stem.split("-")
+    if family not in FAMILIES:
+        raise UnknownAlgorithmError(f"{path.name}: no family {family!r}")
+    return FAMILIES[family](words, recorded["values"]), recorded["dataset"]
+
+
+def _method(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
+    for length in range(len(words), 0, -1):
+        name = "_".join(words[:length])
+        if name in methods:
+            return methods[name], set(words[length:])
+    raise UnknownAlgorithmError("-".join(words))
+
+
+def _with(
+    algorithm: Algorithm,
+    *outer: terms.Clip,
+    local: Any,
+    weight: Any = None,
+    eps: float | None = None,
+) -> Algorithm:
+    def at_eps(term: Any) -> Any:
+        if isinstance(term, WrappedTerm):
+            return replace(term, inner=at_eps(term.inner))
+        return replace(term, eps=eps) if eps and "eps" in {f.name for f in fields(term)} else term
+
+    algorithm = algorithm.replace(*map(at_eps, algorithm.terms), weight=weight or algorithm.weight)
+    return algorithm.with_outer_terms(*outer, local=local)
+
+
+def _per_epoch(rate: float) -> Schedule:
+    return lambda round, epoch: rate ** (round + epoch)
+
+
+# ------------------------------------------------------------------------------------------------------ states
+
+
+def _server(name: str, factor: float = 1.0) -> State:
+    return lambda federation: factor * next(s[name] for s in federation.shared if name in s)
+
+
+def _clients(name: str, factor: float = 1.0) -> State:
+    def rows(federation: Federation) -> torch.Tensor:
+        begun = [t.client for t in federation.algorithm.terms]
+        term = next(i for i, names in enumerate(begun) if name in names)
+        device, first = federation.w.device, begun[term][name](federation.first, federation.first)
+        store = federation.store
+        return factor * torch.stack(
+            [store.read(i, device)[term][name] if store.has(i) else first for i in range(10)]
+        )
+
+    return rows
+
+
+def _weights(federation: Federation) -> torch.Tensor:
+    """Of every round's cohort, summing to one."""
+    cohorts = [federation.participation(10, 0, round) for round in range(federation.rounds)]
+    weights = torch.stack([weights_of(federation, cohort) for cohort in cohorts])
+    return weights / weights.sum(1, keepdim=True)
+
+
+SCAFFOLD_STATES = {"c_i": _clients("c_i"), "c": _server("c")}
+
+
+# ---------------------------------------------------------------------------------------------------- families
+
+
+def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
+    """FL-Simulator and FedLESAM: plain means, eps 1e-7, clipping at 10."""
+    lr, rho, lamb = h.get("global_learning_rate", 1.0), h.get("rho", 0.0), h.get("lamb", 0.0)
+    c = algorithms
+
+    def reference(variant: set[str]) -> dict[str, Any]:
+        if "paper" in variant:
+            return {"rho": rho, "first_participation": "skip" if "skipfirst" in variant else "init"}
+        return {"rho": rho, "reference": "last_round" if "lastround" in variant else "as_released"}
+
+    def lesam(variant: set[str]) -> Algorithm:
+        if "sumnorm" in variant:
+            return Algorithm(LastRound(rho, by_sum_of_norms), server=partial(SGD, lr=lr))
+        return c.fedlesam(**reference(variant), server_lr=lr)
+
+    def mofedsam(variant: set[str]) -> Algorithm:
+        if "asis" in variant:
+            return c.mofedsam(rho, h["alpha"], "one", lr)
+        return c.mofedsam(rho, h["alpha"], server_lr=lr)
+
+    def correction(variant: set[str]) -> float:
+        return lamb if "asis" in variant else 1.0
+
+    methods: dict[str, Callable[[set[str]], Algorithm]] = {
+        "fedavg": lambda _: c.fedavg(lr, "uniform"),
+        "fedavg_ri": lambda _: c.fedinit(h["beta"], server_lr=lr),
+        "fedprox": lambda _: c.fedprox(lamb, lr, "uniform"),
+        "fedadam": lambda _: c.fedadam(lr, h["beta1"], h["beta2"], h["epsilon"], 0.0, "uniform"),
+        "scaffold": lambda _: c.scaffold(lr),
+        "feddyn": lambda _: c.feddyn(lamb),
+        "fedcm": lambda _: c.fedcm(h["alpha"], lr),
+        "fedsam": lambda _: c.fedsam(rho, lr),
+        "mofedsam": mofedsam,
+        "fedgamma": lambda _: c.fedgamma(rho, lr),
+        "fedspeed": lambda v: c.fedspeed(rho, lamb, dual="active" if "activeavg" in v else "all"),
+        "fedsmoo": lambda v: c.fedsmoo(rho, lamb, "paper" if "paper" in v else "released"),
+        "fedlesam": lesam,
+        "fedlesam_s": lambda v: c.fedlesam_s(
+            **reference(v), correction=correction(v), server_lr=lr
+        ),
+        "fedlesam_d": lambda v: c.fedlesam_d(**reference(v), lam=lamb),
+    }
+    method, variant = _method(words, methods)
+    local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
+    algorithm = _with(method(variant), terms.Clip(10.0), local=local, eps=1e-7)
+    states = {**SCAFFOLD_STATES, "h_i": _clients("h_i"), "m": _server("m"), "v": _server("v")}
+    states |= {"mu_i": _clients("mu_i"), "s": _server("s"), "last_local": _clients("w_i")}
+    return Setup(algorithm, Decay(h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states)
+
+
+def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedSOL's repository: model averages weighted by samples, eps 1e-12, no clipping, local momentum in some files."""
+    c, alpha = algorithms, h.get("dyn_alpha", 0.0)
+
+    def sol(strength: Any, variant: set[str]) -> Algorithm:
+        return c.fedsol(
+            h["rho"],
+            strength,
+            per="tensor" if "paper" in variant else "column",
+            scope="head" if "head" in variant else "all",
+            first_step="noise" if strength == "fixed" and "asis" in variant else "still",
+        )
+
+    methods: dict[str, Callable[[set[str]], Algorithm]] = {
+        "fedavg": lambda _: c.fedavg(),
+        "fedprox": lambda _: c.fedprox(h["rho"]),
+        "scaffold": lambda _: c.scaffold(),
+        "feddyn": lambda _: c.feddyn(alpha),
+        "fedsam": lambda _: c.fedsam(h["rho"]),
+        "fedasam": lambda _: c.fedasam(h["rho"], eta=0.0, scaled="all"),
+        "fednova": lambda v: c.fednova("own" if "asis" in v else "none"),
+        "fedntd": lambda _: c.fedntd(h["beta"], h["tau"]),
+        "moon": lambda _: c.moon(h["rho"], h["tau"]),
+        "fedsol_adaptive": lambda v: sol("adaptive", v),
+        "fedsol_fixed": lambda v: sol("fixed", v),
+    }
+    method, variant = _method(words, methods)
+    local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["weight_decay"])
+    algorithm = _with(method(variant), local=local, weight=by_size, eps=1e-12)
+    states = {**SCAFFOLD_STATES, "g_i": _clients("h_i", -alpha), "h": _server("h", -alpha)}
+    states |= {"d_i": _clients("d_i"), "prev_local": _clients("w_i")}
+    return Setup(algorithm, Decay(h["gamma"]), h["batch_size"], h["local_epochs"], None, states)
+
+
+def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedSSG's and FedDC's repositories: coefficients over the client's size, one fixed length, clipping at 10."""
+    c, alpha = algorithms, h.get("alpha_coef", 0.0)
+    steps = h.get("n_minibatch") if words[0] == "scaffold" else None
+    methods: dict[str, Callable[[set[str]], Algorithm]] = {
+        "fedavg": lambda _: c.fedavg(),
+        "fedprox": lambda v: c.fedprox(2e-4 if "asis" in v else h["mu"]),
+        "scaffold": lambda _: c.scaffold(correction_lr="base", size_weighting=True),
+        "feddyn": lambda _: c.feddyn(alpha, size_weighting=True),
+        "feddisco": lambda _: c.feddisco(h["disco_a"], h["disco_b"], alpha, size_weighting=True),
+        "feddc": lambda _: c.feddc(alpha, correction_lr="base"),
+        "fedssg": lambda v: c.fedssg(alpha, gate_offset=0.0 if "beta0" in v else 1.0),
+    }
+    method, variant = _method(words, methods)
+    local = partial(SGD, lr=h["learning_rate"], weight_decay=h["weight_decay"])
+    algorithm = _with(method(variant), terms.Clip(10.0), local=local)
+
+    def variates(own: str, common: str) -> State:
+        return lambda federation: torch.cat(
+            [_clients(own)(federation), _server(common)(federation)[None]]
+        )
+
+    gradients = (
+        variates("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else variates("c_i", "c")
+    )
+    states = {
+        "c_all": gradients,
+        "g_all": gradients,
+        "h_i": _clients("h_i"),
+        "count": _clients("count"),
+    }
+    return Setup(
+        algorithm, Decay(h["lr_decay_per_round"]), h["batch_size"], h.get("epoch", 2), steps, states
+    )
+
+
+def feddisco(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedDisco's repository: constant rate, no clipping, momentum 0.9 hard-coded."""
+    algorithm = algorithms.feddisco(h["disco_a"], h["disco_b"])
+    local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["reg"])
+    return Setup(
+        _with(algorithm, local=local),
+        Decay(),
+        h["batch_size"],
+        h["epochs"],
+        None,
+        {"agg_weights": _weights},
+    )
+
+
+def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedACG's repository: plain means, the rate decays with every epoch, clipping at 10."""
+    c, server = algorithms, h["server"]
+
+    def relaxed(rcl: dict[str, Any]) -> Algorithm:
+        attraction, penalty = rcl["pairs"]
+        options = (
+            rcl["temp"],
+            rcl["topk_neg"],
+            penalty["threshold"],
+            attraction["weight"],
+            penalty["weight"],
+        )
+        return c.fedrcl(("fc1", "fc2"), *options)
+
+    methods: dict[str, Callable[[set[str]], Algorithm]] = {
+        "fedavg": lambda _: c.fedavg(h["global_lr"], "uniform"),
+        "fedavgm": lambda _: c.fedavgm(server["momentum"], h["global_lr"], "uniform"),
+        "fedacg": lambda _: c.fedacg(server["momentum"], h["client"]["prox_loss"]["weight"]),
+        "fedrcl": lambda _: relaxed(h["client"]["rcl_loss"]),
+        "fedadam": lambda _: c.fedadam(
+            h["global_lr"], server["momentum"], server["beta"], server["tau"], None, "uniform"
+        ),
+    }
+    method, variant = _method(words, methods)
+    local = partial(SGD, lr=h["local_lr"], weight_decay=h["wd"])
+    algorithm = _with(method(variant), terms.Clip(10.0), local=local)
+    states = {"server_momentum": _server("m"), "server_v": _server("v")}
+    return Setup(
+        algorithm, _per_epoch(h["local_lr_decay"]), h["batch_size"], h["local_epochs"], None, states
+    )
+
+
+def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
+    """FedTOGA as we read it: A and B differ in the server's dual, C in the scale of Delta."""
+    variant, lam = set(words), 1 / h["alpha"]
+    algorithm = algorithms.fedtoga(
+        h["rho"],
+        h["kappa"],
+        h["beta"],
+        lam,
+        perturbation="fusion"
+        if "fusion" in variant
+        else "neighbour"
+        if "nperturb" in variant
+        else "local",
+        carry="carry" in variant,
+        delta="gradient" if "C" in variant else "steps",
+        dual="active" if "A" in variant else "all",
+    )
+    local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
+    states = {"h_i": _clients("h_i", -lam), "h": _server("h", -lam), "delta": _server("Delta")}
+    algorithm = _with(algorithm, local=local, eps=1e-7)
+    return Setup(algorithm, Decay(h["lr_decay"]), h["batch_size"], h["local_epochs"], None, states)
+
+
+FAMILIES: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {
+    "flsim": fl_simulator,
+    "lesam": fl_simulator,
+    "fedsol": fedsol,
+    "fedssg": fedssg,
+    "feddc": fedssg,
+    "disco": feddisco,
+    "acg": fedacg,
+    "rcl": fedacg,
+    "fedtoga": fedtoga,
+}

@@ -1,0 +1,284 @@
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from pretrained_networks import assert_same_but_the_head, saved, tiny_vit_b32
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fl_lightning.models import (
+    fedavg_cnn,
+    lenet,
+    mlp,
+    resnet10_batch,
+    resnet18,
+    resnet18_bn,
+    resnet18_gn,
+    sl_vit,
+    vgg11,
+    vit_b32,
+)
+from fl_lightning.models.trimmed_conv import reaching
+
+
+def num_parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+NETWORKS = [
+    pytest.param(lambda: mlp(784, 7), (1, 28, 28), id="mlp"),
+    pytest.param(lambda: mlp(20, 7, hidden=()), (20,), id="linear"),
+    pytest.param(lambda: lenet(7, channels=1, size=28), (1, 28, 28), id="lenet-28"),
+    pytest.param(lambda: lenet(7, size=16), (3, 16, 16), id="lenet-16"),
+    pytest.param(lambda: fedavg_cnn(7, channels=1, size=7), (1, 7, 7), id="fedavg_cnn-7"),
+    pytest.param(lambda: fedavg_cnn(7, size=4), (3, 4, 4), id="fedavg_cnn-4"),
+    pytest.param(lambda: vgg11(7, channels=1, size=8), (1, 8, 8), id="vgg11"),
+    pytest.param(lambda: resnet18_gn(7, channels=1), (1, 32, 32), id="resnet18_gn"),
+    pytest.param(lambda: resnet10_batch(7, channels=1), (1, 12, 12), id="resnet10_batch"),
+    pytest.param(lambda: resnet18_bn(7), (3, 9, 9), id="resnet18_bn"),
+    pytest.param(lambda: resnet18(7, channels=1, weights=None), (1, 40, 40), id="resnet18"),
+    pytest.param(lambda: sl_vit(7, channels=1, size=8), (1, 8, 8), id="sl_vit"),
+    pytest.param(lambda: tiny_vit_b32(7, size=64, weights=None), (3, 64, 64), id="vit_b32"),
+]
+
+
+def test_parameter_counts_are_the_papers():
+    assert num_parameters(mlp(784, 10)) == 199_210
+    assert num_parameters(mlp(784, 10, hidden=(100, 100))) == 89_610
+    assert num_parameters(lenet()) == 797_962
+    assert num_parameters(lenet(classes=100)) == 815_332
+    with torch.device("meta"):
+        assert num_parameters(fedavg_cnn()) == 2_156_490
+        assert [num_parameters(fedavg_cnn(c, size=28)) for c in (10, 9, 8)] == [
+            1_664_970,
+            1_664_457,
+            1_663_944,
+        ]
+        assert num_parameters(vgg11()) == num_parameters(vgg11(size=28)) == 9_750_922
+        assert num_parameters(resnet18_gn()) == 11_181_642
+        assert num_parameters(resnet18_gn(classes=100)) == 11_227_812
+        assert num_parameters(resnet18_bn()) == 11_173_962
+        assert num_parameters(resnet10_batch()) == 4_903_242
+        assert num_parameters(sl_vit()) == 6_176_275
+        assert num_parameters(sl_vit(9, size=28)) == 6_132_432
+        assert [num_parameters(resnet18(c, weights=None)) for c in (65, 345)] == [
+            11_209_857,
+            11_353_497,
+        ]
+        assert [num_parameters(vit_b32(c, weights=None)) for c in (65, 345)] == [
+            87_505_217,
+            87_720_537,
+        ]
+
+
+def test_a_fresh_resnet_has_the_published_norm():
+    norm = torch.cat([p.detach().flatten() for p in resnet18_gn().parameters()]).norm().item()
+    assert norm == pytest.approx(111.7, abs=1)
+
+
+@pytest.mark.parametrize(("model", "shape"), NETWORKS)
+def test_the_output_is_that_of_the_last_child_with_parameters(model, shape: tuple[int, ...]):
+    module = model()
+    head = [child for child in module.children() if num_parameters(child)][-1]
+    seen = []
+    head.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    out = module(torch.randn(2, *shape))
+    assert out.shape == (2, 7)
+    assert out is seen[0]
+
+
+@pytest.mark.parametrize("model", [lambda: mlp(4, 2), lenet, fedavg_cnn, vgg11])
+def test_the_last_layer_is_the_classifier(model):
+    with torch.device("meta"):
+        assert list(model().state_dict())[-2:] == ["classifier.weight", "classifier.bias"]
+
+
+def test_heads_have_the_papers_size():
+    with torch.device("meta"):
+        heads = [
+            [*model().children()][-1]
+            for model in (fedavg_cnn, vgg11, resnet18_bn, resnet10_batch, sl_vit)
+        ]
+    assert [num_parameters(head) for head in heads] == [5_130, 5_130, 5_130, 5_130, 2_314]
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (lambda: lenet(size=15), "size is 15; LeNet needs .* 16x16 pixels"),
+        (lambda: fedavg_cnn(size=3), "size is 3; this CNN needs .* 4x4 pixels"),
+        (lambda: vgg11(size=33), "size is 33; VGG-11 takes .* at most 32x32 pixels"),
+        (lambda: sl_vit(size=30), "size is 30; .* multiple of 4"),
+        (lambda: vit_b32(size=100), "size is 100; .* multiple of 32"),
+        (lambda: vit_b32(channels=1), "channels is 1; .* RGB"),
+        (lambda: resnet18(channels=1), "channels is 1; .* RGB"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused_in_one_sentence(model, sentence: str):
+    with pytest.raises(ValueError, match=f"^{sentence}[^\n]*$"):
+        model()
+
+
+@pytest.mark.parametrize(("model", "shape"), NETWORKS)
+def test_gradients_under_vmap_equal_those_one_by_one(model, shape: tuple[int, ...]):
+    module = model().double()
+    x, y = torch.randn(2, 3, *shape).double(), torch.randint(0, 7, (2, 3))
+    parameters = {
+        name: torch.stack([p.detach(), 0.9 * p.detach()]) for name, p in module.named_parameters()
+    }
+    buffers = {name: b.clone() for name, b in module.named_buffers()}
+
+    def loss(parameters, x, y):
+        moved = {
+            name: b + torch.zeros_like(y[0], dtype=b.dtype) for name, b in buffers.items()
+        }  # one for each client
+        return F.cross_entropy(functional_call(module, (parameters, moved), (x,)), y)
+
+    together = vmap(grad(loss))(parameters, x, y)
+    for client in range(2):
+        alone = grad(loss)(
+            {name: p[client] for name, p in parameters.items()}, x[client], y[client]
+        )
+        for name, g in alone.items():
+            torch.testing.assert_close(together[name][client], g, rtol=1e-6, atol=1e-9)
+            assert g.any()
+
+
+def test_vgg11_scales_small_images_up_to_the_nearest_pixel():
+    small, large = vgg11(size=28), vgg11(size=32)
+    large.load_state_dict(small.state_dict())
+    x = torch.randn(2, 3, 28, 28)
+    torch.testing.assert_close(small(x), large(F.interpolate(x, 32, mode="nearest")))
+
+
+def test_vgg11_starts_as_fedsol_does():
+    convolutions = [module for module in vgg11() if isinstance(module, nn.Conv2d)]
+    assert [c.out_channels for c in convolutions] == [64, 128, 256, 256, 512, 512, 512, 512]
+    for c in convolutions:
+        assert c.weight.std().item() == pytest.approx((2 / (9 * c.out_channels)) ** 0.5, rel=0.05)
+        assert not c.bias.any()
+
+
+def test_batch_normalised_resnets_keep_no_statistics_and_use_the_batchs_in_tests():
+    model = resnet10_batch()
+    assert not list(model.buffers())
+    x = torch.randn(4, 3, 12, 12)
+    trained = model.train()(x)
+    torch.testing.assert_close(model.eval()(x), trained)
+    assert not torch.allclose(model(x[:2]), trained[:2], atol=1e-3)
+    assert model.layer4[0].conv2.weight.std().item() == pytest.approx(
+        (1 / (3 * 512 * 9)) ** 0.5, rel=0.02
+    )
+
+
+def test_resnet18_reads_torchvisions_weights_and_keeps_a_fresh_head(tmp_path: Path):
+    path = saved(torchvision.models.resnet18(num_classes=5), tmp_path)
+    model = resnet18(7, weights=path)
+    assert_same_but_the_head(model, path, head="fc")
+    assert model.fc.weight.shape == (7, 512)
+    assert resnet18(5, weights=path).fc.weight.min() < 0
+
+
+def test_imagenet_weights_are_torchvisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, asked = saved(torchvision.models.resnet18(), tmp_path), []
+
+    def download(url: str, **options):
+        asked.append((url, options))
+        return torch.load(path)
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", download)
+    assert_same_but_the_head(resnet18(1000), path, head="fc")
+    ((url, options),) = asked
+    assert url == torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url
+    assert options["weights_only"]
+
+
+def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    def download(url: str, **options):
+        raise URLError("no network")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", download)
+    with pytest.raises(
+        ValueError,
+        match=r"^torchvision's .* not be downloaded .*no network.*resnet18.*\.pth [^\n]*$",
+    ):
+        resnet18()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "no such file exists"),
+        (b"", "cannot be read"),
+        (b"pixels", "cannot be read"),
+        (nn.Linear(1, 1), "cannot be read"),
+        (torch.zeros(3), "are no state_dict, but a Tensor"),
+        (
+            {"state_dict": {"conv1.weight": torch.zeros(3)}},
+            "are no state_dict, but a dict of other things",
+        ),
+        (
+            {"conv1.weight": torch.zeros(64, 3, 3, 3)},
+            "do not fit ResNet: size mismatch for conv1.weight",
+        ),
+        (
+            {"conv1.weight": torch.zeros(64, 3, 7, 7)},
+            "do not fit ResNet: it lacks bn1.weight and [0-9]+ more;",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_in_one_sentence(
+    content: object, sentence: str, tmp_path: Path
+):
+    path = tmp_path / "weights.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        torch.save(content, path)
+    with pytest.raises(ValueError, match=f"^[^\n]*weights.pt[^\n]* {sentence}[^\n]*$"):
+        resnet18(weights=str(path))
+
+
+def test_weights_of_a_larger_network_are_refused(tmp_path: Path):
+    path = saved(torchvision.models.resnet34(), tmp_path)
+    with pytest.raises(
+        ValueError, match=r"do not fit ResNet: it also holds layer1.2.conv1.weight and \d+ more;"
+    ):
+        resnet18(weights=path)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"),
+    [(3, 1, 1, 1), (3, 2, 1, 1), (7, 2, 3, 1), (3, 1, 2, 2)],
+)
+def test_leaving_out_what_only_meets_padding_changes_neither_outputs_nor_gradients(
+    size: int, kernel: int, stride: int, padding: int, dilation: int
+) -> None:
+    plain = nn.Conv2d(3, 4, kernel, stride, padding, dilation).double()
+    shorter = reaching(deepcopy(plain))
+    x = torch.randn(2, 3, size, size, dtype=torch.float64)
+    for conv in (plain, shorter):
+        conv(x).square().sum().backward()
+    torch.testing.assert_close(shorter(x), plain(x), rtol=0, atol=1e-12)
+    torch.testing.assert_close(shorter.weight.grad, plain.weight.grad, rtol=0, atol=1e-10)
+
+
+def test_resnets_last_stage_computes_with_the_centres_of_its_kernels() -> None:
+    model, used = resnet18_gn(), {}
+    plain = F.conv2d
+
+    def noting(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        used[tuple(weight.shape)] = tuple(x.shape[-2:])
+        return plain(x, weight, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "conv2d", noting)
+        model(torch.zeros(2, 3, 32, 32))
+    assert used[512, 512, 1, 1] == (1, 1)
+    assert used[512, 256, 2, 2] == (2, 2)

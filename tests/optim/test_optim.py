@@ -1,0 +1,291 @@
+"""SAM, ASAM, LESAM and transforms of one's own, in plain PyTorch."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from optimizers import (
+    EXACT,
+    Gradients,
+    assert_equal,
+    bases,
+    batches,
+    closure_of,
+    gradients,
+    network,
+    same_bits,
+    train,
+    weights,
+    wrappers,
+)
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fl_lightning import terms
+from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
+
+
+def sam_by_hand(model: nn.Module, g: Gradients, rho: float) -> Gradients:
+    norm = sum(gi.square().sum() for gi in g).sqrt()
+    return [rho * gi / norm for gi in g]
+
+
+def asam_by_hand(model: nn.Module, g: Gradients, rho: float) -> Gradients:
+    scales = [p.detach().abs() + 0.01 for p in model.parameters()]
+    norm = sum((T * gi).square().sum() for T, gi in zip(scales, g, strict=True)).sqrt()
+    return [rho * T**2 * gi / norm for T, gi in zip(scales, g, strict=True)]
+
+
+@bases
+@pytest.mark.parametrize(("wrap", "by_hand"), [(SAM, sam_by_hand), (ASAM, asam_by_hand)])
+def test_ten_steps_equal_the_method_written_by_hand(wrap, by_hand, base):
+    model, other = network(), network()
+    train(model, wrap(base(model.parameters()), rho=0.2), batches(10))
+
+    optimizer = base(other.parameters())
+    for x, y in batches(10):
+        before = weights(other)
+        perturbation = by_hand(other, gradients(other, x, y), rho=0.2)
+        with torch.no_grad():
+            for p, e in zip(other.parameters(), perturbation, strict=True):
+                p.add_(e)
+        g = gradients(other, x, y)
+        with torch.no_grad():
+            for p, w, gi in zip(other.parameters(), before, g, strict=True):
+                p.copy_(w)
+                p.grad = gi
+        optimizer.step()
+
+    assert_equal(model, other, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "term", "option"),
+    [
+        (SAM, terms.SAM, {"eps": 0.5}),
+        (ASAM, terms.ASAM, {"eps": 0.5}),
+        (ASAM, terms.ASAM, {"eta": 0.5}),
+    ],
+)
+def test_every_coefficient_is_the_terms(wrap, term, option):
+    transform = partial(term(0.2, **option).gradient, v=None)
+    makers = (
+        partial(wrap, rho=0.2, **option),
+        partial(GradientTransform, transform=transform),
+        partial(wrap, rho=0.2),
+    )
+    models = [network() for _ in makers]
+    for model, make in zip(models, makers, strict=True):
+        train(model, make(SGD(model.parameters(), lr=0.1)), batches(3))
+    assert_equal(models[0], models[1])
+    assert not same_bits(weights(models[0]), weights(models[2]))
+
+
+@bases
+@pytest.mark.parametrize(
+    "wrap", [partial(SAM, rho=0.0), partial(ASAM, rho=0.0)], ids=["sam", "asam"]
+)
+def test_radius_zero_is_the_base_optimizer_bit_for_bit(wrap, base):
+    model, other = network(torch.float32), network(torch.float32)
+    data = batches(5, torch.float32)
+    train(model, wrap(base(model.parameters())), data)
+    train(other, base(other.parameters()), data)
+    assert_equal(model, other)
+
+
+def test_lesam_takes_one_pass_at_the_weights_plus_rho_times_the_unit_direction():
+    model = network()
+    direction = [torch.randn_like(p) for p in model.parameters()]
+    optimizer = LESAM(SGD(model.parameters(), lr=0.1), direction, rho=0.3)
+    norm = torch.cat([d.reshape(-1) for d in direction]).norm()
+    w, ((x, y),) = weights(model), batches(1)
+    seen: list[list[Tensor]] = []
+    compute = closure_of(model, optimizer, x, y)
+
+    def closure() -> Tensor:
+        seen.append(weights(model))
+        return compute()
+
+    optimizer.step(closure)
+    (at,) = seen
+    torch.testing.assert_close(
+        at, [p + 0.3 * d / norm for p, d in zip(w, direction, strict=True)], **EXACT
+    )
+
+
+def test_lesam_with_a_zero_direction_is_the_base_optimizer_bit_for_bit():
+    model, other = network(torch.float32), network(torch.float32)
+    data = batches(5, torch.float32)
+    zero = [torch.zeros_like(p) for p in model.parameters()]
+    train(model, LESAM(SGD(model.parameters(), lr=0.1, momentum=0.9), zero), data)
+    train(other, SGD(other.parameters(), lr=0.1, momentum=0.9), data)
+    assert_equal(model, other)
+
+
+def test_lesam_may_turn_to_another_direction():
+    model, other = network(), network()
+    one, two = ([torch.randn_like(p) for p in model.parameters()] for _ in range(2))
+    turned = LESAM(SGD(model.parameters(), lr=0.1), one, rho=0.1)
+    turned.toward(two, rho=0.2)
+    train(model, turned, batches(2))
+    train(other, LESAM(SGD(other.parameters(), lr=0.1), two, rho=0.2), batches(2))
+    assert_equal(model, other)
+
+
+def test_a_transform_of_your_own_sees_gradient_and_weights():
+    """A proximal pull to zero is weight decay."""
+    model, other = network(), network()
+    pulled = GradientTransform(
+        SGD(model.parameters(), lr=0.1), lambda oracle, w: oracle(w) + 0.2 * w
+    )
+    train(model, pulled, batches(3))
+    train(other, SGD(other.parameters(), lr=0.1, weight_decay=0.2), batches(3))
+    assert_equal(model, other, **EXACT)
+
+
+def test_a_transform_need_not_ask_for_a_gradient():
+    model = network()
+    w = weights(model)
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.5), lambda oracle, w: w)
+    assert optimizer.step(lambda: pytest.fail("nobody asked")) is None
+    torch.testing.assert_close(weights(model), [0.5 * p for p in w])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@wrappers
+def test_weights_come_back_bit_by_bit(wrap, dtype):
+    model = network(dtype)
+    before = weights(model)
+    train(model, wrap(SGD(model.parameters(), lr=0.0)), batches(1, dtype))
+    assert same_bits(model.parameters(), before)
+
+
+def test_weights_come_back_when_their_move_is_interrupted():
+    class Interrupted(SAM):
+        moves = 0
+
+        def _move(self, params, vector):
+            super()._move(params, vector)
+            self.moves += 1
+            if self.moves == 1:
+                raise KeyboardInterrupt
+
+    model, ((x, y),) = network(), batches(1)
+    optimizer, before = Interrupted(SGD(model.parameters(), lr=0.1), rho=0.5), weights(model)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(closure_of(model, optimizer, x, y))
+    assert same_bits(weights(model), before)
+
+
+def test_weights_and_buffers_come_back_when_the_second_pass_fails():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), buffers=model.buffers())
+    ((x, y),) = batches(1)
+    passes = [closure_of(model, optimizer, x, y), partial(pytest.fail, "out of memory")]
+    before = weights(model)
+    with pytest.raises(pytest.fail.Exception, match="out of memory"):
+        optimizer.step(lambda: passes.pop(0)())
+    assert same_bits(model.parameters(), before)
+    assert model[1].num_batches_tracked == 1
+
+
+@pytest.mark.parametrize("wrap", [SAM, ASAM])
+def test_running_statistics_move_once_a_step_as_by_one_forward_pass(wrap):
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    other = copy.deepcopy(model)
+    ((x, y),) = batches(1)
+    train(model, wrap(SGD(model.parameters(), lr=0.1), buffers=model.buffers()), [(x, y)])
+    other(x)
+    assert model[1].num_batches_tracked == 1
+    assert same_bits(model.buffers(), other.buffers())
+
+
+def test_every_pass_of_a_step_sees_the_buffers_as_the_step_found_them():
+    count, seen = torch.zeros(()), []
+    model = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), buffers=[count])
+    compute = closure_of(model, optimizer, *batches(1)[0])
+
+    def closure() -> Tensor:
+        seen.append(count.item())
+        count.add_(1)
+        return compute()
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert seen == [0, 0, 1, 1]
+    assert count == 2
+
+
+def test_each_pass_draws_its_own_dropout_masks():
+    model, seen = nn.Sequential(network(), nn.Dropout()), []
+    model.register_forward_hook(lambda _module, _inputs, out: seen.append(out == 0))
+    train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))
+    assert len(seen) == 2
+    assert not torch.equal(*seen)
+
+
+def test_step_returns_the_loss_at_the_unperturbed_weights():
+    model = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=1.0)
+    ((x, y),) = batches(1)
+    expected = F.cross_entropy(model(x), y).item()
+    assert optimizer.step(closure_of(model, optimizer, x, y)).item() == expected
+
+
+def test_frozen_parameters_stay_and_do_not_count_in_the_norm():
+    model = network()
+    model[0].requires_grad_(False)
+    frozen, head = weights(model[0]), copy.deepcopy(model[2])
+    with torch.no_grad():
+        features = [(model[:2](x), y) for x, y in batches(3)]
+    train(model, SAM(SGD(model.parameters(), lr=0.1, weight_decay=0.1), rho=0.2), batches(3))
+    train(head, SAM(SGD(head.parameters(), lr=0.1, weight_decay=0.1), rho=0.2), features)
+    assert same_bits(model[0].parameters(), frozen)
+    assert_equal(model[2], head, **EXACT)
+
+
+def test_lesam_leaves_frozen_parameters_where_they_are():
+    model = network()
+    optimizer = LESAM(
+        SGD(model.parameters(), lr=0.1), [torch.ones_like(p) for p in model.parameters()], rho=1.0
+    )
+    model[0].requires_grad_(False)
+    frozen, compute, seen = weights(model[0]), closure_of(model, optimizer, *batches(1)[0]), []
+    optimizer.step(lambda: (seen.append(weights(model[0])), compute())[1])
+    torch.testing.assert_close(seen, [frozen], rtol=0, atol=0)
+
+
+def test_parameters_outside_the_loss_are_skipped_as_the_base_skips_them():
+    model = network()
+    model.register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64)))
+    model.forward = lambda x: model[2](model[1](model[0](x)))  # type: ignore[method-assign]
+    train(model, SAM(SGD(model.parameters(), lr=0.1, weight_decay=0.1)), batches(2))
+    assert torch.equal(model.unused, torch.ones(2, dtype=torch.float64))
+    assert model.unused.grad is None
+
+
+def test_param_groups_keep_their_own_rates():
+    model, other = network(), network()
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]
+    train(model, SAM(SGD(groups, lr=0.1)), batches(1))
+    train(other, SAM(SGD(other.parameters(), lr=0.1)), batches(1))
+    assert_equal(model[0], network()[0])
+    assert_equal(model[2], other[2])
+
+
+@wrappers
+def test_parameters_of_different_number_types_train_together(wrap):
+    class Mixed(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return self[1](self[0](x.float()).tanh().double())
+
+    model = Mixed(nn.Linear(4, 8), nn.Linear(8, 3, dtype=torch.float64))
+    before = weights(model)
+    train(model, wrap(SGD(model.parameters(), lr=0.0)), batches(1))
+    assert same_bits(model.parameters(), before)
+    train(model, wrap(SGD(model.parameters(), lr=0.1, momentum=0.9)), batches(3))
+    assert [p.dtype for p in model.parameters()] == [torch.float32] * 2 + [torch.float64] * 2
+    assert not any(torch.equal(p, w) for p, w in zip(model.parameters(), before, strict=True))

@@ -1,0 +1,296 @@
+"""A wrapper and its base are one optimizer; what goes wrong is said."""
+
+import copy
+import pickle
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from optimizers import assert_equal, bases, batches, network, restored, train, wrappers
+from torch import nn
+from torch.optim import LBFGS, SGD, Adam, AdamW
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+
+from fl_lightning.errors import TermError
+from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
+
+
+@wrappers
+@bases
+def test_resuming_from_the_state_dict_equals_never_stopping(wrap, base):
+    model, data = network(), batches(6)
+    optimizer = wrap(base(model.parameters()))
+    train(model, optimizer, data[:3])
+    saved = restored({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    train(model, optimizer, data[3:])
+
+    resumed = network(seed=7)
+    optimizer = wrap(base(resumed.parameters()))
+    resumed.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    assert_equal(train(resumed, optimizer, data[3:]), model)
+
+
+def test_lesams_direction_is_in_its_state_dict():
+    model, other = network(), network()
+    direction = [torch.randn_like(p) for p in model.parameters()]
+    saved = LESAM(SGD(model.parameters(), lr=0.1), direction, rho=0.5).state_dict()
+    resumed = LESAM(
+        SGD(other.parameters(), lr=0.1), [torch.zeros_like(p) for p in other.parameters()]
+    )
+    resumed.load_state_dict(restored(saved))
+    train(other, resumed, batches(2))
+    train(model, LESAM(SGD(model.parameters(), lr=0.1), direction, rho=0.5), batches(2))
+    assert_equal(model, other)
+
+
+def test_groups_state_and_defaults_are_those_of_the_base_also_after_loading():
+    model = network()
+    base = Adam(model.parameters())
+    optimizer = SAM(base)
+    train(model, optimizer, batches(1))
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    assert optimizer.param_groups is base.param_groups
+    assert len(base.param_groups) == 2
+    assert optimizer.state is base.state
+    assert optimizer.defaults is base.defaults
+    assert restored(optimizer.state_dict())["state"].keys() == base.state_dict()["state"].keys()
+
+
+@wrappers
+@pytest.mark.parametrize(
+    "clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"]
+)
+def test_a_copy_with_its_model_goes_on_alike_and_apart(wrap, clone):
+    model, data = network(), batches(4)
+    optimizer = wrap(SGD(model.parameters(), lr=0.1, momentum=0.9))
+    train(model, optimizer, data[:2])
+    other, copied = clone((model, optimizer))
+    train(model, optimizer, data[2:])
+    train(other, copied, data[2:])
+    assert copied.param_groups is copied.base.param_groups is not optimizer.param_groups
+    assert_equal(model, other)
+
+
+def test_a_learning_rate_schedule_drives_the_base():
+    model, other = network(), network()
+    optimizer, base = SAM(SGD(model.parameters(), lr=1.0), rho=0.0), SGD(other.parameters(), lr=1.0)
+    schedule, of_base = (LambdaLR(o, lambda step: 0.1 / (step + 1)) for o in (optimizer, base))
+    for batch in batches(4):
+        train(model, optimizer, [batch])
+        train(other, base, [batch])
+        schedule.step()
+        of_base.step()
+    assert (
+        optimizer.base.param_groups[0]["lr"] == schedule.get_last_lr()[0] == pytest.approx(0.1 / 5)
+    )
+    assert_equal(model, other)
+
+
+def test_one_cycle_schedules_rate_and_momentum_of_the_base():
+    model = network()
+    base = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = SAM(base)
+    schedule = OneCycleLR(optimizer, max_lr=0.4, total_steps=10)
+    seen = []
+    for batch in batches(9):
+        train(model, optimizer, [batch])
+        schedule.step()
+        seen.append((base.param_groups[0]["lr"], base.param_groups[0]["momentum"]))
+    assert max(seen)[0] == pytest.approx(0.4, rel=0.05)
+    assert min(m for _, m in seen) == pytest.approx(0.85, rel=0.01)
+
+
+def test_step_hooks_run_once_a_step():
+    model = network()
+    optimizer, calls = SAM(SGD(model.parameters(), lr=0.1)), []
+    optimizer.register_step_post_hook(lambda *_: calls.append("wrapper"))
+    optimizer.base.register_step_post_hook(lambda *_: calls.append("base"))
+    train(model, optimizer, batches(2))
+    assert calls == ["base", "wrapper"] * 2
+
+
+def test_a_step_needs_a_closure():
+    with pytest.raises(ValueError, match=r"SAM\.step needs a closure"):
+        SAM(SGD(network().parameters(), lr=0.1)).step()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_grad_scaler_gets_our_sentence(fused: bool):
+    model = network(torch.float32)
+    optimizer, scaler = SAM(AdamW(model.parameters(), fused=fused)), torch.amp.GradScaler("cpu")
+    ((x, y),) = batches(1, torch.float32)
+    scaler.scale(F.cross_entropy(model(x), y)).backward()
+    with pytest.raises(ValueError, match=r"GradScaler \(fp16, '16-mixed'\) cannot pass one on"):
+        scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("wrap", [SAM, ASAM])
+def test_a_closure_that_does_not_zero_the_gradients_is_refused(wrap):
+    model = network()
+    optimizer = wrap(SGD(model.parameters(), lr=0.1))
+    ((x, y),) = batches(1)
+    with pytest.raises(ValueError, match=r"the closure must zero the gradients"):
+        optimizer.step(lambda: F.cross_entropy(model(x), y).backward())
+
+
+@pytest.mark.parametrize(
+    "model", [network(), nn.Linear(4, 3, bias=False).double()], ids=["network", "one tensor"]
+)
+def test_a_closure_that_stops_zeroing_is_refused(model):
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+    train(model, optimizer, batches(2))
+    optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"the closure must zero the gradients"):
+        train(model, optimizer, batches(1))
+
+
+@pytest.mark.parametrize("loss", [None, torch.ones(())])
+def test_a_closure_without_backward_is_not_taken_for_one_that_does_not_zero(loss):
+    with pytest.raises(
+        ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"
+    ):
+        SAM(SGD(network().parameters(), lr=0.1)).step(lambda: loss)
+
+
+def test_an_empty_closure_is_refused_at_later_steps_too():
+    model = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+    train(model, optimizer, batches(1))
+    with pytest.raises(ValueError, match=r"the closure computed no gradient"):
+        optimizer.step(lambda: None)
+
+
+def test_gradients_that_are_not_numbers_are_not_taken_for_accumulation():
+    model = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+
+    def closure() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        (model(torch.ones(1, 4).double()).sum() * torch.nan).backward()
+
+    optimizer.step(closure)
+    assert all(p.isnan().all() for p in model[2].parameters())
+
+
+def test_zeroing_in_place_is_as_good_as_setting_to_none():
+    model, other = network(), network()
+    data = batches(3)
+    train(other, SAM(SGD(other.parameters(), lr=0.1)), data)
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+    optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
+    train(model, optimizer, data)
+    assert_equal(model, other)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [lambda oracle, w: oracle.of(lambda b: b.loss)(w), lambda oracle, w: oracle.part(0, 2)(w)],
+)
+def test_a_loss_of_the_transforms_own_or_a_part_needs_a_closure_that_takes_the_question(asks):
+    model = network()
+    optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), asks)
+    with pytest.raises(ValueError, match=r"or a part of the batch: pass closure\(question\)"):
+        train(model, optimizer, batches(1))
+
+
+@pytest.mark.parametrize(
+    ("direction", "said"),
+    [
+        ([torch.zeros(3)], r"0, \(8, 4\), holds \(3,\)"),
+        (list(network().parameters())[:3], r"3, \(3,\), holds None"),
+        ([*network().parameters(), torch.zeros(1)], r"4, None, holds \(1,\)"),
+        (network().state_dict(), r"0, \(8, 4\), holds None"),
+    ],
+    ids=["another shape", "too few", "too many", "names"],
+)
+def test_a_direction_must_match_the_parameters(direction, said):
+    with pytest.raises(
+        ValueError, match=rf"the direction must match the parameters, but for number {said}"
+    ):
+        LESAM(SGD(network().parameters(), lr=0.1), direction)
+
+
+def test_a_direction_may_be_any_iterable():
+    model, other = network(), network()
+    train(
+        model,
+        LESAM(SGD(model.parameters(), lr=0.1), (torch.ones_like(p) for p in model.parameters())),
+        batches(2),
+    )
+    train(
+        other,
+        LESAM(SGD(other.parameters(), lr=0.1), [torch.ones_like(p) for p in other.parameters()]),
+        batches(2),
+    )
+    assert_equal(model, other)
+
+
+@pytest.mark.parametrize("rho", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "wrap", [SAM, ASAM, lambda base, rho: LESAM(base, network().parameters(), rho)]
+)
+def test_a_radius_is_a_finite_number_of_at_least_zero(wrap, rho: float):
+    with pytest.raises(ValueError, match=r"rho of .*SAM is a finite number of at least 0"):
+        wrap(SGD(network().parameters(), lr=0.1), rho=rho)
+
+
+def test_a_group_added_to_lesam_needs_a_direction():
+    model = network()
+    optimizer = LESAM(
+        SGD(model[0].parameters(), lr=0.1), [torch.ones_like(p) for p in model[0].parameters()]
+    )
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    with pytest.raises(ValueError, match=r"without a direction.*toward"):
+        train(model, optimizer, batches(1))
+    optimizer.toward([torch.ones_like(p) for p in model.parameters()], rho=0.1)
+    train(model, optimizer, batches(1))
+
+
+def test_a_transform_must_return_a_vector_like_the_weights():
+    model = network()
+    with pytest.raises(
+        TermError, match=r"the transform returned a tensor of shape \(2,\); .* shape \(67,\)"
+    ):
+        train(
+            model,
+            GradientTransform(SGD(model.parameters(), lr=0.1), lambda oracle, w: w[:2]),
+            batches(1),
+        )
+
+
+@pytest.mark.parametrize("wrap", [SAM, ASAM, LESAM, GradientTransform])
+def test_the_signature_of_other_packages_gets_our_sentence(wrap):
+    with pytest.raises(
+        TypeError, match=r"an optimizer object, as in SAM\(SGD\(model\.parameters\(\), lr=0\.1"
+    ):
+        wrap(network().parameters(), SGD, rho=0.05, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    "base", [LBFGS, lambda params: SAM(SGD(params, lr=0.1))], ids=["LBFGS", "SAM"]
+)
+def test_the_base_must_step_without_a_closure(base):
+    with pytest.raises(TypeError, match=r"cannot be wrapped: its step needs a closure of its own"):
+        SAM(base(network().parameters()))
+
+
+def test_sparse_gradients_are_refused_and_the_weights_stay():
+    model = nn.Embedding(10, 3, sparse=True)
+    optimizer, before = SAM(SGD(model.parameters(), lr=0.1)), model.weight.detach().clone()
+
+    def closure() -> None:
+        optimizer.zero_grad()
+        model(torch.tensor([1, 2])).square().sum().backward()
+
+    with pytest.raises(ValueError, match=r"a gradient is sparse.*sparse=False"):
+        optimizer.step(closure)
+    assert torch.equal(model.weight, before)
+
+
+def test_nothing_to_train_is_said():
+    model = network().requires_grad_(False)
+    with pytest.raises(ValueError, match="no parameter of the optimizer requires a gradient"):
+        train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))

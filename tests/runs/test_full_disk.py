@@ -1,0 +1,173 @@
+"""Disks that are full or read-only, and files that end too early: what is said, and that nothing is lost."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+from fl_lightning.callbacks import Checkpoint
+from PIL import Image
+from refusals import refused, scaffold, sentence
+
+from fl_lightning import Federation
+from fl_lightning.data import image_folder
+from fl_lightning.federation.row_files import RowFiles
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 12 MB, where this machine lets one be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = (
+        shutil.which("mount")
+        and not subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(disk)], capture_output=True
+        ).returncode
+    )
+    if not mounted:
+        pytest.skip("no disk can be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+class Fills:
+    """Takes a disk after a round, but for so many bytes."""
+
+    def __init__(self, disk: Path, round: int, left: int):
+        self.file, self.round, self.left = disk / "filling", round, left
+
+    def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
+        if federation.round == self.round:
+            self.file.write_bytes(bytes(shutil.disk_usage(self.file.parent).free - self.left))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "left", "file"),
+    [
+        ("scaffold", 0, ".rows"),
+        ("fedavg", 0, "run/.part"),
+        ("fedavg", 300_000, "checkpoints/.part"),
+    ],
+    ids=["a client's row", "the best model", "a checkpoint"],
+)
+def test_a_disk_that_fills_up_keeps_the_checkpoints(
+    algorithm: str,
+    left: int,
+    file: str,
+    small_disk: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv, filling, folder = (
+        ("--algorithm", algorithm),
+        Fills(small_disk, 3, left),
+        small_disk / "run",
+    )
+    scaffold(tmp_path / "whole", *argv)
+    said = sentence(capsys, scaffold, folder, *argv, callbacks=[filling])
+    assert "the disk is full" in said
+    assert "--resume" in said
+    assert f"{file} could not be written" in said
+    assert not list(folder.rglob("*.part"))
+    filling.file.unlink()
+    scaffold(folder, *argv, "--resume")
+    assert runs.results(folder) == runs.results(tmp_path / "whole")
+
+
+def test_a_disk_without_room_for_decoded_images_is_told(
+    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And does not end the process with SIGBUS, as a write to a mapped file would."""
+    for folder in (
+        small_disk / split / name for split in ("train", "test") for name in ("cat", "dog")
+    ):
+        folder.mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (8, 8), (i, 99, 30)).save(folder / f"{i}.png")
+    argv = "--data-dir", str(small_disk), "--data.size", "700"
+    assert "the decoded images take 17.6 MB" in refused(
+        capsys, tmp_path / "run", *argv, data=image_folder
+    )
+    assert not list((small_disk / ".cache").iterdir())
+
+
+def test_a_read_only_disk_is_told(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scaffold(small_disk / "run", "--rounds", "2")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for argv in (["--run-dir", str(small_disk / "other")], ["--resume"]):
+        said = sentence(capsys, scaffold, small_disk / "run", *argv)
+        assert "Read-only file system" in said
+        assert "--run-dir" in said
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+
+def full_after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    left = iter(range(calls))
+    return lambda *args, **kwargs: (
+        function(*args, **kwargs) if next(left, None) is not None else full()
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "calls"),
+    [(RowFiles, "write", 14), (torch, "save", 3), (os, "fsync", 12), (Checkpoint, "_save", 2)],
+    ids=["a client's row", "a checkpoint", "to disk", "anything"],
+)
+def test_a_write_that_finds_the_disk_full_can_be_gone_on_from(
+    owner: Any,
+    name: str,
+    calls: int,
+    tmp_path: Path,
+    uninterrupted: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wherever no disk can be mounted too."""
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full_after(calls, getattr(owner, name)))
+        assert "the disk is full" in sentence(capsys, scaffold, tmp_path / "run")
+    scaffold(tmp_path / "run", "--resume")
+    assert runs.results(tmp_path / "run") == uninterrupted
+
+
+@pytest.mark.parametrize("below", ["file", "file/run"])
+def test_a_run_folder_that_cannot_be_made_is_told(
+    below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("a file")
+    said = sentence(capsys, scaffold, tmp_path / below)
+    assert str(tmp_path / below) in said
+    assert "--run-dir" in said
+    assert (tmp_path / "file").read_text() == "a file"
+
+
+@pytest.mark.parametrize("cut", [1, 20, 300])
+def test_a_table_that_ends_in_the_middle_of_a_line_is_gone_on_with(
+    cut: int, tmp_path: Path, uninterrupted: dict[str, Any]
+) -> None:
+    """The line of a round after the checkpoint, as a full disk or a kill leaves it."""
+    folder = tmp_path / "run"
+
+    class Stops:
+        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
+            if federation.round == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit, match="130"):
+        scaffold(folder, callbacks=[Stops()])
+    table = (folder / "metrics.csv").read_text()
+    lines = table.splitlines(keepends=True)
+    assert len(lines) == 4
+    (folder / "metrics.csv").write_text("".join(lines[:-1]) + lines[-1][:-cut])
+    scaffold(folder, "--resume")
+    assert runs.results(folder) == uninterrupted

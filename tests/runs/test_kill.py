@@ -1,0 +1,98 @@
+"""A run that is killed at any instant, and resumed, is the run that never was."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import runs
+import torch
+from fl_lightning.callbacks import Checkpoint
+
+from fl_lightning import Federation
+from fl_lightning.executors import SequentialExecutor
+from fl_lightning.federation.client_store import ClientStore
+from fl_lightning.federation.row_files import RowFiles
+from fl_lightning.runs.metrics_csv import MetricsCSV
+
+ROUNDS = tuple(range(1, 8))
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def never_killed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """The results with so many ranks."""
+
+    def results(ranks: int) -> dict[str, Any]:
+        folder = tmp_path_factory.getbasetemp() / "never" / str(ranks)
+        if not folder.exists():
+            assert runs.end(runs.begin(folder, ranks=ranks)) == [0] * ranks, runs.said(folder)
+        return runs.results(folder)
+
+    return results
+
+
+def write_half(write: Any, files: RowFiles, place: int, client: int, row: torch.Tensor) -> None:
+    """Die in the middle of a client's row."""
+    half = row.clone()
+    half[len(row) // 2 :] = 7  # what was never written
+    write(files, place, client, half)
+    runs.die()
+
+
+def save_half(save: Any, state: Any, file: BinaryIO) -> None:
+    """Die in the middle of a checkpoint's file."""
+    whole = io.BytesIO()
+    save(state, whole)
+    file.write(whole.getvalue()[: whole.tell() // 2])
+    os.fsync(file.fileno())
+    runs.die()
+
+
+POINTS = {
+    "before the first checkpoint": runs.at_call(1, Checkpoint, "on_fit_start"),
+    "in training": runs.at_call(6, SequentialExecutor, "_visit"),
+    "in the store's write": runs.at_call(11, RowFiles, "write", write_half),
+    "before the row of metrics that a checkpoint would follow": runs.at_call(
+        2, MetricsCSV, "log_metrics"
+    ),
+    "before the old checkpoint goes": runs.at_call(1, Path, "unlink"),
+    "after the old checkpoint went": runs.at_call(1, ClientStore, "unpin"),
+    "in the checkpoint's write": runs.at_call(1, torch, "save", save_half),
+}
+"""Every life goes on from the last one's checkpoint, one of the middle ones with rows that a killed life wrote."""
+
+
+def test_killed_at_every_stage_and_resumed_equals_never_killed(
+    never_killed: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    for point, prepare in POINTS.items():
+        assert runs.end(runs.begin(folder, prepare=prepare)) == [-9], (
+            f"{point}: {runs.said(folder)}"
+        )
+        assert not (folder / "model.pt").exists()
+    assert runs.end(runs.begin(folder)) == [0], runs.said(folder)
+    assert runs.results(folder) == never_killed(1)
+    assert runs.steps_in_tensorboard(folder) == [ROUNDS]
+
+
+@pytest.mark.parametrize(("victim", "other"), [(0, 1), (1, 0)])
+def test_a_rank_killed_in_the_sum_ends_the_other_with_a_sentence_and_both_resume(
+    victim: int, other: int, never_killed: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    sums = 11  # two a round: of training, of evaluation
+    codes = runs.end(
+        runs.begin(
+            folder, ranks=2, prepare=runs.at_call(sums, Federation, "all_reduce_sum", rank=victim)
+        )
+    )
+    assert (codes[victim], codes[other]) == (-9, 2), runs.said(folder)
+    assert "error: round 6 of 7: another rank ended" in runs.said(folder)
+    assert runs.end(runs.begin(folder, ranks=2)) == [0, 0], runs.said(folder)
+    assert runs.results(folder) == never_killed(2)
+    assert runs.steps_in_tensorboard(folder) == [ROUNDS]

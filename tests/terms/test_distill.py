@@ -1,0 +1,178 @@
+"""Losses that look at outputs and features, against numbers worked out by hand on tiny batches."""
+
+from math import exp, log
+from typing import Any
+
+import pytest
+import torch
+from oracles import loss_of, oracle_of, view
+from problems import vec
+from torch import Tensor, nn
+
+from fl_lightning import Term
+from fl_lightning.core.vector import Layout
+from fl_lightning.terms import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
+
+KL = 0.75 * log(0.75 / 0.5) + 0.25 * log(0.25 / 0.5)
+"""Of (3/4, 1/4) from (1/2, 1/2)."""
+
+
+def rows(*rows: list[float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def exactly(value: float) -> Any:
+    return pytest.approx(value, abs=1e-12)
+
+
+def softplus(x: float) -> float:
+    return log(1 + exp(x))
+
+
+def answers(out: Tensor, received: Tensor, y: Tensor | None = None) -> Any:
+    """A pass whose loss so far is 10."""
+    return view(loss=vec(10)[0], out=out, y=y, at=lambda w: {"w^t": view(out=received)}[w])
+
+
+def test_distillation_is_the_divergence_from_the_received_model_at_a_temperature() -> None:
+    tau = 2.0
+    b = answers(rows([7, 7], [1, 1]), rows([tau * log(3), 0], [5, 5]))
+    v = view(anchor="w^t")
+    assert loss_of(Distill(beta=3.0, tau=tau), v, b) == exactly(
+        10 + 3 * (KL + 0) / 2
+    )  # the second sample agrees
+    assert loss_of(Distill(beta=0.0, tau=tau), v, b) == 10
+
+
+def test_not_true_distillation_leaves_the_true_class_out() -> None:
+    tau, y = 2.0, torch.tensor([0, 2])
+    b = answers(rows([9, 7, 7], [1, 1, -4]), rows([-5, tau * log(3), 0], [5, 5, 30]), y)
+    assert loss_of(NotTrueDistillation(beta=3.0, tau=tau), view(anchor="w^t"), b) == exactly(
+        10 + 3 * tau**2 * (KL + 0) / 2
+    )
+
+
+def test_of_two_classes_nothing_is_not_true() -> None:
+    b = answers(rows([9, 7]), rows([-5, 3]), torch.tensor([1]))
+    assert loss_of(NotTrueDistillation(), view(anchor="w^t"), b) == 10
+
+
+def test_contrast_is_between_the_received_and_the_clients_own_last_model() -> None:
+    """Cosines with (2, 0): 1 and 0 in the first sample, 0.6 and 0.8 in the second."""
+    features = {"w^t": rows([5, 0], [3, 4]), "w_i": rows([0, 3], [4, 3])}
+    b = view(loss=vec(10)[0], seen={"head": (rows([2, 0], [2, 0]), None)})
+    b.at = lambda w: view(seen={"head": (features[w], None)})
+    v = view(anchor="w^t", w_i="w_i", layout=view(head="head"))
+    contrast = softplus((0 - 1) / 0.5), softplus((0.8 - 0.6) / 0.5)
+    assert loss_of(Contrastive(mu=3.0, tau=0.5), v, b) == exactly(10 + 3 * sum(contrast) / 2)
+    v.w_i = "w^t"
+    assert loss_of(Contrastive(mu=3.0, tau=0.5), v, b) == exactly(10 + 3 * log(2))
+
+
+def test_the_last_model_of_the_contrast_is_the_one_that_the_client_left() -> None:
+    v = view(w_i=vec(0, 0))
+    assert Contrastive().report(vec(3, 2), v) == ()
+    assert v.w_i.equal(vec(3, 2))
+    assert Contrastive().client["w_i"](vec(1, 1), vec(2, 2)).equal(vec(1, 1))
+
+
+# ------------------------------------------------------------------------------------------------- relaxed contrast
+
+Z = rows([2, 0], [0.6, 0.8], [0, 5])
+"""Features with similarities 0.6 (samples 0 and 1), 0 (0 and 2) and 0.8 (1 and 2)."""
+Y = torch.tensor([4, 4, 7])
+ATTRACTION = softplus(0.0 - 0.6) + softplus(0.8 - 0.6) + log(exp(1) + exp(0.8) + exp(0.0)) - 1
+"""The farthest classmate (oneself for sample 2) against the nearest two of other classes, as far as there are two."""
+
+
+def contrast(term: RelaxedContrastive, *levels: Tensor, y: Tensor = Y) -> float:
+    blocks = [str(i) for i in range(len(levels))]
+    b = view(
+        loss=vec(10)[0], y=y, seen={name: (None, z) for name, z in zip(blocks, levels, strict=True)}
+    )
+    return loss_of(term, view(layout=view(body_blocks=lambda: blocks)), b) - 10
+
+
+def test_classmates_attract_and_the_nearest_others_repel() -> None:
+    term = RelaxedContrastive(tau=1.0, attraction=2.0, penalty=0.0)
+    assert contrast(term, Z) == exactly(2 * ATTRACTION / 3)
+    nearest = softplus(0.0 - 0.6) + softplus(0.8 - 0.6) + softplus(0.8 - 1)
+    one = RelaxedContrastive(tau=1.0, negatives=1, penalty=0.0)
+    assert contrast(one, Z) == exactly(nearest / 3)
+
+
+@pytest.mark.parametrize(("threshold", "mate"), [(0.5, 0.6), (0.7, -1.0)])
+def test_too_similar_classmates_are_pushed_away_again(threshold: float, mate: float) -> None:
+    """Sample 2 has no classmate, which counts -1 as one that is not too similar does."""
+    term = RelaxedContrastive(tau=0.5, threshold=threshold, attraction=0.0, penalty=3.0)
+    assert contrast(term, Z) == exactly(
+        3 * (2 * softplus((mate - 1) / 0.5) + softplus(-2 / 0.5)) / 3
+    )
+
+
+def test_the_levels_are_averaged_and_images_of_features_pooled() -> None:
+    term = RelaxedContrastive(tau=1.0, penalty=0.0)
+    image = torch.stack([Z - 3, Z + 3], -1)[..., None, :]  # whose mean over space is Z
+    assert contrast(term, image) == exactly(ATTRACTION / 3)
+    alone = Y.new_tensor([0, 1, 2])  # everybody against the other two
+    of_all = [log(exp(1) + exp(a) + exp(b)) - 1 for a, b in [(0.6, 0), (0.6, 0.8), (0, 0.8)]]
+    assert contrast(term, Z, y=alone) == exactly(sum(of_all) / 3)
+    same = Z[[0, 0, 0]]
+    assert contrast(term, Z, same, y=alone) == exactly((sum(of_all) / 3 + log(3)) / 2)
+    assert contrast(RelaxedContrastive(("1",), tau=1.0, penalty=0.0), Z, same, y=alone) == exactly(
+        log(3)
+    )
+
+
+def test_without_other_classes_nothing_attracts() -> None:
+    assert contrast(RelaxedContrastive(penalty=0.0), Z, y=Y.new_tensor([1, 1, 1])) == 0
+
+
+def test_contrast_is_in_float32_under_autocast() -> None:
+    """A temperature of 0.05 makes 20 of 1, and bf16 rounds 20 to its eighth part."""
+    term, z = RelaxedContrastive(), torch.randn(8, 5, dtype=torch.bfloat16)
+    y = torch.arange(8) % 3
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = contrast(term, z, y=y)
+    assert rounded == pytest.approx(contrast(term, z.double(), y=y), rel=1e-5)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+
+
+def extra_gradient(term: Term, y: list[int]) -> Tensor:
+    """What a term adds to the gradient of the cross-entropy on as many samples."""
+    module, x = network(), torch.randn(len(y), 2, dtype=torch.float64)
+    layout, oracle = Layout(module), oracle_of(module, x, torch.tensor(y))
+    w = layout.read(module)
+    added: Tensor = term.gradient(oracle, w, view(layout=layout, anchor=w)) - oracle(w)
+    return added
+
+
+ATTRACT, PENALISE = (
+    RelaxedContrastive(penalty=0.0),
+    RelaxedContrastive(attraction=0.0, threshold=-1.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("term", "y", "idle"),
+    [
+        (ATTRACT, [1, 1, 1], True),
+        (ATTRACT, [1], True),
+        (ATTRACT, [0, 1, 1], False),
+        (PENALISE, [0, 1, 2], True),
+        (PENALISE, [1], True),
+        (PENALISE, [0, 1, 1], False),
+        (NotTrueDistillation(), [1], True),  # at the received model
+        (Distill(), [1], True),
+    ],
+    ids=str,
+)
+def test_a_batch_without_what_a_loss_compares_has_no_gradient_from_it(
+    term: Term, y: list[int], idle: bool
+) -> None:
+    added = extra_gradient(term, y).abs().max()
+    assert added <= 1e-12 if idle else added > 1e-3

@@ -1,0 +1,143 @@
+"""Drift corrections, and the vector rules that all terms share, against numbers worked out by hand."""
+
+from collections import OrderedDict
+from functools import partial
+
+import pytest
+import torch
+from oracles import quadratic, view
+from problems import close, vec
+from torch import nn
+from torch.optim import SGD
+
+from fl_lightning import Algorithm
+from fl_lightning.core.vector import Layout, unit
+from fl_lightning.terms import (
+    CenteredGradientVariate,
+    ClientMomentum,
+    Clip,
+    ControlVariate,
+    LastGradientVariate,
+    Proximal,
+    UnclippedPull,
+)
+from fl_lightning.terms.drift import nominal, om, one
+
+
+def test_unit_has_length_one_and_zero_stays_zero() -> None:
+    close(unit(vec(3, -4)), 0.6, -0.8)
+    close(unit(vec(0, 0)), 0, 0)
+
+
+def test_span_is_the_way_of_a_unit_gradient() -> None:
+    def span(**options: float | bool) -> float:
+        return Algorithm(local=partial(SGD, lr=9.0, **options)).span([0.1, 0.1, 0.2])
+
+    assert span(weight_decay=0.5) == pytest.approx(0.4)
+    assert span(momentum=0.5) == pytest.approx(0.1 + 0.15 + 0.35)  # speeds 1, 1.5, 1.75
+    assert span(momentum=0.5, dampening=0.5) == pytest.approx(0.1 + 0.1 + 0.2)  # speeds 1, 1, 1
+    assert span(momentum=0.5, nesterov=True) == pytest.approx(
+        0.15 + 0.175 + 0.375
+    )  # 1 + speed / 2 ahead
+
+
+def test_layer_wise_rules_map_and_mask_the_vector_parameter_by_parameter() -> None:
+    net = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1, bias=False)).double()
+    layout, w = Layout(net), vec(3, 4, 5, -2)  # 0.weight, 0.bias, 1.weight
+    close(layout.map(lambda part: part / part.norm(), w), 0.6, 0.8, 1, -1)
+    close(layout.map(torch.add, w, w), 6, 8, 10, -4)
+    close(layout.mask("1", like=w), 0, 0, 0, 1)
+    close(layout.mask("0.bias", like=w), 0, 0, 1, 0)
+
+
+def test_the_head_is_not_whatever_begins_with_its_name() -> None:
+    module = nn.Sequential(OrderedDict(fc_norm=nn.LayerNorm(2), fc=nn.Linear(2, 1)))
+    close(Layout(module).head_mask(vec(*range(7))), 0, 0, 0, 0, 1, 1, 1)
+
+
+def test_proximal_pulls_to_the_received_model() -> None:
+    close(
+        Proximal(mu=0.5).gradient(quadratic, vec(3, 2), view(anchor=vec(1, 4))),
+        3 + 0.5 * 2,
+        4 - 0.5 * 2,
+    )
+
+
+def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
+    v = view(anchor=vec(1, 4), size=vec(2))
+    close(Proximal(mu=0.5, split=True).gradient(quadratic, vec(3, 2), v), 3 - 0.5 * 1, 4 - 0.5 * 4)
+    close(UnclippedPull(mu=0.5).gradient(quadratic, vec(3, 2), v), 3 + 0.5 * 3, 4 + 0.5 * 2)
+    close(
+        UnclippedPull(mu=0.5, scale=om).gradient(quadratic, vec(3, 2), v),
+        3 + 0.25 * 3,
+        4 + 0.25 * 2,
+    )
+
+
+def test_control_variate_corrects_and_learns() -> None:
+    v = view(c=vec(1, 2), c_i=vec(0.5, 3), origin=vec(3, 2), span=vec(0.5), share=0.25)
+    close(ControlVariate(k=2.0).gradient(quadratic, vec(3, 2), v), 3 + 2 * 0.5, 4 + 2 * -1)
+    message = ControlVariate().report(vec(1, 3), v)
+    close(v.c_i, 0.5 - 1 + 2 / 0.5, 3 - 2 - 1 / 0.5)
+    close(message, -1 + 4, -2 - 2)
+    close(ControlVariate().update(vec(9, 9), message, v), 9, 9)
+    close(v.c, 1 + 0.25 * 3, 2 + 0.25 * -4)
+
+
+def test_control_variate_of_the_code_that_weighs_by_size() -> None:
+    v = view(c=vec(1, 2), c_i=vec(0, 0), origin=vec(3, 2), span=vec(0.5), size=vec(2), nominal=0.2)
+    term = ControlVariate(length=nominal, scale=om, kept=one)
+    close(term.gradient(quadratic, vec(3, 2), v), 3 + 1 / 2, 4 + 2 / 2)
+    message = term.report(vec(1, 3), v)
+    close(v.c_i, -1 + 2 / 0.2, -2 - 1 / 0.2)
+    close(message, 2 * 9, 2 * -7)
+
+
+def test_a_size_weighs_the_kept_variate_too_unless_it_is_said_otherwise() -> None:
+    """FedDC: c_i <- c_i - c / om_i + move / length; the server gets om_i times the change."""
+    v = view(c=vec(1, 2), c_i=vec(5, 5), origin=vec(3, 2), span=vec(0.5), size=vec(2))
+    message = ControlVariate(scale=om).report(vec(1, 3), v)
+    close(v.c_i, 5 - 0.5 + 4, 5 - 1 - 2)
+    close(message, 2 * 3.5, 2 * -3)
+
+
+def test_own_past_takes_the_clients_last_mean_gradient_off() -> None:
+    v = view(d_i=vec(0.5, 3), origin=vec(3, 2), span=vec(0.5))
+    close(LastGradientVariate().gradient(quadratic, vec(3, 2), v), 3 - 0.5, 4 - 3)
+    assert LastGradientVariate().report(vec(1, 3), v) == ()
+    close(v.d_i, 2 / 0.5, -1 / 0.5)
+
+
+def test_mean_past_adds_the_mean_of_all_clients_back() -> None:
+    v = view(d_i=vec(0.5, 3), d=vec(1, 2), origin=vec(3, 2), span=vec(0.5), share=0.25)
+    close(CenteredGradientVariate().gradient(quadratic, vec(3, 2), v), 3 + 1 - 0.5, 4 + 2 - 3)
+    message = CenteredGradientVariate().report(vec(1, 3), v)
+    close(v.d_i, 4, -2)
+    close(message, 4 - 0.5, -2 - 3)
+    close(CenteredGradientVariate().update(vec(9, 9), message, v), 9, 9)
+    close(v.d, 1 + 0.25 * 3.5, 2 - 0.25 * 5)
+
+
+def test_client_momentum_mixes_in_the_last_mean_gradient() -> None:
+    v = view(m=vec(1, -1), origin=vec(3, 2), span=vec(0.5))
+    close(
+        ClientMomentum(alpha=0.25).gradient(quadratic, vec(3, 2), v),
+        0.25 * 3 + 0.75,
+        0.25 * 4 - 0.75,
+    )
+    close(ClientMomentum(alpha=0.25, gain=1.0).gradient(quadratic, vec(3, 2), v), 3.75, 3.25)
+    message = ClientMomentum().report(vec(1, 3), v)
+    close(message, 4, -2)
+    close(ClientMomentum().update(vec(9, 9), message, v), 9, 9)
+    assert v.m is message
+
+
+def test_clip_shortens_long_directions_only() -> None:
+    close(Clip(max_norm=1.0).gradient(quadratic, vec(3, 2), None), 0.6, 0.8, tolerance=1e-6)
+    close(Clip(max_norm=6.0).gradient(quadratic, vec(3, 2), None), 3, 4)
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, float("nan")])
+def test_clipping_needs_a_positive_norm(norm: float) -> None:
+    with pytest.raises(ValueError, match=f"max_norm of Clip is a positive number, not {norm}"):
+        Clip(norm)

@@ -1,0 +1,181 @@
+"""Duals and drift memories against numbers worked out by hand."""
+
+from math import exp
+from typing import Any
+
+import pytest
+from oracles import quadratic, view
+from problems import close, vec
+
+from fl_lightning import algorithms
+from fl_lightning.terms import SSG, CohortDual, DynamicRegularizer, FedVRADual
+from fl_lightning.terms.drift import om
+
+
+def test_dynamic_regularizer_pulls_learns_and_shifts_the_server() -> None:
+    term = DynamicRegularizer(alpha=0.5)
+    v = view(h_i=vec(1, -1), anchor=vec(1, 4), h=vec(0.5, 0.5), share=0.25)
+    close(term.gradient(quadratic, vec(3, 2), v), 3 + 0.5 * (1 + 2), 4 + 0.5 * (-1 - 2))
+    message = term.report(vec(3, 2), v)
+    close(message, 2, -2)
+    close(v.h_i, 3, -3)
+    close(term.update(vec(10, 10), message, v), 10 + 0.5 + 0.25 * 2, 10 + 0.5 - 0.25 * 2)
+    close(v.h, 1, 0)
+
+
+def test_dynamic_regularizer_over_the_cohort_or_over_the_clients_size() -> None:
+    v = view(h_i=vec(1, -1), anchor=vec(1, 4), h=vec(0.5, 0.5), share=0.25, size=vec(2))
+    close(DynamicRegularizer(share=1.0).update(vec(10, 10), vec(2, -2), v), 12.5, 8.5)
+    close(
+        DynamicRegularizer(alpha=0.5, scale=om).gradient(quadratic, vec(3, 2), v),
+        3 + 0.25 * 3,
+        4 + 0.25 * -3,
+    )
+
+
+def test_dynamic_regularizer_without_the_half_that_weight_decay_does() -> None:
+    v = view(h_i=vec(1, -1), anchor=vec(1, 4))
+    close(
+        DynamicRegularizer(alpha=0.5, split=True).gradient(quadratic, vec(3, 2), v),
+        3 + 0.5 * 0,
+        4 - 0.5 * 5,
+    )
+
+
+def test_cohort_dual_sends_the_dual_itself() -> None:
+    v = view(h_i=vec(1, -1), anchor=vec(1, 4))
+    close(CohortDual().report(vec(3, 2), v), 3, -3)
+    close(CohortDual().update(vec(10, 10), vec(3, -3), v), 13, 7)
+
+
+def test_two_step_dual_learns_a_times_the_move() -> None:
+    term = FedVRADual(alpha=0.5, a=3.0)
+    v = view(h_i=vec(1, -1), anchor=vec(1, 4), h=vec(0.5, 0.5), share=0.25)
+    close(term.gradient(quadratic, vec(3, 2), v), 3 + 0.5 * (1 + 2), 4 + 0.5 * (-1 - 2))
+    message = term.report(vec(3, 2), v)
+    close(v.h_i, 1 + 3 * 2, -1 - 3 * 2)
+    close(term.update(vec(10, 10), message, v), 10 + 0.5 + 0.25 * 6, 10 + 0.5 - 0.25 * 6)
+    close(v.h, 2, -1)
+
+
+def test_two_step_dual_weighs_the_sum_of_moves_by_d_over_all_clients() -> None:
+    """d/N times the sum over a quarter of the clients is d/4 of the mean."""
+    v = view(h=vec(0.5, 0.5), share=0.25)
+    close(FedVRADual(d=2.0).update(vec(10, 20), vec(0, 0), v), 2 / 4 * 10 + 0.5, 2 / 4 * 20 + 0.5)
+    close(FedVRADual(d=4.0).update(vec(10, 20), vec(0, 0), v), 10.5, 20.5)
+
+
+def visit(**known: Any) -> Any:
+    """A first visit of a client twice as large as the mean, in round 0 of 4; a quarter came where half are expected."""
+    begun = {
+        "h_i": vec(1, -1),
+        "d_i": vec(0.5, 3),
+        "count": vec(1),
+        "h": vec(0.5, 0.5),
+        "d": vec(1, 2),
+    }
+    run = {"share": 0.25, "expected": 0.5, "round": 0, "rounds": 4, "nominal": 0.2}
+    return view(**{**begun, **run, "anchor": vec(1, 4), "size": vec(2), "span": vec(0.5), **known})
+
+
+def ssg(**options: Any) -> SSG:
+    (term,) = algorithms.fedssg(**{"alpha": 0.4, **options}).terms
+    assert isinstance(term, SSG)
+    return term
+
+
+def test_fedssg_counts_visits_as_they_begin() -> None:
+    v = visit(count=vec(2))
+    assert ssg().start(v.anchor, v) is v.anchor
+    close(v.count, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "added"),
+    [
+        ({}, (0.5 - 0.5 + 0.2, 1 - 3 - 0.2)),  # d / 2 - d_i + 0.4 / 2 h_i
+        ({"alignment": "proximal"}, (0 + 0.2 * (1 + 2), -2 + 0.2 * (-1 - 2))),
+        ({"alignment": "none"}, (0, -2)),
+        ({"correction": False}, (0.2, -0.2)),
+        ({"size_weighting": False}, (1 - 0.5 + 0.4, 2 - 3 - 0.4)),
+        ({"gate_alignment": True}, (0 + 1.5 * 0.2, -2 - 1.5 * 0.2)),  # 1 visit of 0.5 * 4, and 1
+        ({"gate_alignment": True, "gate": "none"}, (0.2, -2.2)),
+    ],
+    ids=str,
+)
+def test_fedssgs_gradient_aligns_and_corrects(options: Any, added: tuple[float, float]) -> None:
+    close(ssg(**options).gradient(quadratic, vec(3, 2), visit()), 3 + added[0], 4 + added[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "round", "count", "opening"),
+    [
+        ({}, 0, 1, 1 / (0.5 * 4) + 1),
+        ({}, 3, 2, 2 / (0.5 * 4) + 1),
+        ({"gate": "running"}, 0, 1, 1 / 0.5 + 1),  # N/M and 1
+        ({"gate": "running"}, 3, 3, 3 / (0.5 * 4) + 1),
+        ({"gate": "running", "gate_map": "clip01"}, 0, 1, 1 + 1),
+        ({"gate_map": "clip01"}, 0, 1, 0.5 + 1),
+        ({"gate_map": "logistic", "gate_offset": 0.0}, 0, 1, 1 / (1 + exp(-0.5))),
+        ({"gate_offset": 0.0}, 0, 1, 0.5),
+        ({"gate": "none"}, 0, 1, 1),
+    ],
+    ids=str,
+)
+def test_fedssgs_gate_scales_what_is_remembered(
+    options: Any, round: int, count: int, opening: float
+) -> None:
+    v = visit(round=round, count=vec(count)[0])
+    D, _ = ssg(**options).report(vec(3, 2), v)
+    close(
+        D, opening * 2, -opening * 2, tolerance=2e-5
+    )  # the running gate adds 1e-6 to what it divides by
+    close(v.h_i, 1 + opening * 2, -1 - opening * 2, tolerance=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "d_i", "factor"),
+    [
+        ({}, (0.5 - 0.5 - 3 / 0.2, 3 - 1 + 3 / 0.2), 2),
+        ({"gate_memory": False}, (0 - 2 / 0.2, 2 + 2 / 0.2), 2),
+        ({"correction_lr": "current"}, (0 - 3 / 0.5, 2 + 3 / 0.5), 2),
+        ({"size_weighting": False}, (0.5 - 1 - 3 / 0.2, 3 - 2 + 3 / 0.2), 1),
+    ],
+    ids=str,
+)
+def test_fedssgs_gradient_memory(options: Any, d_i: tuple[float, float], factor: float) -> None:
+    """The gated move is (3, -3); the server learns the change, times the client's size."""
+    v = visit()
+    _, change = ssg(**options).report(vec(3, 2), v)
+    close(v.d_i, *d_i)
+    close(change, factor * (d_i[0] - 0.5), factor * (d_i[1] - 3))
+
+
+def test_fedssgs_server_adds_the_mean_memory_of_all_clients() -> None:
+    v = visit()
+    close(
+        ssg().update(vec(10, 10), (vec(3, -3), vec(4, 6)), v),
+        10 + 0.5 + 0.25 * 3,
+        10 + 0.5 - 0.25 * 3,
+    )
+    close(v.h, 1.25, -0.25)
+    close(v.d, 1 + 0.25 * 4, 2 + 0.25 * 6)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "moved"),
+    [
+        ("active", (10 + 4, 10 - 4)),
+        (
+            "inverse_n",
+            (0.25 * (1 + 10 + 4) - 1, 0.25 * (4 + 10 - 4) - 4),
+        ),  # a quarter of the amended models, less w^t
+    ],
+)
+def test_fedssgs_server_takes_the_memory_of_the_cohort(
+    aggregation: str, moved: tuple[float, float]
+) -> None:
+    term, v = ssg(aggregation=aggregation), visit()
+    message = term.report(vec(3, 2), v)
+    close(message[2], 4, -4)  # h_i after the gated move (3, -3)
+    close(term.update(vec(10, 10), message, v), *moved)

@@ -1,0 +1,194 @@
+"""Perturbations against numbers worked out by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from oracles import Asked, quadratic, view
+from problems import close, layout, vec
+from torch import Tensor, nn
+
+from fl_lightning import Term, TermError
+from fl_lightning.core.vector import Layout
+from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbour, Proximal, perturb
+from fl_lightning.terms import lesam as recall
+
+
+def test_sam_steps_along_the_gradient_first() -> None:
+    # at (3, 2) the gradient is (3, 4), of length 5
+    close(SAM(rho=0.5).gradient(quadratic, vec(3, 2), None), 3.3, 2 * 2.4)
+
+
+def test_sam_mixes_the_plain_gradient_in() -> None:
+    close(
+        SAM(rho=0.5, mix=0.25).gradient(quadratic, vec(3, 2), None), 3 + 0.25 * 0.3, 4 + 0.25 * 0.8
+    )
+
+
+def test_sams_raw_ascent_is_as_long_as_the_gradient() -> None:
+    close(
+        SAM(rho=0.5, ascent=perturb.raw).gradient(quadratic, vec(3, 2), None),
+        3 + 0.5 * 3,
+        2 * (2 + 0.5 * 4),
+    )
+
+
+def test_asam_scales_the_ball_by_the_weights() -> None:
+    # T = |w| + 1 = (4, 3), g = (3, 4), T g = (12, 12); e = 2 T^2 g / (12 sqrt 2)
+    length = 2 / (12 * 2**0.5)
+    expected = 3 + length * 16 * 3, 2 * (2 + length * 9 * 4)
+    close(ASAM(rho=2.0, eta=1.0).gradient(quadratic, vec(3, 2), None), *expected)
+
+
+def test_asam_scales_only_the_parameters_that_are_named() -> None:
+    """T is |w| + 1 = 4 of the weight and 1 of the bias, T g = (12, 4); e = 2 T^2 g / sqrt 160."""
+    v = view(layout=Layout(nn.Linear(1, 1)))
+    length = 2 / 160**0.5
+    expected = 3 + length * 16 * 3, 2 * (2 + length * 4)
+    close(ASAM(rho=2.0, eta=1.0, scaled="weight").gradient(quadratic, vec(3, 2), v), *expected)
+
+
+@pytest.mark.parametrize("lag", [1.0, 0.0])
+def test_smoos_dual_pulls_the_perturbation_to_the_common_one(lag: float) -> None:
+    """G = (3, 4) is what is left of g - mu_i - s, so that e = (0.3, 0.4)."""
+    term = SMOO(rho=0.5, lag=lag, eps=0.0)
+    v = view(mu_i=vec(0, -1), s=vec(0, 1), e=vec(0, 0))
+    close(term.gradient(quadratic, vec(3, 2), v), 3.3, 2 * 2.4)
+    close(v.e, 0.3, 0.4)
+    close(v.mu_i, 0 + 0.3 - 0, -1 + 0.4 - 1)
+    close(term.report(vec(1, 3), v), 0.3 - lag * 0.3, -1.6 - lag * 0.4)
+
+
+def test_smoos_common_perturbation_is_the_unit_mean_of_the_duals_or_zero() -> None:
+    v = view(s=vec(9, 9))
+    close(SMOO(rho=0.5).update(vec(1, 2), vec(3, -4), v), 1, 2)
+    close(v.s, 0.3, -0.4, tolerance=1e-7)
+    SMOO(rho=0.5).update(vec(1, 2), vec(0, 0), v)
+    close(v.s, 0, 0)
+
+
+def test_lesam_perturbs_once_a_visit_towards_the_older_model() -> None:
+    v = view(o_i=vec(1, 5), anchor=vec(4, 1), e=vec(0, 0))
+    term = LESAM(rho=0.5)
+    assert term.start(v.anchor, v) is v.anchor
+    close(v.e, -0.3, 0.4)  # 0.5 (-3, 4) / 5
+    close(v.o_i, 4, 1)
+    close(term.gradient(quadratic, vec(1, 1), v), 0.7, 2.8)
+
+
+def test_last_round_perturbs_against_the_last_move() -> None:
+    v = view(anchor=vec(4, 1), last=vec(1, 5), e=vec(0, 0), layout=layout())
+    term = LastRound(rho=0.5)
+    term.start(v.anchor, v)
+    close(v.e, -0.3, 0.4)
+    close(term.gradient(quadratic, vec(1, 1), v), 0.7, 2.8)
+    close(term.update(vec(1, 1), (), v), 1, 1)
+    close(v.last, 4, 1)
+
+
+def test_the_shapes_of_last_round() -> None:
+    two = Layout(nn.ParameterList([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))]))
+    G = vec(3, 4, 0, 5)  # parts of length 5 and 5
+    close(recall.by_sum_of_norms(two, G, 0.0), 0.3, 0.4, 0.0, 0.5)
+    close(recall.by_first_coordinates(two, G, 0.0), 3 / 7, 3 / 7, 4 / 7, 4 / 7)
+    close(recall.by_first_coordinates(two, vec(-3, 4, 0, 5), 0.0), -3 / 7, -3 / 7, 4 / 7, 4 / 7)
+    close(recall.by_global_norm(two, G, 0.0), *(x / 50**0.5 for x in (3, 4, 0, 5)))
+
+
+def test_toga_ascends_and_descends_with_the_trend() -> None:
+    v = view(Delta=vec(1, 1))
+    direction = TOGA(rho=0.5, kappa=2.0, beta=0.25, eps=0.0).gradient(quadratic, vec(3, 2), v)
+    length = (5**2 + 6**2) ** 0.5  # the trend makes (5, 6) of the gradient (3, 4)
+    close(direction, 3 + 0.5 * 5 / length + 0.25, 2 * (2 + 0.5 * 6 / length) + 0.25)
+
+
+@pytest.mark.parametrize(
+    ("per", "divisor"), [(perturb.per_step, 4), (perturb.per_epoch, 2), (perturb.per_length, 0.5)]
+)
+def test_togas_trend_is_the_movement_over_steps_epochs_or_length(per: Any, divisor: float) -> None:
+    v = view(origin=vec(3, 2), steps=vec(4), epochs=vec(2), span=vec(0.5), Delta=vec(0, 0))
+    message = TOGA(per=per).report(vec(1, 3), v)
+    close(message, 2 / divisor, -1 / divisor)
+    close(TOGA().update(vec(7, 7), message, v), 7, 7)
+    assert v.Delta is message
+
+
+@pytest.mark.parametrize(
+    ("fusion", "along", "passes"), [(False, (10, -1), 1), (True, (3 + 10, 4 - 1), 2)]
+)
+def test_a_neighbour_ascends_along_the_previous_perturbed_gradient(
+    fusion: bool, along: tuple[float, float], passes: int
+) -> None:
+    oracle, v = Asked(), view(R=vec(10, -1), Delta=vec(1, 1))
+    term = Neighbour(TOGA(rho=0.5, kappa=2.0, beta=0.25, eps=0.0), fusion=fusion)
+    direction = term.gradient(oracle, vec(3, 2), v)
+    x, y = along[0] + 2 * 1, along[1] + 2 * 1
+    length = (x**2 + y**2) ** 0.5
+    perturbed = 3 + 0.5 * x / length, 2 * (2 + 0.5 * y / length)
+    close(v.R, *perturbed)
+    close(direction, perturbed[0] + 0.25, perturbed[1] + 0.25)
+    assert len(oracle.at) == passes
+
+
+def test_any_term_that_ascends_can_have_a_neighbour() -> None:
+    oracle = Asked()
+    v = view(R=vec(3, 4), mu_i=vec(0, -1), s=vec(0, 1), e=vec(0, 0), layout=layout())
+    Neighbour(SAM(rho=0.5)).gradient(oracle, vec(1, 1), v)
+    close(v.R, 1.3, 2 * 1.4)
+    v.R = vec(3, 4)
+    Neighbour(SMOO(rho=0.5, eps=0.0)).gradient(oracle, vec(1, 1), v)  # again R - mu_i - s = (3, 4)
+    v.R = vec(3, 4)
+    Neighbour(ASAM(rho=0.5, eta=0.0)).gradient(oracle, vec(1, 1), v)  # at |w| = 1 the ball is round
+    assert len(oracle.at) == 3
+    for at in oracle.at:
+        close(at, 1.3, 1.4)
+
+
+def test_a_neighbour_has_the_inner_terms_states_and_hooks() -> None:
+    assert list(Neighbour(SMOO()).client) == ["mu_i"]
+    assert list(Neighbour(SMOO()).local) == ["e", "R"]
+    assert list(Neighbour(SMOO(), carry=True).client) == ["mu_i", "R"]
+    assert list(Neighbour(SMOO(), carry=True).local) == ["e"]
+    v = view(mu_i=vec(1, 2), e=vec(0, 1), s=vec(0, 0))
+    close(Neighbour(SMOO()).report(vec(0, 0), v), 1, 1)
+    Neighbour(SMOO(rho=0.5)).update(vec(1, 2), vec(3, -4), v)
+    close(v.s, 0.3, -0.4, tolerance=1e-7)
+
+
+@pytest.mark.parametrize("inner", [LESAM(), Proximal()], ids=lambda term: type(term).__name__)
+def test_a_term_that_does_not_ascend_has_no_neighbour(inner: Term) -> None:
+    v = view(R=vec(0, 0), e=vec(0, 0), anchor=vec(0, 0))
+    mend = rf"{type(inner).__name__} asks for 1 gradient\(s\) a step.* for terms such as SAM, ASAM, SMOO and TOGA"
+    with pytest.raises(TermError, match=mend):
+        Neighbour(inner).gradient(quadratic, vec(3, 2), v)
+
+
+PERTURBATIONS = [SAM, LESAM, LastRound, TOGA, SMOO]
+
+
+def displacement(term: Any, anchor: Tensor, w: Tensor) -> float:
+    """How far from `w` the last gradient is taken by a client that has only seen zeros before."""
+    asked, nowhere = Asked(), vec(0, 0)
+    begun = dict.fromkeys(("o_i", "last", "e", "Delta", "mu_i", "s"), nowhere)
+    v = view(**begun, anchor=anchor, layout=layout())
+    term.start(anchor, v)
+    term.gradient(asked, w, v)
+    return float((asked.at[-1] - w).norm())
+
+
+@pytest.mark.parametrize("term", PERTURBATIONS)
+def test_a_perturbation_is_rho_long_and_a_zero_direction_perturbs_by_zero(term: Any) -> None:
+    for anchor, w, length in [(vec(1, 1), vec(3, 2), 0.5), (vec(0, 0), vec(0, 0), 0.0)]:
+        assert displacement(term(0.5), anchor, w) == pytest.approx(length, abs=1e-6)
+
+
+@pytest.mark.parametrize("term", [*PERTURBATIONS, ASAM])
+def test_eps_is_added_to_the_norm_that_a_perturbation_is_divided_by(term: Any) -> None:
+    short = [displacement(term(0.5, eps=eps), vec(1, 1), vec(3, 2)) for eps in (1e6, 2e6)]
+    assert short[0] / short[1] == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize("term", [SAM, ASAM, SMOO, TOGA, LESAM, LastRound])
+def test_a_radius_is_not_negative(term: Any) -> None:
+    with pytest.raises(ValueError, match=r"rho of .* at least 0, not -0\.1"):
+        term(rho=-0.1)

@@ -1,0 +1,130 @@
+"""Starts, server steps and personal models against numbers worked out by hand."""
+
+from typing import Any
+
+import pytest
+from oracles import quadratic, view
+from problems import close, vec
+from torch import Tensor
+
+from fl_lightning import initial, received
+from fl_lightning.terms import (
+    AcceleratedStart,
+    AdaptiveServer,
+    FirstOrderMAML,
+    LocalOnly,
+    NormalizedAveraging,
+    RelaxedInitialization,
+    ServerMomentum,
+)
+from fl_lightning.terms import server as steps
+
+
+def test_adaptive_takes_two_steps_of_adam_without_bias_correction() -> None:
+    term = AdaptiveServer(beta1=0.5, beta2=0.75, tau=1.0, v0=4.0)
+    v = view(m=vec(0, 0), v=term.server["v"](vec(0, 0), vec(0, 0)))
+    close(term.update(vec(4, 0), (), v), 2 / (7**0.5 + 1), 0)  # m = 2, v = 3 + 4
+    close(term.update(vec(0, 2), (), v), 1 / (5.25**0.5 + 1), 1 / (3.25**0.5 + 1))
+
+
+def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
+    term = AdaptiveServer(beta1=0.5, beta2=0.75, tau=1.0, v0=4.0, second=steps.yogi)
+    v = view(m=vec(0, 0), v=vec(4, 4))
+    close(term.update(vec(4, 0), (), v), 2 / ((4 + 0.25 * 16) ** 0.5 + 1), 0)
+    close(v.v, 8, 4)
+    close(
+        term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1)
+    )  # 4 is the square already
+    close(v.v, 8 - 0.25, 4)
+
+
+def test_adagrad_sums_squares() -> None:
+    term = AdaptiveServer(beta1=0.0, beta2=0.0, tau=1.0, v0=4.0, second=steps.adagrad)
+    v = view(m=vec(0, 0), v=vec(4, 4))
+    close(term.update(vec(4, 0), (), v), 4 / (20**0.5 + 1), 0)
+    close(term.update(vec(0, 2), (), v), 0, 2 / (8**0.5 + 1))
+    close(v.v, 20, 8)
+
+
+def test_server_momentum_goes_on() -> None:
+    v = view(m=vec(1, 1))
+    close(ServerMomentum(beta=0.5).update(vec(2, 0), (), v), 2.5, 0.5)
+    close(ServerMomentum(beta=0.5).update(vec(0, 0), (), v), 1.25, 0.25)
+
+
+def test_lookahead_starts_where_the_momentum_leads_and_stays_close_to_it() -> None:
+    term, v = AcceleratedStart(beta=0.5, prox=0.25), view(m=vec(2, -4))
+    close(term.start(vec(3, 2), v), 3 + 1, 2 - 2)
+    v.origin = vec(4, 0)
+    close(term.gradient(quadratic, vec(3, 2), v), 3 + 2 * 0.25 * -1, 4 + 2 * 0.25 * 2)
+    close(term.update(vec(1, 1), (), v), 0.5 * 2 + 1, 0.5 * -4 + 1)
+    close(v.m, 2, -1)
+
+
+def test_relaxed_start_begins_away_from_the_clients_own_model() -> None:
+    term, v = (
+        RelaxedInitialization(beta=0.5),
+        view(w_i=vec(1, 4), weight=vec(2), origin=vec(4, 1), anchor=vec(3, 2)),
+    )
+    close(term.start(v.anchor, v), 3 + 0.5 * 2, 2 - 0.5 * 2)
+    assert term.report(vec(7, 8), v) == ()
+    close(v.w_i, 7, 8)
+    close(term.update(vec(1, 1), (), v), 1, 1)
+    whole = RelaxedInitialization(beta=0.5, whole=True)
+    shift, weight = whole.report(vec(7, 8), v)
+    close(shift, 2 * (4 - 3), 2 * (1 - 2))
+    close(weight, 2)
+    close(whole.update(vec(1, 1), (vec(2, -2), vec(0.5)), v), 1 + 4, 1 - 4)
+
+
+@pytest.mark.parametrize(
+    ("old", "start"), [(initial, (3 + 0.5 * 3, 2 + 0.5 * 2)), (received, (3, 2))]
+)
+def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(
+    old: Any, start: tuple[float, float]
+) -> None:
+    term, now = RelaxedInitialization(beta=0.5, old=old), vec(3, 2)
+    close(term.start(now, view(w_i=term.client["w_i"](vec(0, 0), now))), *start)
+
+
+def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
+    """Paths 1 and 3, weights 0.5 and 1.5: 0.25 * 1 + 0.75 * 3 of 0.25 * (2, 4) / 1 + 0.75 * (6, 3) / 3."""
+    messages = [
+        NormalizedAveraging().report(
+            vec(2, 4), view(weight=vec(0.5), span=vec(1), origin=vec(0, 0))
+        ),
+        NormalizedAveraging().report(
+            vec(7, 4), view(weight=vec(1.5), span=vec(3), origin=vec(1, 1))
+        ),
+    ]
+    mean = tuple((one + other) / 2 for one, other in zip(*messages, strict=True))
+    close(
+        NormalizedAveraging().update(vec(9, 9), mean, None),
+        2.5 * (0.25 * 2 + 0.75 * 2),
+        2.5 * (0.25 * 4 + 0.75 * 1),
+    )
+    close(
+        NormalizedAveraging().update(vec(9, 9), messages[1], None), 6, 3
+    )  # the first was skipped: the other's own progress
+
+
+def test_alone_goes_on_with_its_own_model() -> None:
+    v = view(w_i=vec(1, 4))
+    close(LocalOnly().start(vec(3, 2), v), 1, 4)
+    close(LocalOnly().personal(vec(3, 2), v), 1, 4)
+    assert LocalOnly().report(vec(7, 8), v) == ()
+    close(v.w_i, 7, 8)
+    close(LocalOnly().update(vec(9, 9), (), v), 0, 0)
+
+
+def test_the_meta_step_looks_from_where_the_other_half_leads() -> None:
+    class Halves:
+        def part(self, index: int, count: int) -> Any:
+            assert count == 2
+            return (quadratic, lambda w: 10 * w)[index]
+
+        def __call__(self, w: Tensor) -> Tensor:
+            raise AssertionError("asked for the whole batch")
+
+    direction = FirstOrderMAML(alpha=0.25).gradient(Halves(), vec(3, 2), None)
+    close(direction, 10 * (3 - 0.25 * 3), 10 * (2 - 0.25 * 4))
