@@ -55,9 +55,8 @@ from fl_lightning.distributed.signals import (
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
-from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sampling import UniformSampling, participation
+from fl_lightning.federation.sampling import UniformSampling, make_sampler
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, plain
 from fl_lightning.runs.metrics_csv import MetricsCSV
@@ -177,6 +176,7 @@ class Experiment:
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
         try:
             federation = self.federation(fabric, train, partition, model, algorithm, folder.clients)
+            federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
         options, progress, named = (
@@ -190,9 +190,11 @@ class Experiment:
         test = test.to(fabric.device)
         if o.resume:
             checkpoint.resume(federation)
-        for note in unused_option_notes(self._given, o, self.chosen, federation.executor.width):
+        for note in unused_option_notes(
+            self._given, o, self.chosen, federation.local_training.executor.width
+        ):
             fabric.print(note)
-        DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
+        federation.disk_budget(o.keep_checkpoints).check_disk_space()
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
@@ -345,7 +347,7 @@ class Experiment:
             algorithm,
             clients,
             rounds=o.rounds,
-            participation=participation(o.sampling, o.participation, clients.sizes),
+            sampler=make_sampler(o.sampling, o.participation, clients.sizes),
             schedule=Decay(o.lr_decay),
             executor=self.executor(fabric.device),
             seed=o.seed,

@@ -12,7 +12,6 @@ from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size
 from fl_lightning.data import DeviceDataset, Partition
-from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.terms.wrapper import WrappedTerm
@@ -37,7 +36,7 @@ def summary(
         federation: Before its rounds.
     """
     cost, d = federation.cost, sum(p.numel() for p in federation.module.parameters())
-    budget, device = DiskBudget.of(federation, o.keep_checkpoints), federation.w.device.type
+    budget, device = federation.disk_budget(o.keep_checkpoints), federation.w.device.type
     threads = f", {torch.get_num_threads()} thread(s) each" if device == "cpu" else ""
     return "\n".join(
         [
@@ -58,7 +57,7 @@ def _surprises(name: str, o: Options, federation: Federation) -> Iterator[str]:
     algorithm, clients = federation.algorithm, federation.clients
     if own := _own_optimizer(algorithm, o):
         yield f"{name} brings {own}: --lr, --momentum and --weight-decay do not count"
-    cohort = largest_cohort(federation.participation, o.clients)
+    cohort = largest_cohort(federation.sampler, o.clients)
     if o.sampling == "weighted" and algorithm.weight is by_size and cohort < o.clients:
         yield f"{name} weighs clients by size, as their draw does: it counts twice"
     if not o.finetune_epochs and (

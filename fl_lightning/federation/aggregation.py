@@ -124,7 +124,7 @@ class RoundSums:
         """Let this rank's wish to end the run after this round count."""
         self._votes += 1
 
-    def verdict(self) -> RoundStatus:
+    def status(self) -> RoundStatus:
         """What all ranks agree on, once the sums are complete. Waits for the device."""
         *rows, votes = torch.cat([self._rows.flatten(), self._votes]).tolist()
         _, weights, _, counts, diverged = (rows[k :: len(COLUMNS)] for k in range(len(COLUMNS)))

@@ -3,12 +3,10 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fl_lightning.federation.sampling import largest_cohort
+from lightning.fabric import Fabric
 
-if TYPE_CHECKING:
-    from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.client_store import ClientStore
 
 BLOCK = 4096
 """What a disk gives out at once."""
@@ -43,19 +41,23 @@ class DiskBudget:
     free: int
 
     @classmethod
-    def of(cls, federation: "Federation", keep_checkpoints: int) -> "DiskBudget":
-        """The budget of the rounds that remain, with so many checkpoints and the best one kept."""
-        store, fabric, versions = federation.store, federation.fabric, keep_checkpoints + 2
-        row, clients = store.row, federation.clients.num_clients
+    def of(
+        cls, fabric: Fabric, store: ClientStore, cohort: int, rounds: int, keep_checkpoints: int
+    ) -> "DiskBudget":
+        """The budget of a run.
+
+        Args:
+            fabric: A launched Fabric.
+            store: The clients' states.
+            cohort: Clients of the largest cohort.
+            rounds: Remaining rounds.
+            keep_checkpoints: Checkpoints that are kept besides the best one.
+        """
+        row, clients, versions = store.row, store.num_clients, keep_checkpoints + 2
         used, free = fabric.broadcast((store.disk_bytes(), free_space(store.folder)))
-        cohort = largest_cohort(federation.participation, clients)
-        visits = cohort * (federation.rounds - federation.round)
         written = (row // BLOCK + 2) * BLOCK  # a row shares the blocks at its ends
-        most = (
-            max(used, min(versions * clients * (row + BLOCK), used + visits * written))
-            if row
-            else 0
-        )
+        most = min(versions * clients * (row + BLOCK), used + cohort * rounds * written)
+        most = max(used, most) if row else 0
         return cls(
             clients, row, versions, cohort * row, used, most, store.memory, store.folder, free
         )

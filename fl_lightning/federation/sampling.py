@@ -1,6 +1,6 @@
 """Who takes part in a round, and which rank trains whom."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -131,17 +131,28 @@ class SizeWeightedSampling:
         return torch.searchsorted(self._cumulative, lot, right=True).clamp(max=len(self.sizes) - 1)
 
 
-def participation(sampling: Sampling, fraction: float, sizes: Tensor) -> ClientSampler:
+def make_sampler(sampling: Sampling, fraction: float, sizes: Tensor) -> ClientSampler:
     """Cohorts of this fraction of the clients, drawn in this way; `sizes` are the clients' samples, (num_clients,)."""
     if sampling == "weighted":
         return SizeWeightedSampling(fraction, sizes)
     return BernoulliSampling(fraction) if sampling == "bernoulli" else UniformSampling(fraction)
 
 
-def largest_cohort(participation: ClientSampler, num_clients: int) -> int:
+def largest_cohort(sampler: ClientSampler, num_clients: int) -> int:
     """A bound on the size of a cohort; what tells none may draw everyone."""
-    largest: Callable[[int], int] = getattr(participation, "largest", int)
+    largest: Callable[[int], int] = getattr(sampler, "largest", int)
     return largest(num_clients)
+
+
+def check_cohort(cohort: Sequence[int], num_clients: int, source: str) -> None:
+    """Raise a ValueError, naming the source, unless a cohort has each client once, ascending."""
+    ordered = sorted(set(cohort)) == list(cohort)
+    if not cohort or not ordered or cohort[0] < 0 or cohort[-1] >= num_clients:
+        shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
+        raise ValueError(
+            f"{source} gave the cohort [{shown}]: return at least one client of 0 to "
+            f"{num_clients - 1}, each once, ascending"
+        )
 
 
 def _check_fraction(fraction: float) -> None:

@@ -189,7 +189,7 @@ def test_trying_the_model_out_changes_nothing() -> None:
 
 @pytest.mark.parametrize("cohort", [[], [0, 0], [1, 0], [-1, 2], [2, 6]], ids=str)
 def test_an_own_participation_that_gives_no_cohort_is_refused(cohort: list[int]) -> None:
-    run = federation(Algorithm(), participation=lambda *_: cohort)
+    run = federation(Algorithm(), sampler=lambda *_: cohort)
     with pytest.raises(
         ValueError,
         match=r"round 1 of 3: .* gave the cohort \[.*, but a round has at least one client",

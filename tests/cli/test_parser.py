@@ -297,5 +297,5 @@ def test_options_of_a_part_that_the_file_does_not_choose_are_for_whatever_is_cho
 
 
 def test_the_options_that_a_command_line_names() -> None:
-    argv = "--run_dir", "x", "--algorithm.first-participation=skip", "--resume", "--lr", "-1"
+    argv = "--run_dir", "x", "--algorithm.first-sampler=skip", "--resume", "--lr", "-1"
     assert given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}

@@ -296,7 +296,7 @@ from fl_lightning.models import mlp
 
 if __name__ == "__main__":
     machine.MEMORY_OF_A_RANK *= int(os.environ.get("TIMES", 1))
-    Experiment([digits], [mlp], clients=6, participation=0.5, batch_size=64, checkpoint_every=1).run()
+    Experiment([digits], [mlp], clients=6, sampler=0.5, batch_size=64, checkpoint_every=1).run()
     Path(f"threads-{os.environ['LOCAL_RANK']}").write_text(str(torch.get_num_threads()))
 """
 

@@ -89,7 +89,7 @@ def run(
         fabric=fabric,
         module=network(dtype),
         clients=clients(dtype),
-        participation=cohort,
+        sampler=cohort,
         executor=executor,
         rounds=ROUNDS,
         state_dir=folder,

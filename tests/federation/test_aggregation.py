@@ -46,7 +46,7 @@ def test_what_is_not_finite_diverged_but_for_a_loss_that_nobody_asked_for(
     assert bool(tally.add(outcome(), 1.0, 0))
     unasked = what == "loss" and value != value
     assert bool(tally.add(outcome(**{what: value}), 1.0, 1)) == unasked
-    assert [*tally.verdict().diverged] == ([] if unasked else [1])
+    assert [*tally.status().diverged] == ([] if unasked else [1])
 
 
 @pytest.mark.parametrize("what", ["progress", "message", "mean"])
@@ -84,4 +84,4 @@ def test_a_mean_of_whole_numbers_is_rounded_not_cut() -> None:
 @pytest.mark.parametrize(("left", "empty"), [([0.0, 0.0], True), ([0.0, 0.5], False), ([], True)])
 def test_clients_without_weight_leave_nothing_to_average(left: list[float], empty: bool) -> None:
     tally = summed((outcome(nan), 1.0), *((outcome(), weight) for weight in left))
-    assert tally.verdict().empty == empty
+    assert tally.status().empty == empty

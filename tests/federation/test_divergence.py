@@ -56,7 +56,7 @@ def spoiled(*clients: int) -> ClientData:
 def begin(
     algorithm: Algorithm, *bad: int, on_divergence: Any = "skip-client", **options: Any
 ) -> Federation:
-    options = {"participation": lambda *_: COHORT, **options}
+    options = {"sampler": lambda *_: COHORT, **options}
     return federation(
         hard(algorithm), clients=spoiled(*bad), on_divergence=on_divergence, **options
     )
@@ -177,7 +177,7 @@ def test_a_skipped_client_is_as_one_that_was_not_there(algorithm: Algorithm, exe
     for one in (run, other):
         one.train_round()
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan
-    other.participation = lambda *_: [0, 1, 2, 5]
+    other.sampler = lambda *_: [0, 1, 2, 5]
     metrics, expected = run.train_round(), other.train_round()
     assert all(
         distance < 1e-12 for name, distance in distances(run, other).items() if name != "visited"
@@ -191,7 +191,7 @@ def test_a_skipped_client_is_as_one_that_was_not_there(algorithm: Algorithm, exe
 def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(executor: Any) -> None:
     """Client 4 diverges at its second visit, client 2 at its first; their rows lie where they would be written over."""
     run = begin(algorithms.scaffold(), executor=executor)
-    run.participation = lambda num_clients, seed, round: [0, 1, 4, 5] if round == 0 else COHORT
+    run.sampler = lambda num_clients, seed, round: [0, 1, 4, 5] if round == 0 else COHORT
     run.train_round()
     before, variate = rows(run, "c_i"), server(run, "c")
     for client in (2, 4):
@@ -214,14 +214,17 @@ def test_a_cohort_that_is_skipped_as_a_whole_moves_nothing(executor: Any) -> Non
     algorithm.server = partial(Adam, lr=0.1)
     run = begin(algorithm, executor=executor)
     run.train_round()
-    before, optimizer = everything(run), run.optimizer.state_dict()["state"][0]["exp_avg"].clone()
+    before, optimizer = (
+        everything(run),
+        run.server.optimizer.state_dict()["state"][0]["exp_avg"].clone(),
+    )
     run.clients.dataset.x[:] = torch.nan
     metrics = run.train_round()
     assert run.round == 2
     assert metrics["client/skipped"] == len(COHORT)
     assert metrics["server/update_norm"] == 0
     assert all(value.equal(before[name]) for name, value in everything(run).items())
-    assert run.optimizer.state_dict()["state"][0]["exp_avg"].equal(optimizer)
+    assert run.server.optimizer.state_dict()["state"][0]["exp_avg"].equal(optimizer)
 
 
 def test_finite_training_is_the_same_in_every_way() -> None:

@@ -120,7 +120,7 @@ def begin(*bad: int, spoil: float = torch.nan, **options: Any) -> Federation:
     return federation(
         algorithm,
         clients=data,
-        participation=lambda *_: [0, 1, 2, 4, 5],
+        sampler=lambda *_: [0, 1, 2, 4, 5],
         deterministic=True,
         **options,
     )
@@ -133,13 +133,13 @@ def test_exact_sums_name_who_diverged(executor: Any) -> None:
         DivergenceError, match=r"client 4 is no longer finite .*sums of numbers below 16,777,216"
     ):
         run.train_round()
-    assert run.w.equal(run.first)
+    assert run.w.equal(run.server.initial_w)
 
 
 @EXECUTORS
 def test_exact_sums_leave_out_who_diverged(executor: Any) -> None:
     run, other = (begin(*bad, executor=executor, on_divergence="skip-client") for bad in ((4,), ()))
-    other.participation = lambda *_: [0, 1, 2, 5]
+    other.sampler = lambda *_: [0, 1, 2, 5]
     assert (run.train_round()["client/skipped"], other.train_round()["client/skipped"]) == (1, 0)
     torch.testing.assert_close(run.w, other.w, rtol=0, atol=1e-12)
 

@@ -142,7 +142,7 @@ def test_the_training_loss_is_the_mean_of_clients_of_the_mean_over_their_steps(
     with torch.no_grad():
         losses = [[loss_of(module, visit[k]) for k in range(len(visit))] for visit in visits]
     assert metrics["train/loss"] == pytest.approx(fmean(map(fmean, losses)), rel=1e-12)
-    assert run.w.equal(run.first)
+    assert run.w.equal(run.server.initial_w)
 
 
 @EXECUTORS
@@ -158,10 +158,10 @@ def test_the_training_loss_is_the_tasks_without_what_terms_add(executor: Any) ->
 def test_the_server_may_have_momentum() -> None:
     """FedAvgM: m <- 0.5 m + delta, w <- w + 2 m, on a problem where delta is known: one step of full batches."""
     algorithm = Algorithm(server=partial(SGD, lr=2.0, momentum=0.5))
-    run = regression(algorithm, steps=1, participation=all_three)
+    run = regression(algorithm, steps=1, sampler=all_three)
     w, m = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     for _ in range(3):
-        plain = regression(Algorithm(), steps=1, participation=all_three)
+        plain = regression(Algorithm(), steps=1, sampler=all_three)
         plain.w.data.copy_(w)
         plain.train_round()
         m = 0.5 * m + plain.w.detach() - w
@@ -236,9 +236,7 @@ def test_who_asked_to_stop_goes_on_with_the_next_fit() -> None:
 
 @EXECUTORS
 def test_divergence_is_told_in_a_sentence(executor: Any) -> None:
-    run = regression(
-        Algorithm(), lr=1e6, steps=40, rounds=20, participation=all_three, executor=executor
-    )
+    run = regression(Algorithm(), lr=1e6, steps=40, rounds=20, sampler=all_three, executor=executor)
     with pytest.raises(
         DivergenceError,
         match=r"round \d+ of 20: .*no longer finite .*1e\+06.*Lower the learning rate",
@@ -280,14 +278,14 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor: Any) -> None:
     clients.partition = Partition.from_lists([range(10), range(10)])
 
     def model(client: int, round: int, dropout: float) -> Tensor:
-        options = {"participation": lambda *_: [client], "schedule": Decay(), "clients": clients}
+        options = {"sampler": lambda *_: [client], "schedule": Decay(), "clients": clients}
         run = federation(
             Algorithm(),
             module=classifier(norm=False, dropout=dropout),
             executor=executor,
             **options,
         )
-        run.round = round
+        run.server.round = round
         run.train_round()
         return run.w.detach()
 

@@ -222,7 +222,7 @@ class Told:
 
 def test_rows_travel_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here no visit ends before the next one's row is read, and no row is written before the next visit has begun."""
-    run = federation(hard(algorithms.scaffold()), participation=lambda *_: [0, 1, 2, 4, 5])
+    run = federation(hard(algorithms.scaffold()), sampler=lambda *_: [0, 1, 2, 4, 5])
     run.train_round()
     after, told = dict(pairwise([0, 2, 1, 5, 4])), Told()  # the longest first
     read, visit, put = RowFiles.read, SequentialExecutor._visit, RowFiles.write
@@ -260,7 +260,7 @@ def test_what_a_disk_refuses_is_told_with_the_client_and_the_round_does_not_coun
     """The first of a round's visits and the last; nobody else is blamed who trains when it turns out."""
     executor = partial(StackedExecutor, width=2) if width > 1 else SequentialExecutor
     run = federation(
-        hard(algorithms.scaffold()), participation=lambda *_: [0, 2, 3, 4], executor=executor
+        hard(algorithms.scaffold()), sampler=lambda *_: [0, 2, 3, 4], executor=executor
     )
     run.train_round()
     before, function = run.w.detach().clone(), getattr(RowFiles, name)

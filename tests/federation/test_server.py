@@ -47,7 +47,7 @@ def test_to_stop_and_go_on_is_never_to_have_stopped(
     """Bit by bit; also when rounds were run, and abandoned, between the save and the restart."""
     algorithm = hard(EVERY_ALGORITHM[name])
     algorithm.server = partial(SGD, lr=0.7, momentum=0.3)
-    options = {"rounds": 4, "executor": executor, "participation": client_3_comes_late}
+    options = {"rounds": 4, "executor": executor, "sampler": client_3_comes_late}
     never = trained(algorithm, **options)
     for abandoned in (0, 1, 2):
         first = federation(algorithm, state_dir=tmp_path / str(abandoned), **options)
@@ -119,7 +119,7 @@ def test_what_later_rounds_would_write_over_is_no_state() -> None:
 
 
 def test_what_was_pinned_no_longer_is_not_gone_back_to() -> None:
-    run = federation(algorithms.scaffold(), participation=lambda *_: [0, 1, 2, 3, 4, 5])
+    run = federation(algorithms.scaffold(), sampler=lambda *_: [0, 1, 2, 3, 4, 5])
     states = []
     for _ in range(3):
         run.train_round()

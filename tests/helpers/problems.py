@@ -137,7 +137,7 @@ def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options:
     """A federation of the six clients, unless `options` say otherwise."""
     module = options.pop("module", None) or classifier()
     clients = options.pop("clients", None) or classification()
-    given = {"rounds": 3, "participation": cohorts, "schedule": per_epoch, **options}
+    given = {"rounds": 3, "sampler": cohorts, "schedule": per_epoch, **options}
     return Federation(
         fabric or Fabric(accelerator="cpu", devices=1), module, algorithm, clients, **given
     )
@@ -154,7 +154,7 @@ def trained(algorithm: Algorithm, **options: Any) -> Federation:
 def rows(run: Federation, name: str) -> Tensor:
     """What every client keeps under `name`; as it began for those that never took part."""
     term = next(i for i, t in enumerate(run.algorithm.terms) if name in t.client)
-    begun = run.algorithm.terms[term].client[name](run.first, run.first)
+    begun = run.algorithm.terms[term].client[name](run.server.initial_w, run.server.initial_w)
     store, device = run.store, run.w.device
     return torch.stack(
         [
@@ -166,13 +166,13 @@ def rows(run: Federation, name: str) -> Tensor:
 
 def server(run: Federation, name: str) -> Tensor:
     """What the server keeps under `name`."""
-    return next(states[name] for states in run.shared if name in states)
+    return next(states[name] for states in run.server.states if name in states)
 
 
 def everything(run: Federation) -> dict[str, Tensor]:
     """The global model, its buffers, all states of the server and of the clients."""
     kept = {"model": run.w.detach(), **run.buffers, "visited": run.store.slot >= 0}
-    for i, states in enumerate(run.shared):
+    for i, states in enumerate(run.server.states):
         kept |= {f"server {name} {i}": state for name, state in states.items()}
     for term in run.algorithm.terms:
         kept |= {f"clients' {name}": rows(run, name) for name in term.client}
@@ -253,7 +253,7 @@ def regression(
     clients = ClientData(DeviceDataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
     given = {
         "schedule": lambda round, epoch: 1.0,
-        "participation": two_of_three,
+        "sampler": two_of_three,
         "loss": half_square,
         **options,
     }
