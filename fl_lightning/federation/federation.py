@@ -27,23 +27,17 @@ from fl_lightning.errors import (
 )
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.executors.executor import Buffers, TaskLoss
+from fl_lightning.federation import preflight
+from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.divergence import OnDivergence, client_diverged, server_diverged
 from fl_lightning.federation.local_training import LocalTraining
-from fl_lightning.federation.preflight import (
-    check_optimizers,
-    check_settings,
-    dry_run,
-    sync_ranks,
-)
-from fl_lightning.federation.sampling import (
-    ClientSampler,
-    UniformSampling,
-    check_cohort,
-    largest_cohort,
-)
+from fl_lightning.federation.sampling import ClientSampler, UniformSampling, largest_cohort
 from fl_lightning.federation.server import Server
+
+NAMED = DivergenceError, RankLostError, TermError, ModelError
+"""Errors whose message names the round, or that come on every rank."""
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
@@ -113,7 +107,7 @@ class Federation:
         on_divergence: OnDivergence = "stop",
         deterministic: bool = False,
     ):
-        check_settings(fabric, clients, rounds, on_divergence)
+        preflight.check_settings(fabric, clients, rounds, on_divergence)
         self.fabric, self.module, self.algorithm = fabric, fabric.to_device(module), algorithm
         self.clients, self.sampler, self.rounds = clients, sampler, rounds
         self.schedule, self.seed, self.on_divergence = schedule, seed, on_divergence
@@ -134,7 +128,7 @@ class Federation:
         )
         dropout_keys = self.local_training.executor.keys
         self.server = Server(module, self.layout, algorithm, seed, dropout_keys)
-        check_optimizers(algorithm, self.server.initial_w)
+        preflight.check_optimizers(algorithm, self.server.initial_w)
         self.cost = cost(
             algorithm, self.layout, self.server.initial_w, len(clients.dataset.classes)
         )
@@ -169,10 +163,10 @@ class Federation:
         if self._prepared:
             return
         if self.fabric.world_size > 1:
-            sync_ranks(self.fabric, self.module, self.clients)
+            preflight.sync_ranks(self.fabric, self.module, self.clients)
             self.server.reset(self.module)
         self.local_training.open(self.server, self._state_dir, self._memory)
-        dry_run(self.module, self.clients, self._loss, self.fabric.autocast)
+        preflight.dry_run(self.module, self.clients, self._loss, self.fabric.autocast)
         self._prepared = True
 
     def fit(self) -> None:
@@ -200,10 +194,9 @@ class Federation:
         """Add the round to an exception that may be this rank's alone."""
         try:
             yield
-        except (DivergenceError, RankLostError, TermError, ModelError):
-            raise
         except Exception as error:
-            if not self._training or not getattr(error, "__notes__", []):
+            named = isinstance(error, NAMED) or (self._training and getattr(error, "__notes__", []))
+            if not named:
                 error.add_note(self.position())
             raise
 
@@ -243,7 +236,9 @@ class Federation:
         device, server = self.w.device, self.server
         started, self._training = synchronized_time(device), True
         cohort = self.sampler(self.clients.num_clients, self.seed, self.round)
-        check_cohort(cohort, self.clients.num_clients, f"{self.position()}: {self.sampler}")
+        preflight.check_cohort(
+            cohort, self.clients.num_clients, f"{self.position()}: {self.sampler}"
+        )
         facts = self.round_facts(len(cohort))
         sums = self.local_training.run(server, cohort, facts, self.position())
         if self.stop_requested:
@@ -256,13 +251,7 @@ class Federation:
             raise client_diverged(self.position(), lost, self.algorithm.terms, self._settings())
         self.should_stop, (loss, drift, moved), finite = status.stop, (nan, 0.0, 0.0), []
         if not status.empty:
-            progress, messages, server.buffers, (mean_loss, squared) = sums.means()
-            move, flags = server.step(progress, messages, facts)
-            # mean ||progress_i - move||^2, expanded, since each progress_i is gone
-            spread = squared - 2 * progress.dot(move) + move.dot(move)
-            numbers = [mean_loss, spread.clamp(min=0), move.norm()]
-            flags = [flag.to(move) for flag in (*flags, numbers[-1].isfinite())]
-            loss, drift, moved, *finite = torch.stack([*numbers, *flags]).tolist()
+            loss, drift, moved, *finite = self._server_step(sums, facts)
             self.store.commit([client for client in cohort if client not in lost])
         if watched and not all(finite):
             what = finite.index(False)
@@ -281,6 +270,16 @@ class Federation:
             "time/train_s": trained - started,
             "time/aggregate_s": synchronized_time(device) - trained,
         }
+
+    def _server_step(self, sums: RoundSums, facts: dict[str, Any]) -> list[float]:
+        """Training loss, drift, norm of the model's move, and what stayed finite."""
+        progress, messages, self.server.buffers, (loss, squared) = sums.means()
+        move, flags = self.server.step(progress, messages, facts)
+        # mean ||progress_i - move||^2, expanded, since each progress_i is gone
+        drift = squared - 2 * progress.dot(move) + move.dot(move)
+        moved = move.norm()
+        finite = [flag.to(moved) for flag in (*flags, moved.isfinite())]
+        return torch.stack([loss, drift.clamp(min=0), moved, *finite]).tolist()
 
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place.
@@ -365,7 +364,8 @@ class Federation:
             )
         return {
             **self.server.state_dict(),
-            **self._settings_to_keep(),
+            **self._fixed_settings(),
+            "rounds": self.rounds,
             "slot": self.store.slot,
             "retained": dict(self.store.retained),
         }
@@ -378,30 +378,17 @@ class Federation:
                 of a later round, or the clients' states are gone.
         """
         self.prepare()
-        ours = self._settings_to_keep()
-        if missing := sorted({*ours, *self.server.state_dict(), "slot", "retained"} - {*state}):
-            raise ValueError(
-                f"the checkpoint, of another version of this package, lacks {missing}: start anew"
-            )
+        preflight.check_checkpoint(
+            state, self._fixed_settings(), self.rounds, self.cost.has_horizon
+        )
         self.server.check_state(state)
-        for name, value in ours.items():
-            if state[name] != value and (name != "rounds" or self.cost.has_horizon):
-                raise ValueError(
-                    f"the checkpoint has {name} {state[name]}, this run has {value}: resume with "
-                    f"the same {name}"
-                )
-        if state["round"] > self.rounds:
-            raise ValueError(
-                f"the checkpoint is of round {state['round']}, but this run ends with "
-                f"{self.rounds}: give more rounds"
-            )
         self.store.restore(state["slot"], state["retained"])
         self.server.load_state_dict(state)
 
-    def _settings_to_keep(self) -> dict[str, Any]:
+    def _fixed_settings(self) -> dict[str, Any]:
+        """The settings that a resumed run keeps."""
         return {
             "num_clients": self.clients.num_clients,
             "data": self.clients.digest,
             "precision": self.fabric.strategy.precision.precision,
-            "rounds": self.rounds,
         }

@@ -1,6 +1,6 @@
 """Checks before the first round: settings, ranks, optimizers, and the model on two samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from hashlib import sha256
 from typing import Any, get_args
@@ -91,6 +91,41 @@ def _data_digest(clients: ClientData) -> str:
     few = torch.tensor([0, len(data) // 2, len(data) - 1], device=data.x.device)
     samples = data.inputs(few).float().cpu().contiguous().numpy()
     return clients.digest + sha256(samples.tobytes()).hexdigest()
+
+
+def check_cohort(cohort: Sequence[int], num_clients: int, source: str) -> None:
+    """Raise a ValueError, naming the source, unless a cohort has each client once, ascending."""
+    ordered = sorted(set(cohort)) == list(cohort)
+    if not cohort or not ordered or cohort[0] < 0 or cohort[-1] >= num_clients:
+        shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
+        raise ValueError(
+            f"{source} gave the cohort [{shown}]: return at least one client of 0 to "
+            f"{num_clients - 1}, each once, ascending"
+        )
+
+
+def check_checkpoint(
+    state: Mapping[str, Any], ours: Mapping[str, Any], rounds: int, has_horizon: bool
+) -> None:
+    """Raise a ValueError unless a run with these settings may continue from a checkpoint.
+
+    Args:
+        state: The `state_dict` of a federation.
+        ours: The settings of this run that must be equal.
+        rounds: Rounds of this run; equal too if the method `has_horizon`.
+        has_horizon: Whether the method depends on the number of rounds.
+    """
+    if missing := sorted({*ours, "round", "rounds", "w", "slot", "retained"} - {*state}):
+        raise ValueError(f"the checkpoint is of another version, it lacks {missing}: start anew")
+    for name, value in {**ours, **({"rounds": rounds} if has_horizon else {})}.items():
+        if state[name] != value:
+            raise ValueError(
+                f"the checkpoint has {name} {state[name]}, this run {value}: resume with equal {name}"
+            )
+    if state["round"] > rounds:
+        raise ValueError(
+            f"the checkpoint is of round {state['round']}, this run ends with {rounds}: give more"
+        )
 
 
 def message_template(

@@ -1,6 +1,6 @@
 """Who takes part in a round, and which rank trains whom."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -142,17 +142,6 @@ def largest_cohort(sampler: ClientSampler, num_clients: int) -> int:
     """A bound on the size of a cohort; what tells none may draw everyone."""
     largest: Callable[[int], int] = getattr(sampler, "largest", int)
     return largest(num_clients)
-
-
-def check_cohort(cohort: Sequence[int], num_clients: int, source: str) -> None:
-    """Raise a ValueError, naming the source, unless a cohort has each client once, ascending."""
-    ordered = sorted(set(cohort)) == list(cohort)
-    if not cohort or not ordered or cohort[0] < 0 or cohort[-1] >= num_clients:
-        shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
-        raise ValueError(
-            f"{source} gave the cohort [{shown}]: return at least one client of 0 to "
-            f"{num_clients - 1}, each once, ascending"
-        )
 
 
 def _check_fraction(fraction: float) -> None:
