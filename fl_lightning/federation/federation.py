@@ -120,6 +120,7 @@ class Federation:
         if not algorithm.trains_head:
             module.get_submodule(Layout(module).head).requires_grad_(False)
         self.layout = Layout(module)
+        check_optimizers(algorithm, self.layout.read(module))
         self.local_training = LocalTraining(
             fabric,
             module,
@@ -134,7 +135,6 @@ class Federation:
         )
         dropout_keys = self.local_training.executor.keys
         self.server = Server(module, self.layout, algorithm, seed, dropout_keys)
-        check_optimizers(algorithm, self.server.initial_w)
         self.cost = cost(
             algorithm, self.layout, self.server.initial_w, len(clients.dataset.classes)
         )
