@@ -208,7 +208,7 @@ class ClientStore:
         """
         if len({*self.retained, checkpoint}) > MOST_PINS:
             raise ValueError(
-                f"clients' states of {MOST_PINS} checkpoints can be kept at once: unpin another before"
+                f"clients' states of {MOST_PINS} checkpoints can be kept at once: release another first"
             )
         self.wait_for_writes()
         self._pins += 1
@@ -251,7 +251,7 @@ class ClientStore:
         if begun and not self.is_retained(slot, retained):
             raise ValueError(
                 "later rounds may have written over the clients' states of this checkpoint: call "
-                "federation.store.pin(name) before each state_dict(), a name for each that is to be loaded again"
+                "federation.store.retain(name) before each state_dict(), with a name for each"
             )
         with suppress(Exception):  # what was still being written counts no more
             self.wait_for_writes()

@@ -114,6 +114,7 @@ class Federation:
         if not algorithm.trains_head:
             module.get_submodule(Layout(module).head).requires_grad_(False)
         self.layout = Layout(module)
+        preflight.check_optimizers(algorithm, self.layout.read(module))
         self.local_training = LocalTraining(
             fabric,
             module,
@@ -128,7 +129,6 @@ class Federation:
         )
         dropout_keys = self.local_training.executor.keys
         self.server = Server(module, self.layout, algorithm, seed, dropout_keys)
-        preflight.check_optimizers(algorithm, self.server.initial_w)
         self.cost = cost(
             algorithm, self.layout, self.server.initial_w, len(clients.dataset.classes)
         )

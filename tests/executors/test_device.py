@@ -164,7 +164,7 @@ def test_data_that_lie_elsewhere_than_the_model_are_refused() -> None:
     vars(clients.dataset).update(moved(vars(clients.dataset)))
     with pytest.raises(
         ValueError,
-        match=r"data lie on meta, and the models train on cpu: .* `dataset.to\(fabric.device",
+        match=r"data are on meta, the models on cpu: .*dataset.to\(fabric.device\)",
     ):
         federation(EVERY_ALGORITHM["fedavg"], clients=clients)
 

@@ -55,9 +55,8 @@ def test_sizes_are_shown_in_the_unit_that_suits(size: float, text: str) -> None:
 
 
 def budget(rounds: int, algorithm: Any, keep: int = 2, **options: Any) -> DiskBudget:
-    return DiskBudget.of(
-        federation(algorithm, rounds=rounds, sampler=UniformSampling(0.5), **options), keep
-    )
+    run = federation(algorithm, rounds=rounds, sampler=UniformSampling(0.5), **options)
+    return run.disk_budget(keep)
 
 
 def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() -> None:

@@ -340,6 +340,6 @@ def test_what_the_server_draws_is_alike_on_every_rank_and_new_with_round_and_see
 def test_weights_that_are_none_are_refused(weights: Any) -> None:
     run = regression(Algorithm(weight=lambda cohort: weights))
     with pytest.raises(
-        ValueError, match=r"aggregation weights are a tensor, one for each of 2 clients, not "
+        ValueError, match=r"aggregation weights must be a tensor of shape \(2,\), not "
     ):
         run.train_round()

@@ -112,7 +112,7 @@ def test_what_later_rounds_would_write_over_is_no_state() -> None:
     assert run.state_dict()["round"] == 0  # no client has a state yet
     for _ in range(2):
         run.train_round()
-        with pytest.raises(ValueError, match=r"call federation\.store\.pin\(\) before it"):
+        with pytest.raises(ValueError, match=r"federation\.store\.retain\(\)"):
             run.state_dict()
         run.store.retain()
         assert run.state_dict()
@@ -126,9 +126,9 @@ def test_what_was_pinned_no_longer_is_not_gone_back_to() -> None:
         run.store.retain()  # in place of the one before
         states.append(deepcopy(run.state_dict()))
     before = everything(run)
-    assert states[0]["place"].equal(states[2]["place"])  # where by now other rows lie
+    assert states[0]["slot"].equal(states[2]["slot"])  # where by now other rows lie
     for state in states[:2]:
-        with pytest.raises(ValueError, match=r"may have written over .*store\.pin\(name\)"):
+        with pytest.raises(ValueError, match=r"may have written over .*store\.retain\(name\)"):
             run.load_state_dict(state)
     assert run.round == 3
     assert all(everything(run)[name].equal(value) for name, value in before.items())
@@ -168,16 +168,14 @@ def test_what_is_frozen_comes_back_too(executor: Any) -> None:
 
 def test_a_model_with_another_frozen_part_is_refused() -> None:
     state = federation(Algorithm(), module=half_frozen()).state_dict()
-    with pytest.raises(ValueError, match=r"another model.* outer\.bias, which is not trained"):
+    with pytest.raises(ValueError, match=r"outer\.bias has another shape"):
         federation(Algorithm(), module=half_frozen(4)).load_state_dict(state)
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused() -> None:
     state = federation(Algorithm()).state_dict()
     del state["frozen"]
-    with pytest.raises(
-        ValueError, match=r"another version of this package, lacks \['frozen'\]: start the run anew"
-    ):
+    with pytest.raises(ValueError, match=r"another version of this package, lacks \['frozen'\]"):
         federation(Algorithm()).load_state_dict(state)
 
 
@@ -194,7 +192,7 @@ OTHERS = {
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_checkpoint_of_another_algorithm_is_refused(other: str) -> None:
     state = federation(Algorithm(SAM())).state_dict()
-    with pytest.raises(ValueError, match=re.escape("terms ['SAM()']; this run has")):
+    with pytest.raises(ValueError, match=re.escape("terms ['SAM()'], this run has")):
         federation(OTHERS[other]).load_state_dict(state)
 
 
@@ -202,7 +200,7 @@ def test_a_checkpoint_of_another_model_or_other_clients_is_refused() -> None:
     state = federation(Algorithm()).state_dict()
     with pytest.raises(ValueError, match=r"99 parameters.*this run has 83"):
         federation(Algorithm(), module=classifier(norm=False)).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"6 clients.*this run has 99, 3"):
+    with pytest.raises(ValueError, match=r"num_clients 6, this run has 3"):
         federation(Algorithm(), clients=classification([5, 5, 5])).load_state_dict(state)
 
 
@@ -213,13 +211,11 @@ def test_a_checkpoint_of_other_data_or_another_precision_is_refused() -> None:
     }
     state = federation(Algorithm(), **float32).state_dict()
     rounded = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    with pytest.raises(
-        ValueError, match=r"at precision 32-true, .* at bf16-mixed: resume with the same"
-    ):
+    with pytest.raises(ValueError, match=r"precision 32-true, this run has bf16-mixed"):
         federation(Algorithm(), fabric=rounded, **float32).load_state_dict(state)
     relabelled = classification(dtype=torch.float32)
     relabelled.dataset.y[:] = (relabelled.dataset.y + 1) % 3
-    with pytest.raises(ValueError, match=r"the checkpoint is of data .* resume with the same data"):
+    with pytest.raises(ValueError, match=r"the checkpoint has data .* resume with the same data"):
         federation(Algorithm(), **{**float32, "clients": relabelled}).load_state_dict(state)
 
 
@@ -232,7 +228,7 @@ def test_a_run_that_has_ended_is_gone_on_from_with_as_many_rounds_or_more() -> N
         again.fit()
         assert again.round == rounds
         assert again.w.equal(run.w) == (rounds == 3)
-    with pytest.raises(ValueError, match="of round 3, this run ends with 2: name more"):
+    with pytest.raises(ValueError, match="of round 3, but this run ends with 2"):
         federation(Algorithm(), rounds=2).load_state_dict(state)
 
 
@@ -243,7 +239,7 @@ def test_a_method_that_knows_how_long_it_runs_goes_on_as_long() -> None:
         state = federation(algorithm, rounds=3).state_dict()
         federation(algorithm, rounds=3).load_state_dict(state)
         with (
-            pytest.raises(ValueError, match="of a run of 3 rounds, this one has 4")
+            pytest.raises(ValueError, match="rounds 3, this run has 4")
             if refused
             else nullcontext()
         ):

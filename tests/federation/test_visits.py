@@ -35,8 +35,7 @@ def gradient_of_client_1(w: Tensor) -> Tensor:
 
 def one_step_with_decay(algorithm: Algorithm, decay: float) -> Federation:
     """After one step of client 1 from (1, 2), at rate 0.1."""
-    run = regression(algorithm, steps=1, sampler=lambda *_: [1])
-    run.algorithm = algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=decay))
+    run = regression(algorithm, steps=1, sampler=lambda *_: [1], weight_decay=decay)
     run.w.data.copy_(vec(1.0, 2.0))
     run.train_round()
     return run
@@ -130,6 +129,7 @@ def test_the_epochs_of_a_visit_of_so_many_steps_are_fractions() -> None:
     run = federation(
         Algorithm(Witness()), clients=classification(steps=4), sampler=lambda *_: [0, 4]
     )
+    run.prepare()
     seen.clear()
     run.train_round()
     assert seen == pytest.approx({13: 4 / 3, 4: 4.0})

@@ -244,7 +244,12 @@ def line() -> nn.Module:
 
 
 def regression(
-    algorithm: Algorithm, *, steps: int = 4, lr: float = 0.1, **options: Any
+    algorithm: Algorithm,
+    *,
+    steps: int = 4,
+    lr: float = 0.1,
+    weight_decay: float = 0.0,
+    **options: Any,
 ) -> Federation:
     """Three clients with two samples each and full-batch steps: what is random is the cohort only."""
     x = torch.tensor(INPUTS, dtype=torch.float64).reshape(-1, 2)
@@ -258,7 +263,7 @@ def regression(
         **options,
     }
     return federation(
-        algorithm.with_outer_terms(local=partial(SGD, lr=lr)),
+        algorithm.with_outer_terms(local=partial(SGD, lr=lr, weight_decay=weight_decay)),
         module=line(),
         clients=clients,
         **given,
