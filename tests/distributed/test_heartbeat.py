@@ -17,7 +17,7 @@ from fl_lightning.distributed.heartbeat import BEAT, PROCESS, Heartbeat, meet
 LISTENER = """
 import sys, time
 from pathlib import Path
-from fl_lightning import whereabouts
+from fl_lightning.distributed import heartbeat as whereabouts
 
 whereabouts._machine, whereabouts.GLANCE, whereabouts.SILENCE = lambda: 1, 0.05, 1.0
 rank = whereabouts.Heartbeat(Path(sys.argv[1]), 2, 0, 1)

@@ -290,7 +290,7 @@ import os
 from pathlib import Path
 import torch
 from refusals import digits
-from fl_lightning import machine
+from fl_lightning.distributed import resources as machine
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
@@ -313,7 +313,7 @@ def test_a_recipe_starts_its_ranks_by_itself_and_goes_on_with_as_many_or_another
     (tmp_path / "recipe.py").write_text(RECIPE)
     others = {*LIGHTNING, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "OMP_NUM_THREADS"}
     environment = {k: v for k, v in os.environ.items() if k not in others} | {
-        "PYTHONPATH": str(ROOT / "tests")
+        "PYTHONPATH": f"{ROOT}:{ROOT}/tests/helpers"
     }
     command = [sys.executable, "recipe.py", "--accelerator", "cpu", "--run-dir", "run", "--rounds"]
     for more, times in (["1"], "1"), (["2", "--resume"], "1000"):

@@ -203,7 +203,7 @@ def test_a_rank_that_raises_names_client_and_round_and_ends_the_others(tmp_path:
     )
     assert codes == [2, 2], runs.said(folder)
     assert time.monotonic() - started < 60
-    told = r"error: RuntimeError: a bug of my own \(test_supervision.py, line \d+; .*\) \(in round 3 of 7, client \d\)"
+    told = r"error: RuntimeError: a bug of my own \(test_signals.py, line \d+; .*\) \(in round 3 of 7, client \d\)"
     assert re.search(told, runs.said(folder))
     assert "error: round 3 of 7: another rank ended" in runs.said(folder)
 

@@ -60,7 +60,7 @@ POINTS = {
         2, MetricsCSV, "log_metrics"
     ),
     "before the old checkpoint goes": runs.at_call(1, Path, "unlink"),
-    "after the old checkpoint went": runs.at_call(1, ClientStore, "unpin"),
+    "after the old checkpoint went": runs.at_call(1, ClientStore, "release"),
     "in the checkpoint's write": runs.at_call(1, torch, "save", save_half),
 }
 """Every life goes on from the last one's checkpoint, one of the middle ones with rows that a killed life wrote."""
