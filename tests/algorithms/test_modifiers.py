@@ -245,7 +245,7 @@ REFUSED = {
     "a look ahead and Adam": (
         C.fedacg(),
         [SE.adam()],
-        "Adaptive " + ALREADY.format("AcceleratedStart", STEP),
+        "AdaptiveServer " + ALREADY.format("AcceleratedStart", STEP),
     ),
     "two starts": (
         C.fedinit(),
@@ -260,7 +260,7 @@ REFUSED = {
     "a server step of those that never send": (
         C.local_only(),
         [SE.adam()],
-        "Adaptive " + ALREADY.format("LocalOnly", STEP),
+        "AdaptiveServer " + ALREADY.format("LocalOnly", STEP),
     ),
     "a start of those that begin at their own model": (
         C.local_only(),
