@@ -19,12 +19,15 @@ class Replayed(StackedExecutor):
     are replayed, and the last weights are copied out. Where there is no GPU the same function is
     called instead of replayed.
 
-    Args: branches: A branch of the graph for each client, on a stream of its own; else one program
-        of all under vmap. kernels: "compiled" for those that torch.compile makes of the step,
-        "eager" for PyTorch's own.
+    Args:
+        branches: A branch of the graph for each client, on a stream of its own; else one program of
+            all under vmap.
+        kernels: "compiled" for those that torch.compile makes of the step, "eager" for PyTorch's
+            own.
 
-    Raises: ValueError: By a call, for another optimizer, or clients whose steps differ in number,
-        size or rate.
+    Raises:
+        ValueError: By a call, for another optimizer, or clients whose steps differ in number, size
+            or rate.
     """
 
     def __init__(self, *given: Any, branches: bool, kernels: str, **common: Any):
@@ -74,11 +77,14 @@ class Replayed(StackedExecutor):
 class _Graph:
     """A step of all clients, captured.
 
-    Args: function: From the arguments of some clients, a row for each, their batches and `public`
-        to weights, states, buffers and loss. arguments: Weights, facts, states, buffers and
-        received buffers; like the next two, copied, not kept. batches: Inputs and targets of each
-        client. public: What is the same for all clients. branches: Whether each client has a branch
-        of its own.
+    Args:
+        function: From the arguments of some clients, a row for each, their batches and `public` to
+            weights, states, buffers and loss.
+        arguments: Weights, facts, states, buffers and received buffers; like the next two, copied,
+            not kept.
+        batches: Inputs and targets of each client.
+        public: What is the same for all clients.
+        branches: Whether each client has a branch of its own.
     """
 
     def __init__(

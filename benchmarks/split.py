@@ -40,7 +40,7 @@ PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("gradient", torch.autograd, ("grad",)),
     ("optimizer", torch.optim.SGD, ("step",)),
     ("terms", Algorithm, ("start", "gradient", "report")),
-    ("state rows", ClientStore, ("prefetch", "read", "write", "settle", "commit")),
+    ("state rows", ClientStore, ("prefetch", "read", "write", "wait_for_writes", "commit")),
     ("sums", RoundSums, ("add", "verdict")),
     ("all-reduce", Federation, ("all_reduce_sum",)),
     ("server", Federation, ("_move",)),

@@ -25,10 +25,13 @@ class Checkpoint:
     client store, which lie beside it and are not written over as long as a kept checkpoint refers
     to them: to go on from an older checkpoint, delete the newer ones.
 
-    Args: folder: The run's folder. every: Save after every `every`-th round. keep: How many of the
-        newest checkpoints are kept. options: The run's options, plain: a run is resumed with the
-        same. callbacks: Those with `state_dict()` and `load_state_dict(state)` go on with the state
-        that the first rank's had, as they do in a Lightning Trainer.
+    Args:
+        folder: The run's folder.
+        every: Save after every `every`-th round.
+        keep: How many of the newest checkpoints are kept.
+        options: The run's options, plain: a run is resumed with the same.
+        callbacks: Those with `state_dict()` and `load_state_dict(state)` go on with the state that
+            the first rank's had, as they do in a Lightning Trainer.
     """
 
     def __init__(
@@ -116,8 +119,10 @@ class Checkpoint:
 
         Files that are not whole are set aside under another name, which is said in a sentence each.
 
-        Raises: FileNotFoundError: If there is none of a run that had one. ValueError: If all are
-            damaged, or the newest is of another model, algorithm, or other options.
+        Raises:
+            FileNotFoundError: If there is none of a run that had one.
+            ValueError: If all are damaged, or the newest is of another model, algorithm, or other
+                options.
         """
         fabric = federation.fabric
         names, damaged, begun = fabric.broadcast(

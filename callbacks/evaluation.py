@@ -12,8 +12,8 @@ class Evaluation:
     """Adds `test/accuracy` and `test/loss` every so many rounds, and after the last one.
 
     The batches of the test set are dealt out to the ranks, and each has a row of its own in what
-        the ranks add up: no
-    sample counts twice, and the scores are the same to the last bit on any number of ranks.
+    the ranks add up: no sample counts twice, and the scores are the same to the last bit on any
+    number of ranks.
 
     Args:
         test: The test set, on the device.

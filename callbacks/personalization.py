@@ -58,8 +58,9 @@ class Personalization:
     def score(self, federation: Federation) -> Metrics:
         """Score on all ranks; nothing comes of it where one of them is asked to stop before it is done.
 
-        Raises: DivergenceError: If a client's own model is not finite; where clients may be skipped
-            its scores are nan.
+        Raises:
+            DivergenceError: If a client's own model is not finite; where clients may be skipped its
+                scores are nan.
         """
         if federation.should_stop:
             return {}

@@ -70,16 +70,20 @@ Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
 class Experiment:
     """One run of a recipe.
 
-    Args: data: The data sources that the recipe offers; the first is the default. models: The model
-        factories that it offers; the first is the default. algorithm: The default algorithm, or as
-        in YAML {"name": "fedsam", "rho": 0.1}. partition: The default partition scheme, likewise.
-        augment: How training images are augmented by default. callbacks: Callbacks of your own,
-        called after the recipe's but before the checkpoint, which keeps their states. small:
-        Whether a round takes so few milliseconds that `--devices auto` is one rank of one thread.
-        doc: The recipe's docstring, shown by `--help`. argv: The command line without the program;
-        that of the process if None. With another one `--devices auto` is a single rank: other ranks
-        would run the program around it too. **defaults: Options whose default differs from
-        `Options`.
+    Args:
+        data: The data sources that the recipe offers; the first is the default.
+        models: The model factories that it offers; the first is the default.
+        algorithm: The default algorithm, or as in YAML {"name": "fedsam", "rho": 0.1}.
+        partition: The default partition scheme, likewise.
+        augment: How training images are augmented by default.
+        callbacks: Callbacks of your own, called after the recipe's but before the checkpoint, which
+            keeps their states.
+        small: Whether a round takes so few milliseconds that `--devices auto` is one rank of one
+            thread.
+        doc: The recipe's docstring, shown by `--help`.
+        argv: The command line without the program; that of the process if None. With another one
+            `--devices auto` is a single rank: other ranks would run the program around it too.
+        **defaults: Options whose default differs from `Options`.
 
     Attributes:
         options: The resolved options.

@@ -69,16 +69,20 @@ class GradientTransform(Optimizer):
     Each evaluation draws new dropout masks, as in the best-known PyTorch code (davda54/sam); the
     SAM paper's own code draws them once a step. For that, let the closure set the seed.
 
-    Args: base: The optimizer that takes the steps: an object, of any class whose `step` needs no
-        closure. transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the
-        flat weights `w`. buffers: Tensors that the first evaluation of a step may change and later
-        ones may not. Pass `model.buffers()`, taken where the model is trained (moving it makes new
-        ones): an optimizer knows parameters only, and without it BatchNorm's running statistics
-        move at every evaluation.
+    Args:
+        base: The optimizer that takes the steps: an object, of any class whose `step` needs no
+            closure.
+        transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the flat
+            weights `w`.
+        buffers: Tensors that the first evaluation of a step may change and later ones may not. Pass
+            `model.buffers()`, taken where the model is trained (moving it makes new ones): an
+            optimizer knows parameters only, and without it BatchNorm's running statistics move at
+            every evaluation.
 
-    Raises: TypeError: If the base is no such object. ValueError: By `step`, for no closure, one
-        that does not zero the gradients, as in gradient accumulation, or sparse gradients; by
-        `oracle.of` in most closures.
+    Raises:
+        TypeError: If the base is no such object.
+        ValueError: By `step`, for no closure, one that does not zero the gradients, as in gradient
+            accumulation, or sparse gradients; by `oracle.of` in most closures.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
@@ -251,9 +255,12 @@ class LESAM(GradientTransform):
     a cheap estimate of the ascent direction, such as an older copy of the weights minus the current
     ones. `d` is part of `state_dict`.
 
-    Args: base: The optimizer that takes the steps. direction: One tensor for each parameter of
-        `base`, in its order and shape; zero means no perturbation. rho: Radius of the perturbation:
-        the L2 norm over all parameters. buffers: See `GradientTransform`.
+    Args:
+        base: The optimizer that takes the steps.
+        direction: One tensor for each parameter of `base`, in its order and shape; zero means no
+            perturbation.
+        rho: Radius of the perturbation: the L2 norm over all parameters.
+        buffers: See `GradientTransform`.
     """
 
     @_base_first

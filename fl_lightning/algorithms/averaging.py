@@ -26,10 +26,12 @@ def fedprox(
 ) -> Algorithm:
     """FedProx: a quadratic pull towards the received model (Li et al., MLSys 2020).
 
-    Args: mu: Strength of the pull, `mu/2 ||w - w^t||^2` (FedSOL's tables 1.0). server_lr: How far
-        the global model moves towards the mean. weighting: Weigh clients by their samples, or all
-        alike. prox_clip: Let clipping see the whole pull, or, as FL-Simulator's code, only the half
-        `-mu w^t`.
+    Args:
+        mu: Strength of the pull, `mu/2 ||w - w^t||^2` (FedSOL's tables 1.0).
+        server_lr: How far the global model moves towards the mean.
+        weighting: Weigh clients by their samples, or all alike.
+        prox_clip: Let clipping see the whole pull, or, as FL-Simulator's code, only the half `-mu
+            w^t`.
     """
     split = prox_clip == "split"
     pull = (terms.Proximal(mu, split), terms.UnclippedPull(mu)) if split else (terms.Proximal(mu),)
@@ -43,10 +45,12 @@ def fednova(
 ) -> Algorithm:
     """FedNova: the mean of each client's progress per unit of path, momentum counted in (Wang et al., NeurIPS 2020).
 
-    Args: variates: Correct gradients by the client's last mean gradient alone, as FedSOL's
-        repository released it (behind its published FedNova numbers), or by its difference to the
-        mean of all, as was meant. server_lr: How far the global model moves. weighting: Weigh
-        clients by their samples, or all alike.
+    Args:
+        variates: Correct gradients by the client's last mean gradient alone, as FedSOL's repository
+            released it (behind its published FedNova numbers), or by its difference to the mean of
+            all, as was meant.
+        server_lr: How far the global model moves.
+        weighting: Weigh clients by their samples, or all alike.
     """
     correction = {
         "none": (),
@@ -67,11 +71,14 @@ def feddisco(
 ) -> Algorithm:
     """FedDisco: clients with skewed labels weigh less (Ye et al., ICML 2023).
 
-    Args: a: How much a client's share of the cohort's discrepancy takes off its weight. b: Added to
-        every weight. alpha: Coefficient of the FedDyn that it is put on, as in most of the paper's
-        results; none for FedAvg. size_weighting: Divide alpha by the client's relative size, as
-        FedSSG's code does. prox_clip: Let clipping see the whole pull of FedDyn, or, as FedSSG's
-        code, only the half `h_i - w^t`.
+    Args:
+        a: How much a client's share of the cohort's discrepancy takes off its weight.
+        b: Added to every weight.
+        alpha: Coefficient of the FedDyn that it is put on, as in most of the paper's results; none
+            for FedAvg.
+        size_weighting: Divide alpha by the client's relative size, as FedSSG's code does.
+        prox_clip: Let clipping see the whole pull of FedDyn, or, as FedSSG's code, only the half
+            `h_i - w^t`.
     """
     base = (
         () if alpha is None else dynamic(alpha, prox_clip=prox_clip, size_weighting=size_weighting)

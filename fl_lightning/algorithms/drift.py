@@ -27,8 +27,10 @@ def scaffold(
 ) -> Algorithm:
     """SCAFFOLD, option II: control variates against client drift (Karimireddy et al., ICML 2020).
 
-    Args: server_lr: How far the global model moves towards the mean. correction_lr: Divide moves by
-        this visit's own steps and rates, or by one undecayed K eta_0 (FedSSG's code).
+    Args:
+        server_lr: How far the global model moves towards the mean.
+        correction_lr: Divide moves by this visit's own steps and rates, or by one undecayed K eta_0
+            (FedSSG's code).
         size_weighting: Divide c by the client's relative size in the step, as FedSSG's code does.
         weighting: Weigh clients' models all alike, or by their samples (FedSOL's code).
     """
@@ -47,11 +49,14 @@ def feddyn(
 ) -> Algorithm:
     """FedDyn: dynamic regularisation, a dual for each client (Acar et al., ICLR 2021).
 
-    Args: alpha: Strength of the regulariser (FL-Simulator 0.1; FedTOGA's LeNet tables and FedSSG's
-        0.01). dual: The server adds the mean dual of all clients, or of the active ones.
+    Args:
+        alpha: Strength of the regulariser (FL-Simulator 0.1; FedTOGA's LeNet tables and FedSSG's
+            0.01).
+        dual: The server adds the mean dual of all clients, or of the active ones.
         size_weighting: Divide alpha by the client's relative size, as the authors' code does.
         prox_clip: Let clipping see the whole pull, or, as the authors' code, only the half `h_i -
-        w^t`. weighting: Weigh clients' models all alike, or by their samples (FedSOL's code).
+            w^t`.
+        weighting: Weigh clients' models all alike, or by their samples (FedSOL's code).
     """
     return Algorithm(*dynamic(alpha, dual, prox_clip, size_weighting), weight=WEIGHTS[weighting])
 
@@ -59,9 +64,11 @@ def feddyn(
 def fedvra(gamma: float = 0.1, a: float = 7.0, d: float | None = None) -> Algorithm:
     """FedVRA: ADMM with a dual step of its own, reconstructed (Wang et al., AAAI 2023). a = 1 is FedDyn.
 
-    Args: gamma: Strength of the proximal term and the dual. a: Dual step (7 in FedSSG's text; 0 to
-        N/M is sound). d: Aggregation step; none is N/M, which makes the models' part a mean (10 in
-        FedSSG's text, at N/M = 10).
+    Args:
+        gamma: Strength of the proximal term and the dual.
+        a: Dual step (7 in FedSSG's text; 0 to N/M is sound).
+        d: Aggregation step; none is N/M, which makes the models' part a mean (10 in FedSSG's text,
+            at N/M = 10).
     """
     return Algorithm(terms.FedVRADual(gamma, a=a, d=d))
 
@@ -74,10 +81,13 @@ def feddc(
 ) -> Algorithm:
     """FedDC: FedDyn's memory and SCAFFOLD's correction at once (Gao et al., CVPR 2022).
 
-    Args: alpha: Strength of the regulariser. dual: The server adds the mean memory of all clients
-        (code) or of the active ones (paper). correction_lr: Divide moves by this visit's own steps
-        and rates, or by one undecayed K eta_0 (code). size_weighting: Divide alpha and the server's
-        variate by the client's relative size, as the code does.
+    Args:
+        alpha: Strength of the regulariser.
+        dual: The server adds the mean memory of all clients (code) or of the active ones (paper).
+        correction_lr: Divide moves by this visit's own steps and rates, or by one undecayed K eta_0
+            (code).
+        size_weighting: Divide alpha and the server's variate by the client's relative size, as the
+            code does.
     """
     variate = terms.ControlVariate(length=LENGTHS[correction_lr], scale=scale_of(size_weighting))
     return Algorithm(*dynamic(alpha, dual, size_weighting=size_weighting), variate)
@@ -109,19 +119,25 @@ def fedssg(
     """FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
 
     Its ablation table is four switches: alignment none, correction false, gate none, and all of
-        them.
+    them.
 
-    Args: alpha: Strength of the alignment. gate: Draws so far over those expected in the whole run
-        (appendix, code), or so far (main text); none for 1. gate_map: What the ratio goes through.
-        gate_offset: Added to it (1 in the code, 0 in the text). gate_alignment: Multiply the
-        alignment by the gate too (main text). gate_memory: The gradient memory learns from gated
-        moves (code), or from plain ones. alignment: The inner product with the memory (appendix,
-        code), FedDC's proximal form (main text), or none. correction: Correct gradients by the
-        gradient memories. correction_lr: Divide moves by one undecayed K eta_0 (code), or by this
-        visit's own steps and rates. aggregation: Add the mean memory of all clients (code), of the
-        active ones (Eq. 28), or take the active ones' sum over N (Algorithm 1's letter, which
-        shrinks the model unless everyone takes part). size_weighting: Divide alpha and the server's
-        memory by the client's relative size.
+    Args:
+        alpha: Strength of the alignment.
+        gate: Draws so far over those expected in the whole run (appendix, code), or so far (main
+            text); none for 1.
+        gate_map: What the ratio goes through.
+        gate_offset: Added to it (1 in the code, 0 in the text).
+        gate_alignment: Multiply the alignment by the gate too (main text).
+        gate_memory: The gradient memory learns from gated moves (code), or from plain ones.
+        alignment: The inner product with the memory (appendix, code), FedDC's proximal form (main
+            text), or none.
+        correction: Correct gradients by the gradient memories.
+        correction_lr: Divide moves by one undecayed K eta_0 (code), or by this visit's own steps
+            and rates.
+        aggregation: Add the mean memory of all clients (code), of the active ones (Eq. 28), or take
+            the active ones' sum over N (Algorithm 1's letter, which shrinks the model unless
+            everyone takes part).
+        size_weighting: Divide alpha and the server's memory by the client's relative size.
     """
     return Algorithm(
         terms.SSG(

@@ -48,11 +48,14 @@ def knn_per(
 ) -> Algorithm:
     """kNN-Per: FedAvg, whose clients ask the neighbours among their own samples too (Marfoq et al., ICML 2022).
 
-    Args: neighbours: How many vote (FedSOL's code 5). mix: Weight of the vote; the model has the
-        rest. scale: Of the squared feature distances. capacity: Samples that a client stores; none
-        is all (FedSOL's code 500). combine: Mix the vote with the model's probabilities, or with
-        its raw logits, as the authors' code by a slip. weighting: Weigh clients by their samples,
-        or all alike.
+    Args:
+        neighbours: How many vote (FedSOL's code 5).
+        mix: Weight of the vote; the model has the rest.
+        scale: Of the squared feature distances.
+        capacity: Samples that a client stores; none is all (FedSOL's code 500).
+        combine: Mix the vote with the model's probabilities, or with its raw logits, as the
+            authors' code by a slip.
+        weighting: Weigh clients by their samples, or all alike.
     """
     predict = NearestNeighbours(neighbours, mix, scale, capacity, combine == "logits")
     return Algorithm(weight=WEIGHTS[weighting], predict=predict)

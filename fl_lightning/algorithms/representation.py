@@ -43,13 +43,18 @@ def fedsol(
 
     Of the head along kl it takes one pass a step: the body runs once.
 
-    Args: rho: Radius of the perturbation (2.0 chosen in the paper; its headline is 1.5 on the
-        head). strength: Weigh the perturbation by how far each weight has moved, or not. per:
-        Adaptive strength over the norm of each column (released code) or of the whole parameter
-        (paper). scope: What is perturbed: the head (the paper's main setting), the body, or all
-        (its Table 4). proximal: The objective that gives the direction: distillation, distance, or
-        the term of another method. tau: Temperature of kl and ntd. first_step: With fixed strength:
-        no perturbation before the client has moved, or along rounding noise, as released.
+    Args:
+        rho: Radius of the perturbation (2.0 chosen in the paper; its headline is 1.5 on the head).
+        strength: Weigh the perturbation by how far each weight has moved, or not.
+        per: Adaptive strength over the norm of each column (released code) or of the whole
+            parameter (paper).
+        scope: What is perturbed: the head (the paper's main setting), the body, or all (its Table
+            4).
+        proximal: The objective that gives the direction: distillation, distance, or the term of
+            another method.
+        tau: Temperature of kl and ntd.
+        first_step: With fixed strength: no perturbation before the client has moved, or along
+            rounding noise, as released.
         weighting: Weigh clients by their samples (code), or all alike (Algorithm 1).
 
     Raises:
@@ -81,12 +86,17 @@ def fedsol_ablation(
 ) -> Algorithm:
     """FedSOL's Table 10: where the local (l) and the proximal (p) gradient are taken, e being along the proximal one.
 
-    Args: row: a0 l(w); a1 l(w+e), FedSOL; a2 l(w) + p(w+e); a3 l(w+e) + p(w+e); a4 both at w + rho
-        unit(l + p), plain SAM of the sum; a5 l(w) + p(w), distillation; a6 l(w+e) + p(w). rho:
-        Radius of the perturbation. strength: As in `fedsol`. per: As in `fedsol`. scope: As in
-        `fedsol`. beta: Coefficient of the proximal gradient (not given in the paper); of no account
-        in a0 and a1. tau: Temperature of the distillation. weighting: Weigh clients by their
-        samples, or all alike.
+    Args:
+        row: a0 l(w); a1 l(w+e), FedSOL; a2 l(w) + p(w+e); a3 l(w+e) + p(w+e); a4 both at w + rho
+            unit(l + p), plain SAM of the sum; a5 l(w) + p(w), distillation; a6 l(w+e) + p(w).
+        rho: Radius of the perturbation.
+        strength: As in `fedsol`.
+        per: As in `fedsol`.
+        scope: As in `fedsol`.
+        beta: Coefficient of the proximal gradient (not given in the paper); of no account in a0 and
+            a1.
+        tau: Temperature of the distillation.
+        weighting: Weigh clients by their samples, or all alike.
     """
     distill = terms.Distill(1.0 if row == "a1" else beta, tau)  # in a1 it gives a direction alone
     scale = PER[per] if strength == "adaptive" else None
@@ -155,11 +165,15 @@ def fedrcl(
 ) -> Algorithm:
     """FedRCL: relaxed contrastive learning at several feature levels (Seo et al., CVPR 2024).
 
-    Args: layers: Names of the submodules whose outputs are contrasted; none is every block of the
-        body. tau: Temperature. negatives: How many of the most similar samples of other classes
-        repel. threshold: Classmates more similar than this repel each other. attraction: Weight of
-        the contrastive loss. penalty: Weight of the penalty on too similar classmates. weighting:
-        Weigh clients by their samples, or all alike.
+    Args:
+        layers: Names of the submodules whose outputs are contrasted; none is every block of the
+            body.
+        tau: Temperature.
+        negatives: How many of the most similar samples of other classes repel.
+        threshold: Classmates more similar than this repel each other.
+        attraction: Weight of the contrastive loss.
+        penalty: Weight of the penalty on too similar classmates.
+        weighting: Weigh clients by their samples, or all alike.
     """
     contrast = terms.RelaxedContrastive(layers, tau, negatives, threshold, attraction, penalty)
     return Algorithm(contrast, weight=WEIGHTS[weighting])

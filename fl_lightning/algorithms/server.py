@@ -88,9 +88,11 @@ def fedadagrad(
 def fedacg(beta: float = 0.85, prox: float = 0.001, weighting: Weighting = "uniform") -> Algorithm:
     """FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
 
-    Args: beta: The momentum, lambda in the paper. prox: Strength of the pull to the start, `prox
-        ||u - start||^2` without a half, as in the code (FedTOGA's tables: mu = 0.01 with a half,
-        which is 0.005 here). weighting: Weigh clients by their samples, or all alike.
+    Args:
+        beta: The momentum, lambda in the paper.
+        prox: Strength of the pull to the start, `prox ||u - start||^2` without a half, as in the
+            code (FedTOGA's tables: mu = 0.01 with a half, which is 0.005 here).
+        weighting: Weigh clients by their samples, or all alike.
     """
     return Algorithm(terms.AcceleratedStart(beta, prox), weight=WEIGHTS[weighting])
 
@@ -104,11 +106,14 @@ def fedinit(
 ) -> Algorithm:
     """FedInit: relaxed initialisation, clients start away from their own last model (Sun et al., NeurIPS 2023).
 
-    Args: beta: How far, in differences between the received and the own last model.
+    Args:
+        beta: How far, in differences between the received and the own last model.
         first_participation: At a first visit w^0 stands for the own last model, or there is no
-        shift. server: Add the clients' moves from their starts (released code), or take the mean of
-        their models. server_lr: How far the global model moves. weighting: Weigh clients by their
-        samples, or all alike.
+            shift.
+        server: Add the clients' moves from their starts (released code), or take the mean of their
+            models.
+        server_lr: How far the global model moves.
+        weighting: Weigh clients by their samples, or all alike.
     """
     start = terms.RelaxedInitialization(beta, FIRST[first_participation], server == "models")
     return Algorithm(start, server=at(server_lr), weight=WEIGHTS[weighting])

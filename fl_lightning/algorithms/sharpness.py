@@ -47,10 +47,13 @@ def fedasam(
 ) -> Algorithm:
     """FedASAM: sharpness-aware steps in a ball scaled by the weights (Caldarola et al., ECCV 2022).
 
-    Args: rho: Radius of the perturbation (FedSOL's tables 1.0). eta: Added to the scale (FedSOL's
-        code 0). scaled: Scale by the parameters named weight only, as the authors, or by all, as
-        FedSOL's code. server_lr: How far the global model moves towards the mean. weighting: Weigh
-        clients by their samples, or all alike.
+    Args:
+        rho: Radius of the perturbation (FedSOL's tables 1.0).
+        eta: Added to the scale (FedSOL's code 0).
+        scaled: Scale by the parameters named weight only, as the authors, or by all, as FedSOL's
+            code.
+        server_lr: How far the global model moves towards the mean.
+        weighting: Weigh clients by their samples, or all alike.
     """
     perturbation = terms.ASAM(rho, eta, SCALED[scaled])
     return Algorithm(perturbation, server=at(server_lr), weight=WEIGHTS[weighting])
@@ -94,14 +97,18 @@ def fedspeed(
 ) -> Algorithm:
     """FedSpeed: sharpness-aware steps with a prox-correction dual (Sun et al., ICLR 2023).
 
-    Args: rho: Radius of the perturbation. lam: Multiplier of the proximal term and the dual
-        (1/lambda in the paper). mix: Weight of the perturbed gradient, alpha in the paper; the
-        plain one has the rest (released code 1). ascent: Ascend by rho along the unit gradient
-        (released code) or by rho times the gradient (paper, as independent implementations read
-        it). dual: The server adds the mean dual of all clients (released code, and the published
-        tables) or of the active ones (the paper's mean of amended models; its authors report late
-        collapse unless lam decays). prox_clip: Let clipping see the whole pull, or, as the released
-        code, only the half `h_i - w^t`.
+    Args:
+        rho: Radius of the perturbation.
+        lam: Multiplier of the proximal term and the dual (1/lambda in the paper).
+        mix: Weight of the perturbed gradient, alpha in the paper; the plain one has the rest
+            (released code 1).
+        ascent: Ascend by rho along the unit gradient (released code) or by rho times the gradient
+            (paper, as independent implementations read it).
+        dual: The server adds the mean dual of all clients (released code, and the published tables)
+            or of the active ones (the paper's mean of amended models; its authors report late
+            collapse unless lam decays).
+        prox_clip: Let clipping see the whole pull, or, as the released code, only the half `h_i -
+            w^t`.
     """
     return Algorithm(
         terms.SAM(rho, mix, {"unit": unit, "raw": perturb.raw}[ascent]),
@@ -117,10 +124,13 @@ def fedsmoo(
 ) -> Algorithm:
     """FedSMOO: FedDyn with perturbations that agree on a common one (Sun et al., ICML 2023).
 
-    Args: rho: Radius of the perturbation. lam: Multiplier of the proximal term and the dual.
+    Args:
+        rho: Radius of the perturbation.
+        lam: Multiplier of the proximal term and the dual.
         consensus: Clients report mu_i less their last perturbation (paper), or mu_i (released
-        code). prox_clip: Let clipping see the whole pull, or, as the released code, only the half
-        `h_i - w^t`.
+            code).
+        prox_clip: Let clipping see the whole pull, or, as the released code, only the half `h_i -
+            w^t`.
     """
     lag = {"paper": 1.0, "released": 0.0}[consensus]
     return Algorithm(terms.SMOO(rho, lag), *dynamic(lam, prox_clip=prox_clip))
@@ -147,10 +157,13 @@ def fedlesam(
 ) -> Algorithm:
     """FedLESAM: perturb along a local estimate of the global direction, one pass a step (Fan et al., ICML 2024).
 
-    Args: rho: Radius of the perturbation. reference: The older model that the perturbation points
-        to: the one received at the last visit (paper), the last round's for everybody (the intent
-        of the code), or the code with its indexing slip. first_participation: At a first visit
-        refer to w^0, or do not perturb. server_lr: How far the global model moves towards the mean.
+    Args:
+        rho: Radius of the perturbation.
+        reference: The older model that the perturbation points to: the one received at the last
+            visit (paper), the last round's for everybody (the intent of the code), or the code with
+            its indexing slip.
+        first_participation: At a first visit refer to w^0, or do not perturb.
+        server_lr: How far the global model moves towards the mean.
         weighting: Weigh clients by their samples, or all alike.
     """
     perturbation = _lesam(rho, reference, first_participation)
@@ -186,9 +199,13 @@ def fedlesam_d(
 ) -> Algorithm:
     """FedLESAM-D: FedLESAM's perturbation on FedDyn (Fan et al., ICML 2024).
 
-    Args: rho: Radius of the perturbation. reference: See `fedlesam`. first_participation: See
-        `fedlesam`. lam: Multiplier of the proximal term and the dual. prox_clip: Let clipping see
-        the whole pull, or, as the released code, only the half `h_i - w^t`.
+    Args:
+        rho: Radius of the perturbation.
+        reference: See `fedlesam`.
+        first_participation: See `fedlesam`.
+        lam: Multiplier of the proximal term and the dual.
+        prox_clip: Let clipping see the whole pull, or, as the released code, only the half `h_i -
+            w^t`.
     """
     return Algorithm(
         _lesam(rho, reference, first_participation), *dynamic(lam, prox_clip=prox_clip)
@@ -211,19 +228,24 @@ def fedtoga(
     kappa = 0 drops the SAM correction, kappa = beta = 0 leaves SAM with FedDyn's regulariser (the
     ablation rows).
 
-    Args: rho: Radius of the perturbation. kappa: Weight of Delta in the ascent direction. beta:
-        Weight of Delta in the descent direction (0.8 or 0.9). lam: Multiplier of the proximal term
-        and the dual, 1/alpha in the paper's formulas. The paper prints alpha = 0.1 for what its
-        code family uses as the multiplier itself. perturbation: Ascend along the own gradient, the
-        previous perturbed one (one pass a step), or their sum. carry: Keep the previous perturbed
-        gradient from one visit of a client to the next. delta: What the mean movement is divided
-        by: the number of local steps (the letter of Algorithm 1, and its proofs: Delta is about the
-        learning rate times a gradient, so that kappa and beta act gently), of epochs (the K of its
-        experiments), or the length of the path, which makes Delta a gradient as FedCM's; that acts
-        like server momentum beta, and wants a smaller one where clients differ much. dual: The
-        server's dual sums over all clients (the fixed point of the paper's appendix) or over the
-        active ones (the letter of Algorithm 1). prox_clip: Let clipping see the whole pull, or, as
-        the code family of the papers, only the half `h_i - w^t`.
+    Args:
+        rho: Radius of the perturbation.
+        kappa: Weight of Delta in the ascent direction.
+        beta: Weight of Delta in the descent direction (0.8 or 0.9).
+        lam: Multiplier of the proximal term and the dual, 1/alpha in the paper's formulas. The
+            paper prints alpha = 0.1 for what its code family uses as the multiplier itself.
+        perturbation: Ascend along the own gradient, the previous perturbed one (one pass a step),
+            or their sum.
+        carry: Keep the previous perturbed gradient from one visit of a client to the next.
+        delta: What the mean movement is divided by: the number of local steps (the letter of
+            Algorithm 1, and its proofs: Delta is about the learning rate times a gradient, so that
+            kappa and beta act gently), of epochs (the K of its experiments), or the length of the
+            path, which makes Delta a gradient as FedCM's; that acts like server momentum beta, and
+            wants a smaller one where clients differ much.
+        dual: The server's dual sums over all clients (the fixed point of the paper's appendix) or
+            over the active ones (the letter of Algorithm 1).
+        prox_clip: Let clipping see the whole pull, or, as the code family of the papers, only the
+            half `h_i - w^t`.
     """
     trend: Term = terms.TOGA(rho, kappa, beta, SCALES[delta])
     if perturbation != "local":

@@ -71,8 +71,9 @@ def build_partition(
 ) -> Partition:
     """The training set over the clients.
 
-    Raises: ValueError: If it is no partition of these samples over so many clients, or needs
-        domains and the source, named here, has none.
+    Raises:
+        ValueError: If it is no partition of these samples over so many clients, or needs domains
+            and the source, named here, has none.
     """
     domains = {"domains": train.domains} if scheme.wants("domains") else {}
     if domains and train.domains is None:

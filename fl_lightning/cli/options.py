@@ -27,37 +27,49 @@ Steps = Annotated[int, Range("a whole number from 1 to a million", lambda x: 1 <
 class Options:
     """The options of every recipe.
 
-    Attributes: clients: Number of clients. participation: Fraction of the clients in a round, of
-        which there is always one at least. sampling: A cohort of fixed size; or each client with
-        that probability; or a fixed size drawn with probability proportional to clients' numbers of
-        samples, which then count twice if the algorithm's weighting is by_size too: give it
-        uniform. rounds: Communication rounds. local_epochs: Passes over a client's samples in one
-        visit; fractions are allowed. local_steps: Steps in one visit, the same for every client,
-        instead of epochs. batch_size: Samples a local step; a client with fewer takes all of them
-        in each. lr: Local learning rate. lr_decay: Factor on the local learning rate after every
-        round. momentum: Of the local SGD; it begins anew at each visit. weight_decay: Of the local
-        SGD. clip_norm: Largest norm of a local step's direction, without weight decay; none for no
-        clipping. executor: Clients of a rank one after another, or several at once; auto is the
-        former on a CPU and with --deterministic, else whichever proves faster on the GPU in the
-        first rounds, as both have one result. parallel_clients: How many at once, where several
-        are. compile: Compile the local step of a full batch: some seconds once, then fewer passes
-        over memory and no Python in between. It pays for small networks and small batches, and
-        needs a C++ compiler. evaluate_every: Rounds between evaluations of the global model.
+    Attributes:
+        clients: Number of clients.
+        participation: Fraction of the clients in a round, of which there is always one at least.
+        sampling: A cohort of fixed size; or each client with that probability; or a fixed size
+            drawn with probability proportional to clients' numbers of samples, which then count
+            twice if the algorithm's weighting is by_size too: give it uniform.
+        rounds: Communication rounds.
+        local_epochs: Passes over a client's samples in one visit; fractions are allowed.
+        local_steps: Steps in one visit, the same for every client, instead of epochs.
+        batch_size: Samples a local step; a client with fewer takes all of them in each.
+        lr: Local learning rate.
+        lr_decay: Factor on the local learning rate after every round.
+        momentum: Of the local SGD; it begins anew at each visit.
+        weight_decay: Of the local SGD.
+        clip_norm: Largest norm of a local step's direction, without weight decay; none for no
+            clipping.
+        executor: Clients of a rank one after another, or several at once; auto is the former on a
+            CPU and with --deterministic, else whichever proves faster on the GPU in the first
+            rounds, as both have one result.
+        parallel_clients: How many at once, where several are.
+        compile: Compile the local step of a full batch: some seconds once, then fewer passes over
+            memory and no Python in between. It pays for small networks and small batches, and needs
+            a C++ compiler.
+        evaluate_every: Rounds between evaluations of the global model.
         finetune_epochs: After the last round every client fine-tunes for so many epochs, e.g. 1,5,
-        and its own model is scored on test samples like its data; none for no such scores.
+            and its own model is scored on test samples like its data; none for no such scores.
         finetune_lr: Learning rate of that fine-tuning; none for the rate of the round to come.
-        checkpoint_every: Rounds between checkpoints. keep_checkpoints: How many of the newest
-        checkpoints are kept, beside the one with the best test accuracy. client_state_memory:
-        Memory that clients' states may take on a machine, all ranks together, e.g. 512MiB or 4GiB;
-        none leaves it to the system, which caches their files and drops them when programs need the
-        room. on_divergence: When a client's training is no longer finite: stop; or leave that
-        client out of the round, counted in client/skipped; or continue. deterministic: Equal to the
-        last bit on any number of ranks with equal hardware, numbers of threads and width: sums are
-        exact, and stacked clients grouped before they are spread over the ranks. seed: Names every
-        random number of the run. data_dir: Where data sets lie, or are downloaded to. run_dir:
-        Everything of the run goes there; none for runs/<recipe>/<algorithm>-<number>. resume: Go on
-        from the newest checkpoint in --run-dir. SIGTERM and SIGUSR1 let a run finish its round,
-        write a checkpoint and leave with exit code 75.
+        checkpoint_every: Rounds between checkpoints.
+        keep_checkpoints: How many of the newest checkpoints are kept, beside the one with the best
+            test accuracy.
+        client_state_memory: Memory that clients' states may take on a machine, all ranks together,
+            e.g. 512MiB or 4GiB; none leaves it to the system, which caches their files and drops
+            them when programs need the room.
+        on_divergence: When a client's training is no longer finite: stop; or leave that client out
+            of the round, counted in client/skipped; or continue.
+        deterministic: Equal to the last bit on any number of ranks with equal hardware, numbers of
+            threads and width: sums are exact, and stacked clients grouped before they are spread
+            over the ranks.
+        seed: Names every random number of the run.
+        data_dir: Where data sets lie, or are downloaded to.
+        run_dir: Everything of the run goes there; none for runs/<recipe>/<algorithm>-<number>.
+        resume: Go on from the newest checkpoint in --run-dir. SIGTERM and SIGUSR1 let a run finish
+            its round, write a checkpoint and leave with exit code 75.
     """
 
     clients: PositiveInt = 100

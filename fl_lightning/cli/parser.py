@@ -31,11 +31,13 @@ from fl_lightning.distributed.launcher_env import is_first_rank
 class Part:
     """An option whose value is one of several functions, with that function's own options.
 
-    Attributes: choices: The functions by name. default: The name taken when none is given.
-        defaults: Options of the default function that differ from its signature. given: Parameters
-        that the program fills in, which are no options. table: A key of the YAML file under which
-        each choice may have options, its own and general ones, that count when it is chosen:
-        `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
+    Attributes:
+        choices: The functions by name.
+        default: The name taken when none is given.
+        defaults: Options of the default function that differ from its signature.
+        given: Parameters that the program fills in, which are no options.
+        table: A key of the YAML file under which each choice may have options, its own and general
+            ones, that count when it is chosen: `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
     """
 
     choices: Mapping[str, Callable[..., Any]]

@@ -112,18 +112,22 @@ class _GuardedOracle:
 class Algorithm:
     """A federated algorithm.
 
-    Args: *terms: Folded around the gradient oracle from first to last: the last is outermost. The
-        order is the algorithm: `(SAM(), ControlVariate())` corrects the sharp gradient,
-        `(ControlVariate(), SAM())` perturbs along the corrected one. local: Makes each client's
-        optimizer. A client's parameters are one flat vector. server: Makes the optimizer that
-        applies the mean update, as the gradient `-delta`, to the global model. weight: Aggregation
-        weights of the model updates. Messages are always averaged uniformly. trains_head: Whether
-        clients train the head too; if not it stays as it was drawn, and is not sent. predict: How a
-        client of its own reads the model that it has made its own (see
-        `fl_lightning.core.prediction`).
+    Args:
+        *terms: Folded around the gradient oracle from first to last: the last is outermost. The
+            order is the algorithm: `(SAM(), ControlVariate())` corrects the sharp gradient,
+            `(ControlVariate(), SAM())` perturbs along the corrected one.
+        local: Makes each client's optimizer. A client's parameters are one flat vector.
+        server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the
+            global model.
+        weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
+        trains_head: Whether clients train the head too; if not it stays as it was drawn, and is not
+            sent.
+        predict: How a client of its own reads the model that it has made its own (see
+            `fl_lightning.core.prediction`).
 
-    Raises: TermError: If a term is written in a way that cannot be meant (see
-        `fl_lightning.core.term_checks`).
+    Raises:
+        TermError: If a term is written in a way that cannot be meant (see
+            `fl_lightning.core.term_checks`).
     """
 
     def __init__(

@@ -21,14 +21,18 @@ class Cost:
 
     FedSpeed with active duals is such a case: its paper sends u_i + h_i alone, the terms send both.
 
-    Attributes: uplink: Sent to the server after a visit: the model, and messages that cannot be
-        read off the model. downlink: Received before a visit: the model, and the server states that
-        the client's hooks depend on. What only tells where to start is one vector together with the
-        model. client_state: Kept between rounds. server_state: Kept by the server beside the model.
-        gradients: Gradient evaluations in one local step. sends: What is sent, by name: the model,
-        and the terms whose messages are. receives: What is received: the model or the start, and
-        server states. keeps: The client's states. has_horizon: Whether the method depends on how
-        many rounds a run has.
+    Attributes:
+        uplink: Sent to the server after a visit: the model, and messages that cannot be read off
+            the model.
+        downlink: Received before a visit: the model, and the server states that the client's hooks
+            depend on. What only tells where to start is one vector together with the model.
+        client_state: Kept between rounds.
+        server_state: Kept by the server beside the model.
+        gradients: Gradient evaluations in one local step.
+        sends: What is sent, by name: the model, and the terms whose messages are.
+        receives: What is received: the model or the start, and server states.
+        keeps: The client's states.
+        has_horizon: Whether the method depends on how many rounds a run has.
     """
 
     uplink: int
@@ -210,8 +214,9 @@ class _DummyRound:
 def cost(algorithm: Algorithm, layout: Layout, w: Tensor, classes: int = 10) -> Cost:
     """Count what `algorithm` sends, keeps and computes for a model like `w` and data of so many classes.
 
-    Raises: TermError: If a term makes a mistake that shows in a made-up round, such as changing a
-        tensor in place.
+    Raises:
+        TermError: If a term makes a mistake that shows in a made-up round, such as changing a
+            tensor in place.
     """
     for term in algorithm.terms:  # each alone, so that an error names it
         alone = _DummyRound(Algorithm(term), layout, w, classes)

@@ -54,9 +54,14 @@ class Activations(dict[str, tuple[Any, Any]]):
 class ForwardPass:
     """One forward pass of one mini-batch: what a loss may look at.
 
-    Attributes: x: Inputs. y: Targets. out: What the model returned. seen: `seen[name] = (input,
-        output)` of each submodule that the loss asked to observe. loss: The loss so far: the
-        task's, then with each earlier `oracle.of`; a new loss may add to it or replace it.
+    Attributes:
+        x: Inputs.
+        y: Targets.
+        out: What the model returned.
+        activations: `activations[name] = (input, output)` of each submodule that the loss asked to
+            observe.
+        loss: The loss so far: the task's, then with each earlier `oracle.of`; a new loss may add to
+            it or replace it.
     """
 
     def __init__(self, network: Network, x: Tensor, y: Tensor, layers: tuple[str, ...]):
@@ -87,8 +92,10 @@ class ForwardPass:
 
         The head must have been observed. `loss` is the loss so far of the displaced head.
 
-        Args: e: The displacement; what it holds for the body is ignored. detached: The gradient of
-            `out` is with respect to `e` alone; `loss` stays that of this pass.
+        Args:
+            e: The displacement; what it holds for the body is ignored.
+            detached: The gradient of `out` is with respect to `e` alone; `loss` stays that of this
+                pass.
 
         Raises:
             ModelError: If the model goes on after its head, or the head keeps statistics.

@@ -13,9 +13,11 @@ from fl_lightning.core.constraints import PositiveFloat, PositiveInt, UnitInterv
 class PersonalModel:
     """A client's own model and samples.
 
-    Attributes: look: Features (what enters the head, flattened) and logits of a batch of inputs, in
-        evaluation mode. x, y: The client's training samples, not augmented. classes: How many
-        classes there are.
+    Attributes:
+        look: Features (what enters the head, flattened) and logits of a batch of inputs, in
+            evaluation mode.
+        x, y: The client's training samples, not augmented.
+        classes: How many classes there are.
     """
 
     look: Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -191,10 +191,12 @@ class Term:
     of the view `v`; assign them anew, never with `+=`. A declaration that depends on a
     hyper-parameter is a property.
 
-    Attributes: client: What each client keeps between rounds. server: What the server keeps;
-        clients may read it. local: What lives for one visit of one client. roles: What only one
-        term of an algorithm should do: "perturb", "start" elsewhere, "server" step. The command
-        line refuses to combine two terms of one role.
+    Attributes:
+        client: What each client keeps between rounds.
+        server: What the server keeps; clients may read it.
+        local: What lives for one visit of one client.
+        roles: What only one term of an algorithm should do: "perturb", "start" elsewhere, "server"
+            step. The command line refuses to combine two terms of one role.
     """
 
     roles: frozenset[str] = frozenset()

@@ -28,8 +28,9 @@ HOOKS = {
 def check_term(term: Any) -> None:
     """Find what is wrong with a term as it is written.
 
-    Raises: TermError: If it is no term, may change itself, has a hook that cannot be called or is
-        misspelt, or declares states that cannot be meant.
+    Raises:
+        TermError: If it is no term, may change itself, has a hook that cannot be called or is
+            misspelt, or declares states that cannot be meant.
     """
     if not isinstance(term, Term):
         raise TermError(f"an algorithm is made of terms such as SAM(rho=0.1), not of {term!r}")

@@ -16,13 +16,17 @@ class Layout:
     Args:
         module: The model. Its trainable parameters must share one dtype and one device.
 
-    Attributes: names: Parameter names, in the order of the vector. shapes: Their shapes. sizes:
-        Their numbers of elements. head: Name of the submodule that classifies: `module.head` if
-        that is a name, else the last child with a parameter. The rest is the body. A model without
-        children is all head, and its name is empty.
+    Attributes:
+        names: Parameter names, in the order of the vector.
+        shapes: Their shapes.
+        sizes: Their numbers of elements.
+        head: Name of the submodule that classifies: `module.head` if that is a name, else the last
+            child with a parameter. The rest is the body. A model without children is all head, and
+            its name is empty.
 
-    Raises: ValueError: If there is nothing to train, parameters have no shape yet or differ in
-        dtype or device, or there is no such head.
+    Raises:
+        ValueError: If there is nothing to train, parameters have no shape yet or differ in dtype or
+            device, or there is no such head.
     """
 
     def __init__(self, module: nn.Module):

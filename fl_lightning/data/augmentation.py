@@ -19,11 +19,14 @@ class CropFlip:
     `CropFlip(cutout=16)` for CIFAR-10, `CropFlip(mode="reflect")` for CINIC-10; for MedMNIST it
     flips only, `CropFlip(padding=0)`.
 
-    Args: padding: pixels added on every side; a crop begins 0 to 2 * padding pixels from the
-        corner. 0: no crops. crop: the probability with which a sample is cropped at all. flip: the
-        probability of a horizontal flip. mode: how the border is filled. cutout: side of the square
-        hole made last, whose centre may be any pixel, so that it may hang over the border (Cutout,
-        DeVries and Taylor 2017). 0: no hole.
+    Args:
+        padding: pixels added on every side; a crop begins 0 to 2 * padding pixels from the corner.
+            0: no crops.
+        crop: the probability with which a sample is cropped at all.
+        flip: the probability of a horizontal flip.
+        mode: how the border is filled.
+        cutout: side of the square hole made last, whose centre may be any pixel, so that it may
+            hang over the border (Cutout, DeVries and Taylor 2017). 0: no hole.
 
     Raises:
         ValueError: a probability outside [0, 1], a negative padding or hole, or an unknown mode.

@@ -32,17 +32,21 @@ def image_folder(
     as long as names, sizes and times of the files are the same. Mean and standard deviation are
     those of the training pixels.
 
-    Args: root: the folder. size: images are scaled and cut around the centre to size x size; None
-        keeps images that all share one size. cache: where memory maps are kept, `root/.cache` by
-        default. crop: how much of the shorter side is kept when `size` cuts around the centre;
-        0.875 is the common "scale to 256, cut out 224".
+    Args:
+        root: the folder.
+        size: images are scaled and cut around the centre to size x size; None keeps images that all
+            share one size.
+        cache: where memory maps are kept, `root/.cache` by default.
+        crop: how much of the shorter side is kept when `size` cuts around the centre; 0.875 is the
+            common "scale to 256, cut out 224".
 
     Returns:
         The training and the test data set, whose images are read from the map when they are used.
 
-    Raises: FileNotFoundError: there is no such folder, or no images in it. ValueError: an image
-        that cannot be read, images of unequal size without `size`, a number out of range, or a disk
-        without room for the map.
+    Raises:
+        FileNotFoundError: there is no such folder, or no images in it.
+        ValueError: an image that cannot be read, images of unequal size without `size`, a number
+            out of range, or a disk without room for the map.
     """
     root = Path(root)
     listing = _list_images(root, ["train", "test"], "train/<class>/*.jpg and test/<class>/*.jpg")

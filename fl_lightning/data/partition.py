@@ -24,9 +24,10 @@ class Partition:
 
     A sample may appear more than once (schemes with reuse) or never; a client may be empty.
 
-    Args: indices: (total,) int64, the positions in the data set held by client 0, then by client 1,
-        and so on. offsets: (num_clients + 1,) int64; client i holds `indices[offsets[i]:offsets[i +
-        1]]`.
+    Args:
+        indices: (total,) int64, the positions in the data set held by client 0, then by client 1,
+            and so on.
+        offsets: (num_clients + 1,) int64; client i holds `indices[offsets[i]:offsets[i + 1]]`.
 
     Raises:
         ValueError: the arrays do not describe a partition.

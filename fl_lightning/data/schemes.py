@@ -136,18 +136,24 @@ def class_priors(
     Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv:2111.04263;
     FL-Simulator (github.com/woodenchild95/FL-Simulator) for reuse.
 
-    Args: y: (n,) int64 labels. clients: number of clients. seed: seed of the split. alpha: the
-        priors are Dirichlet(alpha, ..., alpha); or give `classes`. classes: the priors are uniform
-        over so many classes, drawn at random; or give `alpha`. Without `reuse` they may run out,
-        and a client gets others too; `pathological` gives none more. reuse: an exhausted class
-        starts over in whole passes, so samples may be held more than once or never. Otherwise it is
-        left out, clients whose classes are all exhausted draw from what is left, and every sample
-        is held exactly once. size: samples of a client on average, with `reuse`: then there may be
-        more clients than samples, a million of them on MNIST; none shares out the data. sigma:
-        sizes are log-normal with this spread; 0: they differ by one at most.
+    Args:
+        y: (n,) int64 labels.
+        clients: number of clients.
+        seed: seed of the split.
+        alpha: the priors are Dirichlet(alpha, ..., alpha); or give `classes`.
+        classes: the priors are uniform over so many classes, drawn at random; or give `alpha`.
+            Without `reuse` they may run out, and a client gets others too; `pathological` gives
+            none more.
+        reuse: an exhausted class starts over in whole passes, so samples may be held more than once
+            or never. Otherwise it is left out, clients whose classes are all exhausted draw from
+            what is left, and every sample is held exactly once.
+        size: samples of a client on average, with `reuse`: then there may be more clients than
+            samples, a million of them on MNIST; none shares out the data.
+        sigma: sizes are log-normal with this spread; 0: they differ by one at most.
 
-    Raises: ValueError: not exactly one of alpha and classes is given, or it is out of range, or
-        `size` without `reuse`.
+    Raises:
+        ValueError: not exactly one of alpha and classes is given, or it is out of range, or `size`
+            without `reuse`.
     """
     if size is not None and (size < 1 or clients < 1 or not reuse):
         raise ValueError(
@@ -244,9 +250,13 @@ def shards(
     Sharding is `by_class=True`, the same on CIFAR-10. Where classes do not divide the shards
     (PathMNIST), its code hands out copies; here every sample is held exactly once.
 
-    Args: y: (n,) int64 labels. clients: number of clients. seed: seed of the split. per_client:
-        number of shards per client. by_class: every class is cut into equally many shards, so that
-        none mixes classes and the sizes of the clients follow those of the classes.
+    Args:
+        y: (n,) int64 labels.
+        clients: number of clients.
+        seed: seed of the split.
+        per_client: number of shards per client.
+        by_class: every class is cut into equally many shards, so that none mixes classes and the
+            sizes of the clients follow those of the classes.
 
     Raises:
         ValueError: there are more shards than samples, or they cannot be cut by class.
@@ -268,12 +278,16 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
 
     FedLESAM's split with one domain held out: 3 or 30 clients on OfficeHome, 5 or 50 on DomainNet.
 
-    Args: y: (n,) int64 labels. clients: number of clients, a multiple of the number of domains that
-        occur; the clients of the first domain come first. seed: seed of the split. domains: (n,)
-        int64, the domain of each sample (`DeviceDataset.domains`).
+    Args:
+        y: (n,) int64 labels.
+        clients: number of clients, a multiple of the number of domains that occur; the clients of
+            the first domain come first.
+        seed: seed of the split.
+        domains: (n,) int64, the domain of each sample (`DeviceDataset.domains`).
 
-    Raises: ValueError: the clients cannot be shared out evenly over the domains, or a domain has
-        too few samples.
+    Raises:
+        ValueError: the clients cannot be shared out evenly over the domains, or a domain has too
+            few samples.
     """
     check_labels(y, clients)
     if domains.shape != y.shape:

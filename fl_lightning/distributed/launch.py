@@ -36,13 +36,17 @@ class Arithmetic:
 class Launch(Arithmetic):
     """Fabric's own options, for `python recipe.py`; `fabric run` takes them itself.
 
-    Attributes: accelerator: Which hardware: cpu, cuda, or auto, which is CUDA where there is a GPU
-        for it, else the CPU. devices: How many ranks, or which GPUs, or auto: as many as a launcher
-        such as torchrun has started; else one GPU, or on a CPU a rank a core, but no more than
-        clients in a round (stacks of them with --executor stacked), and 3 GiB of free memory for
-        each; or on --resume as many as before. Ranks on a CPU share its cores as threads, unless
-        OMP_NUM_THREADS says how many each has. num_nodes: On how many machines this program is
-        started (see "Several machines" in the README). strategy: How ranks talk, e.g. auto or ddp.
+    Attributes:
+        accelerator: Which hardware: cpu, cuda, or auto, which is CUDA where there is a GPU for it,
+            else the CPU.
+        devices: How many ranks, or which GPUs, or auto: as many as a launcher such as torchrun has
+            started; else one GPU, or on a CPU a rank a core, but no more than clients in a round
+            (stacks of them with --executor stacked), and 3 GiB of free memory for each; or on
+            --resume as many as before. Ranks on a CPU share its cores as threads, unless
+            OMP_NUM_THREADS says how many each has.
+        num_nodes: On how many machines this program is started (see "Several machines" in the
+            README).
+        strategy: How ranks talk, e.g. auto or ddp.
         precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
     """
 
@@ -63,10 +67,13 @@ class Launch(Arithmetic):
 class Launcher:
     """Who has started this process as one of the run's ranks, and so decided how many there are.
 
-    Attributes: ranks: How many it has started on this machine. flags: The flag that sets the number
-        of ranks, {} standing for it; empty where no user gives one. cores: Cores that it has given
-        this rank alone; None where it has said so neither in words nor by affinity. binds: Whether
-        it may have bound ranks to cores, so that this process sees only its own.
+    Attributes:
+        ranks: How many it has started on this machine.
+        flags: The flag that sets the number of ranks, {} standing for it; empty where no user gives
+            one.
+        cores: Cores that it has given this rank alone; None where it has said so neither in words
+            nor by affinity.
+        binds: Whether it may have bound ranks to cores, so that this process sees only its own.
     """
 
     ranks: int
@@ -130,12 +137,16 @@ class Plan:
     ) -> "Plan":
         """Decide.
 
-        Args: devices: What the user has named, or "auto". cpu: Whether processor cores train.
-            clients: Clients in a round. machine: What there is. launcher: Who has decided already,
-            if anyone. alone: Whether this program shall start no other ranks unless it is told how
-            many. small: Whether a round is too short for several ranks, or threads, to pay. before:
-            Ranks on processor cores, and threads of each, that a resumed run had. It gets as many
-            if it may, since the last bits of its numbers depend on both.
+        Args:
+            devices: What the user has named, or "auto".
+            cpu: Whether processor cores train.
+            clients: Clients in a round.
+            machine: What there is.
+            launcher: Who has decided already, if anyone.
+            alone: Whether this program shall start no other ranks unless it is told how many.
+            small: Whether a round is too short for several ranks, or threads, to pay.
+            before: Ranks on processor cores, and threads of each, that a resumed run had. It gets
+                as many if it may, since the last bits of its numbers depend on both.
         """
         auto, pays = devices == "auto", machine.ranks(clients) if cpu and not small else 1
         if before and (not cpu or before[0] * (machine.threads or before[1]) > machine.cores):
@@ -206,8 +217,9 @@ def launched(
         before: Ranks and threads of each that a resumed run had, if known.
         **options: Of Fabric.
 
-    Raises: TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its
-        options.
+    Raises:
+        TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its
+            options.
     """
     launcher, machine = Launcher.of_this_process(launch.num_nodes), Machine.here()
     accelerator = _accelerator(

@@ -16,9 +16,11 @@ MEMORY_OF_A_RANK = 3 * 1024**3
 class Machine:
     """What this process may use of its machine.
 
-    Attributes: cores: Processor cores: those that it may run on, and no more than its control
-        groups' quota (cgroup v2). memory: Bytes available, and no more than its control groups'
-        limits leave. threads: Threads of a rank by OMP_NUM_THREADS; None where no user has set it.
+    Attributes:
+        cores: Processor cores: those that it may run on, and no more than its control groups' quota
+            (cgroup v2).
+        memory: Bytes available, and no more than its control groups' limits leave.
+        threads: Threads of a rank by OMP_NUM_THREADS; None where no user has set it.
     """
 
     cores: int

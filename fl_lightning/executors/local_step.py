@@ -35,11 +35,12 @@ class LocalStep:
         algorithm: What a step is.
         mode: Of `torch.compile`.
 
-    Attributes: direction: `(w, own, states, buffers, received, x, y, public)` to the direction, the
-        states, the buffers after the first evaluation and the task's loss there.
-        compiled_direction: The same as a compiled program. compiled_descent: A step of SGD too: the
-        weights after it instead of the direction, with `public["lr"]` and the weight decay
-        `public["decay"]`, 0-dim.
+    Attributes:
+        direction: `(w, own, states, buffers, received, x, y, public)` to the direction, the states,
+            the buffers after the first evaluation and the task's loss there.
+        compiled_direction: The same as a compiled program.
+        compiled_descent: A step of SGD too: the weights after it instead of the direction, with
+            `public["lr"]` and the weight decay `public["decay"]`, 0-dim.
     """
 
     def __init__(self, executor: Executor, algorithm: Algorithm, mode: str = "default"):

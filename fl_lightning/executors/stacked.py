@@ -28,11 +28,13 @@ class StackedExecutor(Executor):
     are exact; at each step, clients with equal batch size and learning rate run together, so losses
     stay plain means and BatchNorm stays exact.
 
-    Args: width: How many clients train at once. compiled: The batch size whose steps are compiled
-        where all clients of a call take them together, which costs some seconds for each number of
-        clients. Other steps, such as those of short last batches, run as they are, and so does a
-        group smaller than the one before it, which a round's last one is. 0 compiles nothing. mode:
-        Of `torch.compile`; "reduce-overhead" replays CUDA graphs.
+    Args:
+        width: How many clients train at once.
+        compiled: The batch size whose steps are compiled where all clients of a call take them
+            together, which costs some seconds for each number of clients. Other steps, such as
+            those of short last batches, run as they are, and so does a group smaller than the one
+            before it, which a round's last one is. 0 compiles nothing.
+        mode: Of `torch.compile`; "reduce-overhead" replays CUDA graphs.
     """
 
     def __init__(

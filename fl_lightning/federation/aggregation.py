@@ -19,8 +19,10 @@ from fl_lightning.federation.exact_sum import PlainSum, Sum
 class RoundStatus:
     """What the ranks agree on with the sums of a round.
 
-    Attributes: stop: Whether any rank wants to end the run after this round. diverged: What of a
-        client's outcome is not finite (see `client_diverged`), by its position in the cohort.
+    Attributes:
+        stop: Whether any rank wants to end the run after this round.
+        diverged: What of a client's outcome is not finite (see `client_diverged`), by its position
+            in the cohort.
         empty: Whether no weight is left to average with.
     """
 
@@ -36,9 +38,13 @@ class RoundSums:
     it counts and what of it diverged; as one rank alone fills it in, adding up the ranks moves no
     bit of it.
 
-    Args: w: A vector like the model. message: Messages as `Algorithm.report` returns them, one a
-        term; only their structure and shapes matter. buffers: The module's buffers. cohort: How
-        many clients take part, on all ranks. sums: How progress, messages and buffers are added up.
+    Args:
+        w: A vector like the model.
+        message: Messages as `Algorithm.report` returns them, one a term; only their structure and
+            shapes matter.
+        buffers: The module's buffers.
+        cohort: How many clients take part, on all ranks.
+        sums: How progress, messages and buffers are added up.
         finite_only: Leave out outcomes that are not finite.
 
     Attributes:
@@ -77,8 +83,9 @@ class RoundSums:
             position: Where it stands in the cohort.
             states: Whether each state that the client keeps stays finite (see `stay_finite`).
 
-        Returns: Whether it is finite, and below what can be added up: 0-dim and on the device,
-            nobody waits for it here.
+        Returns:
+            Whether it is finite, and below what can be added up: 0-dim and on the device, nobody
+            waits for it here.
         """
         buffers = [outcome.buffers[name] for name in self._names]
         tensors = [outcome.progress, *tree_leaves(outcome.message), *buffers]
@@ -129,7 +136,8 @@ class RoundSums:
     def means(self) -> tuple[Tensor, list[Any], dict[str, Tensor], Sequence[Tensor]]:
         """What the sums mean, once they are complete.
 
-        Returns: The weighted mean progress, the mean messages, the weighted mean buffers (integers
+        Returns:
+            The weighted mean progress, the mean messages, the weighted mean buffers (integers
             rounded), and the mean loss and weighted mean squared length of a client's progress.
         """
         loss, weight, squared, count, _ = self._rows.sum(0)

@@ -39,8 +39,8 @@ class ClientStore:
     copied, and nothing has to be undone. On disk a row takes two places while one checkpoint is
     kept, never more than k + 1 with k of them, and fewer where rows have not changed in between.
 
-    All ranks call `commit`, `retain` and `release` alike; a row is written by the one rank that
-    trains the client.
+    All ranks call `commit`, `pin` and `unpin` alike; a row is written by the one rank that trains
+    the client.
 
     Rows are read and written whole, in the order of the calls, by a thread that begins with the
     first of them and ends with the store, so that clients can train meanwhile: `prefetch` says
@@ -48,16 +48,21 @@ class ClientStore:
     may read them. To and from a GPU they go through pinned memory, in the order of what it
     computes, so that the program need not wait for it.
 
-    Args: folder: Where the files lie; made with the first row. num_clients: Number of rows. begin:
-        States as they would begin, one dictionary a term: names, shapes and dtypes of the rows.
+    Args:
+        folder: Where the files lie; made with the first row.
+        num_clients: Number of rows.
+        begin: States as they would begin, one dictionary a term: names, shapes and dtypes of the
+            rows.
         memory: Bytes of rows that may stay in the machine's memory, besides those on their way
-        between file and client; None leaves it to the system. ranks: How many ranks of the machine
-        share that, each with a store of the same folder.
+            between file and client; None leaves it to the system.
+        ranks: How many ranks of the machine share that, each with a store of the same folder.
 
-    Attributes: memory: As given. row: Bytes of a client's row; 0 if the algorithm keeps nothing.
-        place: Where each client's row lies now, (num_clients,) int8; -1 if it was never visited.
+    Attributes:
+        memory: As given.
+        row: Bytes of a client's row; 0 if the algorithm keeps nothing.
+        slot: Where each client's row lies now, (num_clients,) int8; -1 if it was never visited.
         retained: The same as of each kept checkpoint, by its name, with a number that no pin had
-        before.
+            before.
     """
 
     def __init__(
@@ -214,10 +219,12 @@ class ClientStore:
         self.retained.pop(checkpoint, None)
 
     def is_retained(self, slot: Tensor, retained: Pins | None = None) -> bool:
-        """Whether the rows at these places stay as they are: because there are none, or because they are retained.
+        """Whether the rows at these places stay as they are: because there are none, or because they are pinned.
 
-        Args: slot: As the attribute. retained: As the attribute was at that time, if it is past:
-            the places may hold other rows by now.
+        Args:
+            slot: As the attribute.
+            retained: As the attribute was at that time, if it is past: the places may hold other
+                rows by now.
         """
         if not self.row or bool((slot < 0).all()):
             return True
@@ -266,8 +273,12 @@ def open_store(
 ) -> ClientStore:
     """The store of a run, on every rank: all use the folder of the first, since any rank may train any client.
 
-    Args: fabric: A launched Fabric. folder: Where the files lie; None is a temporary folder that
-        goes with the first rank's store. num_clients: Number of rows. begin: As for `ClientStore`.
+    Args:
+        fabric: A launched Fabric.
+        folder: Where the files lie; None is a temporary folder that goes with the first rank's
+            store.
+        num_clients: Number of rows.
+        begin: As for `ClientStore`.
         memory: As for `ClientStore`.
     """
     temporary = (

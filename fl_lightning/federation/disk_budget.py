@@ -18,13 +18,18 @@ BLOCK = 4096
 class DiskBudget:
     """What the clients' states of a run take, in bytes.
 
-    Attributes: clients: Number of clients. row: What one client keeps; 0 if the algorithm keeps
-        nothing. versions: In how many versions a row may lie on disk: one for each kept checkpoint,
-        and the one that is written. round: What the largest cohort keeps, which is what a round
-        reads and writes. used: What lies on disk now. most: What may lie there when the run ends:
-        all versions of all clients, or fewer if it ends before. memory: Bound on what stays in a
-        machine's memory; None leaves it to the system. folder: Where the states lie. free: Room on
-        its disk.
+    Attributes:
+        clients: Number of clients.
+        row: What one client keeps; 0 if the algorithm keeps nothing.
+        versions: In how many versions a row may lie on disk: one for each kept checkpoint, and the
+            one that is written.
+        round: What the largest cohort keeps, which is what a round reads and writes.
+        used: What lies on disk now.
+        most: What may lie there when the run ends: all versions of all clients, or fewer if it ends
+            before.
+        memory: Bound on what stays in a machine's memory; None leaves it to the system.
+        folder: Where the states lie.
+        free: Room on its disk.
     """
 
     clients: int

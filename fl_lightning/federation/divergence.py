@@ -21,9 +21,12 @@ def client_diverged(
 ) -> DivergenceError:
     """The exception that says what of which clients is not finite.
 
-    Args: where: The round. found: By client, what it was: a position in the training, each state
-        that a client keeps, and each message. terms: The algorithm's. how: Learning rate and
-        algorithm.
+    Args:
+        where: The round.
+        found: By client, what it was: a position in the training, each state that a client keeps,
+            and each message.
+        terms: The algorithm's.
+        how: Learning rate and algorithm.
     """
     states = [
         f"the state {name!r} that {_name(term)} keeps" for term in terms for name in term.client
@@ -45,8 +48,12 @@ def client_diverged(
 def server_diverged(where: str, part: int, terms: Sequence[Term], how: str) -> DivergenceError:
     """The exception that says what of the server's step is not finite.
 
-    Args: where: The round. part: What it was: a position in the mean update as the terms left it,
-        each server state, and the model. terms: The algorithm's. how: Learning rate and algorithm.
+    Args:
+        where: The round.
+        part: What it was: a position in the mean update as the terms left it, each server state,
+            and the model.
+        terms: The algorithm's.
+        how: Learning rate and algorithm.
     """
     states = [
         f"the server's state {name!r} of {_name(term)}" for term in terms for name in term.server

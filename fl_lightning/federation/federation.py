@@ -62,28 +62,41 @@ class Federation:
     of a round are spread over the ranks, one all-reduce adds up what they return, and every rank
     takes the same server step.
 
-    Args: fabric: A launched Fabric: its devices train the clients, its precision is theirs, its
-        callbacks and loggers get `on_fit_start(federation)`, `on_round_end(federation, metrics)`
-        (may add to `metrics`), `on_round_logged(federation, metrics)` and `on_fit_end(federation)`.
-        module: The model; it is moved to the device and trained in place. algorithm: The method.
-        clients: The training data of the clients, on the device. participation: Who takes part in a
-        round. rounds: How many rounds `fit` runs in all. schedule: The factor on the local learning
-        rate. executor: How clients train: `SequentialExecutor`, or e.g. `partial(StackedExecutor,
-        width=...)`. loss: The task's loss of the model's output and the targets. seed: Names
-        cohorts, dropout, and what terms draw; batch order and augmentation have the seed of
-        `clients`. state_dir: Where clients' states are kept; a temporary folder if None.
+    Args:
+        fabric: A launched Fabric: its devices train the clients, its precision is theirs, its
+            callbacks and loggers get `on_fit_start(federation)`, `on_round_end(federation,
+            metrics)` (may add to `metrics`), `on_round_logged(federation, metrics)` and
+            `on_fit_end(federation)`.
+        module: The model; it is moved to the device and trained in place.
+        algorithm: The method.
+        clients: The training data of the clients, on the device.
+        participation: Who takes part in a round.
+        rounds: How many rounds `fit` runs in all.
+        schedule: The factor on the local learning rate.
+        executor: How clients train: `SequentialExecutor`, or e.g. `partial(StackedExecutor,
+            width=...)`.
+        loss: The task's loss of the model's output and the targets.
+        seed: Names cohorts, dropout, and what terms draw; batch order and augmentation have the
+            seed of `clients`.
+        state_dir: Where clients' states are kept; a temporary folder if None.
         client_state_memory: Bytes of them that may stay in a machine's memory; None leaves it to
-        the system. on_divergence: What becomes of a client whose training is no longer finite:
-        "stop" the run; "skip-client" leaves it out of the round, with its states as they were, and
-        counts it in `client/skipped`; "continue". deterministic: Equal to the last bit on any
-        number of ranks with equal hardware, numbers of threads and widths, by exact sums (see
-        `ExactSum`); PyTorch's own switches are for the program to set.
+            the system.
+        on_divergence: What becomes of a client whose training is no longer finite: "stop" the run;
+            "skip-client" leaves it out of the round, with its states as they were, and counts it in
+            `client/skipped`; "continue".
+        deterministic: Equal to the last bit on any number of ranks with equal hardware, numbers of
+            threads and widths, by exact sums (see `ExactSum`); PyTorch's own switches are for the
+            program to set.
 
-    Attributes: round: Rounds completed. stop_requested: Whether this rank asks for it. group_size:
-        How many clients train at once: as many as the executor takes, until a device's memory is
-        too small. stopping: Whether the ranks have agreed to end the run early, after this round
-        (see `request_stop`). w: The global model, a flat Parameter of the server's optimizer. cost:
-        What a visit sends, keeps and computes.
+    Attributes:
+        round: Rounds completed.
+        stop_requested: Whether this rank asks for it.
+        group_size: How many clients train at once: as many as the executor takes, until a device's
+            memory is too small.
+        stopping: Whether the ranks have agreed to end the run early, after this round (see
+            `request_stop`).
+        w: The global model, a flat Parameter of the server's optimizer.
+        cost: What a visit sends, keeps and computes.
     """
 
     def __init__(
@@ -210,11 +223,14 @@ class Federation:
     def train_round(self) -> Metrics:
         """Run one round: the cohort trains, one all-reduce, the server steps.
 
-        Returns: The scalars of the round. `client/drift` is the mean squared distance between a
-            client's move and the global model's; `comm/` counts the whole cohort.
+        Returns:
+            The scalars of the round. `client/drift` is the mean squared distance between a client's
+            move and the global model's; `comm/` counts the whole cohort.
 
-        Raises: DivergenceError: If what a client or the server makes is no longer finite; the
-            former leaves the model unmoved. RankLostError: If another rank ended.
+        Raises:
+            DivergenceError: If what a client or the server makes is no longer finite; the former
+                leaves the model unmoved.
+            RankLostError: If another rank ended.
         """
         started, self._training = synchronized_time(self.w.device), True
         anchor = self.w.detach().clone()
@@ -354,7 +370,8 @@ class Federation:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave, on every rank, with the same `state_dir`.
 
-        Raises: ValueError: If it is of another model, number of clients or algorithm, or its rows
-            are no longer there.
+        Raises:
+            ValueError: If it is of another model, number of clients or algorithm, or its rows are
+                no longer there.
         """
         restore(self, state)

@@ -56,8 +56,9 @@ def dry_run(federation: "Federation", loss: TaskLoss) -> None:
         federation: With its model and data.
         loss: The task's loss.
 
-    Raises: ModelError: If the model cannot take them, or cannot train on one sample; or, where it
-        classifies, has no score for each label, or none that can be trained.
+    Raises:
+        ModelError: If the model cannot take them, or cannot train on one sample; or, where it
+            classifies, has no score for each label, or none that can be trained.
     """
     module, clients = federation.module, federation.clients
     for training in (True, False):

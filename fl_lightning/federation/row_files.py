@@ -24,9 +24,11 @@ class RowFiles:
     the rows that it has touched, and when they fill what it may hold, it puts the older half on
     disk and lets the system drop them.
 
-    Args: folder: Where the files lie; made with the first row that is written. row: Bytes of a row.
+    Args:
+        folder: Where the files lie; made with the first row that is written.
+        row: Bytes of a row.
         memory: Bytes of rows that this process may leave in memory; None leaves it to the system,
-        which drops rows when programs need the room.
+            which drops rows when programs need the room.
 
     Raises:
         ValueError: If not even one row fits, or this system cannot drop rows.

@@ -44,8 +44,9 @@ def _everything(federation: "Federation") -> dict[str, Any]:
 def restore(federation: "Federation", state: dict[str, Any]) -> None:
     """Go on from a snapshot.
 
-    Raises: ValueError: If it is of another model, number of clients, algorithm, data, precision, or
-        of a later round, or clients' states are not there any more.
+    Raises:
+        ValueError: If it is of another model, number of clients, algorithm, data, precision, or of
+            a later round, or clients' states are not there any more.
     """
     _check(federation, state)
     federation.store.restore(state["slot"], state["retained"])

@@ -19,10 +19,13 @@ def load_body(
 ) -> None:
     """Load pretrained weights into all of a network but its head.
 
-    Args: model: one of torchvision's networks. head: the child that stays as it is; the weights'
-        own head, of any number of classes, is not read. weights: `imagenet`, or the path of a file
-        made by `torch.save(network.state_dict(), path)`. imagenet: torchvision's entry for the
-        ImageNet weights. adapt: changes the weights before they are loaded.
+    Args:
+        model: one of torchvision's networks.
+        head: the child that stays as it is; the weights' own head, of any number of classes, is not
+            read.
+        weights: `imagenet`, or the path of a file made by `torch.save(network.state_dict(), path)`.
+        imagenet: torchvision's entry for the ImageNet weights.
+        adapt: changes the weights before they are loaded.
 
     Raises:
         ValueError: the weights cannot be had or do not fit.

@@ -36,15 +36,19 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
 
     He et al., 2016, arXiv:1512.03385.
 
-    Args: classes: number of outputs. channels: channels of the image; pretrained weights take 3.
+    Args:
+        classes: number of outputs.
+        channels: channels of the image; pretrained weights take 3.
         weights: `imagenet` for what torchvision downloads, the path of a file that holds the
-        `state_dict` of torchvision's ResNet-18 (its `fc` is not read), or `none` for random ones.
+            `state_dict` of torchvision's ResNet-18 (its `fc` is not read), or `none` for random
+            ones.
 
     Returns:
         A module from (b, channels, height, width) to (b, classes).
 
-    Raises: ValueError: the weights cannot be had or do not fit, or pretrained ones meet images that
-        are not RGB.
+    Raises:
+        ValueError: the weights cannot be had or do not fit, or pretrained ones meet images that are
+            not RGB.
     """
     from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
 

@@ -20,16 +20,20 @@ def vit_b32(
 
     Dosovitskiy et al., 2021, arXiv:2010.11929; Fan et al., 2024 (FedLESAM), arXiv:2405.18890.
 
-    Args: classes: number of outputs. channels: channels of the image, always 3. size: height and
-        width of the image, a multiple of 32. weights: `imagenet` for what torchvision downloads,
-        the path of a file that holds the `state_dict` of torchvision's ViT-B/32 (its `heads` is not
-        read), or `none` for random ones.
+    Args:
+        classes: number of outputs.
+        channels: channels of the image, always 3.
+        size: height and width of the image, a multiple of 32.
+        weights: `imagenet` for what torchvision downloads, the path of a file that holds the
+            `state_dict` of torchvision's ViT-B/32 (its `heads` is not read), or `none` for random
+            ones.
 
     Returns:
         A module from (b, 3, size, size) to (b, classes).
 
-    Raises: ValueError: the image has other channels or another size, or the weights cannot be had
-        or do not fit.
+    Raises:
+        ValueError: the image has other channels or another size, or the weights cannot be had or do
+            not fit.
     """
     from torchvision.models import ViT_B_32_Weights, vit_b_32  # type: ignore[import-untyped]
 

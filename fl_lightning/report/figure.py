@@ -21,8 +21,9 @@ STROKES = "-", "--", "-.", ":"
 def curves(comparison: Comparison, tag: str = "test/accuracy", across: str | None = None) -> Figure:
     """Mean over seeds by round, in a band of one standard deviation; a panel for each value of the option `across`.
 
-    Raises: ValueError: If a run has not recorded the tag, or the experiments do not differ in the
-        option.
+    Raises:
+        ValueError: If a run has not recorded the tag, or the experiments do not differ in the
+            option.
     """
     tags = {
         tag

@@ -89,8 +89,10 @@ class Table:
 def scores_table(comparison: Comparison, targets: Sequence[float] = ()) -> Table:
     """One row an experiment: in what it differs from the others, and its scores, as mean ± deviation over seeds.
 
-    Args: comparison: The experiments. targets: Test accuracies in percent; how many rounds and
-        megabytes it takes to reach each is told too.
+    Args:
+        comparison: The experiments.
+        targets: Test accuracies in percent; how many rounds and megabytes it takes to reach each is
+            told too.
     """
     entries = comparison.entries
     runs = [run for entry in entries for run in entry.runs]

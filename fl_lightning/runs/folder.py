@@ -60,8 +60,9 @@ class RunFolder:
     ) -> Iterator["RunFolder"]:
         """The folder of a new run, or of one to be resumed, locked on rank 0 as long as the context lasts.
 
-        Raises: ValueError: If a run is at work there or would be overwritten, or is resumed with
-            other options than it had.
+        Raises:
+            ValueError: If a run is at work there or would be overwritten, or is resumed with other
+                options than it had.
         """
         if resume and path is None:
             raise ValueError("--resume goes on with the run in --run-dir: name it")

@@ -20,10 +20,13 @@ Scalars = Mapping[str, Mapping[int, float]]
 class Run:
     """What a run was told to do, and what came of it so far.
 
-    Attributes: path: Its folder. options: By their names on the command line, such as `algorithm`,
-        `algorithm.rho`, `partition.alpha`; and as `algorithm.file` a digest of files of the user's
-        that it is made of. scalars: The columns of `metrics.csv`; a round in which a tag was not
-        recorded is missing under it.
+    Attributes:
+        path: Its folder.
+        options: By their names on the command line, such as `algorithm`, `algorithm.rho`,
+            `partition.alpha`; and as `algorithm.file` a digest of files of the user's that it is
+            made of.
+        scalars: The columns of `metrics.csv`; a round in which a tag was not recorded is missing
+            under it.
     """
 
     path: Path

@@ -130,14 +130,19 @@ class SSG(Term):
     (u_i - w^t)`, `h_i <- h_i + D` and `d_i <- d_i - d/om_i - D / length`. Without a gate D is the
     plain move.
 
-    Attributes: alpha: Strength of the alignment. gate: How often the client was drawn, over the
-        expected; None for no gate. shape: A map of that ratio. offset: Added to it. align: The
-        alignment's gradient; None for none. gated_alignment: Multiply the alignment by the gate
-        (main text). gated_variate: Let d_i learn from D, not from the plain move. correction:
-        Coefficient of the gradient correction. length: What a move is divided by for a mean
-        gradient. scale: Divides alpha, and d, by the client's size. amend: The server's move, given
-        the mean move and the cohort's mean memory; None adds the mean memory of all clients, as the
-        code does.
+    Attributes:
+        alpha: Strength of the alignment.
+        gate: How often the client was drawn, over the expected; None for no gate.
+        shape: A map of that ratio.
+        offset: Added to it.
+        align: The alignment's gradient; None for none.
+        gated_alignment: Multiply the alignment by the gate (main text).
+        gated_variate: Let d_i learn from D, not from the plain move.
+        correction: Coefficient of the gradient correction.
+        length: What a move is divided by for a mean gradient.
+        scale: Divides alpha, and d, by the client's size.
+        amend: The server's move, given the mean move and the cohort's mean memory; None adds the
+            mean memory of all clients, as the code does.
     """
 
     alpha: NonNegativeFloat = 0.05

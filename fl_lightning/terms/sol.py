@@ -105,10 +105,13 @@ class SOL(WrappedTerm):
     Any drift correction can be the inner term (FedSOL's Table 4): its states move as they would on
     their own.
 
-    Attributes: rho: Radius of the perturbation. scale: Perturb each weight by how far it has moved;
-        None perturbs all alike. scope: Which part of the model is perturbed. use: Which gradients
-        are stepped along (Table 10). still: Do not perturb before the first step; without it a
-        fixed strength blows rounding noise up, as released.
+    Attributes:
+        rho: Radius of the perturbation.
+        scale: Perturb each weight by how far it has moved; None perturbs all alike.
+        scope: Which part of the model is perturbed.
+        use: Which gradients are stepped along (Table 10).
+        still: Do not perturb before the first step; without it a fixed strength blows rounding
+            noise up, as released.
     """
 
     rho: NonNegativeFloat = 2.0

@@ -32,8 +32,9 @@ class Modifier:
     def to(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with this added.
 
-        Raises: ValueError: If the algorithm has something of the kind already, or nothing to put
-            this around.
+        Raises:
+            ValueError: If the algorithm has something of the kind already, or nothing to put this
+                around.
         """
         for term in algorithm.terms:
             for added in (self.inner, self.outer):

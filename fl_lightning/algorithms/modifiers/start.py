@@ -13,8 +13,9 @@ def received() -> Modifier:
 def relaxed(beta: float = 0.1, first_participation: First = "init") -> Modifier:
     """Away from the client's own last model: relaxed initialisation.
 
-    Args: beta: How far, in differences between the received and the own last model.
+    Args:
+        beta: How far, in differences between the received and the own last model.
         first_participation: At a first visit w^0 stands for the own last model, or there is no
-        shift.
+            shift.
     """
     return Modifier(outer=terms.RelaxedInitialization(beta, FIRST[first_participation]))

@@ -25,9 +25,10 @@ class Program:
     `torch.func` and the backward pass), so what is compiled is a flat list of operations on
     tensors.
 
-    Args: function: Takes pytrees of tensors and returns one; it must not change its arguments. What
-        else is in them, such as a layout, is taken for constant. mode: Of `torch.compile`, as far
-        as it sets the compiler's options.
+    Args:
+        function: Takes pytrees of tensors and returns one; it must not change its arguments. What
+            else is in them, such as a layout, is taken for constant.
+        mode: Of `torch.compile`, as far as it sets the compiler's options.
     """
 
     def __init__(self, function: Callable[..., Any], mode: str = "default"):
@@ -37,8 +38,9 @@ class Program:
     def __call__(self, *trees: Any) -> Any:
         """The function's value.
 
-        Raises: ModelError: If it cannot be traced: it decides by the values of tensors, or calls
-            what leaves no trace.
+        Raises:
+            ModelError: If it cannot be traced: it decides by the values of tensors, or calls what
+                leaves no trace.
         """
         leaves, structure = tree_flatten(trees)
         tensors = _distinct([leaf for leaf in leaves if isinstance(leaf, Tensor)])
