@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD
@@ -21,6 +20,7 @@ from fl_lightning.callbacks import (
     Evaluation,
     Personalization,
     ProgressBar,
+    TensorBoardScalars,
     TensorBoardSummary,
 )
 from fl_lightning.callbacks.checked import CheckedCallback
@@ -214,12 +214,7 @@ class Experiment:
             fabric.print(
                 f"nothing is left to train: the run has had its {done} rounds; add --rounds with more"
             )
-        again = (
-            done + 1 if done else 0
-        )  # whatever an earlier attempt logged from here on counts no more
-        events = TensorBoardLogger(
-            folder.path, name="", version="", default_hp_metric=False, purge_step=again
-        )
+        events = TensorBoardScalars(folder.path, after=done)
         loggers += [events, MetricsCSV(folder.metrics, after=done)]
         pages = TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes)
         scores = Evaluation(test, o.evaluate_every)
