@@ -135,8 +135,15 @@ class Federation:
         self._loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.stop_requested = self._training = self._prepared = False
 
-    w = property(lambda self: self.server.w, doc="The global model, a flat Parameter, (d,).")
-    round = property(lambda self: self.server.round, doc="Rounds completed.")
+    @property
+    def w(self) -> nn.Parameter:
+        """The global model, a flat Parameter of the server's optimizer, (d,)."""
+        return self.server.w
+
+    @property
+    def round(self) -> int:
+        """Rounds completed."""
+        return self.server.round
 
     @property
     def buffers(self) -> Buffers:
