@@ -194,7 +194,7 @@ def test_there_is_always_a_free_place(tmp_path: Path) -> None:
     for value in range(127):
         keep(s, value, 0)
         s.retain(str(value))
-    with pytest.raises(ValueError, match="127 checkpoints can be kept at once"):
+    with pytest.raises(ValueError, match="127 checkpoints"):
         s.retain("one more")
     keep(s, 128.0, 0)
     assert kept(s, 0) == 128.0
@@ -217,7 +217,7 @@ def test_a_checkpoint_without_its_rows_is_refused(tmp_path: Path) -> None:
     ran = ClientStore(tmp_path / "ran", 2, begin)
     ran.write(1, [{"c": torch.ones(3)}])
     ran.commit([1])
-    with pytest.raises(ValueError, match="there were none: resume there"):
+    with pytest.raises(ValueError, match="there are none in .*elsewhere"):
         ClientStore(tmp_path / "elsewhere", 2, begin).restore(ran.slot, {})
 
 
