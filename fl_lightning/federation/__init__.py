@@ -1,1 +1,1 @@
-"""A federated simulation: the server, local training, aggregation, client states, and the way of a round."""
+"""Federation: the server, local training, aggregation, client states, and the way of a round."""

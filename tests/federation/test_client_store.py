@@ -217,7 +217,7 @@ def test_a_checkpoint_without_its_rows_is_refused(tmp_path: Path) -> None:
     ran = ClientStore(tmp_path / "ran", 2, begin)
     ran.write(1, [{"c": torch.ones(3)}])
     ran.commit([1])
-    with pytest.raises(ValueError, match="there are none in .*elsewhere"):
+    with pytest.raises(ValueError, match=r"there are none in .*elsewhere"):
         ClientStore(tmp_path / "elsewhere", 2, begin).restore(ran.slot, {})
 
 
