@@ -1,29 +1,15 @@
-"""Sums that no order of the addends changes, and what they cannot hold."""
+"""Exact sums: the same bits in any order, and the numbers that they cannot hold."""
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from problems import classification, everything, federation, hard
+from problems import EXECUTORS, classification, everything, federation, hard
 from torch import Tensor
 
-from fl_lightning import (
-    DivergenceError,
-    Federation,
-    SequentialExecutor,
-    StackedExecutor,
-    algorithms,
-    by_size,
-)
+from fl_lightning import DivergenceError, Federation, algorithms, by_size
 from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum, Sum
-
-EXECUTORS = pytest.mark.parametrize(
-    "executor",
-    [SequentialExecutor, partial(StackedExecutor, width=3)],
-    ids=["sequential", "stacked"],
-)
 
 
 def addends(count: int, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], list[float]]:
@@ -108,9 +94,6 @@ def test_vectors_longer_than_a_block_are_added_up() -> None:
     assert total.value(limbs).equal(2 * x.double())
 
 
-# ----------------------------------------------------------------------------------- runs that leave the finite numbers
-
-
 def begin(*bad: int, spoil: float = torch.nan, **options: Any) -> Federation:
     data = classification()
     for client in bad:
@@ -128,9 +111,7 @@ def begin(*bad: int, spoil: float = torch.nan, **options: Any) -> Federation:
 @EXECUTORS
 def test_exact_sums_name_who_diverged(executor: Any) -> None:
     run = begin(4, executor=executor)
-    with pytest.raises(
-        DivergenceError, match=r"client 4 is no longer finite .*sums of numbers below 16,777,216"
-    ):
+    with pytest.raises(DivergenceError, match=r"client 4 .*sums of numbers below 16,777,216"):
         run.train_round()
     assert run.w.equal(run.server.initial_w)
 
@@ -141,12 +122,6 @@ def test_exact_sums_leave_out_who_diverged(executor: Any) -> None:
     other.sampler = lambda *_: [0, 1, 2, 5]
     assert (run.train_round()["client/skipped"], other.train_round()["client/skipped"]) == (1, 0)
     torch.testing.assert_close(run.w, other.w, rtol=0, atol=1e-12)
-
-
-def test_exact_sums_go_on_if_told_to() -> None:
-    run = begin(4, on_divergence="continue")
-    run.fit()
-    assert run.w.isnan().all()
 
 
 def test_numbers_that_exact_sums_cannot_hold_count_as_diverged() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from fl_lightning import (
     DeviceDataset,
     Federation,
     Partition,
+    SequentialExecutor,
+    StackedExecutor,
     Term,
     algorithms,
     zeros,
@@ -25,6 +28,12 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import Clip
+
+STACKED = partial(StackedExecutor, width=3)
+EXECUTORS = pytest.mark.parametrize(
+    "executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"]
+)
+"""Runs a test with each executor."""
 
 SIZES = (13, 7, 12, 9, 4, 10)
 """Samples of six clients; in batches of 5 every last batch but one is short."""
