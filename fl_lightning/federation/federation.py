@@ -19,7 +19,7 @@ from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.core.term import Term, init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.distributed.heartbeat import meet
+from fl_lightning.distributed.heartbeat import rendezvous
 from fl_lightning.errors import (
     DivergenceError,
     ModelError,
@@ -156,7 +156,7 @@ class Federation:
         begun = [init_states(term.client, self.first, self.first) for term in algorithm.terms]
         self.began_finite = {"clients": finite(begun), "server": finite(self.shared)}
         self.store = open_store(fabric, state_dir, clients.num_clients, begun, client_state_memory)
-        self.whereabouts = meet(
+        self.heartbeat = rendezvous(
             fabric, self.store.folder.with_name(".ranks"), self.executor.width, self.store.row > 0
         )
         classes = len(clients.dataset.classes)
@@ -177,7 +177,7 @@ class Federation:
             RankLostError: If another rank ended.
         """
         self.should_stop = False
-        with self.whereabouts.watching(self.where), self._annotate_errors():
+        with self.heartbeat.watching(self.where), self._annotate_errors():
             self.fabric.call("on_fit_start", federation=self)
             while self.round < self.rounds and not self.should_stop:
                 self._run_round()
@@ -280,7 +280,7 @@ class Federation:
         except RuntimeError as error:
             if self.fabric.world_size == 1:
                 raise
-            reason, others = first_sentence(error), self.whereabouts.of_others()
+            reason, others = first_sentence(error), self.heartbeat.of_others()
             missing = f"; not done: {others}" if others else ", so its clients are missing"
             raise RankLostError(
                 f"{self.where()}: another rank ended{missing} ({reason})"

@@ -195,7 +195,7 @@ def _kept(visit: Visit, outcome: Outcome, finite: Tensor) -> list[States]:
 @contextmanager
 def _training(federation: "Federation", clients: Sequence[int]) -> Iterator[None]:
     """Let an exception say whose training raised it, and the other ranks, should this one be killed."""
-    federation.whereabouts.note(clients)
+    federation.heartbeat.set_clients(clients)
     try:
         yield
     except Exception as error:
@@ -205,7 +205,7 @@ def _training(federation: "Federation", clients: Sequence[int]) -> Iterator[None
         if told is error:
             raise
         raise told from error
-    federation.whereabouts.note([])
+    federation.heartbeat.set_clients([])
 
 
 def _mine(federation: "Federation", cohort: Sequence[int]) -> list[list[int]]:
