@@ -41,7 +41,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
 from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
 from fl_lightning.distributed.determinism import deterministic_algorithms
-from fl_lightning.distributed.launch import Arithmetic, Launch, launched
+from fl_lightning.distributed.launch import LaunchOptions, PrecisionOption, launch_fabric
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import (
@@ -109,15 +109,15 @@ class Experiment:
         told: dict[str, Any] = (
             {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
         )
-        groups: list[type] = [Options, Arithmetic if told else Launch]
+        groups: list[type] = [Options, PrecisionOption if told else LaunchOptions]
         self._default_of = {name: part.default for name, part in offered.items()}
         values, self.chosen = parser.parse(
             groups, offered, with_resumed_options(argv), doc or "", **defaults | told
         )
         self._given = given(argv)
         with exit_with_message():
-            self._launch = Launch(
-                **{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values}
+            self._launch = LaunchOptions(
+                **{f.name: values.pop(f.name) for f in fields(LaunchOptions) if f.name in values}
             )
             if "LT_PRECISION" in os.environ and told:  # a flag goes over files
                 self._launch = replace(self._launch, **told)
@@ -264,10 +264,13 @@ class Experiment:
         visits = UniformSampling(o.participation).largest(o.clients)
         if o.executor == "stacked":
             visits //= o.parallel_clients  # on more ranks no group would be full
+        launch = self._launch
+        if (self._alone or self._small) and launch.devices == "auto":
+            launch = replace(launch, devices="1")
+        if self._small:
+            torch.set_num_threads(1)
         try:
-            return launched(
-                self._launch, visits, alone=self._alone, small=self._small, before=before, **own
-            )
+            return launch_fabric(launch, visits, before=before, **own)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             exit_with_error(" ".join(str(error).split()))
 

@@ -1,1 +1,1 @@
-"""The ranks of a run: launch, resources, heartbeat, signals, determinism. Imports `core` and `errors` only."""
+"""The ranks of a run: launch, resources, heartbeat, signals, determinism."""

@@ -21,7 +21,7 @@ from fl_lightning.core.term_checks import check_alike
 from fl_lightning.core.vector import Layout
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
-from fl_lightning.distributed.heartbeat import meet
+from fl_lightning.distributed.heartbeat import rendezvous
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Executor, Outcome, Visit
 from fl_lightning.federation.aggregation import RoundSums
@@ -94,7 +94,7 @@ class LocalTraining:
         )
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
         path = self.store.folder.with_name(".ranks")
-        self.heartbeat = meet(self.fabric, path, self.executor.width, self.store.row > 0)
+        self.heartbeat = rendezvous(self.fabric, path, self.executor.width, self.store.row > 0)
 
     def run(
         self, server: Server, cohort: Sequence[int], facts: dict[str, Any], position: str
@@ -236,7 +236,7 @@ class LocalTraining:
     @contextmanager
     def _naming(self, clients: Sequence[int], position: str) -> Iterator[None]:
         """Name the clients in exceptions, and to the other ranks in case this one is killed."""
-        self.heartbeat.note(clients)
+        self.heartbeat.set_clients(clients)
         try:
             yield
         except Exception as error:
@@ -246,7 +246,7 @@ class LocalTraining:
             if shown is error:
                 raise
             raise shown from error
-        self.heartbeat.note([])
+        self.heartbeat.set_clients([])
 
     def _assigned(self, cohort: Sequence[int]) -> list[list[int]]:
         """The positions in the cohort that this rank trains, in groups that train in parallel."""
