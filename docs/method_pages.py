@@ -192,4 +192,6 @@ def code(thing: Any) -> Iterator[str]:
 def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     """A Markdown table."""
     lines = [headings, tuple("---" for _ in headings), *rows]
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
+    return [
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    ]

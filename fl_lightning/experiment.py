@@ -58,7 +58,7 @@ from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecut
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import UniformSampling, make_sampler
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.folder import RunFolder, plain
+from fl_lightning.runs.folder import RunFolder, to_yaml
 from fl_lightning.runs.metrics_csv import MetricsCSV
 from fl_lightning.terms import Clip
 
@@ -180,7 +180,7 @@ class Experiment:
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
         options, progress, named = (
-            plain(self.resolved()),
+            to_yaml(self.resolved()),
             ProgressBar(),
             [*map(CheckedCallback, self.callbacks)],
         )
@@ -198,7 +198,7 @@ class Experiment:
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
-            for file in folder.keep(
+            for file in folder.copy_user_files(
                 {c.file for c in self.chosen.values() if c.file}, federation.round
             ):
                 print(
@@ -240,7 +240,7 @@ class Experiment:
         if federation.round < federation.rounds or (o.finetune_epochs and federation.should_stop):
             self._leave(federation, folder, signals)
         if fabric.is_global_zero:
-            print(folder.results(sent=federation.cost.uplink > 0))
+            print(folder.results_text(sent=federation.cost.uplink > 0))
 
     def _leave(self, federation: Federation, folder: RunFolder, signals: Sequence[str]) -> NoReturn:
         """End a run that was asked to stop, on all ranks at once."""

@@ -46,7 +46,9 @@ def small(channels: int, side: int, classes: int) -> Callable[..., tuple[DeviceD
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (500, channels, side, side), generator=g, dtype=torch.uint8)
     scale = (0.5,) * channels
-    data = DeviceDataset(x, torch.arange(500) % classes, tuple(map(str, range(classes))), scale, scale)
+    data = DeviceDataset(
+        x, torch.arange(500) % classes, tuple(map(str, range(classes))), scale, scale
+    )
     return lambda root: (data, data)
 
 

@@ -115,7 +115,7 @@ def test_resume_drops_what_came_after_the_checkpoint(
         patch.setattr("fl_lightning.callbacks.Evaluation.on_round_end", _interrupt_after(3))
         with pytest.raises(SystemExit, match="130"):
             killed.run()
-    told = f"interrupted: round 2 is saved, go on with --run-dir {folder} --resume\n"
+    told = f"interrupted: round 2 is saved, continue with --run-dir {folder} --resume\n"
     assert told in capsys.readouterr().out
     experiment(folder, "--resume", "--rounds", "4").run()
     assert [row["round"] for row in rows(folder)] == ["1", "2", "3", "4"]
