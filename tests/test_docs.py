@@ -37,7 +37,7 @@ LAUNCHING = {"--accelerator", "--devices", "--strategy", "--num-nodes", "--node-
 LAUNCHING |= {"--main-address", "--main-port"}
 STAND_INS = {"mnist": (1, 28, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
 # Agreed on and not merged: commands with one of these are not run until the tuple is emptied.
-NOT_MERGED = "fl-lightning run", "fl-lightning show", "fl-lightning --version", "--server-optimizer"
+NOT_MERGED = "fl-lightning run", "fl-lightning show", "--server-optimizer", "--client-start"
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
