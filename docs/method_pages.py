@@ -37,7 +37,7 @@ def page(name: str) -> str:
     lines += ["From the innermost to the outermost, at the default options:", ""] * bool(
         algorithm.terms
     )
-    lines += ["```text", repr(algorithm), "```", ""]
+    lines += ["```text", re.sub(r"\), (?=[A-Z])", "),\n          ", repr(algorithm)), "```", ""]
     for term in dict.fromkeys(map(type, algorithm.terms)):
         lines += term_section(term)
     lines += ["## Source", "", f"`{source_path(make)}`", "", *code(make)]
@@ -52,7 +52,7 @@ def index() -> str:
         rows = []
         for name, make in functions(family).items():
             rows.append((f"[`{name}`]({name}.md)", first_sentence(make), *cost_row(make())))
-        lines += [*table(("--algorithm", "method", *COST_HEADINGS), rows), ""]
+        lines += [*table(("name", "method", *COST_HEADINGS), rows), ""]
     return "\n".join(lines)
 
 
@@ -193,7 +193,8 @@ def code(thing: Any) -> Iterator[str]:
     source = textwrap.dedent(inspect.getsource(thing))
     lines = source.splitlines()
     docstring = ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
-    del lines[docstring.lineno - 1 : docstring.end_lineno]
+    start, end = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+    del lines[start : end + (not "".join(lines[end : end + 1]).strip())]
     yield from ("```python", *lines, "```", "")
 
 
