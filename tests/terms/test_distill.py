@@ -88,7 +88,9 @@ ATTRACTION = softplus(0.0 - 0.6) + softplus(0.8 - 0.6) + log(exp(1) + exp(0.8) +
 def contrast(term: RelaxedContrastive, *levels: Tensor, y: Tensor = Y) -> float:
     blocks = [str(i) for i in range(len(levels))]
     b = view(
-        loss=vec(10)[0], y=y, activations={name: (None, z) for name, z in zip(blocks, levels, strict=True)}
+        loss=vec(10)[0],
+        y=y,
+        activations={name: (None, z) for name, z in zip(blocks, levels, strict=True)},
     )
     return loss_of(term, view(layout=view(body_blocks=lambda: blocks)), b) - 10
 
