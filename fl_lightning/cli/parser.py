@@ -20,6 +20,7 @@ from typing import Any, NoReturn, cast, get_type_hints
 
 from docstring_parser import parse as parse_docstring
 
+from fl_lightning.algorithms.registry import parameter_help
 from fl_lightning.cli.argv import last_value, normalised, values_of
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.cli.converters import convert, is_option, metavar, nearest, shown
@@ -181,6 +182,9 @@ def parse(
     return {o.name: values[o.name] for o in own}, chosen
 
 
+_helps = cache(parameter_help)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         exit_with_error(message)
@@ -276,12 +280,6 @@ def _from_function(
 def _typed(kind: Any, default: Any) -> Any:
     """A default as it would be read: 2 epochs are 2.0, or a run's configuration would differ from its repetition's."""
     return default if default is None or default is Parameter.empty else convert(kind, default)
-
-
-@cache
-def _helps(documented: Any) -> dict[str, str]:
-    doc = parse_docstring(documented.__doc__ or "")
-    return {p.arg_name: " ".join((p.description or "").split()) for p in doc.params}
 
 
 def _row(
