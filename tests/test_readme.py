@@ -17,7 +17,7 @@ from torch.distributed.run import get_args_parser
 from fl_lightning import DeviceDataset
 from fl_lightning.__main__ import main
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli.list_algorithms import list_algorithms
+from fl_lightning.cli import list_algorithms
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
@@ -193,7 +193,7 @@ def test_the_snippet_for_lightning_wraps_the_optimizer() -> None:
 
 
 def test_the_table_of_algorithms_is_what_the_terms_cost() -> None:
-    table = list_algorithms().markdown()
+    table = list_algorithms.markdown()
     assert table in README, f"the README's table should read\n\n{table}"
 
 

@@ -202,9 +202,9 @@ def _note(ranks: int, pays: int, machine: Machine, launcher: Launcher | None) ->
 def launched(
     launch: Launch,
     clients: int,
-    alone: bool,
-    small: bool,
-    before: tuple[int, int] | None,
+    alone: bool = False,
+    small: bool = False,
+    before: tuple[int, int] | None = None,
     **options: Any,
 ) -> Fabric:
     """A Fabric whose ranks have been started, with the threads that they should have.

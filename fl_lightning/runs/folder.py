@@ -221,7 +221,7 @@ def _personal(recorded: Scalars) -> str:
         return [*recorded[tag].values()][-1]
 
     told = [
-        f"{last(tag):.2%} ± {last(tag.replace('accuracy', 'spread')):.2%} after {tag.rpartition('_')[2]}"
+        f"{last(tag):.2%} ± {last(tag.replace('accuracy', 'std')):.2%} after {tag.rpartition('_')[2]}"
         for tag, values in recorded.items()
         if tag.startswith("personal/accuracy_") and values
     ]
