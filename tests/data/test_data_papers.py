@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torchvision import transforms
 
-from fl_lightning.cli import parser as parser
+from fl_lightning.cli import parser
+from fl_lightning.cli.choices import Choice
 from fl_lightning.data import (
     ClientData,
     CropFlip,
@@ -197,8 +198,8 @@ def test_the_sources_are_options_of_the_command_line():
     choices = {"office_home": sources.office_home, "tissuemnist": sources.tissuemnist}
 
     def chosen(*argv: str) -> dict:
-        part = parser.Part(choices, "office_home", {}, frozenset({"root"}))
-        return dict(parser.parse([], {"data": part}, argv)[1]["data"].options)
+        part = Choice(choices, "office_home", {}, frozenset({"root"}))
+        return dict(parser.parse({}, {"data": part}, argv)[1]["data"].options)
 
     office = {"test_domain": "Real World", "size": 224, "crop": 0.875}
     assert chosen("--data.test-domain", "Real World") == office

@@ -17,6 +17,7 @@ from fl_lightning import (
     StackedExecutor,
     algorithms,
 )
+from fl_lightning.cli.build import build_executor
 from fl_lightning.core.vector import Layout
 from fl_lightning.data.sources import digits
 from fl_lightning.executors import Outcome
@@ -140,5 +141,5 @@ def test_executor_auto_measures_on_a_gpu_only(
 ) -> None:
     experiment = Experiment([digits], [mlp], argv=flags.split(), parallel_clients=4)
     module = classifier()
-    executor = experiment.executor(torch.device(device))(module, Layout(module))
+    executor = build_executor(experiment.options, torch.device(device))(module, Layout(module))
     assert (type(executor), executor.width) == (kind, width)
