@@ -5,6 +5,8 @@ python recipes/digits.py --algorithm scaffold --rounds 50
 fabric run recipes/digits.py --algorithm fedlesam -- --help
 """
 
+import torch
+
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
@@ -12,6 +14,7 @@ from fl_lightning.models import mlp
 
 def main() -> None:
     """Train."""
+    torch.set_num_threads(1)  # a step is too short for several threads
     Experiment(
         data=[sources.digits],
         models=[mlp],
