@@ -1,4 +1,4 @@
-"""What clients keep between rounds: rows that come back and survive."""
+"""The client store: its rows, those of checkpoints, and those that move while clients train."""
 
 import gc
 import os
@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -29,8 +29,13 @@ STATES = [
 ]
 
 
-def store(folder: Path, clients: int = 5) -> ClientStore:
-    return ClientStore(folder, clients, STATES)
+def new_store(folder: Path) -> ClientStore:
+    return ClientStore(folder, 5, STATES)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ClientStore:
+    return new_store(tmp_path)
 
 
 def states(value: float) -> list[dict[str, Tensor]]:
@@ -61,18 +66,17 @@ def kept(store: ClientStore, client: int) -> float:
     return value
 
 
-def test_each_client_has_its_row_and_reads_a_copy(tmp_path: Path) -> None:
-    s = store(tmp_path)
-    assert not any(s.has(i) for i in range(5))
-    keep(s, 1.5, 1)
-    keep(s, 2.5, 3)
-    assert [s.has(i) for i in range(5)] == [False, True, False, True, False]
-    s.read(1, CPU)[0]["h_i"].add_(1)
-    assert (kept(s, 1), kept(s, 3)) == (1.5, 2.5)
+def test_each_client_has_its_row_and_reads_a_copy(store: ClientStore) -> None:
+    assert not any(store.has(i) for i in range(5))
+    keep(store, 1.5, 1)
+    keep(store, 2.5, 3)
+    assert [store.has(i) for i in range(5)] == [False, True, False, True, False]
+    store.read(1, CPU)[0]["h_i"].add_(1)
+    assert (kept(store, 1), kept(store, 3)) == (1.5, 2.5)
 
 
 def test_stores_of_one_folder_share_their_rows(tmp_path: Path) -> None:
-    mine, theirs = store(tmp_path), store(tmp_path)
+    mine, theirs = new_store(tmp_path), new_store(tmp_path)
     mine.write(0, states(1.5))
     theirs.write(4, states(2.5))
     for s in (mine, theirs):
@@ -109,43 +113,42 @@ def test_without_client_states_there_is_no_folder_and_no_thread(tmp_path: Path) 
     assert not row_threads() - others
 
 
-def test_the_rows_of_a_checkpoint_survive_later_rounds(tmp_path: Path) -> None:
-    s = store(tmp_path)
-    keep(s, 1.0, 0, 1)
-    keep(s, 2.0, 1)
-    place = s.slot.clone()
-    s.retain()
+def test_the_rows_of_a_checkpoint_survive_later_rounds(store: ClientStore, tmp_path: Path) -> None:
+    keep(store, 1.0, 0, 1)
+    keep(store, 2.0, 1)
+    slot = store.slot.clone()
+    store.retain()
     for value in (3.0, 4.0, 5.0):  # after an odd and an even number of writes
-        keep(s, value, 1, 2)
-        assert kept(s, 1) == kept(s, 2) == value
-        again = store(tmp_path)
-        again.restore(place, {"last": (1, place)})
+        keep(store, value, 1, 2)
+        assert kept(store, 1) == kept(store, 2) == value
+        again = new_store(tmp_path)
+        again.restore(slot, {"last": (1, slot)})
         assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
         assert not again.has(2)
 
 
-def test_a_store_in_use_keeps_its_own_record_of_retained_checkpoints(tmp_path: Path) -> None:
-    s, saved = store(tmp_path), {}
+def test_a_store_in_use_keeps_its_own_record_of_retained_checkpoints(store: ClientStore) -> None:
+    saved = {}
     for name, value in (("old", 1.0), ("new", 2.0)):
-        keep(s, value, 0)
-        s.retain(name)
-        saved[name] = s.slot.clone(), dict(s.retained)
+        keep(store, value, 0)
+        store.retain(name)
+        saved[name] = store.slot.clone(), dict(store.retained)
     for _ in range(2):
-        s.restore(*saved["old"])
-        assert kept(s, 0) == 1.0
-        assert not s.has(1)
-        keep(s, 3.0, 0, 1)
-        s.restore(*saved["new"])
-        assert kept(s, 0) == 2.0
-    s.release("old")
+        store.restore(*saved["old"])
+        assert kept(store, 0) == 1.0
+        assert not store.has(1)
+        keep(store, 3.0, 0, 1)
+        store.restore(*saved["new"])
+        assert kept(store, 0) == 2.0
+    store.release("old")
     with pytest.raises(ValueError, match="may have written over"):
-        s.restore(*saved["old"])
-    assert kept(s, 0) == 2.0
+        store.restore(*saved["old"])
+    assert kept(store, 0) == 2.0
 
 
 def test_a_resumed_store_numbers_checkpoints_after_the_earlier_ones(tmp_path: Path) -> None:
     """The earlier rows lay in the same slots, and are overwritten."""
-    first, second = store(tmp_path), store(tmp_path)
+    first, second = new_store(tmp_path), new_store(tmp_path)
     keep(first, 1.0, 0)
     first.retain("old")
     old = first.slot.clone(), dict(first.retained)
@@ -160,7 +163,7 @@ def test_a_resumed_store_numbers_checkpoints_after_the_earlier_ones(tmp_path: Pa
 
 
 def test_prefetched_rows_are_dropped_by_a_commit_and_a_restore(tmp_path: Path) -> None:
-    mine, theirs = store(tmp_path), store(tmp_path)
+    mine, theirs = new_store(tmp_path), new_store(tmp_path)
     keep(mine, 1.0, 0)
     theirs.commit([0])
     mine.prefetch([0])
@@ -175,34 +178,32 @@ def test_prefetched_rows_are_dropped_by_a_commit_and_a_restore(tmp_path: Path) -
     assert kept(mine, 0) == 2.0
 
 
-def test_one_slot_is_always_free(tmp_path: Path) -> None:
-    s = store(tmp_path)
+def test_one_slot_is_always_free(store: ClientStore) -> None:
     for value in range(127):
-        keep(s, value, 0)
-        s.retain(str(value))
+        keep(store, value, 0)
+        store.retain(str(value))
     with pytest.raises(ValueError, match="127 checkpoints"):
-        s.retain("one more")
-    keep(s, 128.0, 0)
-    assert kept(s, 0) == 128.0
-    s.restore(s.retained["5"][1], s.retained)
-    assert kept(s, 0) == 5.0
+        store.retain("one more")
+    keep(store, 128.0, 0)
+    assert kept(store, 0) == 128.0
+    store.restore(store.retained["5"][1], store.retained)
+    assert kept(store, 0) == 5.0
 
 
-def test_a_row_counts_from_the_commit_on(tmp_path: Path) -> None:
-    s = store(tmp_path)
-    keep(s, 1.0, 0)
-    s.retain()
-    s.write(0, states(2.0))
-    assert kept(s, 0) == 1.0
-    s.commit([0])
-    assert kept(s, 0) == 2.0
+def test_a_row_counts_from_the_commit_on(store: ClientStore) -> None:
+    keep(store, 1.0, 0)
+    store.retain()
+    store.write(0, states(2.0))
+    assert kept(store, 0) == 1.0
+    store.commit([0])
+    assert kept(store, 0) == 2.0
 
 
 def test_a_checkpoint_without_its_rows_is_refused(tmp_path: Path) -> None:
-    ran = store(tmp_path / "ran")
+    ran = new_store(tmp_path / "ran")
     keep(ran, 1.0, 1)
     with pytest.raises(ValueError, match=r"there are none in .*elsewhere"):
-        store(tmp_path / "elsewhere").restore(ran.slot, {})
+        new_store(tmp_path / "elsewhere").restore(ran.slot, {})
 
 
 def test_states_of_odd_lengths_and_dtypes_share_a_row(tmp_path: Path) -> None:
@@ -220,23 +221,21 @@ def test_states_of_odd_lengths_and_dtypes_share_a_row(tmp_path: Path) -> None:
         assert second["wide"].equal(wide + client)
 
 
-def test_a_truncated_file_is_named(tmp_path: Path) -> None:
-    s = store(tmp_path)
-    keep(s, 1.0, 4)
+def test_a_truncated_file_is_named(store: ClientStore, tmp_path: Path) -> None:
+    keep(store, 1.0, 4)
     os.truncate(tmp_path / "0.rows", 100)
     with pytest.raises(OSError, match=r"ends before the row of client 4.*0\.rows"):
-        s.read(4, CPU)
+        store.read(4, CPU)
 
 
 def test_a_system_that_moves_few_bytes_at_a_time_moves_whole_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ClientStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, write = os.preadv, os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, part, at: write(file, part[:7], at))
     monkeypatch.setattr(os, "preadv", lambda file, parts, at: read(file, [parts[0][:5]], at))
-    s = store(tmp_path)
-    keep(s, 1.5, 1)
-    assert kept(s, 1) == 1.5
+    keep(store, 1.5, 1)
+    assert kept(store, 1) == 1.5
 
 
 # ----------------------------------------------------------------- rows in transit
@@ -257,41 +256,36 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
 
 
 def test_the_program_continues_while_rows_are_written(
-    tmp_path: Path, gate: threading.Semaphore
+    store: ClientStore, tmp_path: Path, gate: threading.Semaphore
 ) -> None:
     """States may change meanwhile; here it then waits for all rows but the last."""
-    s, changing = store(tmp_path), states(1.0)
+    changing = states(1.0)
     for client in (0, 1, 4):
-        s.write(client, changing)
+        store.write(client, changing)
     for state in (*changing[0].values(), *changing[2].values()):
         state.zero_()
     assert not any(file.stat().st_size for file in tmp_path.iterdir())
     gate.release(2)
-    s.wait_for_writes(but=1)
-    assert (tmp_path / "0.rows").stat().st_size == 2 * s.row
+    store.wait_for_writes(but=1)
+    assert (tmp_path / "0.rows").stat().st_size == 2 * store.row
     gate.release()
-    s.commit([0, 1, 4])
-    assert [kept(s, client) for client in (0, 1, 4)] == [1.0] * 3
+    store.commit([0, 1, 4])
+    assert [kept(store, client) for client in (0, 1, 4)] == [1.0] * 3
 
 
 @pytest.mark.parametrize("before", [[], [0]], ids=["", "read before"])
 @pytest.mark.parametrize("after", [[], [0]], ids=["", "read ahead"])
 def test_a_read_sees_the_writes_before_it(
-    before: list[int], after: list[int], tmp_path: Path, gate: threading.Semaphore
+    before: list[int], after: list[int], store: ClientStore, gate: threading.Semaphore
 ) -> None:
     """No checkpoint retains the row, so it has one slot."""
     gate.release()
-    s = store(tmp_path)
-    keep(s, 1.0, 0)
-    s.prefetch(before)
-    write(s, 2.0, 0)
-    s.prefetch(after)
+    keep(store, 1.0, 0)
+    store.prefetch(before)
+    write(store, 2.0, 0)
+    store.prefetch(after)
     gate.release()
-    assert kept(s, 0) == 2.0
-
-
-def full(*_: Any) -> Any:
-    raise OSError(ENOSPC, os.strerror(ENOSPC))
+    assert kept(store, 0) == 2.0
 
 
 WAITING: dict[str, Callable[[ClientStore], Any]] = {
@@ -305,46 +299,45 @@ WAITING: dict[str, Callable[[ClientStore], Any]] = {
 
 @pytest.mark.parametrize("wait", WAITING.values(), ids=WAITING)
 def test_a_failed_write_is_raised_by_every_call_that_waits(
-    wait: Callable[[ClientStore], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wait: Callable[[ClientStore], Any], store: ClientStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s = store(tmp_path)
-    keep(s, 1.0, 0, 1)
-    s.retain()
+    full = OSError(ENOSPC, os.strerror(ENOSPC))
+    keep(store, 1.0, 0, 1)
+    store.retain()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
-        write(s, 2.0, 0, 1)
+        patch.setattr(os, "pwrite", Mock(side_effect=full))
+        write(store, 2.0, 0, 1)
         with pytest.raises(OSError, match=r"No space left on device.*1\.rows"):
-            wait(s)
-    assert (kept(s, 0), kept(s, 1)) == (1.0, 1.0)
+            wait(store)
+    assert (kept(store, 0), kept(store, 1)) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_the_first_failure_is_raised_once_and_never_after_a_restore(
-    restored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    restored: bool, store: ClientStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s = store(tmp_path)
-    keep(s, 1.0, 3)
-    s.retain()
+    keep(store, 1.0, 3)
+    store.retain()
 
     def refuse(files: RowFiles, slot: int, client: int, row: Any) -> None:
         raise OSError(EIO, f"row {client}")
 
     with monkeypatch.context() as patch:
         patch.setattr(RowFiles, "write", refuse)
-        write(s, 2.0, 3, 0, 4)
+        write(store, 2.0, 3, 0, 4)
         if restored:
-            s.restore(s.slot, s.retained)
+            store.restore(store.slot, store.retained)
         else:
             with pytest.raises(OSError, match="row 3"):
-                s.wait_for_writes()
-    s.wait_for_writes()
-    keep(s, 3.0, 3)
-    assert kept(s, 3) == 3.0
+                store.wait_for_writes()
+    store.wait_for_writes()
+    keep(store, 3.0, 3)
+    assert kept(store, 3) == 3.0
 
 
 def test_the_thread_ends_with_its_store(tmp_path: Path) -> None:
     others = row_threads()
-    s = store(tmp_path)
+    s = new_store(tmp_path)
     write(s, 1.0, 0)
     (thread,) = row_threads() - others
     del s
@@ -358,56 +351,36 @@ def test_the_thread_works_for_the_gpu_that_rows_come_from(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA calls of a new thread would take memory of GPU 0, which is another rank's."""
-    chosen: list[tuple[str, torch.device]] = []
-
-    def set_device(gpu: torch.device) -> None:
-        chosen.append((threading.current_thread().name, gpu))
-
+    set_device = Mock()
     monkeypatch.setattr(torch.cuda, "set_device", set_device)
     h = Mock(shape=torch.Size([4]), dtype=torch.float32, device=torch.device(device))
-    states: Any = [{"h": h}]
-    s = ClientStore(tmp_path, 5, states)
+    s = ClientStore(tmp_path, 5, [{"h": h}])
+    assert not set_device.called
     s._thread.submit(int).result(TIMEOUT_S)
-    assert chosen == ([("client-rows_0", torch.device(device))] if device != "cpu" else [])
-
-
-class Events:
-    """Events of several threads."""
-
-    def __init__(self) -> None:
-        self.all, self.changed = set[Any](), threading.Condition()
-
-    def set(self, event: Any) -> None:
-        with self.changed:
-            self.all.add(event)
-            self.changed.notify_all()
-
-    def wait(self, event: Any) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: event in self.all, TIMEOUT_S), f"no {event}"
+    assert set_device.mock_calls == ([call(torch.device(device))] if device != "cpu" else [])
 
 
 def test_rows_are_moved_while_other_clients_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """No visit ends before the next row is read; no row is written before the next visit begins."""
-    run = federation(hard(algorithms.scaffold()), sampler=lambda *_: [0, 1, 2, 4, 5])
+    order = [0, 2, 1, 5, 4]  # the longest first
+    run = federation(hard(algorithms.scaffold()), sampler=lambda *_: sorted(order))
     run.train_round()
-    after, events = dict(pairwise([0, 2, 1, 5, 4])), Events()  # the longest first
+    was_read, begun = ({client: threading.Event() for client in order} for _ in range(2))
+    after = dict(pairwise(order))
     read, visit, write = RowFiles.read, SequentialExecutor._visit, RowFiles.write
 
     def reading(files: RowFiles, slot: int, client: int, *rest: Any) -> Any:
         row = read(files, slot, client, *rest)
-        events.set(("read", client))
+        was_read[client].set()
         return row
 
     def training(executor: Any, algorithm: Any, facts: Any, each: Any, *rest: Any) -> Any:
-        events.set(("begun", each.client))
-        if each.client in after:
-            events.wait(("read", after[each.client]))
+        begun[each.client].set()
+        assert each.client not in after or was_read[after[each.client]].wait(TIMEOUT_S)
         return visit(executor, algorithm, facts, each, *rest)
 
     def writing(files: RowFiles, slot: int, client: int, row: Any) -> None:
-        if client in after:
-            events.wait(("begun", after[client]))
+        assert client not in after or begun[after[client]].wait(TIMEOUT_S)
         write(files, slot, client, row)
 
     monkeypatch.setattr(RowFiles, "read", reading)
