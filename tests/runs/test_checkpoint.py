@@ -11,9 +11,9 @@ import pytest
 import torch
 from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
-from problems import Left, distances, federation, hard, regression
+from problems import distances, federation, hard
 
-from fl_lightning import Algorithm, Federation, algorithms
+from fl_lightning import Federation, algorithms
 from fl_lightning.federation.client_store import ClientStore
 
 ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8
@@ -32,7 +32,7 @@ class Scores:
     def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
         if federation.round > self.last:
             raise KeyboardInterrupt
-        metrics["test/accuracy"] = ACCURACIES[federation.round - 1]
+        metrics["test/accuracy"] = ACCURACIES[(federation.round - 1) % 8]
 
 
 def begun(
@@ -50,7 +50,7 @@ def begun(
         hard(algorithms.fedlesam_s()),
         fabric=fabric,
         rounds=rounds,
-        participation=lambda num_clients, seed, round: COHORTS[round],
+        participation=lambda num_clients, seed, round: COHORTS[round % 8],
         state_dir=clients,
     )
     if resume:
@@ -262,57 +262,35 @@ def test_numbers_below_one_are_refused(bad: dict[str, int], tmp_path: Path) -> N
         Checkpoint(tmp_path, **bad)
 
 
-# ----------------------------------------------------------------------- the newest and the best
+# ---------------------------------------------------------------------- the newest and the best
 
 
-class SecondIsBest:
-    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
-        metrics["test/accuracy"] = 0.9 if federation.round == 2 else 0.01 * federation.round
-
-
-def begun_regression(folder: Path, rounds: int) -> Federation:
-    """A small federation with client states, before its remaining rounds."""
-    checkpoint = Checkpoint(folder, every=1, keep=2)
-    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[SecondIsBest(), checkpoint])
-    federation = regression(
-        Algorithm(Left()), fabric=fabric, rounds=rounds, state_dir=folder / "clients"
-    )
-    checkpoint.resume(federation)
-    return federation
-
-
-def run_regression(folder: Path, rounds: int) -> Federation:
-    """A small federation after its rounds."""
-    federation = begun_regression(folder, rounds)
-    federation.fit()
-    return federation
-
-
-def of(*rounds: int) -> set[str]:
-    return {f"round-{round}.ckpt" for round in rounds}
+def of(*rounds: int) -> list[str]:
+    return [f"round-{round}.ckpt" for round in rounds]
 
 
 def test_round_10_is_newer_than_round_9(tmp_path: Path) -> None:
-    run_regression(tmp_path, 10)
-    assert {*names(tmp_path)} == of(2, 9, 10)
-    assert begun_regression(tmp_path, 11).round == 10
-    run_regression(tmp_path, 11)
-    assert {*names(tmp_path)} == of(2, 10, 11)
+    run(tmp_path, resume=False, rounds=10, last=10, keep=2)
+    assert names(tmp_path) == of(10, 2, 9)
+    assert begun(tmp_path, tmp_path / "clients", resume=True, rounds=11).round == 10
+    run(tmp_path, rounds=11, last=11, keep=2)
+    assert names(tmp_path) == of(10, 11, 2)
 
 
 def test_a_resumed_run_knows_the_best_and_which_rows_are_kept(tmp_path: Path) -> None:
-    assert run_regression(tmp_path, 4).store.retained.keys() == {*names(tmp_path)} == of(2, 3, 4)
+    first = run(tmp_path, resume=False, rounds=4, keep=2)
+    assert sorted(first.store.retained) == names(tmp_path) == of(2, 3, 4)
     best = (tmp_path / "best.pt").read_bytes()
-    assert run_regression(tmp_path, 7).store.retained.keys() == {*names(tmp_path)} == of(2, 6, 7)
+    assert sorted(run(tmp_path, rounds=7, keep=2).store.retained) == names(tmp_path) == of(2, 6, 7)
     assert (tmp_path / "best.pt").read_bytes() == best
     state = torch.load(tmp_path / "checkpoints" / "round-7.ckpt", weights_only=True)
     assert state["best"] == {"name": "round-2.ckpt", "round": 2, "accuracy": 0.9}
 
 
-def test_rows_of_a_checkpoint_that_is_gone_are_kept_no_longer(tmp_path: Path) -> None:
-    run_regression(tmp_path, 4)
+def test_rows_of_a_deleted_checkpoint_are_released(tmp_path: Path) -> None:
+    run(tmp_path, resume=False, rounds=4, keep=2)
     (tmp_path / "checkpoints" / "round-3.ckpt").unlink()
-    assert run_regression(tmp_path, 4).store.retained.keys() == of(2, 4)
+    assert sorted(run(tmp_path, rounds=4).store.retained) == of(2, 4)
 
 
 def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(
@@ -326,11 +304,7 @@ def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", noted)
-    checkpoint = Checkpoint(tmp_path, every=1)
-    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[checkpoint])
-    federation = regression(
-        Algorithm(Left()), fabric=fabric, rounds=1, state_dir=tmp_path / "clients"
-    )
+    federation = begun(tmp_path, tmp_path / "clients")
     federation.train_round()
-    checkpoint.on_round_logged(federation, {})
+    Checkpoint(tmp_path, every=1).on_round_logged(federation, {})
     assert synced == ["0.rows", "clients", ".part", "checkpoints"]
