@@ -1,8 +1,7 @@
-"""A round on a device whose numbers nobody can look at: PyTorch's `meta`, which has shapes and places only.
+"""A round on PyTorch's device `meta`, whose tensors have shapes but no values.
 
-Whatever mixes tensors of device and CPU, or waits for a number of the device, raises an error
-there, as neither does on the CPU; on a GPU the one is an error and the other lets its queue run
-empty.
+Mixing tensors of device and CPU, or waiting for a number of the device, raises an error there. On a
+GPU the first is an error and the second lets its queue run empty; on the CPU neither shows.
 """
 
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from executors import EAGER, on_eager_executors
 from problems import EVERY_ALGORITHM, classification, classifier, convolutional, federation, hard
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -22,8 +22,6 @@ from fl_lightning import (
     Algorithm,
     AutotunedExecutor,
     Federation,
-    SequentialExecutor,
-    StackedExecutor,
     Term,
     scalar,
 )
@@ -35,14 +33,13 @@ from fl_lightning.executors import Executor
 from fl_lightning.federation.local_training import train
 
 DEVICE = torch.device("meta")
-EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecutor, width=3)}
-MEASURED = partial(AutotunedExecutor, candidates=[*EXECUTORS.values()])
+AUTOTUNED = partial(AutotunedExecutor, candidates=[*EAGER.values()])
 EVEN = 24, 18, 12, 12, 18, 18
 """Samples of clients whose batches of six, and halves of these, all hold two samples."""
 
 
 class Unwaiting(TorchFunctionMode):
-    """Refuses copies from the CPU to the device that wait until it has done what it was given."""
+    """Refuses copies from the CPU to the device that wait for its queue."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -62,7 +59,7 @@ def moved(tree: Any) -> Any:
 
 
 def to_device(run: Federation) -> Federation:
-    """All that lies on the device, moved there; clients' rows, whose copies end in numbers, are left out."""
+    """Move the run to the device, but for clients' rows, whose copies end in numbers."""
     run.clients.labels_of(torch.tensor([0]))  # once from the device, before the rounds
     vars(run.clients.dataset).update(moved(vars(run.clients.dataset)))
     run.module.to(DEVICE)
@@ -80,7 +77,7 @@ def to_device(run: Federation) -> Federation:
 
 
 def run_unread(run: Federation, cohort: list[int]) -> Tensor:
-    """Clients' training, sums and the server's step; what the program looks at in between is left out."""
+    """Local training, sums and the server's step, without the values that the program reads between."""
     with Unwaiting():
         common = run.common_facts(run.w.detach().clone(), len(cohort))
         tally = train(run, cohort, common)
@@ -98,7 +95,7 @@ def no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_autocast")
-@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+@on_eager_executors
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
 def test_nothing_waits_for_the_device_in_a_round_of(
     name: str, executor: Callable[..., Executor]
@@ -109,7 +106,7 @@ def test_nothing_waits_for_the_device_in_a_round_of(
 
 
 class Calibrated(Term):
-    """With what a view and an oracle tell besides: the labels that a client holds, and losses."""
+    """Reads the labels that a client holds, and losses."""
 
     local = {"F": scalar}
 
@@ -123,7 +120,7 @@ class Calibrated(Term):
         return v.F, v.labels
 
 
-@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+@on_eager_executors
 def test_nor_for_labels_and_losses(executor: Callable[..., Executor]) -> None:
     run = to_device(federation(hard(Algorithm(Calibrated())), executor=executor))
     assert run_unread(run, [0, 1, 2, 4]).is_meta
@@ -132,7 +129,7 @@ def test_nor_for_labels_and_losses(executor: Callable[..., Executor]) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"deterministic": True}, {"on_divergence": "skip-client"}], ids=str
 )
-@pytest.mark.parametrize("executor", [*EXECUTORS.values(), MEASURED], ids=[*EXECUTORS, "fastest"])
+@pytest.mark.parametrize("executor", [*EAGER.values(), AUTOTUNED], ids=[*EAGER, "autotuned"])
 def test_nor_where_images_are_augmented_and_clients_are_ragged(
     executor: Any, options: dict[str, Any]
 ) -> None:
@@ -148,7 +145,7 @@ def test_nor_where_images_are_augmented_and_clients_are_ragged(
     assert run_unread(run, [0, 1, 2, 4, 5]).is_meta
 
 
-@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+@on_eager_executors
 def test_the_keys_of_dropout_lie_where_the_model_lies(executor: Callable[..., Executor]) -> None:
     module = classifier().to(DEVICE)
     executor(module, Layout(module))
@@ -156,13 +153,10 @@ def test_the_keys_of_dropout_lie_where_the_model_lies(executor: Callable[..., Ex
     assert module(torch.zeros(5, 6, dtype=torch.float64, device=DEVICE)).is_meta
 
 
-def test_data_that_lie_elsewhere_than_the_model_are_refused() -> None:
+def test_data_on_another_device_than_the_model_are_refused() -> None:
     clients = classification()
     vars(clients.dataset).update(moved(vars(clients.dataset)))
-    with pytest.raises(
-        ValueError,
-        match=r"data lie on meta, and the models train on cpu: .* `dataset.to\(fabric.device",
-    ):
+    with pytest.raises(ValueError, match=r"meta.*cpu: .*dataset.to\(fabric.device"):
         federation(EVERY_ALGORITHM["fedavg"], clients=clients)
 
 
