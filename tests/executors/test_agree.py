@@ -158,7 +158,7 @@ def test_a_model_that_cannot_be_stacked_is_referred_to_the_sequential_executor(
 
 
 def test_stacked_needs_a_width() -> None:
-    with pytest.raises(ValueError, match="width .* not 0"):
+    with pytest.raises(ValueError, match=r"width .* not 0"):
         federation(Algorithm(), executor=partial(StackedExecutor, width=0))
 
 
