@@ -122,7 +122,7 @@ def option_table(
             f"`{name}`",
             f"`{getattr(parameter.default, '__name__', parameter.default)}`",
             allowed(hints.get(name), name, algorithm),
-            described.get(name) or documented(hints.get(name)),
+            " ".join(filter(None, (documented(hints.get(name)), described.get(name)))),
         )
         for name, parameter in inspect.signature(make).parameters.items()
     ]
@@ -134,14 +134,15 @@ def option_table(
 
 def allowed(hint: Any, name: str, algorithm: Algorithm) -> str:
     """The values that an annotation admits; a bare number has the range of the term's field."""
-    if get_origin(hint) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(hint))
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(plain) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(plain))
     stated = ranges(hint)
     for term in algorithm.terms:
         stated = stated or ranges(get_type_hints(type(term), include_extras=True).get(name))
     if stated:
         return stated[0]
-    return getattr(hint, "__name__", str(hint))
+    return getattr(plain, "__name__", str(plain))
 
 
 def ranges(hint: Any) -> list[str]:
