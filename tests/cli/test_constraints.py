@@ -105,7 +105,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from fl_lightning import Algorithm, Term
-from fl_lightning.core.constraints import NonNegativeFloat, Positive
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 if TYPE_CHECKING:
     from nowhere import Unknown
 
@@ -113,7 +113,7 @@ if TYPE_CHECKING:
 class Pull(Term):
     mu: NonNegativeFloat = 0.1
     odd: Unknown = None
-    rho: Positive | None = None
+    rho: PositiveFloat | None = None
 
 @dataclass(frozen=True)
 class Push(Pull):
