@@ -268,10 +268,7 @@ def test_a_perturbation_that_does_not_ascend_has_no_neighbour_before_the_first_r
     name: str,
 ) -> None:
     algorithm = add(C.fedavg(), [PERTURB[name], A.neighbour()])
-    with pytest.raises(
-        TermError,
-        match=r"asks for 1 gradient.*terms such as SAM",
-    ):
+    with pytest.raises(TermError, match=r"asks for 1 gradient.*terms such as SAM"):
         federation(algorithm)
 
 

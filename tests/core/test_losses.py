@@ -223,7 +223,7 @@ def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, execu
 
     with pytest.raises(
         ModelError,
-        match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}; .* one number",
+        match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}, not one number",
     ):
         one_step(SmallOutputs(), Mistaken(), executor=executor)
 

@@ -228,10 +228,7 @@ class Keeping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.below, self.top = (
-            nn.Linear(2, 3),
-            nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)),
-        )
+        self.below, self.top = (nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.top(self.below(x))

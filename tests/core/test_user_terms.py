@@ -105,7 +105,7 @@ def test_a_state_may_count_in_whole_numbers() -> None:
 @pytest.mark.parametrize("name", [*sorted(FACTS), "_mine", "c"])
 def test_a_states_name_may_not_hide_anything_else(name: str) -> None:
     hiding = type("Hiding", (Term,), {"server": {"c": zeros}, "client": {name: zeros}})
-    with pytest.raises(TermError, match=rf"Hiding declares a state '{name}'.*Rename it"):
+    with pytest.raises(TermError, match=rf"Hiding declares a state '{name}'.*rename it"):
         Algorithm(hiding())
 
 
