@@ -21,6 +21,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	rm -rf build  # import-linter reads the installed package, where callbacks/ and recipes/ are in place
+	$(BIN)/pip install --quiet --no-deps --target build/lint .
+	cd build/lint && ../../$(BIN)/lint-imports --no-cache --no-logo --config ../../pyproject.toml
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ from fl_lightning.core.constraints import (
     Range,
     check,
 )
-from fl_lightning.distributed.launch import Launch
+from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
@@ -148,13 +148,13 @@ class Options(ExecutionOptions, EvaluationOptions, TrainingOptions, SimulationOp
             parse_bytes(self.client_state_memory)
 
 
-def launch_options(**values: Any) -> Launch:
+def launch_options(**values: Any) -> LaunchOptions:
     """The options of Fabric; under `fabric run`, which takes them itself, the precision alone.
 
     Raises:
         ValueError: If a file has a precision that `fabric run` was not given.
     """
-    launch = Launch(**values)
+    launch = LaunchOptions(**values)
     if not under_fabric_run():
         return launch
     precision: Any = precision_of_fabric_run()

@@ -12,7 +12,6 @@ from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size, uniform
 from fl_lightning.data import DeviceDataset, Partition
-from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.terms.wrapper import WrappedTerm
@@ -39,7 +38,7 @@ def summary(
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
     threads = f", {torch.get_num_threads()} thread(s) each" if w.device.type == "cpu" else ""
-    budget = DiskBudget.of(federation, o.keep_checkpoints)
+    budget = federation.disk_budget(o.keep_checkpoints)
     return "\n".join(
         [
             f"{name} on {names['data']}: {len(train):,} training and {len(test):,} test samples",
@@ -71,7 +70,7 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
     algorithm, clients = federation.algorithm, federation.clients
     if optimizer := _local_optimizer(algorithm, o):
         yield f"{name} has {optimizer}: --lr, --momentum and --weight-decay have no effect"
-    cohort = largest_cohort(federation.participation, o.clients)
+    cohort = largest_cohort(federation.sampler, o.clients)
     if o.sampling == "weighted" and algorithm.weight is by_size and cohort < o.clients:
         yield f"{name} weighs clients by their samples, as --sampling does: they count twice"
     personal = algorithm.predict is not from_logits or not algorithm.trains_head

@@ -1,1 +1,1 @@
-"""What a run folder holds, written and read: options, lock, metrics, resuming. Imports `errors` and `distributed`."""
+"""The contents of a run folder: options, lock, metrics, resuming. Imports `distributed` and below."""

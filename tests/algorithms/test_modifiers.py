@@ -102,7 +102,7 @@ def two_rounds(algorithm: Algorithm, **options: Any) -> Any:
         hard(algorithm),
         clients=CLIENTS,
         rounds=2,
-        participation=lambda n, seed, round: [[0, 1, 2], [0, 2]][round],
+        sampler=lambda n, seed, round: [[0, 1, 2], [0, 2]][round],
         **options,
     )
     return round_after_round(run, 2)
@@ -245,7 +245,7 @@ REFUSED = {
     "a look ahead and Adam": (
         C.fedacg(),
         [SE.adam()],
-        "Adaptive " + ALREADY.format("AcceleratedStart", STEP),
+        "AdaptiveServer " + ALREADY.format("AcceleratedStart", STEP),
     ),
     "two starts": (
         C.fedinit(),
@@ -260,7 +260,7 @@ REFUSED = {
     "a server step of those that never send": (
         C.local_only(),
         [SE.adam()],
-        "Adaptive " + ALREADY.format("LocalOnly", STEP),
+        "AdaptiveServer " + ALREADY.format("LocalOnly", STEP),
     ),
     "a start of those that begin at their own model": (
         C.local_only(),

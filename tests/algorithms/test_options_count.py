@@ -28,7 +28,7 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...]) -> Tensor:
         hard(algorithm),
         clients=CLIENTS,
         module=classifier(norm=False),
-        participation=lambda num_clients, seed, round: COHORTS[round],
+        sampler=lambda num_clients, seed, round: COHORTS[round],
     )
     round_after_round(run, 3)
     if algorithm.predict is from_logits:

@@ -178,7 +178,7 @@ def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers() 
 
 @pytest.mark.parametrize("cohort", [[], [0, 0], [1, 0], [-1, 2], [2, 6]], ids=str)
 def test_a_sampler_that_gives_no_cohort_is_refused(cohort: list[int]) -> None:
-    run = federation(Algorithm(), participation=lambda *_: cohort)
+    run = federation(Algorithm(), sampler=lambda *_: cohort)
     with pytest.raises(ValueError, match=r"round 1 of 3: .* gave the cohort \["):
         run.fit()
 

@@ -69,7 +69,7 @@ def test_the_fastest_goes_on_and_the_result_is_that_of_any(
     )
     assert trial.calls[:6] == 3 * ["SequentialExecutor"] + 3 * ["StackedExecutor"]
     assert set(trial.calls[6:]) == {best}
-    assert run.executor.width == (3 if best == "StackedExecutor" else 1)
+    assert run.local_training.executor.width == (3 if best == "StackedExecutor" else 1)
     line = f"a client's local step took 2 ms one after another, {stacked:.3g} ms 3 at once: going on {how}"
     assert capsys.readouterr().out.splitlines() == [line]
     torch.testing.assert_close(
@@ -111,7 +111,7 @@ def test_what_cannot_train_is_left_out_and_its_clients_train_with_the_others(
     assert line.startswith(f"clients cannot train 3 at once here, so they will not: {why}")
     alone = trained(algorithms.fedtoga(), module=module(), **THREE_A_ROUND)
     assert torch.equal(run.w, alone.w)
-    assert run.executor.width == 1
+    assert run.local_training.executor.width == 1
 
 
 def test_what_the_first_cannot_train_is_an_error() -> None:

@@ -110,7 +110,7 @@ def test_what_the_comparison_is_made_of_matters() -> None:
 
 def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
     def statistics(cohort: list[int]) -> dict[str, Tensor]:
-        run = federation(algorithms.fedavg(), participation=lambda *_: cohort)
+        run = federation(algorithms.fedavg(), sampler=lambda *_: cohort)
         run.train_round()
         return run.buffers
 
@@ -123,8 +123,7 @@ def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
 
 def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> None:
     plain, sharp = (
-        federation(a, participation=lambda *_: [0])
-        for a in (Algorithm(), algorithms.fedsam(rho=0.5))
+        federation(a, sampler=lambda *_: [0]) for a in (Algorithm(), algorithms.fedsam(rho=0.5))
     )
     plain.train_round()
     sharp.train_round()
@@ -136,7 +135,7 @@ def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> 
 def test_a_client_trained_alone_is_the_client_trained_among_others() -> None:
     algorithm = hard(algorithms.scaffold())
     among = federation(algorithm, executor=WIDE)
-    alone = federation(algorithm, participation=lambda *_: [2])
+    alone = federation(algorithm, sampler=lambda *_: [2])
     among.train_round()
     alone.train_round()
     mine, theirs = (run.store.read(2, run.w.device)[0]["c_i"] for run in (alone, among))
@@ -225,9 +224,7 @@ def test_a_run_neither_reads_nor_moves_the_global_generator(executor: Any) -> No
 def test_dropout_and_order_come_from_the_seed() -> None:
     def model(**seeds: int) -> Tensor:
         clients: ClientData = classification(seed=seeds.get("order", 0))
-        run = federation(
-            Algorithm(), clients=clients, seed=seeds.get("run", 0), participation=cohorts
-        )
+        run = federation(Algorithm(), clients=clients, seed=seeds.get("run", 0), sampler=cohorts)
         run.train_round()
         return run.w.detach()
 

@@ -55,9 +55,8 @@ def test_sizes_are_shown_in_the_unit_that_suits(size: float, text: str) -> None:
 
 
 def budget(rounds: int, algorithm: Any, keep: int = 2, **options: Any) -> DiskBudget:
-    return DiskBudget.of(
-        federation(algorithm, rounds=rounds, participation=UniformSampling(0.5), **options), keep
-    )
+    run = federation(algorithm, rounds=rounds, sampler=UniformSampling(0.5), **options)
+    return run.disk_budget(keep)
 
 
 def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() -> None:
@@ -74,18 +73,18 @@ def test_what_lies_on_disk_counts_when_a_run_goes_on(tmp_path: Path) -> None:
     run = federation(
         algorithms.scaffold(),
         rounds=50,
-        participation=UniformSampling(0.5),
+        sampler=UniformSampling(0.5),
         state_dir=tmp_path / "rows",
     )
-    before = DiskBudget.of(run, 2)
+    before = run.disk_budget(2)
     for _ in range(3):
         run.train_round()
     run.store.flush()
-    after = DiskBudget.of(run, 2)
+    after = run.disk_budget(2)
     assert after.used == run.store.disk_bytes() > before.used == 0
     assert after.most == before.most  # all versions of all clients, whether begun or not
-    run.round = run.rounds
-    assert DiskBudget.of(run, 2).most == after.used  # nothing will be added
+    run.server.round = run.rounds
+    assert run.disk_budget(2).most == after.used  # nothing will be added
 
 
 def test_the_words_tell_disk_round_and_memory() -> None:

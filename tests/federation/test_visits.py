@@ -35,8 +35,7 @@ def gradient_of_client_1(w: Tensor) -> Tensor:
 
 def one_step_with_decay(algorithm: Algorithm, decay: float) -> Federation:
     """After one step of client 1 from (1, 2), at rate 0.1."""
-    run = regression(algorithm, steps=1, participation=lambda *_: [1])
-    run.algorithm = algorithm.with_outer_terms(local=partial(SGD, lr=0.1, weight_decay=decay))
+    run = regression(algorithm, steps=1, sampler=lambda *_: [1], weight_decay=decay)
     run.w.data.copy_(vec(1.0, 2.0))
     run.train_round()
     return run
@@ -108,7 +107,7 @@ def test_the_facts_of_a_visit_are_the_clients_own(executor: Any) -> None:
             return ()
 
     algorithm = Algorithm(Witness(), local=partial(SGD, lr=0.1, momentum=0.5), weight=by_size)
-    run = federation(algorithm, participation=lambda *_: [0, 2, 4], executor=executor)
+    run = federation(algorithm, sampler=lambda *_: [0, 2, 4], executor=executor)
     run.train_round()
     three_and_three = 0.1 * (1 + 1.5 + 1.75) + 0.07 * (1.875 + 1.9375 + 1.96875)
     told = rows(run, "told")
@@ -128,8 +127,9 @@ def test_the_epochs_of_a_visit_of_so_many_steps_are_fractions() -> None:
             return ()
 
     run = federation(
-        Algorithm(Witness()), clients=classification(steps=4), participation=lambda *_: [0, 4]
+        Algorithm(Witness()), clients=classification(steps=4), sampler=lambda *_: [0, 4]
     )
+    run.prepare()
     seen.clear()
     run.train_round()
     assert seen == pytest.approx({13: 4 / 3, 4: 4.0})
@@ -147,18 +147,19 @@ def test_what_a_visit_keeps_begins_anew_with_the_model_received_then() -> None:
 
     run = federation(
         Algorithm(Begun()),
-        participation=lambda num_clients, seed, round: [0] if round == 0 else [0, 1],
+        sampler=lambda num_clients, seed, round: [0] if round == 0 else [0, 1],
     )
     run.train_round()
     second = run.w.detach().clone()
     run.train_round()
     kept, now, first = (rows(run, name) for name in ("kept", "now", "first"))
     assert all(
-        row.equal(expected) for row, expected in zip(kept[:2], (run.first, second), strict=True)
+        row.equal(expected)
+        for row, expected in zip(kept[:2], (run.server.initial_w, second), strict=True)
     )
     assert all(row.equal(second) for row in now[:2])
-    assert all(row.equal(run.first) for row in first[:2])
-    assert not second.equal(run.first)
+    assert all(row.equal(run.server.initial_w) for row in first[:2])
+    assert not second.equal(run.server.initial_w)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +169,8 @@ def test_the_share_to_expect_is_the_probability_of_taking_part_where_cohorts_var
     participation: Any, expected: float
 ) -> None:
     """In a cohort of 5 of the 6 clients."""
-    run = federation(Algorithm(), participation=participation)
-    assert run.common_facts(run.w.detach(), 5)["expected"] == pytest.approx(expected)
+    run = federation(Algorithm(), sampler=participation)
+    assert run.round_facts(5)["expected"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,9 @@ def test_the_nominal_path_is_that_of_a_client_of_mean_size(
     """Of 9.2 samples, two batches; at the first round's rate, with momentum 0.5: 1 + 1.5 + 1.75 + ... times 0.1."""
     local = partial(SGD, lr=0.1, momentum=0.5)
     run = federation(Algorithm(local=local), clients=classification(**visit))
-    assert run.nominal == pytest.approx(0.1 * sum(2 - 0.5**k for k in range(steps)))
+    assert run.local_training.nominal_span == pytest.approx(
+        0.1 * sum(2 - 0.5**k for k in range(steps))
+    )
 
 
 def test_the_round_and_the_share_that_terms_see() -> None:

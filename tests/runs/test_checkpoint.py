@@ -52,7 +52,7 @@ def begun(
         hard(algorithms.fedlesam_s()),
         fabric=fabric,
         rounds=rounds,
-        participation=lambda num_clients, seed, round: COHORTS[round],
+        sampler=lambda num_clients, seed, round: COHORTS[round],
         state_dir=clients,
     )
     if resume:

@@ -32,12 +32,12 @@ def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "change", [{"executor": "stacked"}, {"width": 5}, {"compile": True}], ids=str
+    "change", [{"executor": "stacked"}, {"parallel_clients": 5}, {"compile": True}], ids=str
 )
 def test_a_deterministic_run_keeps_what_its_last_bits_depend_on(change: dict[str, object]) -> None:
     before = {
         "executor": "auto",
-        "width": 10,
+        "parallel_clients": 10,
         "compile": False,
         "rounds": 5,
         "deterministic": False,
