@@ -34,8 +34,6 @@ BLOCK = re.compile(r'^```(bash|python)(?: title="([\w.]+)")?\n(.*?)^```$', re.S 
 LAUNCHING = {"--accelerator", "--devices", "--strategy", "--num-nodes", "--node-rank"}
 LAUNCHING |= {"--main-address", "--main-port"}
 STAND_INS = {"mnist": (1, 28, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
-# `fl-lightning run`, `show` and `--version` are agreed on and not merged: empty this when they are.
-NOT_MERGED = {"run", "show", "--version"}
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
@@ -86,9 +84,7 @@ def run_recipe(recipe: str, arguments: list[str], monkeypatch: pytest.MonkeyPatc
 def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(line)
     if words[0] == "fl-lightning":
-        if words[1] not in NOT_MERGED:
-            main(words[1:])
-        return
+        return main(words[1:])
     (at,) = (i for i, word in enumerate(words) if word.startswith("recipes/"))
     recipe, arguments = words[at], words[at + 1 :]
     if "--help" in arguments:

@@ -118,7 +118,7 @@ def test_data_and_models_that_do_not_fit_each_other_are_refused(
     ("argv", "words"),
     [
         # 273 = 16 * 17 + 1: the last batch of an epoch has one sample
-        ("--batch-size 17", ["--model normed", "client 1", "273 samples"]),
+        ("--batch-size 17", ["--model normed", "BatchNorm", "client 1"]),
         # Per-FedAvg halves batches of three
         (
             "--batch-size 3 --algorithm perfedavg --partition iid --clients 479",
