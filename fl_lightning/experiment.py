@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any, NoReturn
 
 from lightning.fabric import Fabric
@@ -23,24 +22,23 @@ from fl_lightning.callbacks.checked import CheckedCallback
 from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.build import (
     build_algorithm,
+    build_clients,
     build_data,
-    build_executor,
+    build_federation,
     build_model,
     build_partition,
     with_local_options,
 )
 from fl_lightning.cli.choices import choices
-from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.options import GROUPS, Options, launch_options
 from fl_lightning.cli.parser import parse
 from fl_lightning.cli.summary import summary
 from fl_lightning.cli.unused_options import unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.schedule import Decay
-from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
+from fl_lightning.data import CropFlip, DeviceDataset, Partition
 from fl_lightning.distributed.determinism import deterministic_algorithms
-from fl_lightning.distributed.launch import LaunchOptions, PrecisionOption, launch_fabric
+from fl_lightning.distributed.launch import Launcher, LaunchOptions, PrecisionOption, launch_fabric
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import (
@@ -54,9 +52,9 @@ from fl_lightning.distributed.signals import (
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sampling import UniformSampling, make_sampler
+from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.folder import RunFolder, to_yaml
+from fl_lightning.runs.folder import RunFolder, plain
 from fl_lightning.runs.metrics_csv import MetricsCSV
 
 Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
@@ -99,6 +97,8 @@ class Experiment:
     ):
         if argv is not None:
             defaults = {"devices": 1, **defaults}
+        if Launcher.detect(1):
+            defaults.pop("devices", None)  # it has decided
         if under_fabric_run():
             defaults["precision"] = precision_of_fabric_run()
         unknown = defaults.keys() - {f.name for f in (*fields(Options), *fields(LaunchOptions))}
@@ -160,7 +160,8 @@ class Experiment:
         o = self.options
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
         try:
-            federation = self.federation(fabric, train, partition, model, algorithm, folder.clients)
+            clients = build_clients(train.to(fabric.device), partition, self.chosen["augment"](), o)
+            federation = build_federation(fabric, model, algorithm, clients, folder.clients, o)
             federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
@@ -168,7 +169,7 @@ class Experiment:
             folder.path,
             o.checkpoint_every,
             o.keep_checkpoints,
-            to_yaml(self.resolved()),
+            plain(self.resolved()),
             self.callbacks,
         )
         test = test.to(fabric.device)
@@ -179,22 +180,17 @@ class Experiment:
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
-            for file in folder.copy_user_files(
-                {c.file for c in self.chosen.values() if c.file}, done
-            ):
+            for file in folder.keep({c.file for c in self.chosen.values() if c.file}, done):
                 print(f"note: {file} has changed since the run began ({folder.path / 'own'})")
-        for note in unused_option_notes(
-            self._given, o, self.chosen, federation.local_training.executor.width
-        ):
+        width = federation.local_training.executor.width
+        for note in unused_option_notes(self._given, o, self.chosen, width):
             fabric.print(note)
-        names = {name: chosen.name for name, chosen in self.chosen.items()}
-        names["algorithm"] = self.method
+        names = {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method}
         fabric.print(summary(o, names, train, test, partition, federation))
         if done == o.rounds:
             fabric.print(f"nothing is left to train after {done} rounds: raise --rounds")
-        events = TensorBoardScalars(folder.path, after=done)
+        events, progress = TensorBoardScalars(folder.path, after=done), ProgressBar()
         loggers += [events, MetricsCSV(folder.metrics, after=done)]
-        progress = ProgressBar()
         callbacks += [
             TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes),
             Evaluation(test, o.evaluate_every),
@@ -214,7 +210,7 @@ class Experiment:
         if federation.round < federation.rounds or (o.finetune_epochs and federation.should_stop):
             self._leave(federation, folder, signals)
         if fabric.is_global_zero:
-            print(folder.results_text(sent=federation.cost.uplink > 0))
+            print(folder.results(sent=federation.cost.uplink > 0))
 
     def _leave(self, federation: Federation, folder: RunFolder, signals: Sequence[str]) -> NoReturn:
         """End a run that was asked to stop, on all ranks together."""
@@ -268,39 +264,3 @@ class Experiment:
     def algorithm(self) -> Algorithm:
         """The chosen algorithm with its modifiers, clipping and local optimizer."""
         return with_local_options(build_algorithm(self.chosen), self.options)
-
-    def federation(
-        self,
-        fabric: Fabric,
-        train: DeviceDataset,
-        partition: Partition,
-        model: nn.Module,
-        algorithm: Algorithm,
-        state_dir: Path,
-    ) -> Federation:
-        """The simulation, before its first round."""
-        o, memory = self.options, self.options.client_state_memory
-        clients = ClientData(
-            train.to(fabric.device),
-            partition,
-            batch_size=o.batch_size,
-            epochs=o.local_epochs,
-            steps=o.local_steps,
-            augment=self.chosen["augment"](),
-            seed=o.seed,
-        )
-        return Federation(
-            fabric,
-            model,
-            algorithm,
-            clients,
-            rounds=o.rounds,
-            sampler=make_sampler(o.sampling, o.participation, clients.sizes),
-            schedule=Decay(o.lr_decay),
-            executor=build_executor(o, fabric.device),
-            seed=o.seed,
-            state_dir=state_dir,
-            client_state_memory=None if memory is None else parse_bytes(memory),
-            on_divergence=o.on_divergence,
-            deterministic=o.deterministic,
-        )

@@ -7,16 +7,21 @@ from textwrap import shorten
 from typing import Any
 
 import torch
+from lightning.fabric import Fabric
 from torch import nn
 from torch.optim import SGD
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.cli.choices import Chosen
+from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.randomness import derived_seed
-from fl_lightning.data import DeviceDataset, Partition
+from fl_lightning.core.schedule import Decay
+from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
 from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
+from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.terms import Clip
 
 
@@ -127,6 +132,48 @@ def with_local_options(algorithm: Algorithm, o: Options) -> Algorithm:
     sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
     local = sgd if algorithm.local is Algorithm().local else None
     return algorithm.with_outer_terms(*clip, local=local)
+
+
+def build_clients(
+    train: DeviceDataset, partition: Partition, augment: CropFlip | None, o: Options
+) -> ClientData:
+    """The clients' data on the device of the training set."""
+    return ClientData(
+        train,
+        partition,
+        batch_size=o.batch_size,
+        epochs=o.local_epochs,
+        steps=o.local_steps,
+        augment=augment,
+        seed=o.seed,
+    )
+
+
+def build_federation(
+    fabric: Fabric,
+    model: nn.Module,
+    algorithm: Algorithm,
+    clients: ClientData,
+    state_dir: Path,
+    o: Options,
+) -> Federation:
+    """The simulation, before its first round."""
+    memory = o.client_state_memory
+    return Federation(
+        fabric,
+        model,
+        algorithm,
+        clients,
+        rounds=o.rounds,
+        sampler=make_sampler(o.sampling, o.participation, clients.sizes),
+        schedule=Decay(o.lr_decay),
+        executor=build_executor(o, fabric.device),
+        seed=o.seed,
+        state_dir=state_dir,
+        client_state_memory=None if memory is None else parse_bytes(memory),
+        on_divergence=o.on_divergence,
+        deterministic=o.deterministic,
+    )
 
 
 def build_executor(o: Options, device: torch.device) -> Callable[..., Executor]:

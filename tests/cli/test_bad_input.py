@@ -118,7 +118,7 @@ def test_data_and_models_that_do_not_fit_each_other_are_refused(
     ("argv", "words"),
     [
         # 273 = 16 * 17 + 1: the last batch of an epoch has one sample
-        ("--batch-size 17", ["--model normed", "client 1", "273 samples"]),
+        ("--batch-size 17", ["--model normed", "BatchNorm", "client 1"]),
         # Per-FedAvg halves batches of three
         (
             "--batch-size 3 --algorithm perfedavg --partition iid --clients 479",
@@ -178,7 +178,7 @@ def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers() 
 
 @pytest.mark.parametrize("cohort", [[], [0, 0], [1, 0], [-1, 2], [2, 6]], ids=str)
 def test_a_sampler_that_gives_no_cohort_is_refused(cohort: list[int]) -> None:
-    run = federation(Algorithm(), participation=lambda *_: cohort)
+    run = federation(Algorithm(), sampler=lambda *_: cohort)
     with pytest.raises(ValueError, match=r"round 1 of 3: .* gave the cohort \["):
         run.fit()
 

@@ -269,18 +269,15 @@ def test_the_first_sentence_of_an_error(message: str, first: str) -> None:
 # ---------------------------------------------------------------------------------- programs
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [("--algorithm fedtogo", "did you mean fedtoga"), ("--lr 1e12 --clip-norm none", "finite")],
-)
-def test_a_recipe_ends_with_one_line_and_a_code(argv: str, words: str, tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "recipes/digits.py", "--accelerator", "cpu", *argv.split()]
+def test_a_recipe_ends_with_one_line_and_a_code(tmp_path: Path) -> None:
+    diverging = "--lr", "1e12", "--clip-norm", "none"
+    command = [sys.executable, ROOT / "recipes/digits.py", "--accelerator", "cpu", *diverging]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 2
-    assert re.fullmatch(rf"error: .*{words}.*\n", done.stderr)
+    assert re.fullmatch(r"error: .*finite.*\n", done.stderr)
 
 
 ELSEWHERE = """
