@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -142,14 +142,18 @@ def per_epoch(round: int, epoch: int) -> float:
     return 0.9**round * 0.7**epoch
 
 
+@cache
+def cpu() -> Fabric:
+    """One Fabric for all, since it takes a while to make."""
+    return Fabric(accelerator="cpu", devices=1)
+
+
 def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options: Any) -> Federation:
     """A federation of the six clients; `options` override its arguments."""
     module = options.pop("module", None) or classifier()
     clients = options.pop("clients", None) or classification()
     given = {"rounds": 3, "sampler": cohorts, "schedule": per_epoch, **options}
-    return Federation(
-        fabric or Fabric(accelerator="cpu", devices=1), module, algorithm, clients, **given
-    )
+    return Federation(fabric or cpu(), module, algorithm, clients, **given)
 
 
 def trained(algorithm: Algorithm, **options: Any) -> Federation:
