@@ -1,4 +1,4 @@
-"""Runs, and what distinguishes them."""
+"""Comparison of runs: experiments, their labels, and the options in which they differ."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def method_name(options: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs, and what distinguishes them. Lists have one entry per run.
+    """Runs and the options in which they differ. Lists have one entry per run.
 
     Attributes:
         runs: The runs. Those with equal labels are one experiment with different seeds.
@@ -83,7 +83,7 @@ class Comparison:
 
     @cached_property
     def options(self) -> DataFrame:
-        """The options as text, empty if absent; NaN for those of a choice that the run did not make."""
+        """The options as text, empty if absent; NaN if they belong to a choice not made."""
         frame = DataFrame([_options(run) for run in self.runs])
         for option in map(str, frame):
             choice, dot, _ = option.partition(".")
@@ -112,7 +112,7 @@ class Comparison:
         return _labels(names, shown.rename(columns=lambda option: option.partition(".")[2]))
 
     def labels(self, without: str | None = None) -> list[str]:
-        """What distinguishes each run, except seed, the option `without` and its own options."""
+        """Each run's method and differing options, except `without` and its own options."""
         rest = [o for o in self.differing if without is None or not _belongs(o, without)]
         return _labels(self.methods(without), self.options[rest])
 
@@ -145,7 +145,7 @@ def _options(run: Run) -> dict[str, str]:
 
 
 def _agree(run: Run, other: Run) -> bool:
-    """Whether two runs have the same test accuracies in the rounds that both have recorded."""
+    """True if two runs have the same test accuracies in the rounds recorded by both."""
     mine, theirs = run.scalars["test/accuracy"], other.scalars["test/accuracy"]
     return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
 
