@@ -33,7 +33,7 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...]) -> Tensor:
     round_after_round(run, 3)
     if algorithm.predict is from_logits:
         return run.w.detach()
-    own = FineTuning(run).own(0, run.w.detach(), run.buffers)
+    own = FineTuning(run).personal_model(0, run.w.detach(), run.buffers)
     return algorithm.predict(own)(CLIENTS.dataset.x).flatten()
 
 
