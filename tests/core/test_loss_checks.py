@@ -1,4 +1,4 @@
-"""The mistakes that one makes in a loss of one's own, and what is said of them by every executor."""
+"""Mistakes in a user-defined loss, and the messages of every executor."""
 
 from collections.abc import Callable
 from functools import partial
@@ -74,7 +74,8 @@ def test_a_mistake_in_a_loss_is_one_sentence_that_names_the_term(
     "ask", [lambda oracle, w: oracle(w).sum(), lambda oracle, w: oracle.loss(w)]
 )
 def test_a_loss_asks_no_oracle(ask: Callable[[Oracle, Tensor], Tensor], executor: Any) -> None:
-    """One after another it would change the weights under the pass of which the gradient is yet to come."""
+    # One after another it would change the weights under the pass of which the gradient is
+    # yet to come.
 
     def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         return oracle.of(lambda b: b.loss + ask(oracle, w))(w)

@@ -80,7 +80,7 @@ def mistaken(hook: str, code: Callable[..., Any]) -> Term:
     return type("Mistaken", (Term,), {**states, hook: code})()
 
 
-AT_ONCE = {
+MISTAKES = {
     "an undeclared state is read": (
         "gradient",
         in_gradient(lambda g, v: g + v.d),
@@ -96,34 +96,30 @@ AT_ONCE = {
     "gradient forgets to return": (
         "gradient",
         in_gradient(lambda g, v: None),
-        "return a vector like the model",
+        "vector like the model",
     ),
     "gradient returns a number": (
         "gradient",
         in_gradient(lambda g, v: g.sum()),
-        "return a vector like the model",
+        "vector like the model",
     ),
     "gradient returns another dtype": (
         "gradient",
         in_gradient(lambda g, v: g.float()),
-        "the model, torch.float64",
+        "torch.float64",
     ),
     "gradient returns it elsewhere": (
         "gradient",
         in_gradient(lambda g, v: g.to("meta")),
         "like the model, cpu",
     ),
-    "gradient lacks an argument": (
-        "gradient",
-        lambda self, w, v: w,
-        r"def gradient\(self, oracle, w, v\)",
-    ),
-    "start forgets to return": ("start", lambda self, w, v: None, "return a vector like the model"),
+    "gradient lacks an argument": ("gradient", lambda self, w, v: w, "def gradient"),
+    "start forgets to return": ("start", lambda self, w, v: None, "vector like the model"),
     "start reads where it starts": ("start", lambda self, w, v: v.origin, "It can read"),
     "update forgets to return": (
         "update",
         lambda self, delta, mean, v: None,
-        "return a vector like the model",
+        "vector like the model",
     ),
     "update reads a client's fact": (
         "update",
@@ -135,18 +131,10 @@ AT_ONCE = {
         lambda self, delta, mean, v: delta + v.c_i,
         "`report` returns",
     ),
-    "the message is None": ("report", lambda self, w, v: None, "return a tensor .* for no message"),
+    "the message is None": ("report", lambda self, w, v: None, "for no message"),
     "the message is a number": ("report", lambda self, w, v: (w, 1.0), "a tuple of tensors"),
-    "the message is of whole numbers": (
-        "report",
-        lambda self, w, v: (w > 0).long(),
-        r"return x\.to\(w\)",
-    ),
-    "personal forgets to return": (
-        "personal",
-        lambda self, w, v: None,
-        "return a vector like the model",
-    ),
+    "the message is of whole numbers": ("report", lambda self, w, v: (w > 0).long(), "return x.to"),
+    "personal forgets to return": ("personal", lambda self, w, v: None, "vector like the model"),
     "personal reads where a client started": (
         "personal",
         lambda self, w, v: v.origin,
@@ -160,9 +148,9 @@ AT_ONCE = {
 }
 
 
-@pytest.mark.parametrize("mistake", AT_ONCE)
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_shows_before_the_first_round_and_names_the_fix(mistake: str) -> None:
-    hook, code, fix = AT_ONCE[mistake]
+    hook, code, fix = MISTAKES[mistake]
     with pytest.raises(TermError, match=rf"Mistaken\.{hook} (?s:.*){fix}"):
         federation(Algorithm(SAM(), mistaken(hook, code), Proximal()))
 
