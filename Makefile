@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format setup
+.PHONY: demo test lint format setup docs docs-serve
 setup: .venv/installed
 
 .venv/installed: pyproject.toml setup.cfg
@@ -28,3 +28,13 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+.venv/docs-installed: .venv/installed
+	$(BIN)/pip install --quiet --group docs
+	touch $@
+
+docs: .venv/docs-installed  ## the documentation, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: .venv/docs-installed  ## the documentation on http://127.0.0.1:8000
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve

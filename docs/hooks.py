@@ -19,8 +19,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Insert the methods, by family, into the navigation."""
     methods = next(entry["Methods"] for entry in config.nav if "Methods" in entry)
     for family in FAMILIES:
-        title = (family.__doc__ or "").splitlines()[0].rstrip(".")
-        methods.append({title: [{name: f"methods/{name}.md"} for name in functions(family)]})
+        pages = [{name: f"methods/{name}.md"} for name in functions(family)]
+        methods.append({method_pages.title(family): pages})
     return config
 
 
@@ -37,4 +37,4 @@ def home() -> str:
     """The README, with links that lead to pages of the site."""
     text = (HERE.parent / "README.md").read_text()
     text = re.sub(r"\(fl_lightning/algorithms/\w+\.py#(\w+)\)", r"(methods/\1.md)", text)
-    return text.replace("(docs/", "(")
+    return "---\nhide: [navigation]\n---\n" + text.replace("(docs/", "(")

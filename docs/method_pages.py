@@ -5,6 +5,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from fl_lightning import Algorithm, Term, models
@@ -25,19 +26,18 @@ def page(name: str) -> str:
     """The page of one method, in Markdown."""
     make = ALGORITHMS[name]
     algorithm = make()
-    title, summary = headline(make)
-    lines = [f"# {title}", "", f"{summary}", "", "```sh"]
-    lines += [f"python recipes/digits.py --algorithm {name}", "```", "", "```python"]
-    lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
+    heading, summary = headline(make)
     options = dict(entries(sections(make).get("Args", "")))
-    lines += prose(make, skip={"Args", "Raises"})
+    lines = [f"# {heading}", "", summary, "", *prose(make, skip={"Args", "Raises"})]
+    lines += ["```sh", f"python recipes/digits.py --algorithm {name}", "```", "", "```python"]
+    lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
     lines += ["## Options", "", *option_table(make, algorithm, options), ""]
     lines += ["## Cost", "", *table(COST_HEADINGS, [cost_row(algorithm)]), "", COST_NOTE, ""]
     lines += ["## Terms", ""]
     lines += ["From the innermost to the outermost, at the default options:", ""] * bool(
         algorithm.terms
     )
-    lines += ["```text", repr(algorithm), "```", ""]
+    lines += ["```text", re.sub(r"\), (?=[A-Z])", "),\n          ", repr(algorithm)), "```", ""]
     for term in dict.fromkeys(map(type, algorithm.terms)):
         lines += term_section(term)
     lines += ["## Source", "", f"`{source_path(make)}`", "", *code(make)]
@@ -48,12 +48,17 @@ def index() -> str:
     """The list of all methods by family, in Markdown."""
     lines = ["# Methods", "", COST_NOTE, ""]
     for family in FAMILIES:
-        lines += [f"## {(family.__doc__ or '').splitlines()[0].rstrip('.')}", ""]
+        lines += [f"## {title(family)}", ""]
         rows = []
         for name, make in functions(family).items():
             rows.append((f"[`{name}`]({name}.md)", first_sentence(make), *cost_row(make())))
-        lines += [*table(("--algorithm", "method", *COST_HEADINGS), rows), ""]
+        lines += [*table(("name", "method", *COST_HEADINGS), rows), ""]
     return "\n".join(lines)
+
+
+def title(family: ModuleType) -> str:
+    """The subject of a family of methods: its docstring up to the first punctuation."""
+    return re.split(r"[.:;]", family.__doc__ or "")[0]
 
 
 def headline(make: Callable[..., Any]) -> tuple[str, str]:
@@ -72,25 +77,25 @@ def sections(thing: Any) -> dict[str, str]:
     found: dict[str, list[str]] = {"": []}
     current = ""
     for line in (inspect.getdoc(thing) or "").splitlines():
-        title = re.fullmatch(r"([A-Z][\w ]+):{1,2}", line)
-        if title:
-            current = title[1]
+        heading = re.fullmatch(r"([A-Z][\w ]+):{1,2}", line)
+        if heading:
+            current = heading[1]
             found[current] = []
         else:
             found[current].append(line)
-    return {title: inspect.cleandoc("\n" + "\n".join(text)) for title, text in found.items()}
+    return {name: inspect.cleandoc("\n" + "\n".join(text)) for name, text in found.items()}
 
 
 def prose(thing: Any, skip: set[str]) -> Iterator[str]:
     """A docstring's paragraphs after the first one, then its sections."""
-    for title, text in sections(thing).items():
-        if not title:
+    for heading, text in sections(thing).items():
+        if not heading:
             text = text.partition("\n\n")[2]
-        elif title in skip:
+        elif heading in skip:
             continue
         else:
-            yield from (f"**{title}**", "")
-        yield from (bullets(text) if title in ("Attributes", "Args") else [text])
+            yield from (f"**{heading}**", "")
+        yield from (bullets(text) if heading in ("Attributes", "Args") else [text])
         yield ""
 
 
@@ -114,14 +119,17 @@ def option_table(
     hints = get_type_hints(make, include_extras=True)
     rows = [
         (
-            f"`--algorithm.{name}`",
+            f"`{name}`",
             f"`{getattr(parameter.default, '__name__', parameter.default)}`",
             allowed(hints.get(name), name, algorithm),
             described.get(name) or documented(hints.get(name)),
         )
         for name, parameter in inspect.signature(make).parameters.items()
     ]
-    return table(("option", "default", "allowed", "meaning"), rows) if rows else ["None."]
+    if not rows:
+        return ["None."]
+    note = "Arguments of the function; on the command line each has the prefix `--algorithm.`"
+    return [note, "", *table(("option", "default", "allowed", "meaning"), rows)]
 
 
 def allowed(hint: Any, name: str, algorithm: Algorithm) -> str:
@@ -185,7 +193,8 @@ def code(thing: Any) -> Iterator[str]:
     source = textwrap.dedent(inspect.getsource(thing))
     lines = source.splitlines()
     docstring = ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
-    del lines[docstring.lineno - 1 : docstring.end_lineno]
+    start, end = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+    del lines[start : end + (not "".join(lines[end : end + 1]).strip())]
     yield from ("```python", *lines, "```", "")
 
 

@@ -54,7 +54,7 @@ from fl_lightning.errors import ModelError
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.folder import RunFolder, plain
+from fl_lightning.runs.folder import RunFolder, to_yaml
 from fl_lightning.runs.metrics_csv import MetricsCSV
 
 Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
@@ -169,7 +169,7 @@ class Experiment:
             folder.path,
             o.checkpoint_every,
             o.keep_checkpoints,
-            plain(self.resolved()),
+            to_yaml(self.resolved()),
             self.callbacks,
         )
         test = test.to(fabric.device)
@@ -180,7 +180,9 @@ class Experiment:
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
-            for file in folder.keep({c.file for c in self.chosen.values() if c.file}, done):
+            for file in folder.copy_user_files(
+                {c.file for c in self.chosen.values() if c.file}, done
+            ):
                 print(f"note: {file} has changed since the run began ({folder.path / 'own'})")
         width = federation.local_training.executor.width
         for note in unused_option_notes(self._given, o, self.chosen, width):
@@ -210,7 +212,7 @@ class Experiment:
         if federation.round < federation.rounds or (o.finetune_epochs and federation.should_stop):
             self._leave(federation, folder, signals)
         if fabric.is_global_zero:
-            print(folder.results(sent=federation.cost.uplink > 0))
+            print(folder.results_text(sent=federation.cost.uplink > 0))
 
     def _leave(self, federation: Federation, folder: RunFolder, signals: Sequence[str]) -> NoReturn:
         """End a run that was asked to stop, on all ranks together."""

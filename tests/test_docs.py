@@ -1,7 +1,8 @@
-"""The README and the pages of docs/: their commands and programs run, in order, in one folder for each page.
+"""The README and the pages of docs/: their commands and programs run.
 
-A block marked `bash` or `python` is run, one marked `sh` or `text` is not. A Python block with a title is saved
-under it. Runs are shortened: a twentieth of their rounds, one where none are given, on one process; large data sets
+The blocks of a page run in order, in one folder. A block marked `bash` or `python` is run, one
+marked `sh` or `text` is not. A Python block with a title is saved under it. Runs are shortened: a
+twentieth of their rounds, one where none are given, of one local step, on one rank; large data sets
 are replaced by small random ones.
 """
 
@@ -12,6 +13,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -42,12 +44,13 @@ def blocks(page: Path) -> list[tuple[str, str, str]]:
 
 def small(channels: int, side: int, classes: int) -> Callable[..., tuple[DeviceDataset, ...]]:
     g = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (500, channels, side, side), generator=g, dtype=torch.uint8)
-    scale = (0.5,) * channels
-    data = DeviceDataset(
-        x, torch.arange(500) % classes, tuple(map(str, range(classes))), scale, scale
-    )
-    return lambda root: (data, data)
+    names, scale = tuple(map(str, range(classes))), (0.5,) * channels
+
+    def random(samples: int) -> DeviceDataset:
+        x = torch.randint(0, 256, (samples, channels, side, side), generator=g, dtype=torch.uint8)
+        return DeviceDataset(x, torch.arange(samples) % classes, names, scale, scale)
+
+    return lambda root: (random(1200), random(100))
 
 
 @pytest.fixture
@@ -69,11 +72,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shortened(arguments: list[str]) -> list[str]:
-    """The arguments of a recipe without those of the launcher, and with a twentieth of the rounds."""
+    """A recipe's arguments without those of the launcher, and with a twentieth of the rounds."""
     dropped = {i + k for i, a in enumerate(arguments) if a in LAUNCHING for k in (0, 1)}
     kept = [a for i, a in enumerate(arguments) if i not in dropped]
     rounds = int(kept[kept.index("--rounds") + 1]) if "--rounds" in kept else 20
-    return [*kept, "--accelerator", "cpu", "--devices", "1", "--rounds", str(max(1, rounds // 20))]
+    short = ["--rounds", str(max(1, rounds // 20)), "--local-steps", "1"]
+    return [*kept, *short, "--accelerator", "cpu", "--devices", "1"]
 
 
 def run_recipe(recipe: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +88,9 @@ def run_recipe(recipe: str, arguments: list[str], monkeypatch: pytest.MonkeyPatc
 def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(line)
     if words[0] == "fl-lightning":
-        return main(words[1:])
-    (at,) = (i for i, word in enumerate(words) if word.startswith("recipes/"))
+        main(words[1:])
+        return
+    at = next(i for i, word in enumerate(words) if word.startswith("recipes/"))
     recipe, arguments = words[at], words[at + 1 :]
     if "--help" in arguments:
         with pytest.raises(SystemExit) as stop:
@@ -138,24 +143,33 @@ def test_ci_runs_the_make_targets_of_the_readme() -> None:
     assert all(target in ci for target in ("make demo", "make test"))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_page_of_a_method_shows_its_options_and_terms(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_the_pages_of_the_methods_show_their_options_and_terms(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
     import method_pages
 
-    page, make = method_pages.page(name), ALGORITHMS[name]
-    for term in make().terms:
-        assert f"### {type(term).__name__}\n" in page
-    for option in signature(make).parameters:
-        (row,) = (line for line in page.splitlines() if f"`--algorithm.{option}`" in line)
-        assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
-    assert f"]({name}.md)" in method_pages.index()
+    index = method_pages.index()
+    for name, make in ALGORITHMS.items():
+        page = method_pages.page(name)
+        assert f"]({name}.md)" in index
+        for term in make().terms:
+            assert f"### {type(term).__name__}\n" in page
+        for option in signature(make).parameters:
+            (row,) = (line for line in page.splitlines() if line.startswith(f"| `{option}` |"))
+            assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
+
+
+def test_the_architecture_page_has_the_layers_that_import_linter_holds() -> None:
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [re.findall(r"\w+", layer) for layer in configuration["contracts"][0]["layers"]]
+    page = (ROOT / "docs/architecture.md").read_text()
+    rows = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| \d+ \|([^|]+)\|", page, re.M)]
+    assert rows == layers
 
 
 def test_torchrun_leaves_the_options_of_recipes_alone() -> None:
-    """`fabric run` is torchrun, which refuses an option that abbreviates two of its own, even behind the program."""
+    """`fabric run` is torchrun: an option that abbreviates two of its own is refused anywhere."""
     parser = get_args_parser()
     for name in Experiment([sources.digits], [mlp], argv=[]).resolved():
         flag = f"--{name.replace('_', '-')}"

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, get_type_hints
 
 from docstring_parser import parse as parse_docstring
 
+from fl_lightning.algorithms.registry import parameter_help
 from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of
 from fl_lightning.cli.choices import Choice, Chosen, find_function
 from fl_lightning.cli.config_files import read_files
@@ -279,7 +280,4 @@ def _typed(kind: Any, default: Any) -> Any:
     return default if default is None or default is Parameter.empty else convert(kind, default)
 
 
-@cache
-def _helps(documented: Any) -> dict[str, str]:
-    doc = parse_docstring(documented.__doc__ or "")
-    return {p.arg_name: " ".join((p.description or "").split()) for p in doc.params}
+_helps = cache(parameter_help)

@@ -30,8 +30,8 @@ POLL_S, MISSES = 0.5, 3
 class Heartbeat:
     """A file with one line of integers a rank; a process that is killed leaves its line behind.
 
-    A line holds a number that identifies the run, the rank's machine and process id, and the clients
-    that it is training.
+    A line holds a number that identifies the run, the rank's machine and process id, and the
+    clients that it is training.
 
     Args:
         path: The file, in a folder that all ranks see.

@@ -119,7 +119,8 @@ def launch_fabric(
         **fabric_options: Further options of Fabric.
 
     Raises:
-        TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its options.
+        TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its
+            options.
     """
     by_cli = under_fabric_run()  # which gives Fabric its options by the environment
     named = os.environ.get("LT_ACCELERATOR", "auto") if by_cli else launch.accelerator

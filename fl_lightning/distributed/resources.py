@@ -9,7 +9,7 @@ from pathlib import Path
 from fl_lightning.distributed.launcher_env import under_fabric_run
 
 MEMORY_PER_RANK = 3 * 1024**3
-"""Bytes allowed for a rank: ResNet-18 on CIFAR-10 takes two thirds of it (benchmarks/RESULTS.md)."""
+"""Memory of a rank: ResNet-18 on CIFAR-10 takes two thirds of it (benchmarks/RESULTS.md)."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,12 @@ class Machine:
         )
 
     def ranks(self, clients: int) -> int:
-        """The number of ranks to start: one a core, at most one a client in a round or 3 GiB of memory.
+        """The number of ranks to start: one a core, at most one a client or 3 GiB of memory.
 
-        All ranks together have at most as many threads of OMP_NUM_THREADS as there are cores.
+        With OMP_NUM_THREADS, all ranks together have at most as many threads as there are cores.
+
+        Args:
+            clients: Clients in a round.
         """
         wanted = min(self.cores // (self.threads or 1), clients, self.memory // MEMORY_PER_RANK)
         return max(1, wanted)

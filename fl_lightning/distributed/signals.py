@@ -1,4 +1,4 @@
-"""Signals and exit codes: SIGTERM stops a run after a checkpoint, Ctrl-C ends it, no rank stays behind."""
+"""Signals and exits: SIGTERM stops after a checkpoint, Ctrl-C ends, a launcher's end ends ranks."""
 
 import ctypes
 import os
@@ -21,17 +21,17 @@ EXIT_INTERRUPTED = 130
 """Exit code of a run that Ctrl-C ended, as shells report SIGINT."""
 
 STOP_SIGNALS = signal.SIGTERM, signal.SIGUSR1
-"""Signals that schedulers send before they kill: SLURM's preemption and `--signal`, torchrun's SIGTERM."""
+"""Signals that schedulers send before they kill: SLURM's preemption, torchrun's SIGTERM."""
 
 FIRST_RANK = "FL_LIGHTNING_FIRST_RANK"
-"""Environment variable with the process id of the first rank, for ranks that Lightning launches from it."""
+"""Environment variable with the first rank's process id, for ranks that Lightning launches."""
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 @contextmanager
 def stop_on_signals(request_stop: Callable[[], None]) -> Iterator[list[str]]:
-    """Let signals request a stop instead of ending the process; gives the names of received signals."""
+    """Let signals request a stop instead of ending the process; gives their names."""
     received: list[str] = []
 
     def handle(number: int, _: object) -> None:
@@ -75,7 +75,7 @@ def exit_on_ctrl_c(message: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def ctrl_c_kills() -> Iterator[None]:
-    """Let Ctrl-C kill the process: Python's handlers do not run while it waits for ranks in C++ code."""
+    """Let Ctrl-C kill the process: Python's handlers do not run while C++ code waits for ranks."""
     with _handlers({signal.SIGINT: signal.SIG_DFL}):
         yield
 
@@ -98,8 +98,8 @@ def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
 def exit_without_nccl_teardown() -> Iterator[None]:
     """Let a rank that fails on GPUs end immediately.
 
-    Lightning destroys the NCCL process group when Python exits, which waits for the other ranks. They
-    wait for this one elsewhere, and do not notice its failure while its process lives.
+    Lightning destroys the NCCL process group when Python exits, which waits for the other ranks.
+    They wait for this one elsewhere, and do not notice its failure while its process lives.
     """
     try:
         yield
@@ -121,7 +121,7 @@ def exit_with_launcher() -> Iterator[None]:
     """End this rank with the process that launched it (Linux).
 
     A rank that Lightning launched from the first rank is killed. A worker of torchrun, which
-    `fabric run` is, gets SIGTERM, so that it writes a checkpoint. Other launchers watch their ranks.
+    `fabric run` is, gets SIGTERM to write a checkpoint. Other launchers watch their ranks.
     """
     launched = launched_by_first_rank()
     if not launched and "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -143,7 +143,7 @@ def _signal_on_parent_death(number: int) -> None:
 
 
 def launched_by_first_rank() -> bool:
-    """Whether Lightning launched this process from the first rank, as with `python recipe.py --devices 2`."""
+    """Whether Lightning launched this process from the first rank (`--devices 2`)."""
     # LOCAL_RANK is set by Lightning and torchrun; SLURM and MPI have variables of their own
     return int(os.environ.get("LOCAL_RANK", "0")) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
 
@@ -154,5 +154,5 @@ def leave(code: int) -> NoReturn:
 
 
 def _exit_code(code: int) -> int:
-    """The code, or 0 on a rank that Lightning launched: any other makes the first rank kill itself."""
+    """The code, or 0 on a rank that Lightning launched: others make the first rank kill itself."""
     return 0 if launched_by_first_rank() else code

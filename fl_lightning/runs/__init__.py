@@ -1,1 +1,1 @@
-"""The contents of a run folder: options, lock, metrics, resuming. Imports `distributed` and below."""
+"""The folder of a run: written while it trains, read when it is resumed or compared."""

@@ -23,7 +23,7 @@ from problems import (
 )
 
 from fl_lightning import Algorithm, StackedExecutor, algorithms
-from fl_lightning.terms import TOGA, ControlVariate
+from fl_lightning.terms import TOGA, ReleasedControlVariate
 
 STACKED = partial(StackedExecutor, width=3)
 C = algorithms
@@ -58,7 +58,7 @@ SAME = {
     "FedSMOO without radius is FedDyn": (C.fedsmoo(rho=0), C.feddyn(), C.fedsmoo()),
     "FedCM without momentum is FedAvg": (C.fedcm(alpha=1.0), UNIFORM, C.fedcm()),
     "SCAFFOLD without its correction is FedAvg": (
-        Algorithm(ControlVariate(k=0.0)),
+        Algorithm(ReleasedControlVariate(k=0.0)),
         UNIFORM,
         C.scaffold(),
     ),

@@ -20,7 +20,7 @@ from problems import (
 from torch import Tensor
 
 from fl_lightning import Algorithm, BernoulliSampling, Term, algorithms
-from fl_lightning.terms import SSG, ControlVariate
+from fl_lightning.terms import ReleasedControlVariate, ReleasedSSG
 from fl_lightning.terms.drift import nominal, om
 
 C = algorithms
@@ -33,18 +33,18 @@ def without_memory_on_the_server(delta: Tensor, drift: Tensor, v: Any) -> Tensor
 
 def only_corrected(**options: Any) -> Algorithm:
     """FedSSG without alignment, with the plain mean on the server."""
-    (term,) = C.fedssg(alpha=0.0, **options).terms
-    assert isinstance(term, SSG)
-    return Algorithm(replace(term, amend=without_memory_on_the_server))
+    return Algorithm(ReleasedSSG(0.0, amend=without_memory_on_the_server, **options))
 
 
 def test_fedssg_without_alignment_gate_and_server_memory_is_scaffold() -> None:
     """As coded, for equal clients; where sizes differ FedSSG divides the server's memory everywhere."""
-    general, different = only_corrected(gate="none"), only_corrected()
+    general, different = only_corrected(gate=None), only_corrected()
     coded = C.scaffold(correction_lr="base", size_weighting=True)
     assert_same_unless(general, coded, different, clients=EQUAL)
-    assert_same_unless(general, Algorithm(ControlVariate(length=nominal, scale=om)), different)
-    assert_same_unless(general, Algorithm(ControlVariate(length=nominal, scale=om)), coded)
+    assert_same_unless(
+        general, Algorithm(ReleasedControlVariate(length=nominal, scale=om)), different
+    )
+    assert_same_unless(general, Algorithm(ReleasedControlVariate(length=nominal, scale=om)), coded)
 
 
 def test_fedssg_without_gate_aligned_as_the_main_text_is_feddc() -> None:
@@ -104,7 +104,7 @@ def test_fedssg_with_every_switch_of_its_ablation_off_is_feddyn_without_multipli
 
 def test_feddc_without_its_gradient_correction_is_feddyn() -> None:
     dual, variate = C.feddc(alpha=0.1).terms
-    assert isinstance(variate, ControlVariate)
+    assert isinstance(variate, ReleasedControlVariate)
     special = C.feddyn(alpha=0.1, size_weighting=True)
     assert_same_unless(Algorithm(dual, replace(variate, k=0.0)), special, Algorithm(dual, variate))
 

@@ -93,7 +93,7 @@ def test_aligned_test_sets_have_the_proportions_of_training():
     y = labels([100, 100, 30])
     counts = torch.tensor([[10, 30, 0], [1, 1, 1], [0, 0, 7], [250, 0, 750]])
     split = aligned(y, counts, size=100, seed=0)
-    # a quarter and three quarters; a third each, of which there are only 30 of the last; all of the last; 25 and 75
+    # a quarter and three quarters; a third each, but only 30 of the last; all of the last; 25, 75
     assert split.histogram(y, 3).tolist() == [[25, 75, 0], [33, 33, 30], [0, 0, 30], [25, 0, 30]]
     for part in split:
         assert len(part.unique()) == len(part)

@@ -11,11 +11,11 @@ import pytest
 import runs
 import torch
 import yaml
-from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 from problems import distances, federation, hard
 
 from fl_lightning import Federation, algorithms
+from fl_lightning.callbacks import Checkpoint
 from fl_lightning.federation.client_store import ClientStore
 
 ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8
@@ -197,7 +197,7 @@ def test_a_damaged_newest_file_falls_back_to_the_one_before(
     again = run(tmp_path, last=5)  # killed a second time before anything is saved
     said = capsys.readouterr().out
     assert said.startswith("round-6.ckpt is damaged (")
-    assert said.endswith("): going on from round-5.ckpt\n")
+    assert said.endswith("): continuing from round-5.ckpt\n")
     assert said.count("\n") == 1
     assert "round-6.damaged" in names(tmp_path)
     assert again.round == 6
@@ -214,7 +214,7 @@ def test_two_damaged_files_are_told_in_one_sentence(
     said = capsys.readouterr().out
     assert "round-6.ckpt is damaged" in said
     assert "round-5.ckpt is damaged" in said
-    assert said.endswith(": going on from round-4.ckpt\n")
+    assert said.endswith(": continuing from round-4.ckpt\n")
 
 
 def test_nothing_whole_is_told_in_a_sentence(tmp_path: Path) -> None:

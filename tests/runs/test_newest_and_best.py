@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 from problems import Left, regression
 
 from fl_lightning import Algorithm, Federation
+from fl_lightning.callbacks import Checkpoint
 
 
 class Scores:
