@@ -88,7 +88,7 @@ class Personalization:
         """A row for each client, 0 for those of other ranks; then a row of 1 if this rank stops."""
         federation, fabric = tuning.federation, tuning.federation.fabric
         # clients that train together must not depend on the number of ranks
-        block = tuning.executor.width if federation.deterministic else 1
+        block = tuning.executor.width if federation.local_training.deterministic else 1
         every = range(federation.clients.num_clients)
         mine = [i for i in every if i // block % fabric.world_size == fabric.global_rank]
         scores = torch.zeros(

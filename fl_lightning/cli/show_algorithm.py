@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 from docstring_parser import parse
 
-from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.algorithms.registry import ALGORITHMS, parameter_help
 from fl_lightning.cli.converters import metavar, nearest, shown
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.list_algorithms import costs_in_models
@@ -37,7 +37,7 @@ def explanation(name: str) -> str:
     description = [doc.short_description or "", *(doc.long_description or "").split("\n\n")]
     lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in description if part)]
     lines += ["", f"Options, as --algorithm {name} --algorithm.NAME VALUE"]
-    helps = {p.arg_name: p.description or "" for p in doc.params}
+    helps = parameter_help(make)
     ranges = {option: said for term in terms for option, said in _ranges(term)}
     for p in signature(make).parameters.values():
         kind = get_type_hints(make)[p.name]

@@ -36,9 +36,9 @@ class FineTuning:
         self.trained, self.head = federation.layout, federation.layout.head
         self.module.get_submodule(self.head).requires_grad_(True)
         self.layout = Layout(self.module)
-        self.executor = federation.new_executor(self.module, self.layout)
+        self.executor = federation.local_training.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
-        next_lr = federation.local_lr * federation.schedule(federation.round, 0)
+        next_lr = federation.local_training.local_lr * federation.schedule(federation.round, 0)
         self.lr = next_lr if lr is None else lr
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
@@ -50,7 +50,7 @@ class FineTuning:
             yield from ((self._initial(client), self.federation.buffers) for client in clients)
             return
         data = self.federation.clients.lasting(epochs)
-        width = min(self.executor.width, self.federation.group_size)  # fewer where memory was low
+        width = min(self.executor.width, self.federation.local_training.group_size)
         for first in range(0, len(clients), width):
             yield from self._tuned(clients[first : first + width], data)
 
@@ -62,7 +62,8 @@ class FineTuning:
             seed = derived_seed(federation.seed, "adaptation", client)
             states = [{"w_i": self._initial(client)}]
             visits.append(Visit(client, {}, states, batches, [self.lr] * len(batches), seed))
-        facts = federation.common_facts(visits[0].states[0]["w_i"], 1) | {"layout": self.layout}
+        anchor = visits[0].states[0]["w_i"]
+        facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
         outcomes = self.executor(self.tuning, facts, visits, [{}], federation.buffers)
         outcomes = list(outcomes)  # all of them, before `personal_model` changes the module
         for visit, outcome in zip(visits, outcomes, strict=True):
