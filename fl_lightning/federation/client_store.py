@@ -43,9 +43,9 @@ class ClientStore:
     that trains the client.
 
     A thread reads and writes whole rows, in the order of the calls, while clients train. `prefetch`
-    names the rows to read next. `wait_for_writes` waits until other ranks may read what was
-    written. Rows travel to and from a GPU through pinned memory, in the order of its stream, and the
-    program does not wait for it.
+    names the rows to read next, and `wait_for_writes` waits until other ranks may read what was
+    written. Rows travel to and from a GPU through pinned memory, in the order of its stream,
+    without blocking the program.
 
     Args:
         folder: Where the files lie; made with the first row.

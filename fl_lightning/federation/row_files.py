@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class RowFiles:
-    """A row of bytes for each client and slot, in one sparse file a slot. Processes share the files.
+    """A row of bytes for each client and slot, in one sparse file a slot that processes share.
 
     Files are read and written by plain calls, and not mapped: a mapped row that finds the disk full
     ends the process with SIGBUS; mapped pages count as the process's memory, and nobody can drop

@@ -1,7 +1,8 @@
 """Client sampling: the cohort of each round."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -95,17 +96,21 @@ class SizeWeightedSampling(_Fraction):
     """
 
     sizes: Tensor
-    _cumulative: Tensor = field(init=False, repr=False)
-    _even: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sizes.ndim != 1 or not bool((self.sizes > 0).all()):
             raise ValueError("weighted sampling needs the clients' sizes, one positive number each")
-        cumulative = self.sizes.double().cumsum(0)
+
+    @cached_property
+    def _cumulative(self) -> Tensor:
+        return self.sizes.double().cumsum(0)
+
+    @cached_property
+    def _even(self) -> bool:
+        """Whether at least every second draw is a new client."""
         largest = self.sizes.double().topk(self.largest(len(self.sizes))).values.sum()
-        object.__setattr__(self, "_cumulative", cumulative)
-        object.__setattr__(self, "_even", bool(largest <= cumulative[-1] / 2))
+        return bool(largest <= self._cumulative[-1] / 2)
 
     def __call__(self, num_clients: int, seed: int, round: int) -> list[int]:
         """The cohort of a round.
@@ -119,7 +124,7 @@ class SizeWeightedSampling(_Fraction):
                 f"{num_clients}: give one size each"
             )
         size, g = self.largest(num_clients), generator(seed, "cohort", round)
-        if self._even:  # at least every second draw is a new client
+        if self._even:
             return _first_different(lambda: self._with_replacement(size, g), size)
         return torch.multinomial(self.sizes.double(), size, generator=g).sort().values.tolist()
 
@@ -139,6 +144,17 @@ def largest_cohort(sampler: ClientSampler, num_clients: int) -> int:
     """A bound on the size of a cohort: all clients for a sampler without `largest`."""
     largest: Callable[[int], int] = getattr(sampler, "largest", int)
     return largest(num_clients)
+
+
+def check_cohort(cohort: Sequence[int], num_clients: int, source: str) -> None:
+    """Raise a ValueError, naming the source, unless a cohort has each client once, ascending."""
+    ordered = sorted(set(cohort)) == list(cohort)
+    if not cohort or not ordered or cohort[0] < 0 or cohort[-1] >= num_clients:
+        shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
+        raise ValueError(
+            f"{source} gave the cohort [{shown}]: return at least one client of 0 to "
+            f"{num_clients - 1}, each once, ascending"
+        )
 
 
 def _first_different(draw: Callable[[], Tensor], size: int) -> list[int]:

@@ -45,7 +45,7 @@ def budget(rounds: int, algorithm: Any, keep: int = 2, **options: Any) -> DiskBu
 
 
 def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() -> None:
-    """Three of six clients a round, each row at most once for each of the visits or kept versions."""
+    """Three of six clients a round; a row for each visit, or for each version of each client."""
     short, long = (budget(rounds, algorithms.scaffold()) for rounds in (2, 1000))
     assert short.row == long.row > 0
     assert short.round == long.round == 3 * short.row

@@ -150,9 +150,10 @@ WEIGHTED = {
 }
 
 
-@BOTH
 @EXECUTORS
-@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize(
+    ("name", "deterministic"), [*((name, False) for name in WEIGHTED), ("by_size", True)]
+)
 def test_a_skipped_client_counts_as_absent(name: str, executor: Any, deterministic: bool) -> None:
     """In the model, BatchNorm, weights, messages and scalars."""
     options = {"executor": executor, "deterministic": deterministic}

@@ -24,7 +24,7 @@ from problems import (
     hard,
     per_epoch,
 )
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
@@ -102,9 +102,8 @@ def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> N
     squares = [n * (w - mean).square().sum() for n, w in zip(sizes, models, strict=True)]
     drift = sum(squares) / sum(sizes)
     assert metrics["client/drift"] == pytest.approx(float(drift), rel=1e-9)
-    assert metrics["server/update_norm"] == pytest.approx(
-        float((mean - run.server.initial_w).norm()), rel=1e-12
-    )
+    moved = float((mean - run.server.initial_w).norm())
+    assert metrics["server/update_norm"] == pytest.approx(moved, rel=1e-12)
 
 
 @pytest.mark.parametrize(("algorithm", "sent", "received"), [("scaffold", 2, 2), ("fedtoga", 1, 2)])
@@ -122,33 +121,28 @@ def test_the_scalars_of_a_round(algorithm: str, sent: int, received: int) -> Non
     assert metrics.keys() == {*tags.split(), "time/train_s", "time/aggregate_s"}
 
 
-def loss_of(module: nn.Module, batch: tuple[Tensor, Tensor]) -> float:
-    return F.cross_entropy(module(batch[0]), batch[1]).item()
+class Adds(Term):
+    """Adds a constant to the loss."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle.of(lambda b: b.loss + 5)(w)
 
 
 @EXECUTORS
-def test_the_training_loss_is_the_mean_of_clients_of_the_mean_over_their_steps(
-    executor: Any,
+@pytest.mark.parametrize("terms", [(SAM(0.5),), (Adds(),)], ids=["SAM", "Adds"])
+def test_the_training_loss_is_the_mean_task_loss_of_clients_and_steps(
+    terms: Any, executor: Any
 ) -> None:
     """With a learning rate that moves nothing, by evaluating the first model on every batch."""
-    local = partial(SGD, lr=1e-300)
-    run, metrics = one_round(Algorithm(SAM(0.5), local=local, weight=by_size), executor)
+    algorithm = Algorithm(*terms, local=partial(SGD, lr=1e-300), weight=by_size)
+    run, metrics = one_round(algorithm, executor)
     module, data = classifier(norm=False, dropout=0.0), classification()
-    visits = [data.visit(client, 0) for client in COHORTS[0]]
-    with torch.no_grad():
-        losses = [[loss_of(module, visit[k]) for k in range(len(visit))] for visit in visits]
-    assert metrics["train/loss"] == pytest.approx(fmean(map(fmean, losses)), rel=1e-12)
+    means = []
+    for visit in (data.visit(client, 0) for client in COHORTS[0]):
+        batches = (visit[k] for k in range(len(visit)))
+        means.append(fmean(F.cross_entropy(module(x), y).item() for x, y in batches))
+    assert metrics["train/loss"] == pytest.approx(fmean(means), rel=1e-12)
     assert run.w.equal(run.server.initial_w)
-
-
-@EXECUTORS
-def test_the_training_loss_is_the_tasks_without_what_terms_add(executor: Any) -> None:
-    class Adding(Term):
-        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-            return oracle.of(lambda b: b.loss + 5)(w)
-
-    (_, plain), (_, added) = (one_round(Algorithm(*terms), executor) for terms in ((), (Adding(),)))
-    assert added["train/loss"] == plain["train/loss"]
 
 
 class Listener:

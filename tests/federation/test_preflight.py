@@ -1,4 +1,4 @@
-"""Odd data, models, optimizers, callbacks and ranks: named in one sentence, as early as possible."""
+"""Odd data, models, optimizers, callbacks and ranks: named early, in one sentence."""
 
 import re
 from collections.abc import Callable

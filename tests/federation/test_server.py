@@ -1,4 +1,4 @@
-"""The server alone, and the state of a federation: saved, loaded, and refused where it does not fit."""
+"""The server alone, and the state of a federation: saved, loaded, and refused."""
 
 import re
 from contextlib import nullcontext
