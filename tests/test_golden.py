@@ -31,6 +31,15 @@ TOLERANCE = 1e-9
 LOOSER = {"fedsol-fedsol-fixed-asis": 1e-6}
 """Rounding noise, blown up to full length at every first step: see README.md of the recordings."""
 
+INCOMPLETE_GROUPS = {
+    "disco-feddisco-ragged-asis",
+    "fedsol-fednova-ragged-paper",
+    "fedssg-fedssg-asis",
+    "fedtoga-B-nperturb-zero",
+    "flsim-scaffold-ragged-paper",
+}
+"""Recordings that are also trained three clients at a time, which splits each cohort of four."""
+
 HERE = Path(__file__).parent / "golden"
 EXECUTORS: dict[str, dict[str, Any]] = {
     "sequential": {},
@@ -44,7 +53,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "golden_file" in metafunc.fixturenames:
         folder = Path(metafunc.config.getoption("--golden") or HERE)
         files = sorted(f for f in folder.glob("*.npz") if f.name != "problem.npz")
-        metafunc.parametrize("golden_file", files or [folder], ids=lambda f: f.stem)
+        replays = [
+            pytest.param(file, executor, id=f"{executor}-{file.stem}")
+            for file in files or [folder]
+            for executor in EXECUTORS
+            if executor != "stacked-by-3" or file.stem in INCOMPLETE_GROUPS
+        ]
+        metafunc.parametrize(("golden_file", "executor"), replays)
 
 
 def model(theta: torch.Tensor) -> nn.Module:
@@ -81,13 +96,12 @@ def federation(
         setup.algorithm,
         clients,
         rounds=len(problem["cohorts"]),
-        participation=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
+        sampler=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
         schedule=setup.schedule,
         executor=partial(StackedExecutor, **options) if options else SequentialExecutor,
     )
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 def test_replays_the_authors_trajectory(
     golden_file: Path,
     executor: str,

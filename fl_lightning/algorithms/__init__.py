@@ -1,7 +1,9 @@
-"""The algorithms of the papers: each function makes one from its coefficients, e.g. `algorithms.fedtoga(rho=0.1)`.
+"""The papers' algorithms: a function makes each from its coefficients, e.g. `algorithms.fedtoga(rho=0.1)`.
 
-Defaults are the papers' (see each). Imports `core` and `terms`; `registry` lists the algorithms for
-the command line.
+Defaults are the papers'. In the docstrings g is the gradient on the batch, w the client's model,
+w^t the received one, u_i the one after the last local step, N the number of clients, M of the
+cohort S, K of local steps, and eta the local learning rate. `registry` lists the algorithms for the
+command line.
 """
 
 from fl_lightning.algorithms.averaging import fedavg, feddisco, fednova, fedprox

@@ -1,86 +1,121 @@
 """Averaging and its weights."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.algorithms.shared_options import WEIGHTS, ProxClip, Weighting, at, dynamic
+from fl_lightning.algorithms.shared_options import (
+    WEIGHTS,
+    Alpha,
+    ProxClip,
+    ServerLR,
+    SizeWeighting,
+    Weighting,
+    at,
+    dynamic,
+)
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, checked
 from fl_lightning.core.weighting import Disco
 
 
-def fedavg(server_lr: float = 1.0, weighting: Weighting = "by_size") -> Algorithm:
+@checked
+def fedavg(server_lr: ServerLR = 1.0, weighting: Weighting = "by_size") -> Algorithm:
     """FedAvg: the mean of the clients' models (McMahan et al., AISTATS 2017).
 
-    Args:
-        server_lr: How far the global model moves towards the mean.
-        weighting: Weigh clients by their samples, or all alike.
+    Clients step along g(w); the server moves by the weighted mean of u_i - w^t.
+
+    References:
+        McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
     """
     return Algorithm(server=at(server_lr), weight=WEIGHTS[weighting])
 
 
+@checked
 def fedprox(
-    mu: float = 0.1,
-    server_lr: float = 1.0,
+    mu: NonNegativeFloat = 0.1,
+    server_lr: ServerLR = 1.0,
     weighting: Weighting = "by_size",
     prox_clip: ProxClip = "whole",
 ) -> Algorithm:
     """FedProx: a quadratic pull towards the received model (Li et al., MLSys 2020).
 
+    Clients step along g(w) + mu (w - w^t).
+
     Args:
         mu: Strength of the pull, `mu/2 ||w - w^t||^2` (FedSOL's tables 1.0).
-        server_lr: How far the global model moves towards the mean.
-        weighting: Weigh clients by their samples, or all alike.
-        prox_clip: Let clipping see the whole pull, or, as FL-Simulator's code, only the half `-mu
-            w^t`.
+
+    References:
+        Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127
+
+    Released code:
+        FL-Simulator clips the half -mu w^t alone: `prox_clip="split"`.
     """
     split = prox_clip == "split"
     pull = (terms.Proximal(mu, split), terms.UnclippedPull(mu)) if split else (terms.Proximal(mu),)
     return Algorithm(*pull, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
+@checked
 def fednova(
-    variates: Literal["none", "own", "mean"] = "none",
-    server_lr: float = 1.0,
+    variates: Annotated[
+        Literal["none", "own", "mean"],
+        Doc(
+            "Gradient correction: none, minus the client's last mean gradient (FedSOL's "
+            "repository), or its difference to the mean of all clients."
+        ),
+    ] = "none",
+    server_lr: ServerLR = 1.0,
     weighting: Weighting = "by_size",
 ) -> Algorithm:
     """FedNova: the mean of each client's progress per unit of path, momentum counted in (Wang et al., NeurIPS 2020).
 
-    Args:
-        variates: Correct gradients by the client's last mean gradient alone, as FedSOL's repository
-            released it (behind its published FedNova numbers), or by its difference to the mean of
-            all, as was meant.
-        server_lr: How far the global model moves.
-        weighting: Weigh clients by their samples, or all alike.
+    With path length tau_i the server moves by mean(tau_i) mean((u_i - w^t) / tau_i).
+
+    References:
+        Wang et al., NeurIPS 2020, https://arxiv.org/abs/2007.07481
+
+    Released code:
+        FedSOL's repository subtracts d_i from each gradient without adding their mean back; its
+        published FedNova numbers are those of `variates="own"`.
     """
     correction = {
         "none": (),
         "own": (terms.LastGradientVariate(),),
         "mean": (terms.CenteredGradientVariate(),),
     }[variates]
-    return Algorithm(
-        terms.NormalizedAveraging(), *correction, server=at(server_lr), weight=WEIGHTS[weighting]
-    )
+    normalized = (terms.NormalizedAveraging(), *correction)
+    return Algorithm(*normalized, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
+@checked
 def feddisco(
-    a: float = 0.5,
-    b: float = 0.1,
-    alpha: float | None = None,
-    size_weighting: bool = False,
+    a: NonNegativeFloat = 0.5,
+    b: FiniteFloat = 0.1,
+    alpha: Alpha | None = None,
+    size_weighting: SizeWeighting = False,
     prox_clip: ProxClip = "whole",
+    weighting: Weighting = "by_size",
 ) -> Algorithm:
     """FedDisco: clients with skewed labels weigh less (Ye et al., ICML 2023).
 
+    Aggregation weights max(0, p_i - a k_i + b), with k_i the client's share of the cohort's label
+    discrepancies.
+
     Args:
-        a: How much a client's share of the cohort's discrepancy takes off its weight.
-        b: Added to every weight.
-        alpha: Coefficient of the FedDyn that it is put on, as in most of the paper's results; none
-            for FedAvg.
-        size_weighting: Divide alpha by the client's relative size, as FedSSG's code does.
-        prox_clip: Let clipping see the whole pull of FedDyn, or, as FedSSG's code, only the half
-            `h_i - w^t`.
+        a: Amount that the whole discrepancy takes off a weight.
+        b: Number added to every weight.
+        alpha: For FedDisco on FedDyn, as in most of the paper's results; none is on FedAvg.
+        weighting: Here that of p_i.
+
+    References:
+        Ye et al., ICML 2023, https://arxiv.org/abs/2305.19229
+
+    Released code:
+        FedSSG's code divides alpha by the client's relative size (`size_weighting`) and clips only
+        the half h_i - w^t of FedDyn's pull (`prox_clip="split"`).
     """
-    base = (
-        () if alpha is None else dynamic(alpha, prox_clip=prox_clip, size_weighting=size_weighting)
-    )
-    return Algorithm(*base, weight=Disco(a, b))
+    options = {"prox_clip": prox_clip, "size_weighting": size_weighting}
+    base = () if alpha is None else dynamic(alpha, **options)  # type: ignore[arg-type]
+    return Algorithm(*base, weight=Disco(a, b, WEIGHTS[weighting]))

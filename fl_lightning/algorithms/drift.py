@@ -1,162 +1,204 @@
 """Drift correction: control variates, duals, client momentum."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from typing_extensions import Doc
 
 from fl_lightning import terms
 from fl_lightning.algorithms.shared_options import (
     LENGTHS,
     WEIGHTS,
+    Alpha,
     Dual,
+    GradientWeight,
     Length,
     ProxClip,
+    ServerLR,
+    SizeWeighting,
     Weighting,
     at,
+    by_relative_size,
+    control_variate,
     dynamic,
-    scale_of,
 )
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat, checked
 from fl_lightning.terms import dual as duals
 from fl_lightning.terms.drift import one
 
 
+@checked
 def scaffold(
-    server_lr: float = 1.0,
+    server_lr: ServerLR = 1.0,
     correction_lr: Length = "current",
-    size_weighting: bool = False,
+    size_weighting: SizeWeighting = False,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
     """SCAFFOLD, option II: control variates against client drift (Karimireddy et al., ICML 2020).
 
-    Args:
-        server_lr: How far the global model moves towards the mean.
-        correction_lr: Divide moves by this visit's own steps and rates, or by one undecayed K eta_0
-            (FedSSG's code).
-        size_weighting: Divide c by the client's relative size in the step, as FedSSG's code does.
-        weighting: Weigh clients' models all alike, or by their samples (FedSOL's code).
+    Clients step along g(w) + c - c_i; then c_i <- c_i - c + (w^t - u_i) / (K eta), and c is the
+    mean of all c_i.
+
+    References:
+        Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378
+
+    Released code:
+        FedSSG's divides moves by K eta_0 (`correction_lr="base"`) and c in the step by the client's
+        relative size (`size_weighting`); FedSOL's averages models by size (`weighting`).
     """
-    variate = terms.ControlVariate(
-        length=LENGTHS[correction_lr], scale=scale_of(size_weighting), kept=one
-    )
+    variate = control_variate(correction_lr, size_weighting, kept=one)
     return Algorithm(variate, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
+@checked
 def feddyn(
-    alpha: float = 0.1,
+    alpha: Alpha = 0.1,
     dual: Dual = "all",
-    size_weighting: bool = False,
+    size_weighting: SizeWeighting = False,
     prox_clip: ProxClip = "whole",
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedDyn: dynamic regularisation, a dual for each client (Acar et al., ICLR 2021).
+    """FedDyn: dynamic regularization, a dual for each client (Acar et al., ICLR 2021).
+
+    Clients step along g(w) + alpha (h_i + w - w^t); then h_i <- h_i + u_i - w^t, and the server
+    adds the mean h of all h_i to the mean model.
 
     Args:
-        alpha: Strength of the regulariser (FL-Simulator 0.1; FedTOGA's LeNet tables and FedSSG's
-            0.01).
-        dual: The server adds the mean dual of all clients, or of the active ones.
-        size_weighting: Divide alpha by the client's relative size, as the authors' code does.
-        prox_clip: Let clipping see the whole pull, or, as the authors' code, only the half `h_i -
-            w^t`.
-        weighting: Weigh clients' models all alike, or by their samples (FedSOL's code).
+        alpha: FL-Simulator 0.1; FedTOGA's LeNet tables and FedSSG's 0.01.
+
+    References:
+        Acar et al., ICLR 2021, https://openreview.net/forum?id=B7v4QMR6Z9w
+
+    Released code:
+        The authors' divides alpha by the client's relative size (`size_weighting`) and clips only
+        the half h_i - w^t (`prox_clip="split"`); FedSOL's averages by size (`weighting`).
     """
     return Algorithm(*dynamic(alpha, dual, prox_clip, size_weighting), weight=WEIGHTS[weighting])
 
 
-def fedvra(gamma: float = 0.1, a: float = 7.0, d: float | None = None) -> Algorithm:
-    """FedVRA: ADMM with a dual step of its own, reconstructed (Wang et al., AAAI 2023). a = 1 is FedDyn.
+@checked
+def fedvra(
+    gamma: NonNegativeFloat = 0.1,
+    a: NonNegativeFloat = 7.0,
+    d: PositiveFloat | None = None,
+    weighting: Weighting = "uniform",
+) -> Algorithm:
+    """FedVRA: ADMM with separate dual and aggregation steps, reconstructed (Wang et al., AAAI 2023).
+
+    FedDyn with h_i <- h_i + a (u_i - w^t) and w <- w^t + (d/N) sum_S (u_i - w^t) + h; a = 1 is
+    FedDyn.
 
     Args:
         gamma: Strength of the proximal term and the dual.
         a: Dual step (7 in FedSSG's text; 0 to N/M is sound).
-        d: Aggregation step; none is N/M, which makes the models' part a mean (10 in FedSSG's text,
-            at N/M = 10).
+        d: Aggregation step; none is N/M, the plain mean (10 in FedSSG's text, at N/M = 10).
+
+    References:
+        Wang et al., AAAI 2023, https://arxiv.org/abs/2212.01519
+
+    Released code:
+        None holds this method.
     """
-    return Algorithm(terms.FedVRADual(gamma, a=a, d=d))
+    return Algorithm(terms.FedVRADual(gamma, a=a, d=d), weight=WEIGHTS[weighting])
 
 
+@checked
 def feddc(
-    alpha: float = 0.01,
+    alpha: Alpha = 0.01,
     dual: Dual = "all",
     correction_lr: Length = "current",
-    size_weighting: bool = True,
+    size_weighting: SizeWeighting = True,
+    weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedDC: FedDyn's memory and SCAFFOLD's correction at once (Gao et al., CVPR 2022).
+    """FedDC: FedDyn's memory together with SCAFFOLD's correction (Gao et al., CVPR 2022).
 
-    Args:
-        alpha: Strength of the regulariser.
-        dual: The server adds the mean memory of all clients (code) or of the active ones (paper).
-        correction_lr: Divide moves by this visit's own steps and rates, or by one undecayed K eta_0
-            (code).
-        size_weighting: Divide alpha and the server's variate by the client's relative size, as the
-            code does.
+    Clients step along g(w) + alpha (h_i + w - w^t) + c - c_i.
+
+    References:
+        Gao et al., CVPR 2022, https://arxiv.org/abs/2203.11751
+
+    Released code:
+        It adds the mean memory of all clients, the paper that of the active ones
+        (`dual="active"`); it divides moves by K eta_0 (`correction_lr="base"`), and alpha and c by
+        the client's relative size (`size_weighting`).
     """
-    variate = terms.ControlVariate(length=LENGTHS[correction_lr], scale=scale_of(size_weighting))
-    return Algorithm(*dynamic(alpha, dual, size_weighting=size_weighting), variate)
+    variate = control_variate(correction_lr, size_weighting)
+    regularizer = dynamic(alpha, dual, size_weighting=size_weighting)
+    return Algorithm(*regularizer, variate, weight=WEIGHTS[weighting])
 
 
-def fedcm(alpha: float = 0.1, server_lr: float = 1.0) -> Algorithm:
+@checked
+def fedcm(
+    alpha: GradientWeight = 0.1, server_lr: ServerLR = 1.0, weighting: Weighting = "uniform"
+) -> Algorithm:
     """FedCM: client steps mixed with the global momentum (Xu et al., arXiv 2106.10874).
 
-    Args:
-        alpha: Weight of the client's own gradient; the momentum has the rest.
-        server_lr: How far the global model moves towards the mean.
+    Clients step along alpha g(w) + (1 - alpha) m, m being the cohort's last mean gradient.
+
+    References:
+        Xu et al., 2021, https://arxiv.org/abs/2106.10874
     """
-    return Algorithm(terms.ClientMomentum(alpha), server=at(server_lr))
+    return Algorithm(terms.ClientMomentum(alpha), server=at(server_lr), weight=WEIGHTS[weighting])
 
 
+@checked
 def fedssg(
-    alpha: float = 0.05,
-    gate: Literal["horizon", "running", "none"] = "horizon",
-    gate_map: Literal["identity", "clip01", "logistic"] = "identity",
-    gate_offset: float = 1.0,
-    gate_alignment: bool = False,
-    gate_memory: bool = True,
-    alignment: Literal["inner", "proximal", "none"] = "inner",
-    correction: bool = True,
+    alpha: Annotated[NonNegativeFloat, Doc("Strength of the alignment.")] = 0.05,
+    gate: Annotated[
+        Literal["horizon", "running", "none"],
+        Doc("Visits over those expected in the whole run, or so far (main text); none is 1."),
+    ] = "horizon",
+    gate_map: Annotated[
+        Literal["identity", "clip01", "logistic"], Doc("Map of that ratio.")
+    ] = "identity",
+    gate_offset: Annotated[FiniteFloat, Doc("Number added to it; 0 in the main text.")] = 1.0,
+    gate_alignment: Annotated[bool, Doc("Multiply the alignment by the gate (main text).")] = False,
+    gate_memory: Annotated[bool, Doc("Let the gradient memory learn from gated moves.")] = True,
+    alignment: Annotated[
+        Literal["inner", "proximal", "none"],
+        Doc("Inner product with the memory, or FedDC's proximal form (main text)."),
+    ] = "inner",
+    correction: Annotated[bool, Doc("Correct gradients by the gradient memories.")] = True,
     correction_lr: Length = "base",
-    aggregation: Literal["all", "active", "inverse_n"] = "all",
-    size_weighting: bool = True,
+    aggregation: Annotated[
+        Literal["all", "active", "inverse_n"],
+        Doc(
+            "Memory that the server adds: the mean of all clients, of the cohort (Eq. 28), or the "
+            "cohort's sum of models and memories over N (Algorithm 1), which shrinks the model."
+        ),
+    ] = "all",
+    size_weighting: SizeWeighting = True,
+    weighting: Weighting = "uniform",
 ) -> Algorithm:
     """FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
 
-    Its ablation table is four switches: alignment none, correction false, gate none, and all of
-    them.
+    Clients step along g(w) + alpha h_i + d - d_i, with D = (visits / expected + 1) (u_i - w^t),
+    h_i <- h_i + D and d_i <- d_i - d - D / (K eta_0). Its ablation table is four switches:
+    alignment none, correction false, gate none, and all of them.
 
-    Args:
-        alpha: Strength of the alignment.
-        gate: Draws so far over those expected in the whole run (appendix, code), or so far (main
-            text); none for 1.
-        gate_map: What the ratio goes through.
-        gate_offset: Added to it (1 in the code, 0 in the text).
-        gate_alignment: Multiply the alignment by the gate too (main text).
-        gate_memory: The gradient memory learns from gated moves (code), or from plain ones.
-        alignment: The inner product with the memory (appendix, code), FedDC's proximal form (main
-            text), or none.
-        correction: Correct gradients by the gradient memories.
-        correction_lr: Divide moves by one undecayed K eta_0 (code), or by this visit's own steps
-            and rates.
-        aggregation: Add the mean memory of all clients (code), of the active ones (Eq. 28), or take
-            the active ones' sum over N (Algorithm 1's letter, which shrinks the model unless
-            everyone takes part).
-        size_weighting: Divide alpha and the server's memory by the client's relative size.
+    References:
+        FedSSG, 2025, https://arxiv.org/abs/2509.13895
+
+    Released code:
+        The defaults. Main text, appendix and code differ in the options above.
     """
-    return Algorithm(
-        terms.SSG(
-            alpha,
-            gate={"horizon": duals.horizon, "running": duals.running, "none": None}[gate],
-            shape={"identity": duals.identity, "clip01": duals.clipped, "logistic": duals.logistic}[
-                gate_map
-            ],
-            offset=gate_offset,
-            align={"inner": duals.inner_product, "proximal": duals.proximal, "none": None}[
-                alignment
-            ],
-            gated_alignment=gate_alignment,
-            gated_variate=gate_memory,
-            correction=float(correction),
-            length=LENGTHS[correction_lr],
-            scale=scale_of(size_weighting),
-            amend={"all": None, "active": duals.over_cohort, "inverse_n": duals.over_all_clients}[
-                aggregation
-            ],
-        )
+    gates = {"horizon": duals.horizon, "running": duals.running, "none": None}
+    maps = {"identity": duals.identity, "clip01": duals.clipped, "logistic": duals.logistic}
+    alignments = {"inner": duals.inner_product, "proximal": duals.proximal, "none": None}
+    amended = {"all": None, "active": duals.over_cohort, "inverse_n": duals.over_all_clients}
+    variant = terms.ReleasedSSG(
+        alpha,
+        gate_offset,
+        gate=gates[gate],
+        shape=maps[gate_map],
+        align=alignments[alignment],
+        gated_alignment=gate_alignment,
+        gated_variate=gate_memory,
+        correction=float(correction),
+        length=LENGTHS[correction_lr],
+        scale=by_relative_size(size_weighting),
+        amend=amended[aggregation],
     )
+    textbook = variant == terms.ReleasedSSG(alpha, gate_offset)
+    term = terms.SSG(alpha, gate_offset) if textbook else variant
+    return Algorithm(term, weight=WEIGHTS[weighting])

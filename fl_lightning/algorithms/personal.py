@@ -1,82 +1,111 @@
-"""Methods whose clients end with models of their own; `--finetune-epochs` scores them."""
+"""Methods whose clients end with personal models; `--finetune-epochs` scores them."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.algorithms.representation import Per, Scope, fedsol
-from fl_lightning.algorithms.shared_options import WEIGHTS, Weighting
+from fl_lightning.algorithms.representation import fedsol
+from fl_lightning.algorithms.shared_options import (
+    WEIGHTS,
+    Per,
+    Rho,
+    Scope,
+    Strength,
+    Tau,
+    Weighting,
+)
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.constraints import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    UnitInterval,
+    checked,
+)
 from fl_lightning.core.prediction import NearestNeighbours
 
 
-def local_only() -> Algorithm:
-    """Local only: every client trains its own model alone, from common initial weights."""
-    return Algorithm(terms.LocalOnly())
+@checked
+def local_only(weighting: Weighting = "uniform") -> Algorithm:
+    """Local only: every client trains its own model alone, from common initial weights.
+
+    Args:
+        weighting: The global model does not move; only its running statistics are averaged.
+    """
+    return Algorithm(terms.LocalOnly(), weight=WEIGHTS[weighting])
 
 
+@checked
 def fedbabu(weighting: Weighting = "uniform") -> Algorithm:
     """FedBABU: only the body is trained and averaged; clients then fine-tune all (Oh et al., ICLR 2022).
 
-    The head stays as it was drawn, the same for everybody.
+    The head keeps its initial weights, the same for every client.
 
-    Args:
-        weighting: Weigh clients by their samples, or all alike.
+    References:
+        Oh et al., ICLR 2022, https://openreview.net/forum?id=HuaYQfggn5u
     """
     return Algorithm(weight=WEIGHTS[weighting], trains_head=False)
 
 
-def perfedavg(alpha: float = 0.01, weighting: Weighting = "uniform") -> Algorithm:
+@checked
+def perfedavg(
+    alpha: Annotated[NonNegativeFloat, Doc("Learning rate of the inner step.")] = 0.01,
+    weighting: Weighting = "uniform",
+) -> Algorithm:
     """Per-FedAvg, first order: a model that one step makes good (Fallah et al., NeurIPS 2020).
 
-    One half of each batch adapts, the other half gives the gradient, so the paper's batches want
-    twice the batch size; the outer rate, its beta, is the local learning rate.
+    Clients step along g(w - alpha g(w; one half of the batch); the other half), so the batch is
+    twice the paper's; the paper's beta is the local learning rate.
 
-    Args:
-        alpha: The inner learning rate.
-        weighting: Weigh clients by their samples, or all alike.
+    References:
+        Fallah et al., NeurIPS 2020, https://arxiv.org/abs/2002.07948
     """
     return Algorithm(terms.FirstOrderMAML(alpha), weight=WEIGHTS[weighting])
 
 
+@checked
 def knn_per(
-    neighbours: int = 7,
-    mix: float = 0.5,
-    scale: float = 1.0,
-    capacity: int | None = None,
+    neighbours: PositiveInt = 7,
+    mix: UnitInterval = 0.5,
+    scale: PositiveFloat = 1.0,
+    capacity: PositiveInt | None = None,
     combine: Literal["probabilities", "logits"] = "probabilities",
     weighting: Weighting = "by_size",
 ) -> Algorithm:
-    """kNN-Per: FedAvg, whose clients ask the neighbours among their own samples too (Marfoq et al., ICML 2022).
+    """kNN-Per: FedAvg, with a vote of the nearest neighbours among a client's own samples (Marfoq et al., ICML 2022).
+
+    A client predicts with mix (vote) + (1 - mix) (probabilities of the global model).
 
     Args:
-        neighbours: How many vote (FedSOL's code 5).
+        neighbours: Number of neighbours that vote (FedSOL's code 5).
         mix: Weight of the vote; the model has the rest.
-        scale: Of the squared feature distances.
+        scale: Scale of the squared feature distances.
         capacity: Samples that a client stores; none is all (FedSOL's code 500).
-        combine: Mix the vote with the model's probabilities, or with its raw logits, as the
-            authors' code by a slip.
-        weighting: Weigh clients by their samples, or all alike.
+        combine: Mix the vote with the model's probabilities or raw logits.
+
+    References:
+        Marfoq et al., ICML 2022, https://arxiv.org/abs/2111.09360
+
+    Released code:
+        The authors' mixes the vote with raw logits, by mistake: `combine="logits"`.
     """
     predict = NearestNeighbours(neighbours, mix, scale, capacity, combine == "logits")
     return Algorithm(weight=WEIGHTS[weighting], predict=predict)
 
 
+@checked
 def fedsol_ft(
-    rho: float = 2.0,
-    strength: Literal["adaptive", "fixed"] = "adaptive",
+    rho: Rho = 2.0,
+    strength: Strength = "adaptive",
     per: Per = "column",
     scope: Scope = "head",
-    tau: float = 3.0,
+    tau: Tau = 3.0,
     weighting: Weighting = "by_size",
 ) -> Algorithm:
     """FedSOL-FT: FedSOL's model, fine-tuned by every client with plain SGD (Lee et al., CVPR 2024).
 
-    Args:
-        rho: Radius of the perturbation.
-        strength: Weigh the perturbation by how far each weight has moved, or not.
-        per: Adaptive strength over the norm of each column or of the whole parameter.
-        scope: What is perturbed.
-        tau: Temperature of the distillation.
-        weighting: Weigh clients by their samples, or all alike.
+    References:
+        Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
     return fedsol(rho, strength, per, scope, tau=tau, weighting=weighting)

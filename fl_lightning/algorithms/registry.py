@@ -1,12 +1,17 @@
-"""The functions that the command line offers by name."""
+"""The functions that the command line offers by name, and the help text of their parameters."""
 
+import re
 from collections.abc import Callable
 from inspect import isfunction
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
+
+from docstring_parser import parse
+from typing_extensions import Doc
 
 from fl_lightning.algorithms import averaging, drift, personal, representation, server, sharpness
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.constraints import notes
 
 FAMILIES: tuple[ModuleType, ...] = averaging, server, drift, sharpness, representation, personal
 """The modules of algorithms, in the order in which they are listed."""
@@ -14,11 +19,30 @@ FAMILIES: tuple[ModuleType, ...] = averaging, server, drift, sharpness, represen
 
 def functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
     """The public functions of a module, in its order."""
-    own = {name: f for name, f in vars(module).items() if isfunction(f) and name[0] != "_"}
-    return {name: f for name, f in own.items() if f.__module__ == module.__name__}
+    public = {name: f for name, f in vars(module).items() if isfunction(f) and name[0] != "_"}
+    return {name: f for name, f in public.items() if f.__module__ == module.__name__}
 
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     name: make for family in FAMILIES for name, make in functions(family).items()
 }
 """Every algorithm, by name."""
+
+_NOT_PARAMETERS = re.compile(r"^ *(References|Released code):", re.MULTILINE)
+
+
+def parameter_help(documented: Callable[..., Any]) -> dict[str, str]:
+    """The help text of each parameter of a function, or of each field of a dataclass.
+
+    First the `Doc` of its annotation, which several functions share, then what the docstring's
+    Args or Attributes add.
+    """
+    text = _NOT_PARAMETERS.split(documented.__doc__ or "", maxsplit=1)[0]
+    described = {p.arg_name: " ".join((p.description or "").split()) for p in parse(text).params}
+    hints = get_type_hints(documented, include_extras=True)
+    shared = {
+        name: next((note.documentation for note in notes(hint) if isinstance(note, Doc)), "")
+        for name, hint in hints.items()
+    }
+    names = dict.fromkeys((*shared, *described))
+    return {name: f"{shared.get(name, '')} {described.get(name, '')}".strip() for name in names}

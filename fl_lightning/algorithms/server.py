@@ -1,119 +1,152 @@
 """Server optimizers and starts."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.algorithms.shared_options import FIRST, WEIGHTS, First, Weighting, at
+from fl_lightning.algorithms.shared_options import (
+    FIRST,
+    WEIGHTS,
+    Adaptivity,
+    Beta1,
+    Beta2,
+    First,
+    Momentum,
+    Prox,
+    SecondMoment,
+    ServerLR,
+    StartBeta,
+    Weighting,
+    at,
+)
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.terms import server
+from fl_lightning.core.constraints import checked
+from fl_lightning.terms import server as moments
 
 
+@checked
 def fedavgm(
-    beta: float = 0.9, server_lr: float = 1.0, weighting: Weighting = "by_size"
+    beta: Momentum = 0.9, server_lr: ServerLR = 1.0, weighting: Weighting = "by_size"
 ) -> Algorithm:
     """FedAvgM: momentum on the server (Hsu et al., arXiv 1909.06335).
 
-    Args:
-        beta: The momentum.
-        server_lr: The server's learning rate.
-        weighting: Weigh clients by their samples, or all alike.
+    The server moves by m <- beta m + delta, delta being the clients' mean update.
+
+    References:
+        Hsu et al., 2019, https://arxiv.org/abs/1909.06335
     """
     return Algorithm(terms.ServerMomentum(beta), server=at(server_lr), weight=WEIGHTS[weighting])
 
 
+@checked
 def fedadam(
-    server_lr: float = 0.01,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-    v0: float | None = None,
+    server_lr: ServerLR = 0.01,
+    beta1: Beta1 = 0.9,
+    beta2: Beta2 = 0.99,
+    tau: Adaptivity = 1e-3,
+    v0: SecondMoment = None,
     weighting: Weighting = "by_size",
 ) -> Algorithm:
     """FedAdam: Adam on the server, without bias correction (Reddi et al., ICLR 2021).
 
+    The server moves by m / (sqrt(v) + tau), with v <- beta2 v + (1 - beta2) delta^2.
+
     Args:
-        server_lr: The server's learning rate (0.01 in FedTOGA's tables, 0.1 in FL-Simulator).
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
-        tau: Adaptivity: added to the root of the second moment.
-        v0: Where the second moment begins; None is tau^2, as the paper has it (FL-Simulator: 0).
-        weighting: Weigh clients by their samples, or all alike.
+        server_lr: FedTOGA's tables 0.01, FL-Simulator 0.1.
+
+    References:
+        Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
+
+    Released code:
+        FL-Simulator starts the second moment at zero: `v0=0`.
     """
-    moments = terms.AdaptiveServer(beta1, beta2, tau, tau**2 if v0 is None else v0)
-    return Algorithm(moments, server=at(server_lr), weight=WEIGHTS[weighting])
+    term = terms.AdaptiveServer(beta1, beta2, tau, tau**2 if v0 is None else v0)
+    return Algorithm(term, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
+@checked
 def fedyogi(
-    server_lr: float = 0.01,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-    v0: float | None = None,
+    server_lr: ServerLR = 0.01,
+    beta1: Beta1 = 0.9,
+    beta2: Beta2 = 0.99,
+    tau: Adaptivity = 1e-3,
+    v0: SecondMoment = None,
     weighting: Weighting = "by_size",
 ) -> Algorithm:
     """FedYogi: a second moment that moves slowly (Reddi et al., ICLR 2021).
 
-    Args:
-        server_lr: The server's learning rate.
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
-        tau: Adaptivity: added to the root of the second moment.
-        v0: Where the second moment begins; None is tau^2.
-        weighting: Weigh clients by their samples, or all alike.
+    As FedAdam, with v <- v - (1 - beta2) delta^2 sign(v - delta^2).
+
+    References:
+        Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
-    moments = terms.AdaptiveServer(beta1, beta2, tau, tau**2 if v0 is None else v0, server.yogi)
-    return Algorithm(moments, server=at(server_lr), weight=WEIGHTS[weighting])
+    start = tau**2 if v0 is None else v0
+    term = terms.AdaptiveServer(beta1, beta2, tau, start, moments.yogi)
+    return Algorithm(term, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
+@checked
 def fedadagrad(
-    server_lr: float = 0.01,
-    beta1: float = 0.0,
-    tau: float = 1e-3,
-    v0: float | None = None,
+    server_lr: ServerLR = 0.01,
+    beta1: Beta1 = 0.0,
+    tau: Adaptivity = 1e-3,
+    v0: SecondMoment = None,
     weighting: Weighting = "by_size",
 ) -> Algorithm:
     """FedAdagrad: steps shrink with the sum of squared updates (Reddi et al., ICLR 2021).
 
+    As FedAdam, with v <- v + delta^2.
+
     Args:
-        server_lr: The server's learning rate.
-        beta1: Decay of the first moment; 0 in the paper.
-        tau: Adaptivity: added to the root of the sum.
-        v0: Where the sum begins; None is tau^2.
-        weighting: Weigh clients by their samples, or all alike.
+        beta1: 0 in the paper.
+
+    References:
+        Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
-    moments = terms.AdaptiveServer(beta1, 0.0, tau, tau**2 if v0 is None else v0, server.adagrad)
-    return Algorithm(moments, server=at(server_lr), weight=WEIGHTS[weighting])
+    start = tau**2 if v0 is None else v0
+    term = terms.AdaptiveServer(beta1, 0.0, tau, start, moments.adagrad)
+    return Algorithm(term, server=at(server_lr), weight=WEIGHTS[weighting])
 
 
-def fedacg(beta: float = 0.85, prox: float = 0.001, weighting: Weighting = "uniform") -> Algorithm:
+@checked
+def fedacg(
+    beta: Momentum = 0.85, prox: Prox = 0.001, weighting: Weighting = "uniform"
+) -> Algorithm:
     """FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
 
+    Clients start at y = w^t + beta m and step along g(w) + 2 prox (w - y); m <- beta m + delta.
+
     Args:
-        beta: The momentum, lambda in the paper.
-        prox: Strength of the pull to the start, `prox ||u - start||^2` without a half, as in the
-            code (FedTOGA's tables: mu = 0.01 with a half, which is 0.005 here).
-        weighting: Weigh clients by their samples, or all alike.
+        beta: lambda in the paper.
+        prox: FedTOGA's tables: mu = 0.01 with 1/2, which is 0.005 here.
+
+    References:
+        Kim et al., CVPR 2024, https://arxiv.org/abs/2201.03172
     """
     return Algorithm(terms.AcceleratedStart(beta, prox), weight=WEIGHTS[weighting])
 
 
+@checked
 def fedinit(
-    beta: float = 0.1,
+    beta: StartBeta = 0.1,
     first_participation: First = "init",
-    server: Literal["moves", "models"] = "moves",
-    server_lr: float = 1.0,
+    server: Annotated[
+        Literal["moves", "models"],
+        Doc("What the server averages: moves from the starts (released code), or models."),
+    ] = "moves",
+    server_lr: ServerLR = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedInit: relaxed initialisation, clients start away from their own last model (Sun et al., NeurIPS 2023).
+    """FedInit: relaxed initialization, clients start away from their own last model (Sun et al., NeurIPS 2023).
 
-    Args:
-        beta: How far, in differences between the received and the own last model.
-        first_participation: At a first visit w^0 stands for the own last model, or there is no
-            shift.
-        server: Add the clients' moves from their starts (released code), or take the mean of their
-            models.
-        server_lr: How far the global model moves.
-        weighting: Weigh clients by their samples, or all alike.
+    Clients start at w^t + beta (w^t - w_i), w_i being their last local model.
+
+    References:
+        Sun et al., NeurIPS 2023, https://arxiv.org/abs/2306.05706
+
+    Released code:
+        The server adds the mean move from the starts, which leaves the shifts out.
     """
     start = terms.RelaxedInitialization(beta, FIRST[first_participation], server == "models")
     return Algorithm(start, server=at(server_lr), weight=WEIGHTS[weighting])

@@ -1,44 +1,150 @@
-"""What the options of several algorithms mean."""
+"""Options that several algorithms have: their ranges and help texts, and what their values mean."""
 
 from functools import partial
-from math import inf
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch.optim import SGD
+from typing_extensions import Doc
 
 from fl_lightning import terms
 from fl_lightning.core.algorithm import OptimizerFactory
+from fl_lightning.core.constraints import (
+    BelowOneFloat,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveFraction,
+)
 from fl_lightning.core.term import Initializer, Term, initial, received
 from fl_lightning.core.weighting import Weight, by_size, uniform
-from fl_lightning.terms import drift
+from fl_lightning.terms import drift, lesam, perturb, sol
 
-Weighting = Literal["uniform", "by_size"]
+ServerLR = Annotated[
+    PositiveFloat, Doc("Server learning rate: 1 moves the global model by the whole update.")
+]
+Weighting = Annotated[
+    Literal["uniform", "by_size"],
+    Doc("Aggregation weights: equal, or by each client's number of samples."),
+]
 WEIGHTS: dict[str, Weight] = {"uniform": uniform, "by_size": by_size}
 
-First = Literal["init", "skip"]
+# Perturbations
+
+Rho = Annotated[NonNegativeFloat, Doc("Radius of the perturbation.")]
+Eta = Annotated[NonNegativeFloat, Doc("Number added to the scale |w|.")]
+Scaled = Annotated[
+    Literal["all", "weights"],
+    Doc("Parameters that scale the ball: all, or those whose name contains `weight`."),
+]
+SCALED = {"all": "", "weights": "weight"}
+
+First = Annotated[
+    Literal["init", "skip"],
+    Doc("Older model at a client's first visit: w^0, or the received one (no displacement)."),
+]
 FIRST: dict[str, Initializer] = {"init": initial, "skip": received}
 
-Length = Literal["current", "base"]
-LENGTHS: dict[str, drift.Scale] = {"current": drift.own_span, "base": drift.nominal}
+Reference = Annotated[
+    Literal["last_active", "last_round", "as_released"],
+    Doc(
+        "Older model to point to: the one received at the last visit (paper), the last round's "
+        "(the intent of the released code), or the code with its indexing error."
+    ),
+]
 
-Dual = Literal["all", "active"]
-ProxClip = Literal["whole", "split"]
+Kappa = Annotated[NonNegativeFloat, Doc("Weight of Delta in the ascent direction.")]
+TrendBeta = Annotated[NonNegativeFloat, Doc("Weight of Delta in the descent direction.")]
+TrendScale = Annotated[
+    Literal["steps", "epochs", "gradient"],
+    Doc(
+        "Divisor of the mean movement Delta: local steps (the letter of Algorithm 1), local epochs "
+        "(the K of the paper's experiments), or the path length, which makes it a gradient."
+    ),
+]
+TREND_SCALES: dict[str, drift.VisitScale] = {
+    "gradient": perturb.per_length,
+    "epochs": perturb.per_epoch,
+    "steps": perturb.per_step,
+}
+Carry = Annotated[
+    bool, Doc("Keep the previous perturbed gradient from one visit of a client to the next.")
+]
+
+Strength = Annotated[
+    Literal["adaptive", "fixed"],
+    Doc("Perturb each weight by how far it has moved, or all equally."),
+]
+Per = Annotated[
+    Literal["column", "tensor"],
+    Doc("Norm of the adaptive strength: of each column (released code) or parameter (paper)."),
+]
+PER: dict[str, sol.MoveScale] = {"column": sol.by_column, "tensor": sol.by_tensor}
+Scope = Annotated[Literal["head", "body", "all"], Doc("Part of the model that is perturbed.")]
+SCOPES = {"head": sol.head, "body": sol.body, "all": sol.everywhere}
+Tau = Annotated[PositiveFloat, Doc("Temperature of the distillation.")]
+
+# Duals, variates, momenta
+
+Alpha = Annotated[NonNegativeFloat, Doc("Strength of the regularizer.")]
+Lam = Annotated[NonNegativeFloat, Doc("Multiplier of the proximal term and the dual.")]
+Dual = Annotated[
+    Literal["all", "active"],
+    Doc("Clients whose mean dual the server adds: all, or those of the cohort."),
+]
+ProxClip = Annotated[
+    Literal["whole", "split"],
+    Doc(
+        "Let clipping see the whole proximal pull, or, as released code, only the half without w, "
+        "which that code puts into the weight decay."
+    ),
+]
+SizeWeighting = Annotated[
+    bool, Doc("Divide by the client's relative size, as the authors' or FedSSG's code does.")
+]
+Length = Annotated[
+    Literal["current", "base"],
+    Doc(
+        "Divisor of a move that estimates a gradient: this visit's own steps and rates, or one "
+        "undecayed K eta_0 (released code)."
+    ),
+]
+LENGTHS: dict[str, drift.VisitScale] = {"current": drift.own_span, "base": drift.nominal}
+GradientWeight = Annotated[
+    PositiveFraction, Doc("Weight of the client's own gradient; the momentum has the rest.")
+]
+Momentum = Annotated[BelowOneFloat, Doc("Momentum of the server.")]
+Beta1 = Annotated[BelowOneFloat, Doc("Decay of the first moment.")]
+Beta2 = Annotated[BelowOneFloat, Doc("Decay of the second moment.")]
+Adaptivity = Annotated[PositiveFloat, Doc("Number added to the root of the second moment.")]
+SecondMoment = Annotated[
+    NonNegativeFloat | None, Doc("Initial value of the second moment; none is tau^2 (paper).")
+]
+StartBeta = Annotated[
+    NonNegativeFloat,
+    Doc("Length of the shift, in differences between the received and the client's last model."),
+]
+Prox = Annotated[
+    NonNegativeFloat, Doc("Strength of the pull to the start, `prox ||u - start||^2` without 1/2.")
+]
 
 
 def at(server_lr: float) -> OptimizerFactory:
-    """The server moves by `server_lr` times the update.
-
-    Raises:
-        ValueError: If it is not a positive number.
-    """
-    if not 0 < server_lr < inf:
-        raise ValueError(f"the server's learning rate is a positive number, not {server_lr}")
+    """A server optimizer that moves by `server_lr` times the update."""
     return partial(SGD, lr=server_lr)
 
 
-def scale_of(size_weighting: bool) -> drift.Scale:
-    """What divides a coefficient: the client's relative size, or 1."""
+def by_relative_size(size_weighting: bool) -> drift.VisitScale:
+    """The divisor of a coefficient: the client's relative size, or 1."""
     return drift.om if size_weighting else drift.one
+
+
+def control_variate(
+    correction_lr: str, size_weighting: bool, kept: drift.VisitScale | None = None
+) -> Term:
+    """SCAFFOLD's control variate: the paper's, or that of released code where an option asks for it."""
+    if correction_lr == "current" and not size_weighting:
+        return terms.ControlVariate()
+    scale = by_relative_size(size_weighting)
+    return terms.ReleasedControlVariate(length=LENGTHS[correction_lr], scale=scale, kept=kept)
 
 
 def dynamic(
@@ -48,9 +154,17 @@ def dynamic(
     size_weighting: bool = False,
     share: float | None = None,
 ) -> tuple[Term, ...]:
-    """FedDyn's regulariser in the flavours that its descendants offer."""
-    split, scale = prox_clip == "split", scale_of(size_weighting)
-    regularizer = {"all": terms.DynamicRegularizer, "active": terms.CohortDual}[dual](
-        lam, scale, share, split
-    )
+    """FedDyn's regularizer with the options that its descendants share."""
+    split, scale = prox_clip == "split", by_relative_size(size_weighting)
+    kind = {"all": terms.DynamicRegularizer, "active": terms.CohortDual}[dual]
+    regularizer = kind(lam, scale, share, split)
     return (regularizer, terms.UnclippedPull(lam, scale)) if split else (regularizer,)
+
+
+def lesam_term(rho: float, reference: str, first_participation: str) -> Term:
+    """FedLESAM's perturbation towards the chosen older model."""
+    if reference == "last_active":
+        return terms.LESAM(rho, FIRST[first_participation])
+    if reference == "last_round":
+        return terms.LastRound(rho)
+    return terms.LastRound(rho, lesam.by_first_coordinates, eps=1e-7)

@@ -1,1 +1,1 @@
-"""A method as tensor algebra: vectors, gradient oracles, terms, algorithms. Imports only `errors` and PyTorch."""
+"""A method as tensor algebra: vectors, gradient oracles, terms, algorithms. Imports `errors` only."""

@@ -1,24 +1,28 @@
-"""Which numbers an option or a coefficient may be: said in its annotation, checked where it is set."""
+"""Annotated number types: the range of an option or a coefficient, and its help text, stated once."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from inspect import get_annotations
+from functools import cache, wraps
+from inspect import get_annotations, signature
 from math import inf
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that are meant.
+    """The values that an annotated field or parameter accepts.
 
     Attributes:
-        says: What they are, as in "lr is a positive number".
-        holds: Whether a number is one of them; never for nan.
+        says: Their description, as in "lr is a positive number".
+        holds: Whether a value is one of them; False for nan.
     """
 
     says: str
-    holds: Callable[[float], bool]
+    holds: Callable[[Any], bool]
 
 
 FiniteFloat = Annotated[float, Range("a finite number", lambda x: -inf < x < inf)]
@@ -36,34 +40,62 @@ def check(thing: Any, of: str = "") -> None:
 
     Args:
         thing: The dataclass.
-        of: How a message goes on after the field's name, e.g. " of SAM".
+        of: What a message says after the field's name, e.g. " of SAM".
 
     Raises:
-        ValueError: If a number is out of its range.
+        ValueError: If a value is out of its range.
     """
-    for name, range in _ranges(type(thing)):
-        value = getattr(thing, name)
-        if value is not None and not range.holds(value):
-            raise ValueError(f"{name}{of} is {range.says}, not {value}")
+    for field in fields(thing):
+        hint = _evaluated(type(thing), field.name, field.type)
+        _check(f"{field.name}{of}", getattr(thing, field.name), hint)
 
 
-def _ranges(dataclass: type) -> Iterator[tuple[str, Range]]:
-    for field in fields(dataclass):
-        hint = _evaluated(dataclass, field.name, field.type)
-        for kind in (hint, *get_args(hint)):  # `Positive | None` is a union
-            yield from (
-                (field.name, note)
-                for note in getattr(kind, "__metadata__", ())
-                if isinstance(note, Range)
-            )
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, comparing its arguments with the ranges in its annotations; None always passes.
+
+    Raises:
+        ValueError: By a call, if an argument is out of its range.
+    """
+    hints = cache(lambda: get_type_hints(function, include_extras=True))
+    names = tuple(signature(function).parameters)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            _check(f"{name} of {function.__name__}", value, hints().get(name))
+        return function(*args, **kwargs)
+
+    return call
+
+
+def notes(hint: Any) -> Iterator[Any]:
+    """Everything that an annotation says besides the type: ranges and `Doc`s, also in a union."""
+    yield from getattr(hint, "__metadata__", ())
+    for part in get_args(hint):
+        yield from notes(part)
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    if value is None:
+        return
+    for range in _ranges(hint):
+        if not range.holds(value):
+            raise ValueError(f"{name} is {range.says}, not {value}")
+
+
+def _ranges(hint: Any) -> Iterator[Range]:
+    yield from (note for note in notes(hint) if isinstance(note, Range))
+    for kind in (hint, *get_args(hint)):
+        if get_origin(kind) is Literal:
+            yield Range(f"one of {', '.join(get_args(kind))}", get_args(kind).__contains__)
 
 
 def _evaluated(dataclass: type, field: str, hint: Any) -> Any:
     """A field's annotation, which is text where `from __future__ import annotations` stands above it.
 
-    Text whose names are known to type checkers alone stays text. `get_type_hints` would give up all
-    fields for one of those, and it does not find the names of a file that was run, which
-    `--algorithm file.py:function` does.
+    `get_type_hints` would give up all fields for one name that only type checkers know, and does
+    not find the names of a file that was run, as `--algorithm file.py:function` does. Such text
+    stays text here.
     """
     if isinstance(hint, str):
         with suppress(Exception):

@@ -1,4 +1,4 @@
-"""Aggregation weights: how much each client of a cohort counts in the mean update."""
+"""Aggregation weights: the weight of each client of a cohort in the mean update."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, check
 
 @dataclass(frozen=True)
 class Cohort:
-    """What aggregation weights may depend on.
+    """The facts of a cohort that aggregation weights may depend on.
 
     Attributes:
         size: Samples of each client of the cohort over the mean of all clients, (M,).
@@ -27,32 +27,37 @@ Weight = Callable[[Cohort], Tensor]
 
 
 def uniform(cohort: Cohort) -> Tensor:
-    """Every client of the cohort weighs the same."""
+    """Equal weights."""
     return torch.ones_like(cohort.size)
 
 
 def by_size(cohort: Cohort) -> Tensor:
-    """A client weighs as much as it has samples (McMahan et al., 2017)."""
+    """Numbers of samples (McMahan et al., AISTATS 2017)."""
     return cohort.size
 
 
 @dataclass(frozen=True)
 class Disco:
-    """FedDisco (Ye et al., ICML 2023): `max(0, p_i - a k_i + b)`, fewer for clients with skewed labels.
+    """FedDisco's weights `max(0, p_i - a k_i + b)`, smaller for clients with skewed labels.
 
-    p_i is the client's share of the cohort's samples, k_i its share of the cohort's discrepancies
+    p_i is the client's share of the weights `base`, k_i its share of the cohort's discrepancies
     `KL(labels of i || uniform)`. Where no weight would be positive, the weights are p_i.
+
+    References:
+        Ye et al., ICML 2023, https://arxiv.org/abs/2305.19229
     """
 
     a: NonNegativeFloat = 0.5
     b: FiniteFloat = 0.1
+    base: Weight = by_size
 
     def __post_init__(self) -> None:
         check(self, " of Disco")
 
     def __call__(self, cohort: Cohort) -> Tensor:
         """The weights, (M,), up to a common factor."""
-        p = cohort.size / cohort.size.sum()
+        sizes = self.base(cohort)
+        p = sizes / sizes.sum()
         q = cohort.labels.to(p) / cohort.labels.sum(1, keepdim=True)
         discrepancy = torch.xlogy(q, q * q.shape[1]).sum(1)
         total = discrepancy.sum()

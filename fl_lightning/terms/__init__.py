@@ -8,9 +8,10 @@ from fl_lightning.terms.drift import (
     ControlVariate,
     LastGradientVariate,
     Proximal,
+    ReleasedControlVariate,
     UnclippedPull,
 )
-from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, FedVRADual
+from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, FedVRADual, ReleasedSSG
 from fl_lightning.terms.lesam import LESAM, LastRound
 from fl_lightning.terms.personal import FirstOrderMAML, LocalOnly
 from fl_lightning.terms.perturb import ASAM, SAM, SMOO, TOGA, Neighbour
@@ -54,6 +55,8 @@ __all__ = [
     "Proximal",
     "RelaxedContrastive",
     "RelaxedInitialization",
+    "ReleasedControlVariate",
+    "ReleasedSSG",
     "ServerMomentum",
     "UnclippedPull",
 ]

@@ -1,4 +1,4 @@
-"""Losses that look at the received model's outputs and features: distillation and contrast."""
+"""Losses of the received model's outputs and features: distillation and contrast."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from fl_lightning.core.constraints import (
     PositiveFloat,
 )
 from fl_lightning.core.oracle import ForwardPass, Oracle
-from fl_lightning.core.term import Term, initial
+from fl_lightning.core.term import Term, View, initial
 
 
 def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
@@ -26,12 +26,16 @@ def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Distill(Term):
-    """Adds `beta KL(received model || local model)` at temperature tau to the loss: FedSOL's proximal loss."""
+    """Distillation of the received model: adds `beta KL(received || local)` at temperature tau.
+
+    References:
+        FedSOL's proximal loss: Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
+    """
 
     beta: NonNegativeFloat = 1.0
     tau: PositiveFloat = 3.0
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         def loss(b: ForwardPass) -> Tensor:
             return b.loss + self.beta * divergence(b.out, b.at(v.anchor).out, self.tau)
 
@@ -40,12 +44,16 @@ class Distill(Term):
 
 @dataclass(frozen=True)
 class NotTrueDistillation(Term):
-    """Adds `beta tau^2 KL` over the C - 1 classes that are not the label's. FedNTD: Lee et al., NeurIPS 2022."""
+    """FedNTD: adds `beta tau^2 KL(received || local)` over the C - 1 classes that are not the label's.
+
+    References:
+        Lee et al., NeurIPS 2022, https://arxiv.org/abs/2106.03097
+    """
 
     beta: NonNegativeFloat = 1.0
     tau: PositiveFloat = 1.0
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         def loss(b: ForwardPass) -> Tensor:
             true = torch.arange(b.out.shape[1], device=b.y.device) == b.y[:, None]
             out, received = (
@@ -58,17 +66,20 @@ class NotTrueDistillation(Term):
 
 @dataclass(frozen=True)
 class Contrastive(Term):
-    """MOON (Li et al., CVPR 2021): features near the received model's, far from the client's own last model's.
+    """MOON: adds `mu softplus((cos(z, z_i) - cos(z, z^t)) / tau)`, z being what enters the head.
 
-    The features are what enters the head; there is no projection, as in FedSOL's repository. w_i
-    begins at w^0.
+    z^t are the received model's features, z_i those of the client's last model w_i, which begins
+    as w^0. There is no projection, as in FedSOL's repository.
+
+    References:
+        Li et al., CVPR 2021, https://arxiv.org/abs/2103.16257
     """
 
     mu: NonNegativeFloat = 1.0
     tau: PositiveFloat = 0.5
     client = {"w_i": initial}
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         head = v.layout.head
 
         def loss(b: ForwardPass) -> Tensor:
@@ -78,21 +89,24 @@ class Contrastive(Term):
 
         return oracle.of(loss, head)(w)
 
-    def report(self, w: Tensor, v: Any) -> Any:
+    def report(self, w: Tensor, v: View) -> Any:
         v.w_i = w
         return ()
 
 
 @dataclass(frozen=True)
 class RelaxedContrastive(Term):
-    """FedRCL (Seo et al., CVPR 2024): classmates attract each other at several levels, and not too much.
+    """FedRCL: a supervised contrastive loss at several levels, with a penalty on too similar classmates.
 
     Attributes:
-        layers: The submodules whose outputs are contrasted; None is every block of the body.
+        layers: Submodules whose outputs are contrasted; None is every block of the body.
         tau: Temperature.
-        negatives: How many of the most similar samples of other classes repel.
+        negatives: Number of the most similar samples of other classes that repel.
         threshold: A least similar classmate at least as similar as this is pushed away again.
         attraction, penalty: Weights of the two losses.
+
+    References:
+        Seo et al., CVPR 2024, https://arxiv.org/abs/2401.04928
     """
 
     layers: tuple[str, ...] | None = None
@@ -102,7 +116,7 @@ class RelaxedContrastive(Term):
     attraction: NonNegativeFloat = 1.0
     penalty: NonNegativeFloat = 1.0
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         layers = self.layers or v.layout.body_blocks()
 
         def loss(b: ForwardPass) -> Tensor:

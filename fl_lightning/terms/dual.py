@@ -9,177 +9,208 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Term, scalar, zeros
-from fl_lightning.terms.drift import Scale, nominal, om, one
+from fl_lightning.core.term import Term, View, scalar, zeros
+from fl_lightning.terms.drift import VisitScale, nominal, om, one
 
 
 @dataclass(frozen=True)
 class DynamicRegularizer(Term):
-    """`g + alpha (h_i + w - w^t)`, with h_i the sum of this client's moves and h their mean over all clients.
+    """FedDyn's dual: `g + alpha (h_i + w - w^t)`, h_i being the sum of the client's moves.
 
-    FedDyn: Acar et al., ICLR 2021, in displacements (the paper's dual is `-alpha h_i`); the server
-        adds the new h.
-    `scale` divides alpha by the client's size. `share` replaces M/N in the mean: 1 averages over
-    the cohort, the letter of FedTOGA's Algorithm 1. With `split` without `alpha w` (see
-    `UnclippedPull`).
+    The server adds h, the mean of all h_i, to the update. In the paper's letters the dual is
+    `-alpha h_i`.
+
+    Attributes:
+        alpha: Strength.
+        scale: Divides alpha, e.g. by the client's size.
+        share: Replaces M/N in the mean; 1 is the letter of FedTOGA's Algorithm 1.
+        split: Leave the part `alpha w` to an `UnclippedPull`.
+
+    References:
+        Acar et al., ICLR 2021, https://openreview.net/forum?id=B7v4QMR6Z9w
     """
 
     alpha: NonNegativeFloat = 0.1
-    scale: Scale = one
+    scale: VisitScale = one
     share: NonNegativeFloat | None = None
     split: bool = False
     client = {"h_i": zeros}
     server = {"h": zeros}
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         pull = v.h_i - v.anchor if self.split else v.h_i + w - v.anchor
         return oracle(w) + self.alpha / self.scale(v) * pull
 
-    def report(self, w: Tensor, v: Any) -> Tensor:
+    def report(self, w: Tensor, v: View) -> Tensor:
         v.h_i = v.h_i + w - v.anchor
         return w - v.anchor
 
-    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.h = v.h + (v.share if self.share is None else self.share) * mean
         return delta + v.h
 
 
 @dataclass(frozen=True)
 class CohortDual(DynamicRegularizer):
-    """The same, but the server adds the mean dual of the cohort: the mean of FedSpeed's amended models u_i + h_i."""
+    """The same, with the mean dual of the cohort: the mean of FedSpeed's amended models `u_i + h_i`.
+
+    References:
+        Sun et al., ICLR 2023, https://arxiv.org/abs/2302.10429
+    """
 
     server = {}
 
-    def report(self, w: Tensor, v: Any) -> Tensor:
+    def report(self, w: Tensor, v: View) -> Tensor:
         super().report(w, v)
         return v.h_i
 
-    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         return delta + mean
 
 
 @dataclass(frozen=True)
 class FedVRADual(DynamicRegularizer):
-    """FedVRA's dual step `a` and aggregation step `d`, reconstructed (Wang et al., AAAI 2023).
+    """FedVRA's dual step a and aggregation step d, reconstructed.
 
-    `h_i <- h_i + a (u_i - w^t)`, and `w <- w + (d/N) sum_S (u_i - w) + h`; d None is N/M, the plain
-    mean.
+    `h_i <- h_i + a (u_i - w^t)`, and `w <- w + (d/N) sum_S (u_i - w) + h`; d None is N/M.
+
+    References:
+        Wang et al., AAAI 2023, https://arxiv.org/abs/2212.01519
     """
 
     a: NonNegativeFloat = 1.0
     d: PositiveFloat | None = None
 
-    def report(self, w: Tensor, v: Any) -> Tensor:
+    def report(self, w: Tensor, v: View) -> Tensor:
         v.h_i = v.h_i + self.a * (w - v.anchor)
         return self.a * (w - v.anchor)
 
-    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         return super().update(delta if self.d is None else self.d * v.share * delta, mean, v)
 
 
-def horizon(v: Any) -> Tensor:
-    """Visits so far over those expected in the whole run: from 0 to about 1 (Algorithm 1, and the code)."""
+def horizon(v: View) -> Tensor:
+    """Visits so far over those expected in the whole run: 0 to about 1 (Algorithm 1, and the code)."""
     return v.count / (v.expected * v.rounds)
 
 
-def running(v: Any) -> Tensor:
+def running(v: View) -> Tensor:
     """Visits so far over those expected so far (Eq. 5): about 1, but N/M at a visit in the first round."""
     return v.count / (v.expected * (v.round + 1) + 1e-6)
 
 
 def clipped(ratio: Tensor) -> Tensor:
-    """Not above 1."""
+    """The ratio, at most 1."""
     return ratio.clamp(max=1.0)
 
 
 def logistic(ratio: Tensor) -> Tensor:
-    """Between 0 and 1, one half at 0."""
+    """A number between 0 and 1, one half at 0."""
     return torch.sigmoid(ratio)
 
 
 def identity(ratio: Tensor) -> Tensor:
-    """As it is."""
+    """The ratio itself."""
     return ratio
 
 
-def inner_product(w: Tensor, v: Any) -> Tensor:
+def inner_product(w: Tensor, v: View) -> Tensor:
     """The gradient of `<w, h_i>`: the appendix and the code."""
     return v.h_i
 
 
-def proximal(w: Tensor, v: Any) -> Tensor:
+def proximal(w: Tensor, v: View) -> Tensor:
     """The gradient of `1/2 ||w - (w^t - h_i)||^2`: the main text, and FedDC."""
     return v.h_i + w - v.anchor
 
 
-def over_cohort(delta: Tensor, drift: Tensor, v: Any) -> Tensor:
+def over_cohort(delta: Tensor, drift: Tensor, v: View) -> Tensor:
     """The cohort's mean of model plus memory (Eq. 28)."""
     return delta + drift
 
 
-def over_all_clients(delta: Tensor, drift: Tensor, v: Any) -> Tensor:
-    """The cohort's sum of model plus memory over N (Algorithm 1's letter): shrinks the model to M/N of itself."""
+def over_all_clients(delta: Tensor, drift: Tensor, v: View) -> Tensor:
+    """The cohort's sum of model plus memory over N (Algorithm 1): shrinks the model to M/N of itself."""
     return v.share * (v.anchor + delta + drift) - v.anchor
 
 
 @dataclass(frozen=True)
 class SSG(Term):
-    """FedSSG (arXiv 2509.13895): FedDC with an inner product, its moves gated by how often the client was drawn.
+    """FedSSG's gated memories: `g + alpha/om_i h_i + d/om_i - d_i`.
 
-    `g + alpha_i align(w) + correction (d/om_i - d_i)`; after the visit `D = (shape(gate) + offset)
-    (u_i - w^t)`, `h_i <- h_i + D` and `d_i <- d_i - d/om_i - D / length`. Without a gate D is the
-    plain move.
+    A visit counts, then `D = (count / expected + offset) (u_i - w^t)`, `h_i <- h_i + D` and
+    `d_i <- d_i - d/om_i - D / (K eta_0)`; h and d are the means of all clients, d weighted by om_i.
 
-    Attributes:
-        alpha: Strength of the alignment.
-        gate: How often the client was drawn, over the expected; None for no gate.
-        shape: A map of that ratio.
-        offset: Added to it.
-        align: The alignment's gradient; None for none.
-        gated_alignment: Multiply the alignment by the gate (main text).
-        gated_variate: Let d_i learn from D, not from the plain move.
-        correction: Coefficient of the gradient correction.
-        length: What a move is divided by for a mean gradient.
-        scale: Divides alpha, and d, by the client's size.
-        amend: The server's move, given the mean move and the cohort's mean memory; None adds the
-            mean memory of all clients, as the code does.
+    References:
+        FedSSG, 2025, https://arxiv.org/abs/2509.13895
     """
 
     alpha: NonNegativeFloat = 0.05
-    gate: Callable[[Any], Tensor] | None = horizon
-    shape: Callable[[Tensor], Tensor] = identity
     offset: FiniteFloat = 1.0
-    align: Callable[[Tensor, Any], Tensor] | None = inner_product
-    gated_alignment: bool = False
-    gated_variate: bool = True
-    correction: NonNegativeFloat = 1.0
-    length: Scale = nominal
-    scale: Scale = om
-    amend: Callable[[Tensor, Tensor, Any], Tensor] | None = None
     client = {"h_i": zeros, "d_i": zeros, "count": scalar}
     server = {"h": zeros, "d": zeros}
 
-    def start(self, w: Tensor, v: Any) -> Tensor:
+    def start(self, w: Tensor, v: View) -> Tensor:
         v.count = v.count + 1
         return w
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) + (v.d / v.size - v.d_i) + self.alpha / v.size * v.h_i
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
+        D, old = (horizon(v) + self.offset) * (w - v.anchor), v.d_i
+        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d / v.size - D / v.nominal
+        return D, v.size * (v.d_i - old)
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
+        v.h, v.d = v.h + v.share * mean[0], v.d + v.share * mean[1]
+        return delta + v.h
+
+
+@dataclass(frozen=True)
+class ReleasedSSG(SSG):
+    """FedSSG with the choices in which its main text, appendix and released code differ.
+
+    Attributes:
+        gate: Visits over those expected; None for no gate.
+        shape: Map of that ratio.
+        align: Gradient of the alignment; None for none.
+        gated_alignment: Multiply the alignment by the gate (main text).
+        gated_variate: Let d_i learn from D, not from the plain move.
+        correction: Coefficient of the gradient correction.
+        length: Divisor of a move.
+        scale: Divisor of alpha and d.
+        amend: The server's move, from the mean move and the cohort's mean memory; None adds the
+            mean memory of all clients, as the code does.
+    """
+
+    gate: Callable[[View], Tensor] | None = horizon
+    shape: Callable[[Tensor], Tensor] = identity
+    align: Callable[[Tensor, View], Tensor] | None = inner_product
+    gated_alignment: bool = False
+    gated_variate: bool = True
+    correction: NonNegativeFloat = 1.0
+    length: VisitScale = nominal
+    scale: VisitScale = om
+    amend: Callable[[Tensor, Tensor, View], Tensor] | None = None
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         g = oracle(w) + self.correction * (v.d / self.scale(v) - v.d_i)
         if self.align is None:
             return g
         alpha = self.alpha / self.scale(v) * (self._opening(v) if self.gated_alignment else 1.0)
         return g + alpha * self.align(w, v)
 
-    def report(self, w: Tensor, v: Any) -> tuple[Tensor, ...]:
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
         D, old = self._opening(v) * (w - v.anchor), v.d_i
         learnt = D if self.gated_variate else w - v.anchor
         v.h_i, v.d_i = v.h_i + D, v.d_i - v.d / self.scale(v) - learnt / self.length(v)
         message = D, self.scale(v) * (v.d_i - old)
         return message if self.amend is None else (*message, v.h_i)
 
-    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: Any) -> Tensor:
-        v.h, v.d = v.h + v.share * mean[0], v.d + v.share * mean[1]
-        return delta + v.h if self.amend is None else self.amend(delta, mean[2], v)
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        moved = super().update(delta, mean, v)
+        return moved if self.amend is None else self.amend(delta, mean[2], v)
 
-    def _opening(self, v: Any) -> Tensor | float:
+    def _opening(self, v: View) -> Tensor | float:
         return 1.0 if self.gate is None else self.shape(self.gate(v)) + self.offset

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval
 from fl_lightning.core.oracle import Loss, Oracle
-from fl_lightning.core.term import Initializer, Term, zeros
+from fl_lightning.core.term import Initializer, Term, View, zeros
 from fl_lightning.core.vector import unit
 from fl_lightning.errors import TermError
 from fl_lightning.terms.wrapper import WrappedTerm
@@ -17,7 +17,7 @@ from fl_lightning.terms.wrapper import WrappedTerm
 
 @dataclass(frozen=True)
 class Perturbation(Term):
-    """A displacement of length `rho`; `eps` is added to the norm that it is divided by."""
+    """A displacement of length `rho`; `eps` is added to the norm in its denominator."""
 
     rho: NonNegativeFloat = 0.05
     eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
@@ -25,31 +25,44 @@ class Perturbation(Term):
 
 
 def raw(v: Tensor, eps: float) -> Tensor:
-    """The vector itself: a perturbation as long as the gradient says."""
+    """The vector itself: a perturbation as long as rho times the gradient."""
     return v
 
 
 @dataclass(frozen=True)
 class SAM(Perturbation):
-    """`g(w + rho unit(g(w)))`: two passes on the same batch. Foret et al., ICLR 2021; FedSAM: Qu et al., ICML 2022.
+    """Sharpness-aware minimization: `g(w + rho unit(g(w)))`, two passes on the same batch.
 
-    `mix` of it and `1 - mix` of g(w), in FedSpeed's paper, which may also ascend by `rho g`
-    (`ascent=raw`).
+    Attributes:
+        mix: Weight of this gradient; g(w) has the rest (FedSpeed).
+        ascent: Direction from the gradient; `raw` ascends by `rho g` (FedSpeed's paper).
+
+    References:
+        Foret et al., ICLR 2021, https://arxiv.org/abs/2010.01412
+        FedSAM: Qu et al., ICML 2022, https://arxiv.org/abs/2206.02618
+
+    Example:
+        >>> import torch
+        >>> SAM(rho=0.5).gradient(lambda w: 2 * w, torch.tensor([3.0, 4.0]), None)
+        tensor([6.6000, 8.8000])
     """
 
     mix: UnitInterval = 1.0
     ascent: Callable[[Tensor, float], Tensor] = unit
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View | None) -> Tensor:
         g = oracle(w)
         return torch.lerp(g, oracle(w + self.rho * self.ascent(g, self.eps)), self.mix)
 
 
 @dataclass(frozen=True)
 class ASAM(Perturbation):
-    """SAM in a ball scaled by `T = |w| + eta`: `e = rho T^2 g / ||T g||`. Kwon et al., ICML 2021.
+    """Adaptive SAM, in a ball scaled by `T = |w| + eta`: `e = rho T^2 g / ||T g||`.
 
-    `scaled`: only the parameters whose names hold this word; the others have T = 1.
+    Where `scaled` is a word, parameters whose names lack it have T = 1.
+
+    References:
+        Kwon et al., ICML 2021, https://arxiv.org/abs/2102.11600
     """
 
     rho: NonNegativeFloat = 0.5
@@ -66,9 +79,13 @@ class ASAM(Perturbation):
 
 @dataclass(frozen=True)
 class SMOO(Perturbation):
-    """FedSMOO (Sun et al., ICML 2023): `e = rho unit(g - mu_i - s)`, with a dual mu_i that pulls e to a common s.
+    """FedSMOO's perturbation: `e = rho unit(g - mu_i - s)`, whose dual mu_i pulls e to a common s.
 
-    `lag` of the last e is taken off mu_i in the message: 1 in the paper, 0 in the released code.
+    At each step `mu_i <- mu_i + e - s`; then `s = rho unit(mean(mu_i - lag e))`, with lag 1 in the
+    paper and 0 in the released code.
+
+    References:
+        Sun et al., ICML 2023, https://arxiv.org/abs/2305.11584
     """
 
     rho: NonNegativeFloat = 0.1
@@ -78,63 +95,65 @@ class SMOO(Perturbation):
     server = {"s": zeros}
     local = {"e": zeros}
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         v.e = self.rho * unit(oracle(w) - v.mu_i - v.s, self.eps)
         v.mu_i = v.mu_i + v.e - v.s
         return oracle(w + v.e)
 
-    def report(self, w: Tensor, v: Any) -> Tensor:
+    def report(self, w: Tensor, v: View) -> Tensor:
         return v.mu_i - self.lag * v.e
 
-    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.s = self.rho * unit(mean, self.eps)
         return delta
 
 
-def per_step(v: Any) -> Tensor:
-    """Over the number of local steps K: the letter of FedTOGA's proofs."""
+def per_step(v: View) -> Tensor:
+    """The number of local steps K: the letter of FedTOGA's proofs."""
     return v.steps
 
 
-def per_epoch(v: Any) -> Tensor:
-    """Over the number of local epochs: the K of FedTOGA's experiments."""
+def per_epoch(v: View) -> Tensor:
+    """The number of local epochs: the K of FedTOGA's experiments."""
     return v.epochs
 
 
-def per_length(v: Any) -> Tensor:
-    """Over the length of the path, K eta: an estimate of the global gradient, as FedCM's."""
+def per_length(v: View) -> Tensor:
+    """The length of the path, K eta: the trend then estimates the global gradient, as in FedCM."""
     return v.span
 
 
 @dataclass(frozen=True)
 class TOGA(Perturbation):
-    """Perturb along `g + kappa Delta`, descend along `g(w + e) + beta Delta`; Delta: the last mean movement.
+    """FedTOGA's trend: `g(w + e) + beta Delta`, with `e = rho unit(g + kappa Delta)`.
 
-    FedTOGA (arXiv 2408.14144), Algorithm 1, without its dual. `Delta = mean_S (w^t - u_i) /
-    per(v)`.
+    Delta is the last mean movement, `mean_S (w^t - u_i) / per(v)`. Algorithm 1 without its dual.
+
+    References:
+        FedTOGA, 2024, https://arxiv.org/abs/2408.14144
     """
 
     rho: NonNegativeFloat = 0.1
     kappa: NonNegativeFloat = 1.0
     beta: NonNegativeFloat = 0.8
-    per: Callable[[Any], Tensor] = per_step
+    per: Callable[[View], Tensor | float] = per_step
     eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
     server = {"Delta": zeros}
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         e = self.rho * unit(oracle(w) + self.kappa * v.Delta, self.eps)
         return oracle(w + e) + self.beta * v.Delta
 
-    def report(self, w: Tensor, v: Any) -> Tensor:
+    def report(self, w: Tensor, v: View) -> Tensor:
         return (v.origin - w) / self.per(v)
 
-    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.Delta = mean
         return delta
 
 
 class _Recalling:
-    """An oracle that answers the first question of a step from memory, and remembers the answer to the last one."""
+    """An oracle whose first answer in a step is `first`; it remembers all answers."""
 
     def __init__(
         self, oracle: Oracle, first: Callable[[Oracle, Tensor], Tensor], asked: list[Tensor]
@@ -157,11 +176,16 @@ class _Recalling:
 
 @dataclass(frozen=True)
 class Neighbour(WrappedTerm):
-    """FedTOGA's neighbourhood perturbation for any term that ascends along a gradient of its own.
+    """FedTOGA's neighbourhood perturbation, for any term that ascends along a gradient.
 
-    The term's ascent gradient is replaced by R, its previous perturbed one, which saves a pass
-    (`N-P`), or R is added to it (`fusion`). R begins a visit at zero unless it is carried over from
-    the client's last one.
+    Attributes:
+        inner: The term. Its ascent gradient is replaced by R, the previous perturbed gradient,
+            which saves a pass (`N-P`).
+        fusion: Add R to the ascent gradient instead.
+        carry: Keep R from one visit of a client to the next; otherwise it begins as zero.
+
+    References:
+        FedTOGA, 2024, https://arxiv.org/abs/2408.14144
     """
 
     fusion: bool = False
@@ -176,14 +200,14 @@ class Neighbour(WrappedTerm):
     def local(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {**self.inner.local, **({} if self.carry else {"R": zeros})}
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         R, asked = v.R, list[Tensor]()
         first = (lambda oracle, w: oracle(w) + R) if self.fusion else (lambda oracle, w: R)
         direction = self.inner.gradient(_Recalling(oracle, first, asked), w, v)
         if len(asked) != 2:
             raise TermError(
-                f"{type(self.inner).__name__} asks for {len(asked)} gradient(s) a step, not for one to ascend along "
-                "and one to step along: a neighbourhood perturbation is for terms such as SAM, ASAM, SMOO and TOGA"
+                f"{type(self.inner).__name__} asks for {len(asked)} gradient(s) a step, not 2: a "
+                "neighbourhood perturbation is for terms such as SAM, ASAM, SMOO and TOGA"
             )
         v.R = asked[-1]
         return direction

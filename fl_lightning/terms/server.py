@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import BelowOneFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Initializer, Term, initial, zeros
+from fl_lightning.core.term import Initializer, Term, View, initial, zeros
 
 
 def adam(v: Tensor, square: Tensor, beta: float) -> Tensor:
@@ -18,21 +18,24 @@ def adam(v: Tensor, square: Tensor, beta: float) -> Tensor:
 
 
 def yogi(v: Tensor, square: Tensor, beta: float) -> Tensor:
-    """FedYogi's: moves by at most the square itself."""
+    """FedYogi's second moment: moves by at most the square itself."""
     return v - (1 - beta) * square * torch.sign(v - square)
 
 
 def adagrad(v: Tensor, square: Tensor, beta: float) -> Tensor:
-    """FedAdagrad's: a sum."""
+    """FedAdagrad's second moment: a sum."""
     return v + square
 
 
 @dataclass(frozen=True)
 class AdaptiveServer(Term):
-    """`m / (sqrt(v) + tau)`, moments of the mean update. Reddi et al., ICLR 2021, Algorithm 2.
+    """FedAdam and its relatives: the server moves by `m / (sqrt(v) + tau)`, moments of the mean update.
 
-    A term and not `torch.optim.Adam`, which corrects the bias and cannot begin at `v0` (tau^2 in
-    the paper).
+    A term, because `torch.optim.Adam` corrects the bias and cannot begin at `v0` (tau^2 in the
+    paper).
+
+    References:
+        Reddi et al., ICLR 2021, Algorithm 2, https://arxiv.org/abs/2003.00295
     """
 
     beta1: BelowOneFloat = 0.9
@@ -46,7 +49,7 @@ class AdaptiveServer(Term):
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {"m": zeros, "v": lambda first, now: torch.full_like(now, self.v0)}
 
-    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         v.m = self.beta1 * v.m + (1 - self.beta1) * delta
         v.v = self.second(v.v, delta.square(), self.beta2)
         return v.m / (v.v.sqrt() + self.tau)
@@ -54,58 +57,69 @@ class AdaptiveServer(Term):
 
 @dataclass(frozen=True)
 class ServerMomentum(Term):
-    """FedAvgM: `m <- beta m + delta`, and the server moves by m. Hsu et al., arXiv 1909.06335."""
+    """FedAvgM: the server moves by `m <- beta m + delta`.
+
+    References:
+        Hsu et al., 2019, https://arxiv.org/abs/1909.06335
+    """
 
     beta: BelowOneFloat = 0.9
     server = {"m": zeros}
     roles = frozenset({"server"})
 
-    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         v.m = self.beta * v.m + delta
         return v.m
 
 
 @dataclass(frozen=True)
 class AcceleratedStart(ServerMomentum):
-    """FedACG (Kim et al., CVPR 2024): clients start where the momentum leads, `w^t + beta m`, and stay close to it.
+    """FedACG's accelerated start: `y = w^t + beta m`, with steps along `g + 2 prox (w - y)`.
 
-    `prox` is b in the code's `b ||u - start||^2`, without a half.
+    References:
+        Kim et al., CVPR 2024, https://arxiv.org/abs/2201.03172
     """
 
     beta: BelowOneFloat = 0.85
     prox: NonNegativeFloat = 0.001
     roles = frozenset({"server", "start"})
 
-    def start(self, w: Tensor, v: Any) -> Tensor:
+    def start(self, w: Tensor, v: View) -> Tensor:
         return w + self.beta * v.m
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         return oracle(w) + 2 * self.prox * (w - v.origin)
 
 
 @dataclass(frozen=True)
 class NormalizedAveraging(Term):
-    """FedNova (Wang et al., NeurIPS 2020): average the progress per unit of path, then walk the average path.
+    """FedNova: `delta = mean(tau_i) mean((u_i - w^t) / tau_i)`, with path lengths tau_i = `v.span`.
 
-    The path is `v.span`: momentum and unequal steps are in it. It must come before terms that add
-    to the update.
+    The path includes momentum and unequal steps. Place it before terms that add to the update.
+
+    References:
+        Wang et al., NeurIPS 2020, https://arxiv.org/abs/2007.07481
     """
 
-    def report(self, w: Tensor, v: Any) -> tuple[Tensor, ...]:
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
         return v.weight * v.span, v.weight * (w - v.origin) / v.span, v.weight
 
-    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         path, progress, weight = mean  # the mean weight is 1 unless clients were skipped
         return (path / weight) * (progress / weight)
 
 
 @dataclass(frozen=True)
 class RelaxedInitialization(Term):
-    """FedInit (Sun et al., NeurIPS 2023): start at `w + beta (w - w_i)`, away from the client's own last model w_i.
+    """FedInit's relaxed start: `w^t + beta (w^t - w_i)`, away from the client's last model w_i.
 
-    `old` is w_i before the first visit: `initial` (w^0) or `received` (no shift). The server adds
-    the mean move from the starts, as released; with `whole` it takes the mean of the models, shifts
-    included.
+    Attributes:
+        beta: Length of the shift.
+        old: w_i before the first visit: `initial` (w^0) or `received` (no shift).
+        whole: Let the server average models, shifts included, not moves from the starts (released).
+
+    References:
+        Sun et al., NeurIPS 2023, https://arxiv.org/abs/2306.05706
     """
 
     beta: NonNegativeFloat = 0.1
@@ -117,12 +131,12 @@ class RelaxedInitialization(Term):
     def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {"w_i": self.old}
 
-    def start(self, w: Tensor, v: Any) -> Tensor:
+    def start(self, w: Tensor, v: View) -> Tensor:
         return w + self.beta * (w - v.w_i)
 
-    def report(self, w: Tensor, v: Any) -> Any:
+    def report(self, w: Tensor, v: View) -> Any:
         v.w_i = w
         return (v.weight * (v.origin - v.anchor), v.weight) if self.whole else ()
 
-    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         return delta + mean[0] / mean[1] if self.whole else delta

@@ -1,14 +1,14 @@
-"""FedSOL: the proximal objective is not added to the loss but tells where its gradient is taken."""
+"""FedSOL: a proximal objective that decides where the gradient is taken, instead of being added."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import ForwardPass, Loss, Oracle
+from fl_lightning.core.term import View
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms.distill import divergence
 from fl_lightning.terms.perturb import Perturbation
@@ -44,15 +44,15 @@ def by_tensor(moved: Tensor) -> Tensor:
 
 
 def by_column(moved: Tensor) -> Tensor:
-    """The same over the norm along the first axis, column by column: the released code."""
+    """The same over the norm of each column (along the first axis): the released code."""
     return moved.abs() / moved.norm(dim=0).clamp(min=1e-12)
 
 
 Gradient = Callable[[Tensor], Tensor]
 """The gradient at `w` of one of the two objectives."""
 
-Scale = Callable[[Tensor], Tensor]
-"""How strongly each weight of a parameter is perturbed, given how far it has moved."""
+MoveScale = Callable[[Tensor], Tensor]
+"""The strength of each weight's perturbation, from how far its parameter has moved."""
 
 
 def everywhere(layout: Layout, q: Tensor) -> Tensor:
@@ -70,8 +70,8 @@ def head(layout: Layout, q: Tensor) -> Tensor:
     return q * layout.head_mask(q)
 
 
-def _strength(w: Tensor, v: Any, scale: Scale | None, still: bool) -> Tensor:
-    """What multiplies the unit direction; 0 as long as the client has not moved, where q is rounding noise."""
+def _strength(w: Tensor, v: View, scale: MoveScale | None, still: bool) -> Tensor:
+    """The factor of the unit direction; 0 until the client has moved, since q is rounding noise there."""
     moved = w - v.anchor
     if scale is not None:
         return v.layout.map(scale, moved)
@@ -100,10 +100,9 @@ def proximal_here(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> T
 
 @dataclass(frozen=True)
 class SOL(WrappedTerm):
-    """FedSOL (Lee et al., CVPR 2024): `g(w + rho strength unit(q))`, q the gradient that the inner term adds.
+    """FedSOL: `g(w + rho Lambda unit(q))`, q being the gradient that the inner term adds.
 
-    Any drift correction can be the inner term (FedSOL's Table 4): its states move as they would on
-    their own.
+    Any drift correction can be the inner term (FedSOL's Table 4); its states move as without it.
 
     Attributes:
         rho: Radius of the perturbation.
@@ -112,16 +111,19 @@ class SOL(WrappedTerm):
         use: Which gradients are stepped along (Table 10).
         still: Do not perturb before the first step; without it a fixed strength blows rounding
             noise up, as released.
+
+    References:
+        Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
 
     rho: NonNegativeFloat = 2.0
-    scale: Scale | None = by_column
+    scale: MoveScale | None = by_column
     scope: Callable[[Layout, Tensor], Tensor] = everywhere
     use: Callable[[Gradient, Gradient, Tensor, Tensor], Tensor] = ahead
     still: bool = True
     roles = frozenset({"perturb"})
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         def proximal(w: Tensor) -> Tensor:
             return self.inner.gradient(Taskless(oracle), w, v)
 
@@ -132,20 +134,20 @@ class SOL(WrappedTerm):
 
 @dataclass(frozen=True)
 class HeadSOL(Perturbation):
-    """`SOL` of the head along the distillation loss, in one pass: what moves lies behind the features.
+    """`SOL` of the head along the distillation loss, in one pass.
 
     The body runs once; q, from its features alone, displaces the head; the task's loss of the
-    displaced head runs back through head and body. Exact, but that dropout in the body draws one
-    mask where two passes draw two.
+    displaced head is differentiated through head and body. Exact, except that dropout in the body
+    draws one mask where two passes draw two.
     """
 
     rho: NonNegativeFloat = 2.0
     tau: PositiveFloat = 3.0
-    scale: Scale | None = by_column
+    scale: MoveScale | None = by_column
     still: bool = True
     eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         strength = self.rho * _strength(w, v, self.scale, self.still)
 
         def displaced(b: ForwardPass) -> Tensor:
@@ -160,9 +162,12 @@ class HeadSOL(Perturbation):
 
 @dataclass(frozen=True)
 class GradientProjection(WrappedTerm):
-    """The task's gradient without what goes against the inner term's: FedSOL's Table 1, gradient projection."""
+    """Gradient projection (FedSOL's Table 1): `g - min(0, <g, q> / ||q||^2) q`.
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    q is the gradient that the inner term adds.
+    """
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         g, q = oracle(w), self.inner.gradient(Taskless(oracle), w, v)
         conflict = (g.dot(q) / q.dot(q).clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=0)
         return g - (w != v.anchor).any() * conflict * q

@@ -1,4 +1,4 @@
-"""Terms made of other terms."""
+"""A term around another term."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Initializer, Term
+from fl_lightning.core.term import Initializer, Term, View
 
 
 @dataclass(frozen=True)
 class WrappedTerm(Term):
-    """A term made of another one: it has the inner term's states, and its hooks except where it says otherwise."""
+    """A term around another one: has the inner term's states, and those of its hooks that it does not override."""
 
     inner: Term
 
@@ -28,17 +28,17 @@ class WrappedTerm(Term):
     def local(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return self.inner.local
 
-    def start(self, w: Tensor, v: Any) -> Tensor:
+    def start(self, w: Tensor, v: View) -> Tensor:
         return self.inner.start(w, v)
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         return self.inner.gradient(oracle, w, v)
 
-    def report(self, w: Tensor, v: Any) -> Any:
+    def report(self, w: Tensor, v: View) -> Any:
         return self.inner.report(w, v)
 
-    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
         return self.inner.update(delta, mean, v)
 
-    def personal(self, w: Tensor, v: Any) -> Tensor:
+    def personal(self, w: Tensor, v: View) -> Tensor:
         return self.inner.personal(w, v)

@@ -27,9 +27,17 @@ from torch.nn import functional as F
 
 from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, algorithms, by_size
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.terms import SAM, SOL, ControlVariate, Distill, HeadSOL, Proximal
+from fl_lightning.terms import (
+    SAM,
+    SOL,
+    ControlVariate,
+    Distill,
+    HeadSOL,
+    Proximal,
+    ReleasedControlVariate,
+)
 from fl_lightning.terms import sol as orthogonal
-from fl_lightning.terms.sol import Scale, by_column, by_tensor
+from fl_lightning.terms.sol import MoveScale, by_column, by_tensor
 
 C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
@@ -134,12 +142,12 @@ def test_fedsol_along_a_control_variate_moves_it_as_scaffold_does() -> None:
         run.train_round()
         torch.testing.assert_close(server(run, "c"), rows(run, "c_i").mean(0), rtol=0, atol=1e-12)
     still = trained(hard(Algorithm(SOL(ControlVariate(), rho=0.0))))
-    plain = trained(hard(Algorithm(ControlVariate(k=0.0))))
+    plain = trained(hard(Algorithm(ReleasedControlVariate(k=0.0))))
     torch.testing.assert_close(rows(still, "c_i"), rows(plain, "c_i"), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [None, by_column, by_tensor], ids=["fixed", "column", "tensor"])
-def test_the_head_in_one_pass_is_the_head_in_two(scale: Scale | None) -> None:
+def test_the_head_in_one_pass_is_the_head_in_two(scale: MoveScale | None) -> None:
     """Through both executors, under BatchNorm, and under dropout, whose mask the passes of one step share."""
     one, two = (
         hard(Algorithm(term, weight=by_size))
@@ -168,14 +176,14 @@ def displacements(term: Term, dtype: torch.dtype = torch.float64) -> tuple[Tenso
         Algorithm(Recorder(inside), term, Recorder(outside)),
         module=classifier(dropout=0.0, dtype=dtype),
         clients=classification(dtype=dtype),
-        participation=lambda n, seed, round: [0],
+        sampler=lambda n, seed, round: [0],
     )
     inside.clear()
     outside.clear()
     run.train_round()
     w, asked = torch.stack([w for w, _ in outside]), len(inside) // len(outside)
     assert len(w) == 6
-    return torch.stack([at for at, _ in inside[asked - 1 :: asked]]) - w, w - run.first
+    return torch.stack([at for at, _ in inside[asked - 1 :: asked]]) - w, w - run.server.initial_w
 
 
 def test_a_fixed_perturbation_is_rho_long_from_the_second_step_on() -> None:

@@ -20,7 +20,7 @@ from problems import (
 from torch import Tensor
 
 from fl_lightning import Algorithm, BernoulliSampling, Term, algorithms
-from fl_lightning.terms import SSG, ControlVariate
+from fl_lightning.terms import ReleasedControlVariate, ReleasedSSG
 from fl_lightning.terms.drift import nominal, om
 
 C = algorithms
@@ -33,18 +33,18 @@ def without_memory_on_the_server(delta: Tensor, drift: Tensor, v: Any) -> Tensor
 
 def only_corrected(**options: Any) -> Algorithm:
     """FedSSG without alignment, with the plain mean on the server."""
-    (term,) = C.fedssg(alpha=0.0, **options).terms
-    assert isinstance(term, SSG)
-    return Algorithm(replace(term, amend=without_memory_on_the_server))
+    return Algorithm(ReleasedSSG(0.0, amend=without_memory_on_the_server, **options))
 
 
 def test_fedssg_without_alignment_gate_and_server_memory_is_scaffold() -> None:
     """As coded, for equal clients; where sizes differ FedSSG divides the server's memory everywhere."""
-    general, different = only_corrected(gate="none"), only_corrected()
+    general, different = only_corrected(gate=None), only_corrected()
     coded = C.scaffold(correction_lr="base", size_weighting=True)
     assert_same_unless(general, coded, different, clients=EQUAL)
-    assert_same_unless(general, Algorithm(ControlVariate(length=nominal, scale=om)), different)
-    assert_same_unless(general, Algorithm(ControlVariate(length=nominal, scale=om)), coded)
+    assert_same_unless(
+        general, Algorithm(ReleasedControlVariate(length=nominal, scale=om)), different
+    )
+    assert_same_unless(general, Algorithm(ReleasedControlVariate(length=nominal, scale=om)), coded)
 
 
 def test_fedssg_without_gate_aligned_as_the_main_text_is_feddc() -> None:
@@ -72,14 +72,14 @@ def test_with_everybody_taking_part_all_servers_of_fedssg_are_one() -> None:
         C.fedssg(),
         C.fedssg(gate="running"),
         tolerance=1e-11,
-        participation=everybody,
+        sampler=everybody,
     )
     assert_same_unless(
         C.fedssg(aggregation="inverse_n"),
         C.fedssg(),
         C.fedssg(gate="running"),
         tolerance=1e-11,
-        participation=everybody,
+        sampler=everybody,
     )
 
 
@@ -104,7 +104,7 @@ def test_fedssg_with_every_switch_of_its_ablation_off_is_feddyn_without_multipli
 
 def test_feddc_without_its_gradient_correction_is_feddyn() -> None:
     dual, variate = C.feddc(alpha=0.1).terms
-    assert isinstance(variate, ControlVariate)
+    assert isinstance(variate, ReleasedControlVariate)
     special = C.feddyn(alpha=0.1, size_weighting=True)
     assert_same_unless(Algorithm(dual, replace(variate, k=0.0)), special, Algorithm(dual, variate))
 
@@ -121,7 +121,7 @@ def test_feddc_without_its_multiplier_is_not_scaffold() -> None:
 def test_with_everybody_taking_part_the_gate_opens_from_one_to_two() -> None:
     """Every client remembers 1 + (t + 1) / T times its move."""
     T = 4
-    run = regression(C.fedssg().with_outer_terms(Left()), participation=all_three, rounds=T)
+    run = regression(C.fedssg().with_outer_terms(Left()), sampler=all_three, rounds=T)
     for t in range(T):
         before, anchor = rows(run, "h_i"), run.w.detach().clone()
         run.train_round()
@@ -138,11 +138,11 @@ def test_the_gate_expects_what_is_probable_whoever_is_drawn(gate: Any) -> None:
     T, p = 4, 0.75
     run = regression(
         C.fedssg(gate=gate).with_outer_terms(Left()),
-        participation=BernoulliSampling(p),
+        sampler=BernoulliSampling(p),
         rounds=T,
         seed=1,
     )
-    cohorts = [run.participation(3, 1, round) for round in range(T)]
+    cohorts = [run.sampler(3, 1, round) for round in range(T)]
     assert len({len(cohort) for cohort in cohorts}) > 1
     for t, cohort in enumerate(cohorts):
         before, anchor = rows(run, "h_i"), run.w.detach().clone()
@@ -169,7 +169,7 @@ def test_gating_and_the_undecayed_rate_make_the_gradient_memory_a_running_mean(
     run = regression(
         Algorithm(*terms),
         schedule=lambda round, epoch: 0.5**round,
-        participation=lambda n, seed, round: [[0, 1, 2], [1]][round],
+        sampler=lambda n, seed, round: [[0, 1, 2], [1]][round],
     )
     run.train_round()
     d_i, h_i, d = rows(run, "d_i")[1], rows(run, "h_i")[1], server(run, "d")

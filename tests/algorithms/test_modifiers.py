@@ -102,7 +102,7 @@ def two_rounds(algorithm: Algorithm, **options: Any) -> Any:
         hard(algorithm),
         clients=CLIENTS,
         rounds=2,
-        participation=lambda n, seed, round: [[0, 1, 2], [0, 2]][round],
+        sampler=lambda n, seed, round: [[0, 1, 2], [0, 2]][round],
         **options,
     )
     return round_after_round(run, 2)
@@ -216,75 +216,50 @@ def test_what_is_chosen_by_default_adds_nothing() -> None:
         assert default().to(C.fedprox()).terms == C.fedprox().terms
 
 
-ALREADY = (
-    r"cannot be added: {} already {}\. Choose an algorithm without it, or leave the addition out$"
-)
-WHERE, BEGIN, STEP = (
-    "says where gradients are taken",
-    "says where clients start",
-    "says what the server does with .*",
-)
+GRADIENTS, STARTS, STEP = "where gradients are taken", "where clients start", "what the server does"
 REFUSED = {
-    "two perturbations": (C.fedsam(), [P.lesam()], "LESAM " + ALREADY.format("SAM", WHERE)),
-    "two perturbations added": (
-        C.fedavg(),
-        [P.sam(), P.toga()],
-        "TOGA " + ALREADY.format("SAM", WHERE),
-    ),
-    "one beside FedSOL's": (C.fedsol(), [P.sam()], "SAM " + ALREADY.format("HeadSOL", WHERE)),
-    "one beside a neighbour's": (
+    "two perturbations": (C.fedsam(), [P.lesam()], f"LESAM .* SAM already says {GRADIENTS}"),
+    "two added": (C.fedavg(), [P.sam(), P.toga()], f"TOGA .* SAM already says {GRADIENTS}"),
+    "one and FedSOL's": (C.fedsol(), [P.sam()], f"SAM .* HeadSOL already says {GRADIENTS}"),
+    "one and a neighbour's": (
         C.fedtoga(perturbation="neighbour"),
         [P.sam()],
-        "SAM " + ALREADY.format("Neighbour", WHERE),
+        f"SAM .* Neighbour already says {GRADIENTS}",
     ),
     "two server steps": (
         C.fedadam(),
         [SE.momentum()],
-        "ServerMomentum " + ALREADY.format("AdaptiveServer", STEP),
+        f"ServerMomentum .* AdaptiveServer already says {STEP}",
     ),
-    "a look ahead and Adam": (
+    "an accelerated start and Adam": (
         C.fedacg(),
         [SE.adam()],
-        "Adaptive " + ALREADY.format("AcceleratedStart", STEP),
+        f"AdaptiveServer .* AcceleratedStart already says {STEP}",
     ),
     "two starts": (
         C.fedinit(),
-        [ST.relaxed()],
-        "RelaxedInitialization " + ALREADY.format("RelaxedInitialization", BEGIN),
-    ),
-    "a look ahead from a relaxed start": (
-        C.fedinit(),
         [SE.lookahead()],
-        "AcceleratedStart " + ALREADY.format("RelaxedInitialization", BEGIN),
+        f"AcceleratedStart .* RelaxedInitialization already says {STARTS}",
     ),
-    "a server step of those that never send": (
+    "a server step of clients that never send": (
         C.local_only(),
         [SE.adam()],
-        "Adaptive " + ALREADY.format("LocalOnly", STEP),
+        f"AdaptiveServer .* LocalOnly already says {STEP}",
     ),
-    "a start of those that begin at their own model": (
+    "a start of clients that have their own": (
         C.local_only(),
         [ST.relaxed()],
-        "RelaxedInitialization " + ALREADY.format("LocalOnly", BEGIN),
+        f"RelaxedInitialization .* LocalOnly already says {STARTS}",
     ),
-    "a neighbour of nothing": (
-        C.scaffold(),
-        [A.neighbour()],
-        "this algorithm does not perturb: add one, as --perturb",
-    ),
-    "a fusion with nothing": (
-        C.scaffold(),
-        [A.fusion()],
-        "this algorithm does not perturb: add one, as --perturb sam",
-    ),
+    "a neighbour of nothing": (C.scaffold(), [A.neighbour()], "does not perturb: .*--perturb sam"),
 }
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_cannot_be_combined_is_refused_with_the_reason(why: str) -> None:
-    base, modifiers, sentence = REFUSED[why]
+def test_a_combination_without_meaning_is_refused_with_the_reason(why: str) -> None:
+    base, modifiers, reason = REFUSED[why]
     base = add(base, modifiers[:-1])
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=reason):
         modifiers[-1].to(base)
 
 
@@ -295,7 +270,7 @@ def test_a_perturbation_that_does_not_ascend_has_no_neighbour_before_the_first_r
     algorithm = add(C.fedavg(), [PERTURB[name], A.neighbour()])
     with pytest.raises(
         TermError,
-        match=r"asks for 1 gradient\(s\) a step.*for terms such as SAM, ASAM, SMOO and TOGA",
+        match=r"asks for 1 gradient.*terms such as SAM",
     ):
         federation(algorithm)
 

@@ -162,7 +162,7 @@ def test_what_is_sent_received_and_kept_has_names(
     algorithm: Algorithm, sends: list[str], receives: list[str], keeps: list[str]
 ) -> None:
     c = cost_of(algorithm)
-    assert (list(c.sends), list(c.receives), list(c.is_retained)) == (sends, receives, keeps)
+    assert (list(c.sends), list(c.receives), list(c.keeps)) == (sends, receives, keeps)
 
 
 def test_two_perturbations_ask_four_times() -> None:

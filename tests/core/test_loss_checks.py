@@ -54,7 +54,7 @@ MISTAKES: dict[str, tuple[Term, str]] = {
     ),
     "it looks at what it has not named": (
         mistaken(lambda b, v: b.activations["drop"][1].sum(), "tanh"),
-        r"'s loss, b\.seen\['drop'\] is not observed: .* oracle\.of\(loss, 'drop'\); named so far: 'outer', 'tanh'",
+        r"'s loss, b\.activations\['drop'\] is not observed: .* oracle\.of\(loss, 'drop'\); named so far: 'outer', 'tanh'",
     ),
 }
 
@@ -102,6 +102,6 @@ def test_a_submodule_that_the_model_does_not_call_is_named() -> None:
     module.forward = lambda x: torch.nn.Sequential(*list(module)[:-1])(x)  # type: ignore[method-assign]
     term = mistaken(lambda b, v: b.activations["spare.idle"][1].sum(), "spare.idle")
     with pytest.raises(
-        ModelError, match=r"b\.seen\['spare\.idle'\] shows nothing, .* does not call"
+        ModelError, match=r"b\.activations\['spare\.idle'\] shows nothing, .* does not call"
     ):
         trained(Algorithm(term), module=module)

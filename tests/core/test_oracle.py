@@ -217,10 +217,10 @@ class Onwards(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.with_head_offset, self.below = nn.Linear(3, 3), nn.Linear(2, 3)
+        self.top, self.below = nn.Linear(3, 3), nn.Linear(2, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.with_head_offset(self.below(x)).tanh()
+        return self.top(self.below(x)).tanh()
 
 
 class Keeping(nn.Module):
@@ -228,13 +228,13 @@ class Keeping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.below, self.with_head_offset = (
+        self.below, self.top = (
             nn.Linear(2, 3),
             nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)),
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.with_head_offset(self.below(x))
+        return self.top(self.below(x))
 
 
 @pytest.mark.parametrize("model", [Onwards, Keeping])

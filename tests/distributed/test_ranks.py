@@ -88,14 +88,15 @@ def run(fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False)
         fabric=fabric,
         module=network(dtype),
         clients=clients(dtype),
-        participation=cohort,
+        sampler=cohort,
         executor=executor,
         rounds=ROUNDS,
         state_dir=folder,
         deterministic=exact,
     )
     visits: dict[str, str] = {}
-    federated.executor = Watched(federated.executor, visits)
+    training = federated.local_training
+    training.executor = Watched(training.executor, visits)
     evaluation = Evaluation(images(7, dtype, seed=3), batch_size=2)
     metrics = []
     for _ in range(ROUNDS):

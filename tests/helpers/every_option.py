@@ -33,6 +33,28 @@ WITH: dict[str, dict[str, Any]] = {
 """What else has to be chosen for an option to count."""
 
 
+NEEDS_A_PAST = {
+    f"{name} {option}"
+    for names, options in {
+        "fedacg fedavgm": "beta",
+        "fednova": "variates",
+        "fedinit": "beta first_participation server",
+        "scaffold feddc": "correction_lr size_weighting",
+        "fedvra": "d",
+        "fedlesam fedlesam_s fedlesam_d": "rho reference first_participation correction",
+        "fedssg": "alpha gate_map gate_alignment gate_memory alignment correction correction_lr "
+        "size_weighting",
+        "fedtoga": "kappa beta carry delta",
+        "fedsol": "proximal first_step",
+        "fedsmoo": "consensus",
+        "moon": "mu tau",
+        "fedrcl": "threshold",
+    }.items()
+    for name in names.split()
+    for option in options.split()
+}
+"""Options of algorithms that change nothing before a second or third round; those of most modifiers do not."""
+
 OPTIONS = [(name, option) for name, make in MAKERS.items() for option in signature(make).parameters]
 
 

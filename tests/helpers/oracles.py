@@ -50,7 +50,7 @@ def loss_of(term: Term, v: Any, b: Any) -> float:
     """The value of the loss that a term asks about, for a pass made by hand."""
     listener = _Listener()
     term.gradient(listener, vec(0), v)
-    assert set(listener.layers) <= set(getattr(b, "seen", {}))
+    assert set(listener.layers) <= set(getattr(b, "activations", {}))
     return float(listener.loss(b))
 
 

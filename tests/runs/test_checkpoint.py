@@ -50,7 +50,7 @@ def begun(
         hard(algorithms.fedlesam_s()),
         fabric=fabric,
         rounds=rounds,
-        participation=lambda num_clients, seed, round: COHORTS[round % 8],
+        sampler=lambda num_clients, seed, round: COHORTS[round % 8],
         state_dir=clients,
     )
     if resume:

@@ -60,8 +60,8 @@ def test_of_two_classes_nothing_is_not_true() -> None:
 def test_contrast_is_between_the_received_and_the_clients_own_last_model() -> None:
     """Cosines with (2, 0): 1 and 0 in the first sample, 0.6 and 0.8 in the second."""
     features = {"w^t": rows([5, 0], [3, 4]), "w_i": rows([0, 3], [4, 3])}
-    b = view(loss=vec(10)[0], seen={"head": (rows([2, 0], [2, 0]), None)})
-    b.at = lambda w: view(seen={"head": (features[w], None)})
+    b = view(loss=vec(10)[0], activations={"head": (rows([2, 0], [2, 0]), None)})
+    b.at = lambda w: view(activations={"head": (features[w], None)})
     v = view(anchor="w^t", w_i="w_i", layout=view(head="head"))
     contrast = softplus((0 - 1) / 0.5), softplus((0.8 - 0.6) / 0.5)
     assert loss_of(Contrastive(mu=3.0, tau=0.5), v, b) == exactly(10 + 3 * sum(contrast) / 2)
@@ -88,7 +88,9 @@ ATTRACTION = softplus(0.0 - 0.6) + softplus(0.8 - 0.6) + log(exp(1) + exp(0.8) +
 def contrast(term: RelaxedContrastive, *levels: Tensor, y: Tensor = Y) -> float:
     blocks = [str(i) for i in range(len(levels))]
     b = view(
-        loss=vec(10)[0], y=y, seen={name: (None, z) for name, z in zip(blocks, levels, strict=True)}
+        loss=vec(10)[0],
+        y=y,
+        activations={name: (None, z) for name, z in zip(blocks, levels, strict=True)},
     )
     return loss_of(term, view(layout=view(body_blocks=lambda: blocks)), b) - 10
 

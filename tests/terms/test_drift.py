@@ -19,6 +19,7 @@ from fl_lightning.terms import (
     ControlVariate,
     LastGradientVariate,
     Proximal,
+    ReleasedControlVariate,
     UnclippedPull,
 )
 from fl_lightning.terms.drift import nominal, om, one
@@ -76,7 +77,7 @@ def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
 
 def test_control_variate_corrects_and_learns() -> None:
     v = view(c=vec(1, 2), c_i=vec(0.5, 3), origin=vec(3, 2), span=vec(0.5), share=0.25)
-    close(ControlVariate(k=2.0).gradient(quadratic, vec(3, 2), v), 3 + 2 * 0.5, 4 + 2 * -1)
+    close(ReleasedControlVariate(k=2.0).gradient(quadratic, vec(3, 2), v), 3 + 2 * 0.5, 4 + 2 * -1)
     message = ControlVariate().report(vec(1, 3), v)
     close(v.c_i, 0.5 - 1 + 2 / 0.5, 3 - 2 - 1 / 0.5)
     close(message, -1 + 4, -2 - 2)
@@ -86,7 +87,7 @@ def test_control_variate_corrects_and_learns() -> None:
 
 def test_control_variate_of_the_code_that_weighs_by_size() -> None:
     v = view(c=vec(1, 2), c_i=vec(0, 0), origin=vec(3, 2), span=vec(0.5), size=vec(2), nominal=0.2)
-    term = ControlVariate(length=nominal, scale=om, kept=one)
+    term = ReleasedControlVariate(length=nominal, scale=om, kept=one)
     close(term.gradient(quadratic, vec(3, 2), v), 3 + 1 / 2, 4 + 2 / 2)
     message = term.report(vec(1, 3), v)
     close(v.c_i, -1 + 2 / 0.2, -2 - 1 / 0.2)
@@ -96,7 +97,7 @@ def test_control_variate_of_the_code_that_weighs_by_size() -> None:
 def test_a_size_weighs_the_kept_variate_too_unless_it_is_said_otherwise() -> None:
     """FedDC: c_i <- c_i - c / om_i + move / length; the server gets om_i times the change."""
     v = view(c=vec(1, 2), c_i=vec(5, 5), origin=vec(3, 2), span=vec(0.5), size=vec(2))
-    message = ControlVariate(scale=om).report(vec(1, 3), v)
+    message = ReleasedControlVariate(scale=om).report(vec(1, 3), v)
     close(v.c_i, 5 - 0.5 + 4, 5 - 1 - 2)
     close(message, 2 * 3.5, 2 * -3)
 

@@ -2,6 +2,7 @@
 
 from fl_lightning import terms
 from fl_lightning.algorithms.modifiers.modifier import Modifier
+from fl_lightning.algorithms.shared_options import Carry
 
 
 def own() -> Modifier:
@@ -9,19 +10,11 @@ def own() -> Modifier:
     return Modifier()
 
 
-def neighbour(carry: bool = False) -> Modifier:
-    """The previous perturbed gradient instead of a new one: one pass a step (N-P).
-
-    Args:
-        carry: Keep it from one visit of a client to the next.
-    """
+def neighbour(carry: Carry = False) -> Modifier:
+    """The previous perturbed gradient instead of a new one: one pass a step (N-P)."""
     return Modifier(around=lambda term: terms.Neighbour(term, carry=carry))
 
 
-def fusion(carry: bool = False) -> Modifier:
-    """The previous perturbed gradient added to the new one.
-
-    Args:
-        carry: Keep it from one visit of a client to the next.
-    """
+def fusion(carry: Carry = False) -> Modifier:
+    """The previous perturbed gradient added to the new one."""
     return Modifier(around=lambda term: terms.Neighbour(term, fusion=True, carry=carry))

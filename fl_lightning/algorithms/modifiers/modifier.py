@@ -1,4 +1,4 @@
-"""What can be added to an algorithm, and how."""
+"""Modifier: an addition to an algorithm."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _DOES = {
 
 @dataclass(frozen=True)
 class Modifier:
-    """What is added.
+    """An addition to an algorithm; None adds nothing.
 
     Attributes:
-        inner: A term inside all others, or None.
-        outer: A term outside of all others, or None.
-        server: Replaces the server's optimizer, unless None.
-        around: Makes another term of the algorithm's perturbation, unless None.
+        inner: A term inside all others.
+        outer: A term outside of all others.
+        server: Replaces the server's optimizer.
+        around: Makes another term of the algorithm's perturbation.
     """
 
     inner: Term | None = None
@@ -30,16 +30,15 @@ class Modifier:
     around: Callable[[Term], Term] | None = None
 
     def to(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm with this added.
+        """The algorithm with this addition.
 
         Raises:
-            ValueError: If the algorithm has something of the kind already, or nothing to put this
-                around.
+            ValueError: If the algorithm has a term of that role already, or no perturbation for
+                `around`.
         """
-        for term in algorithm.terms:
-            for added in (self.inner, self.outer):
-                _check(added, term)
         inner, outer = (() if term is None else (term,) for term in (self.inner, self.outer))
+        for added in (*inner, *outer):
+            _check(added, algorithm)
         terms = *inner, *algorithm.terms, *outer
         return algorithm.replace(*self._wrapped(terms), server=self.server or algorithm.server)
 
@@ -48,15 +47,16 @@ class Modifier:
             return terms
         if not any("perturb" in term.roles for term in terms):
             raise ValueError(
-                "a neighbourhood perturbation replaces the ascent gradient of a perturbation, but this algorithm does "
+                "a neighbourhood ascent replaces a perturbation's gradient, but this algorithm does "
                 "not perturb: add one, as --perturb sam"
             )
         return tuple(self.around(term) if "perturb" in term.roles else term for term in terms)
 
 
-def _check(added: Term | None, term: Term) -> None:
-    for role in sorted(term.roles & added.roles) if added else ():
-        raise ValueError(
-            f"{type(added).__name__} cannot be added: {type(term).__name__} already {_DOES[role]}. Choose an algorithm "
-            "without it, or leave the addition out"
-        )
+def _check(added: Term, algorithm: Algorithm) -> None:
+    for term in algorithm.terms:
+        for role in sorted(term.roles & added.roles):
+            raise ValueError(
+                f"{type(added).__name__} cannot be added, because {type(term).__name__} already "
+                f"{_DOES[role]}: choose an algorithm without it, or omit the addition"
+            )

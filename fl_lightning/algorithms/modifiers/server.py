@@ -2,8 +2,17 @@
 
 from fl_lightning import terms
 from fl_lightning.algorithms.modifiers.modifier import Modifier
-from fl_lightning.algorithms.shared_options import at
-from fl_lightning.terms import server as steps
+from fl_lightning.algorithms.shared_options import (
+    Adaptivity,
+    Beta1,
+    Beta2,
+    Momentum,
+    Prox,
+    ServerLR,
+    at,
+)
+from fl_lightning.core.constraints import checked
+from fl_lightning.terms import server as moments
 
 
 def mean() -> Modifier:
@@ -11,57 +20,37 @@ def mean() -> Modifier:
     return Modifier()
 
 
-def momentum(lr: float = 1.0, beta: float = 0.9) -> Modifier:
-    """Momentum.
-
-    Args:
-        lr: The server's learning rate.
-        beta: The momentum.
-    """
+@checked
+def momentum(lr: ServerLR = 1.0, beta: Momentum = 0.9) -> Modifier:
+    """Momentum."""
     return Modifier(outer=terms.ServerMomentum(beta), server=at(lr))
 
 
-def adam(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Modifier:
-    """Adam without bias correction.
-
-    Args:
-        lr: The server's learning rate.
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
-        tau: Added to the root of the second moment, which begins at tau^2.
-    """
+@checked
+def adam(
+    lr: ServerLR = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, tau: Adaptivity = 1e-3
+) -> Modifier:
+    """Adam without bias correction."""
     return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau, tau**2), server=at(lr))
 
 
-def yogi(lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Modifier:
-    """Yogi.
-
-    Args:
-        lr: The server's learning rate.
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
-        tau: Added to the root of the second moment, which begins at tau^2.
-    """
-    return Modifier(
-        outer=terms.AdaptiveServer(beta1, beta2, tau, tau**2, steps.yogi), server=at(lr)
-    )
+@checked
+def yogi(
+    lr: ServerLR = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, tau: Adaptivity = 1e-3
+) -> Modifier:
+    """Yogi."""
+    term = terms.AdaptiveServer(beta1, beta2, tau, tau**2, moments.yogi)
+    return Modifier(outer=term, server=at(lr))
 
 
-def adagrad(lr: float = 0.01, tau: float = 1e-3) -> Modifier:
-    """Adagrad.
-
-    Args:
-        lr: The server's learning rate.
-        tau: Added to the root of the sum, which begins at tau^2.
-    """
-    return Modifier(outer=terms.AdaptiveServer(0.0, 0.0, tau, tau**2, steps.adagrad), server=at(lr))
+@checked
+def adagrad(lr: ServerLR = 0.01, tau: Adaptivity = 1e-3) -> Modifier:
+    """Adagrad."""
+    term = terms.AdaptiveServer(0.0, 0.0, tau, tau**2, moments.adagrad)
+    return Modifier(outer=term, server=at(lr))
 
 
-def lookahead(beta: float = 0.85, prox: float = 0.001) -> Modifier:
-    """FedACG's momentum, along which clients start.
-
-    Args:
-        beta: The momentum.
-        prox: Strength of the pull to the start, without a half.
-    """
+@checked
+def lookahead(beta: Momentum = 0.85, prox: Prox = 0.001) -> Modifier:
+    """FedACG's momentum, along which clients start."""
     return Modifier(outer=terms.AcceleratedStart(beta, prox))

@@ -2,7 +2,8 @@
 
 from fl_lightning import terms
 from fl_lightning.algorithms.modifiers.modifier import Modifier
-from fl_lightning.algorithms.shared_options import FIRST, First
+from fl_lightning.algorithms.shared_options import FIRST, First, StartBeta
+from fl_lightning.core.constraints import checked
 
 
 def received() -> Modifier:
@@ -10,12 +11,7 @@ def received() -> Modifier:
     return Modifier()
 
 
-def relaxed(beta: float = 0.1, first_participation: First = "init") -> Modifier:
-    """Away from the client's own last model: relaxed initialisation.
-
-    Args:
-        beta: How far, in differences between the received and the own last model.
-        first_participation: At a first visit w^0 stands for the own last model, or there is no
-            shift.
-    """
+@checked
+def relaxed(beta: StartBeta = 0.1, first_participation: First = "init") -> Modifier:
+    """Away from the client's own last model: relaxed initialization."""
     return Modifier(outer=terms.RelaxedInitialization(beta, FIRST[first_participation]))
