@@ -46,7 +46,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def launched(environment: pytest.MonkeyPatch) -> Callable[..., tuple[str, int | None]]:
-    """Devices and threads of a launch, by default of 10 clients with 8 cores and 64 GiB of memory."""
+    """Devices and threads of a launch, by default of 10 clients on 8 cores with 64 GiB."""
     options: dict[str, Any] = {}
     threads: list[int] = []
 
