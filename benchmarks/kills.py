@@ -5,11 +5,11 @@ Run it:
     python benchmarks/kills.py --kills 50 --ranks 1
     python benchmarks/kills.py --kills 10 --ranks 2 --algorithm feddyn
 
-A run on the digits is killed with SIGKILL, resumed and killed again until it ends. Then `metrics.csv`
-but for times, every bit of the model and TensorBoard's steps must equal those of a run that was not
-killed. One kill in five comes at any instant. The others come when the victim is in a chosen stage
-after a random time. With two ranks the victim is the first, the second or both. Ranks are forked
-processes, so that a start takes a second.
+A run on the digits is killed with SIGKILL, resumed and killed again until it ends. Then
+`metrics.csv` but for times, every bit of the model and TensorBoard's steps must equal those of a
+run that was not killed. One kill in five comes at any instant. The others come when the victim is
+in a chosen stage after a random time. With two ranks the victim is the first, the second or both.
+Ranks are forked processes, so that a start takes a second.
 """
 
 import argparse

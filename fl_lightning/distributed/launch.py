@@ -144,14 +144,17 @@ def launch_fabric(
                 'names the first, NODE_RANK this one ("Several machines" in the README)',
                 flush=True,
             )
+    most = torch.get_num_threads()  # the program may want fewer than Fabric sets
     with ctrl_c_kills():
         fabric = Fabric(**fabric_options)
         if not by_cli:
             fabric.launch()
+    if not launcher:
+        del os.environ[FIRST_RANK]
     if cpu and not machine.threads:
         ranks = launcher.ranks if launcher else fabric.world_size // launch.num_nodes
         threads = _threads(ranks, machine, launcher, before)
-        torch.set_num_threads(min(threads, torch.get_num_threads()))  # the program may want fewer
+        torch.set_num_threads(min(threads, most))
     return fabric
 
 

@@ -46,7 +46,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def launched(environment: pytest.MonkeyPatch) -> Callable[..., tuple[str, int | None]]:
-    """Devices and threads of a launch, by default of 10 clients with 8 cores and 64 GiB of memory."""
+    """Devices and threads of a launch, by default of 10 clients on 8 cores with 64 GiB."""
     options: dict[str, Any] = {}
     threads: list[int] = []
 
@@ -195,7 +195,7 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, capsys: Any) -> None
 def test_a_command_line_from_within_a_program_starts_no_ranks(tmp_path: Path, capsys: Any) -> None:
     """They would run that program too."""
     experiment(tmp_path / "run").run()
-    assert "; 1 rank(s) on cpu" in capsys.readouterr().out
+    assert "1 rank(s) on cpu" in capsys.readouterr().out
 
 
 def test_only_the_program_that_lightning_would_start_again_starts_ranks(
@@ -291,7 +291,7 @@ def test_a_recipe_starts_its_ranks_and_is_resumed_with_another_number(
     )
     assert done.returncode == 0, done.stderr
     threads = here.cores // started
-    assert f"; {started} rank(s) on cpu, {threads} thread(s) each" in done.stdout
+    assert f"{started} rank(s) on cpu, {threads} thread(s) each" in done.stdout
     assert [file.read_text() for file in tmp_path.glob("threads-*")] == [str(threads)] * started
     before: list[Any] = []
     launch_fabric = experiments.launch_fabric
@@ -304,5 +304,5 @@ def test_a_recipe_starts_its_ranks_and_is_resumed_with_another_number(
     )
     experiment(tmp_path / "run", "--resume", "--rounds", "2").run()
     assert before == [(started, threads)]
-    assert "; 1 rank(s) on cpu" in capsys.readouterr().out
+    assert "1 rank(s) on cpu" in capsys.readouterr().out
     assert [row["round"] for row in runs.results(tmp_path / "run")["metrics"]] == ["1", "2"]

@@ -95,7 +95,8 @@ def run(fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False)
         deterministic=exact,
     )
     visits: dict[str, str] = {}
-    federated.executor = Watched(federated.executor, visits)
+    training = federated.local_training
+    training.executor = Watched(training.executor, visits)
     evaluation = Evaluation(images(7, dtype, seed=3), batch_size=2)
     metrics = []
     for _ in range(ROUNDS):

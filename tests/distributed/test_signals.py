@@ -32,7 +32,7 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.executors import SequentialExecutor, StackedExecutor
 from fl_lightning.experiment import Experiment
-from fl_lightning.federation import federation as simulation
+from fl_lightning.federation.local_training import LocalTraining
 
 VISIT = SequentialExecutor, "_visit"
 
@@ -219,7 +219,7 @@ FEW = "--participation", "0.125"
 KILLED = {
     "training": ((), (6, *VISIT), r"rank 1, training client \d\n"),
     "training two in parallel": (STACKED, (3, *STACKED_CALL), r"rank 1, training clients \d, \d\n"),
-    "idle": (FEW, (3, simulation, "train"), r"rank 1\n"),
+    "idle": (FEW, (3, LocalTraining, "run"), r"rank 1\n"),
 }
 """Options, and where in round 3 one rank is killed and the other is busy."""
 

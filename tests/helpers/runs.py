@@ -97,7 +97,7 @@ def _run(argv: tuple[str, ...], rank: int, prepare: Prepare) -> None:
 
 
 def _sort_behind_the_others(folder: Path) -> None:
-    """TensorBoard reads files by name, a second and a process id: in one second 10004 precedes 9998."""
+    """TensorBoard reads files by name, time and process id: in one second 10004 precedes 9998."""
     while any(
         file.name > f"events.out.tfevents.{int(time.time())}.{gethostname()}.{os.getpid()}."
         for file in folder.glob("events.*")

@@ -50,7 +50,7 @@ def begun(
         hard(algorithms.fedlesam_s()),
         fabric=fabric,
         rounds=rounds,
-        participation=lambda num_clients, seed, round: COHORTS[round % 8],
+        sampler=lambda num_clients, seed, round: COHORTS[round % 8],
         state_dir=clients,
     )
     if resume:
@@ -160,7 +160,7 @@ def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(
         assert third.round == 3
 
 
-# ------------------------------------------------------------------------------------------------------------ damage
+# --------------------------------------------------------------------------------------- damage
 
 
 def truncate(path: Path) -> None:
@@ -209,7 +209,7 @@ def test_two_damaged_files_are_reported_in_one_line(
         truncate(tmp_path / "checkpoints" / name)
     assert same(run(tmp_path), finished[1])
     assert re.fullmatch(
-        r"round-6.ckpt is damaged .* and round-5.ckpt is damaged .*: continuing from round-4.ckpt\n",
+        r"round-6.ckpt is damaged .* round-5.ckpt is damaged .*: continuing from round-4.ckpt\n",
         capsys.readouterr().out,
     )
 
