@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -68,9 +69,7 @@ def bold(table: Table) -> dict[str, list[str]]:
     return best
 
 
-def test_a_data_frame_has_a_row_per_run_and_round_for_three_lines_to_a_figure(
-    tmp_path: Path,
-) -> None:
+def test_a_data_frame_has_a_row_per_run_and_round(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5, 0.7], seed=0, hidden=[200, 100], clip_norm=None)
     run(tmp_path / "b", [0.7, None], seed=1, hidden=[200, 100], clip_norm=10.0)
     run(tmp_path / "c", [0.1], algorithm="fedsam", own={"rho": 0.3})
@@ -83,10 +82,19 @@ def test_a_data_frame_has_a_row_per_run_and_round_for_three_lines_to_a_figure(
     assert runs["partition.alpha"].dtype == float
     assert runs.loc[runs["algorithm.rho"] > 0.2, "test/accuracy"].tolist() == [0.1]
     assert runs["test/accuracy"].isna().tolist() == [False, False, False, True, False]
-    means = runs.pivot_table("test/accuracy", index="round", columns="method")
-    assert means["fedavg"].tolist() == [pytest.approx(0.6), 0.7]
-    means.plot().figure.savefig(tmp_path / "curves.png")
     assert len(report.load([tmp_path / "a", str(tmp_path / "c")])) == 3
+
+
+def test_the_example_of_load_draws_means_over_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("runs/digits/a"), [0.5, 0.7], seed=0)
+    run(Path("runs/digits/b"), [0.7, None], seed=1)
+    names: dict[str, Any] = {}
+    exec(dedent((report.load.__doc__ or "").partition("Example::")[2]), names)
+    assert names["means"]["fedavg"].tolist() == [pytest.approx(0.6), 0.7]
+    assert Path("curves.png").is_file()
 
 
 @pytest.mark.parametrize(
