@@ -1,4 +1,4 @@
-"""What the benchmarks share: workloads, contestants that take turns, and the lines that say where a number is from."""
+"""Code that the benchmarks share: workloads, contestants in turns, tables, the machine."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ from fl_lightning.terms import Clip
 
 
 def pfl_cnn() -> nn.Module:
-    """The network of pfl-research's CIFAR-10 benchmark: 1,626,442 parameters, Glorot-uniform, dropout."""
+    """The network of pfl-research's CIFAR-10 benchmark: 1,626,442 parameters."""
     layers = [
         nn.Conv2d(3, 32, 3),
         nn.ReLU(),
@@ -67,9 +67,10 @@ def federation(
     like_fl_simulator: bool = False,
     way: str = "sequential",
 ) -> Federation:
-    """A federation on random CIFAR-10 shaped images; with crops, clipping and weight decay like FL-Simulator's.
+    """A federation on random images of CIFAR-10's shape.
 
-    `way` says how clients train (see `ways.py`).
+    `way` says how clients train (see `ways.py`), `like_fl_simulator` adds FL-Simulator's crops,
+    clipping and weight decay.
     """
     torch.manual_seed(0)
     chosen = ALGORITHMS[algorithm]()
@@ -120,7 +121,7 @@ def where() -> str:
     ]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return (
-        f"{date.today()}  {os.cpu_count()} x {cpu} ({', '.join(bf16) or 'no bf16 arithmetic'}), {gpu}; "
+        f"{date.today()}  {os.cpu_count()} x {cpu} ({', '.join(bf16) or 'no bf16'}), {gpu}; "
         f"Python {platform.python_version()}, torch {torch.__version__}\n"
         f"{' '.join(['python', *sys.argv])}   OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS')}, "
         f"load {', '.join(f'{load:.1f}' for load in os.getloadavg())}"
@@ -130,7 +131,7 @@ def where() -> str:
 def table(
     seconds: Mapping[str, list[float]], samples: int, notes: Mapping[str, str] | None = None
 ) -> str:
-    """Medians, their range, samples a second, and how many times as long as ours the first contestant's rounds are."""
+    """Medians, their range, samples a second, and the first contestant's median over each."""
     first = median(next(iter(seconds.values())))
     rows = [f"{'':34}{'s/round':>9}{'min':>8}{'max':>8}{'samples/s':>11}{'first/this':>12}"]
     for name, each in seconds.items():
@@ -143,7 +144,7 @@ def table(
 def take_turns(
     contestants: Mapping[str, Callable[[], Any]], turns: int, device: str = "cpu", warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each turn of each contestant, one after another in every pass; the passes to warm up do not count."""
+    """Seconds of each turn of each contestant, alternating; warm-up passes do not count."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warm_up + turns):
         for name, round in contestants.items():
@@ -163,7 +164,7 @@ def timed(round: Callable[[], Any], device: str = "cpu") -> float:
 
 
 def run(command: list[str], **environment: str) -> tuple[float, float]:
-    """Run a program that prints `median X s/round`; returns X and the peak memory of it and its children in MB."""
+    """X and peak memory in MB, children included, of a program that prints `median X s/round`."""
     process = subprocess.Popen(
         command,
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""Run a program whose `time.perf_counter` counts CPU seconds of its process: for machines that others use too.
+"""Run a program whose `time.perf_counter` counts CPU seconds, for machines with other users.
 
 python benchmarks/cpu_clock.py PROGRAM ARGUMENTS
 """

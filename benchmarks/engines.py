@@ -109,9 +109,8 @@ def main() -> None:
         for name in seconds if kind != "ours" else ():
             if name.startswith("ours"):
                 each = [a / b for a, b in zip(seconds[best], seconds[name], strict=True)]
-                print(
-                    f"=> {best} / {name}: {median(each):.2f} (median of passes; {', '.join(f'{r:.2f}' for r in each)})"
-                )
+                ratios = ", ".join(f"{r:.2f}" for r in each)
+                print(f"=> {best} / {name}: {median(each):.2f} (median of passes; {ratios})")
     print(where().splitlines()[-1])
 
 

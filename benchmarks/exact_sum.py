@@ -1,4 +1,4 @@
-"""What `--deterministic` costs: rounds with exact sums beside rounds with plain ones, interleaved in one run.
+"""The cost of `--deterministic`: rounds with exact and with plain sums, in turns.
 
     OMP_NUM_THREADS=1 python benchmarks/exact_sum.py --model resnet18_gn --samples 50 --turns 3
     OMP_NUM_THREADS=1 python benchmarks/exact_sum.py --model lenet --ranks 2
@@ -75,7 +75,8 @@ def main() -> None:
     fabric.print(where())
     seconds = take_turns({name: run.train_round for name, run in runs.items()}, options.turns)
     notes = {
-        name: f"{tally_of(run).total.nbytes / 1e6:.1f} MB all-reduced, {milliseconds(run):.2f} ms to add a client"
+        name: f"{tally_of(run).total.nbytes / 1e6:.1f} MB all-reduced, "
+        f"{milliseconds(run):.2f} ms to add a client"
         for name, run in runs.items()
     }
     fabric.print(f"{options.model}, {options.ranks} rank(s)")

@@ -1,4 +1,6 @@
-"""A client-epoch of FL-Simulator and of ours: 500 images, batch 50, crops and flips, weight decay, clipping to norm 10.
+"""A client-epoch of FL-Simulator and of ours.
+
+500 images, batch 50, crops and flips, weight decay, clipping to norm 10.
 
     OMP_NUM_THREADS=2 python benchmarks/fl_simulator.py --path FL-Simulator --model lenet --method
     fedavg,fedsam
@@ -93,7 +95,7 @@ def ours(model: str, method: str, precision: str, way: str, device: str) -> Call
 
 
 def on_ranks(model: str, method: str, precision: str, way: str, ranks: int) -> float:
-    """Seconds for each of ten clients in a round of ours on several ranks of one thread, in processes of its own."""
+    """Seconds a client in our round of ten clients on several ranks of one thread."""
     command = [
         sys.executable,
         str(Path(__file__).with_name("ours.py")),

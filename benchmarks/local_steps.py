@@ -1,4 +1,4 @@
-"""Ways to train the same clients, interleaved in one run: a bare loop, FL-Simulator, and the ways of `ways.py`.
+"""Ways to train the same clients, in turns: a bare loop, FL-Simulator, those of `ways.py`.
 
     OMP_NUM_THREADS=1 python benchmarks/local_steps.py --model pfl --rounds 5 python
     benchmarks/local_steps.py --model resnet18_gn --algorithm fedtoga --precision bf16-mixed
@@ -41,7 +41,7 @@ THEIRS = "FL-Simulator FedSpeed"
 
 
 def bare_loop(fabric: Fabric, model: nn.Module, clients: ClientData) -> Callable[[], None]:
-    """One round of FedAvg by hand: the floor of what Python and eager PyTorch can do with this network."""
+    """One round of FedAvg by hand: the floor for Python and eager PyTorch with this network."""
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     def round() -> None:
@@ -89,7 +89,7 @@ def set_up(
     device: str,
     seconds: float,
 ) -> dict[str, Callable[[], Any]]:
-    """A round of each contestant, after its first one: says how long that took, and how far apart our weights are."""
+    """A round of each contestant. Prints the time of its first one, and distances of weights."""
     rounds: dict[str, Callable[[], Any]] = {}
     first: Tensor | None = None
     began = time.perf_counter()
@@ -107,11 +107,9 @@ def set_up(
                 w = ours.w.detach().clone()
                 first = w if first is None else first
                 off, moved = ((w - other).abs().max().item() for other in (first, begun))
-                note = f"; its weights moved by up to {moved:.1e}, up to {off:.1e} from those of the first of ours"
-            print(
-                f"{name}: ready after {ready:.1f} s, a round takes {timed(round, device):.4f} s{note}",
-                flush=True,
-            )
+                note = f"; weights moved by up to {moved:.1e}, are up to {off:.1e} from our first's"
+            took = f"ready after {ready:.1f} s, a round takes {timed(round, device):.4f} s"
+            print(f"{name}: {took}{note}", flush=True)
             rounds[name] = round
         except Exception as error:  # whatever it is, the others go on
             print(

@@ -1,7 +1,7 @@
 """Rounds a second and resident memory from a hundred clients to a million, ten of them a round.
 
     OMP_NUM_THREADS=1 python benchmarks/many_clients.py --passes 3 OMP_NUM_THREADS=1 python
-    benchmarks/many_clients.py --only feddyn --rounds 100 --state-memory 128MiB
+    benchmarks/many_clients.py --only feddyn --rounds 100 --client-state-memory 128MiB
 
 FedAvg without states trains a small perceptron; FedDyn keeps 3.2 MB for each client of a LeNet.
 Clients hold ten samples of a common pool in skewed proportions, one batch. Every point is a process
@@ -125,7 +125,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--only", default="fedavg,feddyn")
     parser.add_argument(
-        "--state-memory", default="128MiB", help="of FedDyn's rows, the system's cache included"
+        "--client-state-memory",
+        default="128MiB",
+        help="of FedDyn's rows, the system's cache included",
     )
     parser.add_argument("--point", help="algorithm:clients, in this process")
     options = parser.parse_args()
@@ -135,7 +137,9 @@ def main() -> None:
         try:
             print(
                 json.dumps(
-                    measure(algorithm, int(clients), options.rounds, options.state_memory, folder)
+                    measure(
+                        algorithm, int(clients), options.rounds, options.client_state_memory, folder
+                    )
                 )
             )
         finally:
@@ -159,14 +163,15 @@ def main() -> None:
                 str(options.rounds),
             ]
             done = subprocess.run(
-                [*command, "--state-memory", options.state_memory], capture_output=True, text=True
+                [*command, "--client-state-memory", options.client_state_memory],
+                capture_output=True,
+                text=True,
             )
             if done.returncode:
                 raise SystemExit(done.stderr)
             told[point].append(json.loads(done.stdout))
-    print(
-        f"rows: at most {human_bytes(parse_bytes(options.state_memory))} resident; medians of {options.passes} passes"
-    )
+    memory = human_bytes(parse_bytes(options.client_state_memory))
+    print(f"rows: at most {memory} resident; medians of {options.passes} passes")
     print(
         f"{'algorithm':10}{'clients':>10}" + "".join(f"{name:>10}" for name in told[points[0]][0])
     )

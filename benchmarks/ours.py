@@ -23,7 +23,7 @@ from fl_lightning.distributed.malloc import keep_freed_memory
 
 
 def fabric_of(accelerator: str, ranks: int, precision: Any) -> Fabric:
-    """So many ranks; where there are fewer GPUs, all on the first, which NCCL refuses: gloo adds up in host memory."""
+    """So many ranks. With fewer GPUs all share the first one, over gloo, as NCCL refuses that."""
     if accelerator == "cuda" and ranks > torch.cuda.device_count():
         shared = DDPStrategy(
             parallel_devices=[torch.device("cuda", 0)] * ranks, process_group_backend="gloo"
@@ -91,15 +91,14 @@ def main() -> None:
     digest = ours.w.detach().double().abs().sum().item()
     fabric.print(
         f"ours: median {median(seconds[1:]):.4f} s/round, min {min(seconds[1:]):.4f} s/round, "
-        f"all {len(seconds)} rounds {sum(seconds):.1f} s, CPU of this rank {median(busy[1:]):.4f} s/round, "
-        f"digest {digest:.6f}"
+        f"all {len(seconds)} rounds {sum(seconds):.1f} s, "
+        f"CPU of this rank {median(busy[1:]):.4f} s/round, digest {digest:.6f}"
     )
     if options.evaluate_every:
-        pace = f"{options.way}, first round {seconds[0]:.1f} s, then {mean(seconds[1:]):.4f} s with evaluations"
-        all_of_them = f"800 such rounds take {seconds[0] + 799 * mean(seconds[1:]):.0f} s"
-        fabric.print(
-            f"=> {options.model} {options.algorithm} {options.precision}: {pace}; {all_of_them}"
-        )
+        then = mean(seconds[1:])
+        pace = f"{options.way}, first round {seconds[0]:.1f} s, then {then:.4f} s with evaluations"
+        total = f"800 such rounds take {seconds[0] + 799 * then:.0f} s"
+        fabric.print(f"=> {options.model} {options.algorithm} {options.precision}: {pace}; {total}")
 
 
 if __name__ == "__main__":

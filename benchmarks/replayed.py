@@ -15,8 +15,8 @@ from fl_lightning.executors.local_step import LocalStep, weight_decay
 class Replayed(StackedExecutor):
     """Local steps of plain SGD as a CUDA graph, captured once for each group size, then replayed.
 
-    Arguments and results lie in fixed tensors: a visit is copied in, its steps are replayed, and the
-    last weights are copied out. Without a GPU the same function is called instead.
+    Arguments and results lie in fixed tensors: a visit is copied in, its steps are replayed, and
+    the last weights are copied out. Without a GPU the same function is called instead.
 
     Args:
         *given: Arguments of `StackedExecutor`.

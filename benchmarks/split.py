@@ -126,13 +126,11 @@ def main() -> None:
         round()
     clock.switch("the rest")
     total = sum(clock.seconds.values())
-    print(
-        f"{options.model}, {options.algorithm}, {options.precision}: {total / options.rounds:.3f} s/round"
-    )
+    what = f"{options.model}, {options.algorithm}, {options.precision}"
+    print(f"{what}: {total / options.rounds:.3f} s/round")
     for part, seconds in sorted(clock.seconds.items(), key=lambda item: -item[1]):
-        print(
-            f"{part:14}{1e3 * seconds / options.rounds:10.2f} ms/round {100 * seconds / total:6.1f} %"
-        )
+        each = 1e3 * seconds / options.rounds
+        print(f"{part:14}{each:10.2f} ms/round {100 * seconds / total:6.1f} %")
     trained = total - clock.seconds["evaluation"]
     rest = 1 - (clock.seconds["gradient"] + clock.seconds["optimizer"]) / trained
     print(f"of training, neither gradient nor optimizer: {100 * rest:.1f} %")

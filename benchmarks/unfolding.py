@@ -17,7 +17,7 @@ Window = tuple[Sequence[int], Sequence[int]]
 
 
 class Unfolding(TorchFunctionMode):
-    """Inside, an ordinary `conv2d`, as `nn.Conv2d` calls it, is a matrix product; grouped or dilated ones stay."""
+    """Turns `conv2d`, as `nn.Conv2d` calls it, into a product; not grouped or dilated ones."""
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), named: Any = None
@@ -31,7 +31,7 @@ class Unfolding(TorchFunctionMode):
 def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int]
 ) -> Tensor:
-    """What `conv2d` gives, its channels innermost in memory; in autocast's dtype, from the patches on."""
+    """`conv2d` with channels innermost in memory; in autocast's dtype from the patches on."""
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
@@ -56,7 +56,7 @@ def _added_up(g: Tensor, shape: Sequence[int], window: Window) -> Tensor:
 
 
 def _merged(function: Callable[..., Tensor], x: Tensor, dim: int, *how: Any) -> tuple[Tensor, int]:
-    """The rule for vmap: clients' images are so many more images. PyTorch's own functions here have none."""
+    """The rule for vmap, which PyTorch's own functions lack: clients' images are more images."""
     x = x.movedim(dim, 0)
     return function(x.flatten(0, 1), *how).unflatten(0, x.shape[:2]), 0
 

@@ -1,4 +1,4 @@
-"""Ways to train the clients of a round, by name: those of fl_lightning, and candidates for a GPU that it does not have.
+"""Ways to train the clients of a round, by name: fl_lightning's, and candidates for a GPU.
 
 A way is words joined by `-`. First who trains together: `sequential` (one client after another),
 `stacked` (ten as one batched program; `stacked50`: fifty), `fastest` (the two by turns, then the

@@ -1,4 +1,4 @@
-"""TensorBoard: accuracy and losses first, constants as hyper-parameters, and the partition as a picture."""
+"""TensorBoard: accuracy and losses first, constants as hyper-parameters, the partition."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,10 +24,10 @@ TAGS = {
     "test/loss": "Loss/test",
     "train/loss": "Loss/train",
 }
-"""Tags that are renamed: TensorBoard sorts them, capital letters first, and opens the first two groups."""
+"""Renamed tags. TensorBoard sorts tags, capitals first, and opens the first two groups."""
 
 BEST = "Accuracy/best"
-"""The running maximum of `Accuracy/test`: HPARAMS shows the last value of a tag, here the best one."""
+"""The running maximum of `Accuracy/test`, for HPARAMS, which shows the last value of a tag."""
 
 SUFFIX = ".options"
 """End of the names of event files with options."""
@@ -37,7 +37,7 @@ SHOWN_CLIENTS = 1000
 
 
 class TensorBoardScalars(TensorBoardLogger):
-    """Fabric's logger, with the tags of `TAGS` and `BEST`, and without what never changes in the run.
+    """Fabric's logger with the tags of `TAGS` and `BEST`, without constants.
 
     Args:
         folder: The run's folder.
@@ -66,13 +66,13 @@ class TensorBoardScalars(TensorBoardLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Flush what there is; the writer's file is made by the first scalar, after that of the options."""
+        """Flush. The writer's file, made by the first scalar, must follow that of the options."""
         if self._experiment is not None:
             super().save()
 
 
 class TensorBoardSummary:
-    """Fills the HPARAMS tab, and shows which client holds how much of which class in the IMAGES tab.
+    """Fills the HPARAMS tab with the options, and the IMAGES tab with the partition.
 
     Args:
         options: The run's options, flat.
@@ -92,7 +92,7 @@ class TensorBoardSummary:
         self._written = False
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """In the first round of every start, write the options and the constants; once, the partition."""
+        """Write options and constants in the first round of every start, and the partition once."""
         if self._written or not federation.fabric.is_global_zero:
             return
         self._written = True
@@ -118,7 +118,7 @@ def constant_tags(federation: Federation) -> list[str]:
 
 
 def write_options(folder: Path, options: Mapping[str, Any]) -> None:
-    """Write a run's row under HPARAMS, in place of an earlier one: TensorBoard takes the first that it finds.
+    """Write a run's row under HPARAMS. Earlier ones are deleted: TensorBoard takes the first one.
 
     The description of the table, the first summary of `hparams`, is left out. TensorBoard then
     makes it from all runs: options that differ come first, and every scalar is a metric.

@@ -15,7 +15,7 @@ from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
 
 TRIES = 3
-"""Timed calls of each executor. The first one warms up: it chooses kernels and compiles programs."""
+"""Timed calls of each executor. The first one warms up: kernels are chosen, programs compiled."""
 
 
 class AutotunedExecutor(Executor):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fl_lightning import Algorithm, DeviceDataset
 
 SIZES = [(7, 2), (7, 100), (2, 1), (1, 5), (13, 3)]
-"""Samples and batch size: with three ranks batches and samples do not divide, or are fewer than ranks."""
+"""Samples and batch size; for three ranks they do not divide, or are too few."""
 
 
 def samples(count: int) -> DeviceDataset:

@@ -29,7 +29,7 @@ THREE_A_ROUND: dict[str, Any] = {"rounds": 8, "participation": lambda *_: [0, 1,
 
 
 class Trial:
-    """Makes executors whose local steps take a given time, by its clock; records which ones trained."""
+    """Makes executors whose local steps take a given time; records which ones trained."""
 
     def __init__(self) -> None:
         self.seconds, self.calls = 0.0, list[str]()

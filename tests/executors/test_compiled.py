@@ -147,7 +147,7 @@ def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None
     assert not traces
 
 
-# ------------------------------------------------------------------------------- what cannot be compiled
+# ------------------------------------------------------------------------ what cannot be compiled
 
 
 class Halving(Term):

@@ -77,7 +77,7 @@ def to_device(run: Federation) -> Federation:
 
 
 def run_unread(run: Federation, cohort: list[int]) -> Tensor:
-    """Local training, sums and the server's step, without the values that the program reads between."""
+    """Local training, sums and the server's step, without reading values between them."""
     with Unwaiting():
         common = run.common_facts(run.w.detach().clone(), len(cohort))
         tally = train(run, cohort, common)

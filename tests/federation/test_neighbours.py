@@ -14,7 +14,7 @@ from fl_lightning.core.prediction import NearestNeighbours, PersonalModel, from_
 
 
 def own(x: Tensor, y: list[int], logits: Tensor, features: int = 1) -> PersonalModel:
-    """A client whose features are its inputs, in as many equal dimensions, and whose model always says the same."""
+    """A client whose features are its inputs, repeated, and whose logits are constant."""
     return PersonalModel(
         lambda x: (x[:, None].repeat(1, features), logits.expand(len(x), -1)), x, torch.tensor(y), 2
     )

@@ -57,7 +57,7 @@ def alone(run: Federation, client: int, w: torch.Tensor, epochs: int) -> nn.Modu
 
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> None:
-    """Without the algorithm's terms and without its clipping, with the local optimizer's momentum and weight decay."""
+    """Without the algorithm's terms and clipping, with the optimizer's momentum and decay."""
     run = trained(algorithms.scaffold(), module=classifier(norm=False, dropout=0.0))
     models = list(FineTuning(run, LR).models([1, 4], epochs))
     for client, (w, _) in zip([1, 4], models, strict=True):
@@ -141,7 +141,7 @@ def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
 
 
 def test_a_client_reads_its_own_model_with_its_own_samples() -> None:
-    """Features are what enters the head; the running statistics are the client's, not the federation's."""
+    """Features are the head's inputs; the running statistics are the client's."""
     run = trained(algorithms.fedavg(), executor=partial(StackedExecutor, width=3))
     tuning, data = FineTuning(run, LR), run.clients.dataset
     for client, (w, buffers) in enumerate(tuning.models([0, 1, 2], 1)):
@@ -246,7 +246,7 @@ def test_lasting_changes_the_visits_and_nothing_else() -> None:
     assert longer.digest == data.digest
 
 
-# ------------------------------------------------------------------------------------------------ after the last round
+# ---------------------------------------------------------------------- after the last round
 
 
 FINE_TUNE = "--rounds", "3", "--checkpoint-every", "100", "--finetune-epochs", "1"

@@ -12,7 +12,7 @@ TOLERANCE = 1e-10
 
 STACKED = partial(StackedExecutor, width=3)
 TRACED = partial(StackedExecutor, width=1, compiled=5)
-"""Compiles full batches of `problems.classification`; use the fixture `traces`, or it takes seconds."""
+"""Compiles full batches of `problems.classification`; slow without the fixture `traces`."""
 
 EAGER = {"sequential": SequentialExecutor, "stacked": STACKED}
 COMPILED = {"traced": TRACED, "stacked, traced": partial(TRACED, width=2)}

@@ -21,7 +21,7 @@ from fl_lightning.optim import LESAM, SAM
 
 
 class Classifier(LightningModule):
-    """Counts its training steps and keeps the norm of each gradient that the base optimizer stepped with."""
+    """Counts training steps and records the gradient norms of the base optimizer's steps."""
 
     def __init__(self, dtype: torch.dtype = torch.float64):
         super().__init__()
