@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from fl_lightning import Algorithm, Term, models
+from typing_extensions import Doc
+
+from fl_lightning import Algorithm, Term
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
-from fl_lightning.core.constraints import Range
-from fl_lightning.core.cost import Cost, cost
-from fl_lightning.core.vector import Layout
+from fl_lightning.cli.list_algorithms import costs_in_models
+from fl_lightning.core.constraints import Range, notes
 from fl_lightning.terms.wrapper import WrappedTerm
 
-NETWORK = models.mlp(100, 10, (100,))  # wide enough that single numbers round away
 COST_HEADINGS = "sends", "receives", "keeps", "gradients a step"
 COST_NOTE = (
     "Counted by running the terms. Sent, received and kept numbers are multiples of the model's "
@@ -96,21 +96,28 @@ def prose(thing: Any, skip: set[str]) -> Iterator[str]:
             continue
         else:
             yield from (f"**{heading}**", "")
-        yield from (bullets(text) if heading in ("Attributes", "Args") else [text])
+        if heading in ("Attributes", "Args"):
+            yield from (f"- `{name}`: {rest}" for name, rest in entries(text))
+        elif heading == "References":
+            yield from (f"- {line}" for line in unwrapped(text))
+        elif heading.startswith("Example"):
+            yield from ("```pycon", text, "```")
+        else:
+            yield text
         yield ""
 
 
+def unwrapped(text: str) -> list[str]:
+    """The lines, each joined with its further lines, which are indented."""
+    return [" ".join(line.split()) for line in re.split(r"\n(?=\S)", text)]
+
+
 def entries(text: str) -> Iterator[tuple[str, str]]:
-    """`name: text` entries, whose further lines are indented."""
-    for entry in re.split(r"\n(?=\S)", text):
-        name, colon, rest = entry.partition(":")
+    """The `name: text` entries of a section."""
+    for entry in unwrapped(text):
+        name, colon, rest = entry.partition(": ")
         if colon:
-            yield name.strip(), " ".join(rest.split())
-
-
-def bullets(text: str) -> list[str]:
-    """The entries as a list."""
-    return [f"- `{name}`: {rest}" for name, rest in entries(text)]
+            yield name, rest
 
 
 def option_table(
@@ -123,7 +130,7 @@ def option_table(
             f"`{name}`",
             f"`{getattr(parameter.default, '__name__', parameter.default)}`",
             allowed(hints.get(name), name, algorithm),
-            " ".join(filter(None, (documented(hints.get(name)), described.get(name)))),
+            " ".join([*documented(hints.get(name)), described.get(name, "")]).strip(),
         )
         for name, parameter in inspect.signature(make).parameters.items()
     ]
@@ -148,33 +155,21 @@ def allowed(hint: Any, name: str, algorithm: Algorithm) -> str:
 
 def ranges(hint: Any) -> list[str]:
     """The ranges in an annotation, in words."""
-    kinds = (hint, *get_args(hint))
-    notes = [note for kind in kinds for note in getattr(kind, "__metadata__", ())]
-    return [note.says for note in notes if isinstance(note, Range)]
+    return [note.says for note in notes(hint) if isinstance(note, Range)]
 
 
-def documented(hint: Any) -> str:
-    """The description that an annotation carries."""
-    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((note.documentation for note in notes if hasattr(note, "documentation")), "")
+def documented(hint: Any) -> list[str]:
+    """The descriptions in an annotation."""
+    return [note.documentation for note in notes(hint) if isinstance(note, Doc)]
 
 
 def cost_row(algorithm: Algorithm) -> tuple[str, ...]:
     """What one client sends, receives, keeps and computes."""
-    layout = Layout(NETWORK)
-    counted: Cost = cost(algorithm, layout, layout.read(NETWORK))
-    part = () if algorithm.trains_head else ("body",)
-
-    def count(numbers: int, names: tuple[str, ...]) -> str:
-        states = ", ".join(f"`{name}`" for name in names if name != "model")
-        return f"{numbers / layout.size:.2g}" + (f" ({states})" if states else "")
-
-    return (
-        count(counted.uplink, part),
-        count(counted.downlink, (*part, *counted.receives)),
-        count(counted.client_state, counted.keeps),
-        str(counted.gradients),
+    costs, gradients = costs_in_models(algorithm)
+    cells = (
+        f"{n} ({', '.join(f'`{name}`' for name in names)})" if names else n for n, names in costs
     )
+    return (*cells, str(gradients))
 
 
 def flat(terms: Iterable[Term]) -> Iterator[Term]:
