@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format setup
+.PHONY: demo test lint format setup docs docs-serve
 setup: .venv/installed
 
 .venv/installed: pyproject.toml setup.cfg
@@ -21,7 +21,20 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	rm -rf build  # import-linter reads the installed package, where callbacks/ and recipes/ are in place
+	$(BIN)/pip install --quiet --no-deps --target build/lint .
+	cd build/lint && ../../$(BIN)/lint-imports --no-cache --no-logo --config ../../pyproject.toml
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+.venv/docs-installed: .venv/installed
+	$(BIN)/pip install --quiet --group docs
+	touch $@
+
+docs: .venv/docs-installed  ## the documentation, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: .venv/docs-installed  ## the documentation on http://127.0.0.1:8000
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve

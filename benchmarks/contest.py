@@ -95,7 +95,7 @@ def federation(
     )
     share, executor = UniformSampling((cohort or clients) / clients), executor_of(way, batch)
     return Federation(
-        fabric, MODELS[model](), chosen, split, rounds=10**6, participation=share, executor=executor
+        fabric, MODELS[model](), chosen, split, rounds=10**6, sampler=share, executor=executor
     )
 
 

@@ -26,13 +26,22 @@ CLIENTS = 10
 
 def tally_of(run: Federation) -> RoundSums:
     """An empty tally of a round."""
-    return RoundSums(run.first, run.message, run.buffers, CLIENTS, run.sums)
+    return RoundSums(
+        run.server.initial_w,
+        run.local_training.template,
+        run.buffers,
+        CLIENTS,
+        run.local_training.sum_type,
+    )
 
 
 def milliseconds(run: Federation) -> float:
     """To add one client's outcome to the sums."""
-    tally, zero = tally_of(run), run.first.new_zeros(())
-    outcome, seconds = Outcome(run.first, run.message, [], run.buffers, zero), []
+    tally, zero = tally_of(run), run.server.initial_w.new_zeros(())
+    outcome, seconds = (
+        Outcome(run.server.initial_w, run.local_training.template, [], run.buffers, zero),
+        [],
+    )
     for _ in range(6):
         started = perf_counter()
         tally.add(outcome, 1.0, 0).item()

@@ -18,8 +18,8 @@ from rich.table import Table
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 
-TESTS = Path(__file__).resolve().parents[1] / "tests/helpers"
-sys.path.insert(0, str(TESTS))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
 
 from golden_families import set_up  # noqa: E402
 from test_golden import EXECUTORS, federation  # noqa: E402

@@ -82,7 +82,7 @@ def measure(
         ALGORITHMS[algorithm](),
         data,
         rounds=rounds + 5,
-        participation=UniformSampling(COHORT / clients),
+        sampler=UniformSampling(COHORT / clients),
         state_dir=folder / "clients",
         client_state_memory=memory and parse_bytes(memory),
     )

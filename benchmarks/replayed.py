@@ -1,4 +1,4 @@
-"""A candidate for GPUs: the local step of one client, or of several, as one CUDA graph of our own."""
+"""A candidate for GPUs: the local step of one or several clients as one CUDA graph."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -13,61 +13,59 @@ from fl_lightning.executors.local_step import LocalStep, weight_decay
 
 
 class Replayed(StackedExecutor):
-    """Local steps of plain SGD as one CUDA graph, captured at the first group of each size, replayed for every step.
+    """Local steps of plain SGD as a CUDA graph, captured once for each group size, then replayed.
 
-    Arguments and results lie in tensors that stay where they are; a visit is copied in, its steps
-    are replayed, and the last weights are copied out. Where there is no GPU the same function is
-    called instead of replayed.
+    Arguments and results lie in fixed tensors: a visit is copied in, its steps are replayed, and the
+    last weights are copied out. Without a GPU the same function is called instead.
 
     Args:
-        branches: A branch of the graph for each client, on a stream of its own; else one program of
-            all under vmap.
-        kernels: "compiled" for those that torch.compile makes of the step, "eager" for PyTorch's
-            own.
+        *given: Arguments of `StackedExecutor`.
+        branches: A branch of the graph for each client, on its own stream; else one program of all
+            clients under vmap.
+        kernels: "compiled" for those of torch.compile, "eager" for PyTorch's own.
+        **options: Further arguments of `StackedExecutor`.
 
     Raises:
-        ValueError: By a call, for another optimizer, or clients whose steps differ in number, size
-            or rate.
+        ValueError: By a call, for an optimizer other than plain SGD, or clients whose steps differ
+            in number, size or rate.
     """
 
-    def __init__(self, *given: Any, branches: bool, kernels: str, **common: Any):
-        super().__init__(*given, **common)
+    def __init__(self, *given: Any, branches: bool, kernels: str, **options: Any):
+        super().__init__(*given, **options)
         self.branches, self.kernels = branches, kernels
         self._graphs: dict[tuple[Algorithm, int], _Graph] = {}
 
     @torch.no_grad()
     def _steps(
         self,
-        step: LocalStep,
-        common: Any,
+        local_step: LocalStep,
+        round_facts: Any,
         visits: Any,
-        own: Any,
+        client_facts: Any,
         states: Any,
-        shared: Any,
+        server_states: Any,
         received: Any,
     ) -> Any:
-        matrix, lrs = own["origin"], visits[0].lrs
-        decay = weight_decay(step.algorithm.local([nn.Parameter(matrix)]))
+        matrix, lrs = client_facts["origin"], visits[0].lrs
+        decay = weight_decay(local_step.algorithm.local([nn.Parameter(matrix)]))
         if decay is None or len({(*v.lrs, *v.batches.sizes) for v in visits}) > 1:
             raise ValueError("graphs are for plain SGD and clients with equal steps")
-        public = {
-            "common": common,
-            "shared": shared,
+        shared_args = {
+            "round_facts": round_facts,
+            "server_states": server_states,
             "lr": matrix.new_zeros(()),
             "decay": matrix.new_full((), decay),
         }
-        arguments, key = (matrix, own, states, received, received), (step.algorithm, len(visits))
+        arguments = matrix, client_facts, states, received, received
+        key = local_step.algorithm, len(visits)
         if key not in self._graphs:
-            descent = (
-                step.compiled_descent
-                if self.kernels == "compiled"
-                else step.compiled_descent.function
-            )
+            program = local_step.compiled_descent
+            descent = program if self.kernels == "compiled" else program.function
             self._graphs[key] = _Graph(
-                descent, arguments, _batches(visits, 0), public, self.branches
+                descent, arguments, _batches(visits, 0), shared_args, self.branches
             )
         graph = self._graphs[key]
-        graph.load(arguments, public)
+        graph.load(arguments, shared_args)
         for k, lr in enumerate(lrs):
             graph.step(_batches(visits, k), lr)
         matrix, states, buffers, losses = graph.results()
@@ -78,13 +76,12 @@ class _Graph:
     """A step of all clients, captured.
 
     Args:
-        function: From the arguments of some clients, a row for each, their batches and `public` to
-            weights, states, buffers and loss.
-        arguments: Weights, facts, states, buffers and received buffers; like the next two, copied,
-            not kept.
+        function: From the arguments of some clients, a row for each, their batches and
+            `shared_args` to weights, states, buffers and loss.
+        arguments: Weights, facts, states, buffers and received buffers; like the next two, copied.
         batches: Inputs and targets of each client.
-        public: What is the same for all clients.
-        branches: Whether each client has a branch of its own.
+        shared_args: Arguments that are the same for all clients.
+        branches: Whether each client has its own branch.
     """
 
     def __init__(
@@ -92,12 +89,12 @@ class _Graph:
         function: Callable[..., Any],
         arguments: Any,
         batches: Any,
-        public: Any,
+        shared_args: Any,
         branches: bool,
     ):
-        rows, self.function, self.public = len(batches), function, _copy(public)
+        rows, self.function, self.shared_args = len(batches), function, _copy(shared_args)
         self.parts = [slice(i, i + 1) for i in range(rows)] if branches else [slice(0, rows)]
-        # each part has tensors of its own: rows of one matrix lie at odd addresses, which fast kernels do not take
+        # copies: rows of one matrix lie at odd addresses, which fast kernels do not take
         self.kept = [
             _copy((*_rows(arguments, part), *_stacked(batches[part]))) for part in self.parts
         ]
@@ -105,7 +102,7 @@ class _Graph:
         self.replay = self._captured() if arguments[0].is_cuda else self._step_on(None)
 
     def _captured(self) -> Callable[[], None]:
-        """The step as a graph, after warming up on the same streams: what a first call makes may not be captured."""
+        """The step as a graph, after a warm-up on its streams: a first call allocates."""
         step = self._step_on(
             [torch.cuda.Stream() for _ in self.parts] if len(self.parts) > 1 else None
         )
@@ -116,7 +113,7 @@ class _Graph:
                 step()
         torch.cuda.current_stream().wait_stream(trunk)
         graph = torch.cuda.CUDAGraph()
-        # other threads write clients' rows meanwhile, which must not count as part of the capture
+        # thread_local: other threads write clients' rows meanwhile
         with torch.cuda.graph(graph, stream=trunk, capture_error_mode="thread_local"):
             step()
         replay: Callable[[], None] = graph.replay
@@ -138,22 +135,22 @@ class _Graph:
 
     def _advance(self, i: int) -> None:
         """One step of the clients of a part; what moves is written over."""
-        weights, states, buffers, loss = self.function(*self.kept[i], self.public)
+        weights, states, buffers, loss = self.function(*self.kept[i], self.shared_args)
         _write((self.kept[i][0], *self.kept[i][2:4]), (weights, states, buffers))
         self.losses[i] += loss
 
-    def load(self, arguments: Any, public: Any) -> None:
+    def load(self, arguments: Any, shared_args: Any) -> None:
         """Begin the visits."""
         for part, kept, loss in zip(self.parts, self.kept, self.losses, strict=True):
             _write(kept[:-2], _rows(arguments, part))
             loss.zero_()
-        _write(self.public, public)
+        _write(self.shared_args, shared_args)
 
     def step(self, batches: Any, lr: float) -> None:
         """Take a step, each client on its batch."""
         for part, kept in zip(self.parts, self.kept, strict=True):
             _write(kept[-2:], _stacked(batches[part]))
-        self.public["lr"].fill_(lr)
+        self.shared_args["lr"].fill_(lr)
         self.replay()
 
     def results(self) -> Any:
@@ -169,7 +166,7 @@ def _batches(visits: Any, step: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _stacked(batches: Any) -> tuple[Tensor, ...]:
-    """Inputs and targets with a row for each client; a view of the only one, whose channels stay innermost."""
+    """Inputs and targets with a row for each client; a view if there is one client."""
     return tuple(
         torch.stack(each) if len(batches) > 1 else each[0][None]
         for each in zip(*batches, strict=True)
@@ -186,7 +183,5 @@ def _copy(tree: Any) -> Any:
 
 def _write(kept: Any, new: Any) -> None:
     for target, source in zip(tree_leaves(kept), tree_leaves(new), strict=True):
-        if (
-            isinstance(target, Tensor) and target.data_ptr() != source.data_ptr()
-        ):  # a state that a step leaves alone
+        if isinstance(target, Tensor) and target.data_ptr() != source.data_ptr():
             target.copy_(source)

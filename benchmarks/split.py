@@ -31,6 +31,7 @@ from fl_lightning.executors import sequential
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.server import Server
 
 PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("data", ClientData, ("visit",)),
@@ -40,10 +41,10 @@ PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("gradient", torch.autograd, ("grad",)),
     ("optimizer", torch.optim.SGD, ("step",)),
     ("terms", Algorithm, ("start", "gradient", "report")),
-    ("state rows", ClientStore, ("prefetch", "read", "write", "settle", "commit")),
+    ("state rows", ClientStore, ("prefetch", "read", "write", "wait_for_writes", "commit")),
     ("sums", RoundSums, ("add", "verdict")),
     ("all-reduce", Federation, ("all_reduce_sum",)),
-    ("server", Federation, ("_move",)),
+    ("server", Server, ("step",)),
     ("evaluation", Federation, ("evaluate",)),
 ]
 

@@ -74,7 +74,7 @@ def switched(way: str, function: Callable[[], Any]) -> Callable[[], None]:
 
 
 def _unfolding(
-    make: Callable[..., Executor], *given: Any, autocast: Any, **common: Any
+    make: Callable[..., Executor], *given: Any, autocast: Any, **options: Any
 ) -> Executor:
     @contextmanager
     def both() -> Iterator[None]:
@@ -82,4 +82,4 @@ def _unfolding(
         with context, Unfolding():
             yield
 
-    return make(*given, autocast=both, **common)
+    return make(*given, autocast=both, **options)

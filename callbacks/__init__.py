@@ -8,13 +8,18 @@ from fl_lightning.callbacks.checkpoint import Checkpoint
 from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.personalization import Personalization
 from fl_lightning.callbacks.progress import ProgressBar
-from fl_lightning.callbacks.tensorboard import TensorBoardSummary, partition_heat_map
+from fl_lightning.callbacks.tensorboard import (
+    TensorBoardScalars,
+    TensorBoardSummary,
+    partition_heat_map,
+)
 
 __all__ = [
     "Checkpoint",
     "Evaluation",
     "Personalization",
     "ProgressBar",
+    "TensorBoardScalars",
     "TensorBoardSummary",
     "partition_heat_map",
 ]

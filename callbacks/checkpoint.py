@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent."""
+"""Checkpoints of a run, written whole or not at all."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,21 +17,21 @@ from fl_lightning.runs.resume import check_changes
 
 
 class Checkpoint:
-    """Writes `checkpoints/round-<r>.ckpt` at the start, every so many rounds, at the end and before an early stop.
+    """Writes `checkpoints/round-<r>.ckpt` at the start, at intervals, at the end and before a stop.
 
-    The newest ones are kept, and the one with the best test accuracy, whose global model lies in
-    `best.pt` too; after the last round `model.pt` holds the last one. A file is written aside, put
-    on disk and renamed; it loads with `weights_only=True`. It holds everything but the rows of the
-    client store, which lie beside it and are not written over as long as a kept checkpoint refers
-    to them: to go on from an older checkpoint, delete the newer ones.
+    The newest checkpoints are kept, and the one with the best test accuracy, whose global model is
+    also in `best.pt`. After the last round `model.pt` holds the last global model. A file is
+    written aside, flushed to disk and renamed. It loads with `weights_only=True`. It holds
+    everything but the rows of the client store, which are not overwritten while a kept checkpoint
+    refers to them. To resume from an older checkpoint, delete the newer ones.
 
     Args:
         folder: The run's folder.
         every: Save after every `every`-th round.
-        keep: How many of the newest checkpoints are kept.
-        options: The run's options, plain: a run is resumed with the same.
-        callbacks: Those with `state_dict()` and `load_state_dict(state)` go on with the state that
-            the first rank's had, as they do in a Lightning Trainer.
+        keep: The number of newest checkpoints that are kept.
+        options: The run's options in types that YAML has; a run is resumed with the same.
+        callbacks: Callbacks whose states are saved on the first rank and loaded on all, if they
+            have `state_dict()` and `load_state_dict(state)`, as in a Lightning Trainer.
     """
 
     def __init__(
@@ -43,11 +43,9 @@ class Checkpoint:
         callbacks: Sequence[Any] = (),
     ):
         if every < 1:
-            raise ValueError(
-                f"save a checkpoint after every n-th round with n at least 1, not {every}"
-            )
+            raise ValueError(f"every is at least 1, not {every}: every n-th round is saved")
         if keep < 1:
-            raise ValueError(f"at least one checkpoint is kept, but keep_checkpoints is {keep}")
+            raise ValueError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.options = dict(options or {})
         self.callbacks: dict[str, Any] = {}
@@ -58,15 +56,15 @@ class Checkpoint:
                     f"{name} {sum(key.split()[0] == name for key in self.callbacks)}"
                 ] = callback
         self.best: dict[str, Any] = {}
-        self.kept: list[str] = []  # its own files, the newest at the end: others may pin rows too
+        self.kept: list[str] = []  # its own files, the newest last: others may retain rows too
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Save a run that begins: whatever happens to it, it can be resumed."""
+        """Save a run that begins, so that it can be resumed from then on."""
         if federation.round == 0:
             self._save(federation, {})
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
-        """Save, when it is time."""
+        """Save after every `every`-th round, the last one, and before a stop."""
         if (
             federation.round % self.every == 0
             or federation.round == federation.rounds
@@ -80,7 +78,7 @@ class Checkpoint:
             _export(federation, self.run / "model.pt")
 
     def _save(self, federation: Federation, metrics: Metrics) -> None:
-        """Rows first, then the file that refers to them; an older file goes before its rows may be written over."""
+        """Write rows before the file that refers to them; delete a file before freeing its rows."""
         fabric, store = federation.fabric, federation.store
         name = f"round-{federation.round}.ckpt"
         improved = metrics.get("test/accuracy", -1.0) > self.best.get("accuracy", -1.0)
@@ -115,12 +113,12 @@ class Checkpoint:
             self.kept.remove(old)
 
     def resume(self, federation: Federation) -> None:
-        """Go on from the newest checkpoint that is whole; a run that ended before its first checkpoint begins anew.
+        """Load the newest whole checkpoint; a run that ended before its first one starts again.
 
-        Files that are not whole are set aside under another name, which is said in a sentence each.
+        Damaged files are renamed and reported.
 
         Raises:
-            FileNotFoundError: If there is none of a run that had one.
+            FileNotFoundError: If a run that had a checkpoint has none.
             ValueError: If all are damaged, or the newest is of another model, algorithm, or other
                 options.
         """
@@ -130,24 +128,24 @@ class Checkpoint:
         )
         if not names and damaged:
             raise ValueError(
-                f"no checkpoint in {self.folder} is whole, {damaged[0]}: start another run elsewhere"
+                f"no checkpoint in {self.folder} is whole, {damaged[0]}: start another run"
             )
         if not names and begun:
             raise FileNotFoundError(
                 f"there is nothing to resume: {self.folder} holds no checkpoint"
             )
         if not names:
-            fabric.print("the run to resume had not begun: it starts with round 1")
+            fabric.print("the run to resume had not begun: starting with round 1")
             return
         if damaged:
-            fabric.print(f"{' and '.join(damaged)}: going on from {names[-1]}")
+            fabric.print(f"{' and '.join(damaged)}: continuing from {names[-1]}")
         state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
         check_changes(state["options"], self.options)
         federation.load_state_dict(state)
         for name, kept in state.get("callbacks", {}).items():
             if name not in self.callbacks:
                 raise ValueError(
-                    f"the run that is resumed had a callback {name.split()[0]} with a state: give it again"
+                    f"the resumed run had a callback {name.split()[0]} with a state: add it again"
                 )
             self.callbacks[name].load_state_dict(kept)
         for gone in set(state["kept"]).difference(names):
@@ -155,10 +153,10 @@ class Checkpoint:
         self.kept, self.best = names, state["best"]
 
     def _states(self) -> dict[str, Any]:
-        """What the callbacks keep.
+        """The callbacks' states.
 
         Raises:
-            ValueError: If it could not be loaded.
+            ValueError: If a state could not be loaded.
         """
         states = {name: callback.state_dict() for name, callback in self.callbacks.items()}
         for name, state in states.items():
@@ -168,26 +166,24 @@ class Checkpoint:
                 torch.load(BytesIO(written.getvalue()), weights_only=True)
             except (UnpicklingError, PicklingError, AttributeError, TypeError) as error:
                 raise ValueError(
-                    f"{name.split()[0]}.state_dict() is to hold tensors, numbers and text, in lists and dictionaries: "
-                    "checkpoints are loaded without running code"
+                    f"{name.split()[0]}.state_dict() holds tensors, numbers and text in lists and "
+                    f"dictionaries, but loading fails: {error}"
                 ) from error
         return states
 
     def _survey(self) -> tuple[list[str], list[str], bool]:
-        """The checkpoints up to the newest that is whole, what ails newer ones, and whether a round was ever logged."""
+        """Checkpoints up to the newest whole one, damages of newer ones, and whether rounds ran."""
         names, damaged = [f"round-{round}.ckpt" for round in saved_rounds(self.run)], []
         while names and (damage := _damage(self.folder / names[-1])):
             path = self.folder / names.pop()
-            path.rename(
-                path.with_suffix(".damaged")
-            )  # its rows may be written over: it must never count again
+            path.rename(path.with_suffix(".damaged"))  # for ever: its rows may be overwritten
             damaged.append(f"{path.name} is damaged ({damage})")
         table = self.run / "metrics.csv"
         return names, damaged, table.exists() and len(table.read_bytes().splitlines()) > 1
 
 
 def _damage(path: Path) -> str:
-    """What is wrong with a checkpoint file; an empty string if it is whole."""
+    """The damage of a checkpoint file; an empty string if it is whole."""
     try:
         with ZipFile(path) as archive:
             broken = archive.testzip()  # torch.load does not compare checksums
@@ -196,7 +192,7 @@ def _damage(path: Path) -> str:
         torch.load(path, map_location="cpu", weights_only=True)["retained"]
     except (PermissionError, MemoryError):
         raise
-    except Exception as error:  # whatever a reader of zip files and pickles stumbles over
+    except Exception as error:  # any that readers of zip files and pickles raise
         return " ".join(str(error).split()) or type(error).__name__
     return ""
 
@@ -206,8 +202,8 @@ def _export(federation: Federation, path: Path) -> None:
 
 
 @contextmanager
-def _telling_of(path: Path) -> Iterator[None]:
-    """Let what the system says of a file reach the user: `torch.save` wraps it, and a write does not name the file."""
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of the system, which `torch.save` may wrap."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -223,15 +219,15 @@ def _write(state: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.parent / ".part"
     try:
-        with _telling_of(aside), aside.open("wb") as file:
+        with _naming(aside), aside.open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
     finally:
-        aside.unlink(missing_ok=True)  # a part of a file only takes room
+        aside.unlink(missing_ok=True)  # after an error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the new name too
+        os.fsync(folder)  # the new name
     finally:
         os.close(folder)

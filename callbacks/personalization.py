@@ -91,7 +91,7 @@ class Personalization:
         """A row for each client, of which those of other ranks are 0; the last one is 1 if this rank shall stop."""
         federation, fabric = adaptation.federation, adaptation.federation.fabric
         block = (
-            adaptation.executor.width if federation.deterministic else 1
+            adaptation.executor.width if federation.local_training.deterministic else 1
         )  # who trains at once: not by the ranks
         every = range(federation.clients.num_clients)
         mine = [i for i in every if i // block % fabric.world_size == fabric.global_rank]

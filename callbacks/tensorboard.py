@@ -1,32 +1,82 @@
-"""What TensorBoard shows beside the scalars: hyper-parameters and the partition."""
+"""TensorBoard: accuracy and losses first, constants as hyper-parameters, and the partition as a picture."""
 
 from collections.abc import Mapping
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import FileWriter
 
 from fl_lightning.data import Partition
-from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.federation.sampling import SizeWeightedSampling, UniformSampling
+from fl_lightning.runs.run import scalars
+
+TAGS = {
+    "test/accuracy": "Accuracy/test",
+    "test/loss": "Loss/test",
+    "train/loss": "Loss/train",
+}
+"""Tags that are renamed: TensorBoard sorts them, capital letters first, and opens the first two groups."""
+
+BEST = "Accuracy/best"
+"""The running maximum of `Accuracy/test`: HPARAMS shows the last value of a tag, here the best one."""
 
 SUFFIX = ".options"
-"""How the names of files with options end."""
+"""End of the names of event files with options."""
 
 SHOWN_CLIENTS = 1000
-"""About as many as the picture has columns of pixels."""
+"""Most clients in the picture of the partition, which has about as many columns of pixels."""
+
+
+class TensorBoardScalars(TensorBoardLogger):
+    """Fabric's logger, with the tags of `TAGS` and `BEST`, and without what never changes in the run.
+
+    Args:
+        folder: The run's folder.
+        after: Rounds that count; later ones of an earlier attempt are purged.
+
+    Attributes:
+        constants: Tags that are not logged, see `TensorBoardSummary`.
+    """
+
+    def __init__(self, folder: Path, after: int = 0):
+        again = after + 1 if after else 0
+        super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=again)
+        self.constants: frozenset[str] = frozenset()
+        self._best = -inf
+        with suppress(OSError, ValueError):  # no table yet, or a damaged one
+            accuracies = scalars(folder / "metrics.csv").get("test/accuracy", {})
+            self._best = max((a for k, a in accuracies.items() if k <= after), default=-inf)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log what may change, with the best accuracy so far."""
+        shown = {TAGS.get(tag, tag): v for tag, v in metrics.items() if tag not in self.constants}
+        if "test/accuracy" in metrics:
+            shown[BEST] = self._best = max(self._best, metrics["test/accuracy"])
+        super().log_metrics(shown, step)
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Flush what there is; the writer's file is made by the first scalar, after that of the options."""
+        if self._experiment is not None:
+            super().save()
 
 
 class TensorBoardSummary:
-    """Fills the HPARAMS tab and shows which client holds how much of which class, in the IMAGES tab.
+    """Fills the HPARAMS tab, and shows which client holds how much of which class in the IMAGES tab.
 
     Args:
         options: The run's options, flat.
-        partition: Who holds what.
+        partition: The partition of the training set.
         y: Labels of the training set, (n,).
         classes: The names of the classes.
     """
@@ -39,33 +89,50 @@ class TensorBoardSummary:
         classes: tuple[str, ...],
     ):
         self.options, self.partition, self.y, self.classes = options, partition, y, classes
+        self._written = False
 
-    def on_fit_start(self, federation: Federation) -> None:
-        """On rank 0, write the options of every start anew, and the partition once."""
-        for logger in federation.fabric.loggers if federation.fabric.is_global_zero else ():
-            if isinstance(logger, TensorBoardLogger):
-                self._write_options(Path(logger.log_dir))
-                if not federation.round:
-                    first = self.partition.subset(
-                        torch.arange(min(len(self.partition), SHOWN_CLIENTS))
-                    )
-                    histogram = first.histogram(self.y, len(self.classes))
-                    figure = partition_heat_map(histogram, self.classes, len(self.partition))
-                    logger.experiment.add_figure("partition", figure, 0)
+    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """In the first round of every start, write the options and the constants; once, the partition."""
+        if self._written or not federation.fabric.is_global_zero:
+            return
+        self._written = True
+        constants = {tag: metrics[tag] for tag in constant_tags(federation)}
+        for logger in federation.fabric.loggers:
+            if isinstance(logger, TensorBoardScalars):
+                logger.constants = frozenset(constants)
+                write_options(Path(logger.log_dir), {**self.options, **constants})
+                if federation.round == 1:
+                    logger.experiment.add_figure("partition", self._figure(), 0)
 
-    def _write_options(self, folder: Path) -> None:
-        """Into a file of their own, in place of an earlier one: TensorBoard takes the first options that it finds."""
-        earlier = list(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
-        simple = {
-            k: v if isinstance(v, bool | int | float | str) else str(v)
-            for k, v in self.options.items()
-        }
-        writer = FileWriter(str(folder), filename_suffix=SUFFIX)
-        for summary in hparams(simple, {"test/accuracy": 0.0, "test/loss": 0.0, "train/loss": 0.0}):
-            writer.add_summary(summary)
-        writer.close()
-        for file in earlier:
-            file.unlink()
+    def _figure(self) -> Figure:
+        first = self.partition.subset(torch.arange(min(len(self.partition), SHOWN_CLIENTS)))
+        histogram = first.histogram(self.y, len(self.classes))
+        return partition_heat_map(histogram, self.classes, len(self.partition))
+
+
+def constant_tags(federation: Federation) -> list[str]:
+    """Tags whose values cannot change in this run."""
+    rates = {federation.schedule(round, 0) for round in range(federation.rounds)}
+    fixed = isinstance(federation.sampler, UniformSampling | SizeWeightedSampling)
+    return ["local/lr"] * (len(rates) == 1) + ["comm/uplink_mb", "comm/downlink_mb"] * fixed
+
+
+def write_options(folder: Path, options: Mapping[str, Any]) -> None:
+    """Write a run's row under HPARAMS, in place of an earlier one: TensorBoard takes the first that it finds.
+
+    The description of the table, the first summary of `hparams`, is left out. TensorBoard then
+    makes it from all runs: options that differ come first, and every scalar is a metric.
+    """
+    earlier = list(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
+    simple = {
+        k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in options.items()
+    }
+    writer = FileWriter(str(folder), filename_suffix=SUFFIX)
+    for summary in hparams(simple, {})[1:]:
+        writer.add_summary(summary)
+    writer.close()
+    for file in earlier:
+        file.unlink()
 
 
 def partition_heat_map(
@@ -76,22 +143,16 @@ def partition_heat_map(
     Args:
         histogram: Samples, (clients, classes).
         classes: The names of the classes.
-        of: How many clients there are, if these are the first of more.
+        of: The number of all clients, if these are the first of more.
     """
     clients = len(histogram)
-    whose = (
-        f"each of {clients} clients"
-        if of in (None, clients)
-        else f"the first {clients} of {of} clients"
-    )
-    figure = Figure(
-        figsize=(max(6.0, min(14.0, 2 + clients / 9)), max(3.0, min(9.0, 1.5 + len(classes) / 5))),
-        dpi=110,
-    )
+    shown = f"each of {clients}" if of in (None, clients) else f"the first {clients} of {of}"
+    width = max(6.0, min(14.0, 2 + clients / 9))
+    figure = Figure(figsize=(width, max(3.0, min(9.0, 1.5 + len(classes) / 5))), dpi=110)
     axes = figure.subplots()
     image = axes.imshow(histogram.T.numpy(), aspect="auto", cmap="magma_r", interpolation="nearest")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="client", ylabel="class", title=f"samples of each class on {whose}")
+    axes.set(xlabel="client", ylabel="class", title=f"samples of each class on {shown} clients")
     if len(classes) <= 30:
         axes.set_yticks(range(len(classes)), labels=list(classes))
     figure.colorbar(image, ax=axes, label="samples")

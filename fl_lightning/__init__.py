@@ -1,49 +1,15 @@
-"""Federated-learning simulation on PyTorch Lightning Fabric."""
+"""Federated-learning simulation on PyTorch Lightning Fabric.
 
-from fl_lightning import algorithms
-from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.schedule import Decay
-from fl_lightning.core.term import Term, initial, received, scalar, zeros
-from fl_lightning.core.vector import Layout, unit
-from fl_lightning.core.weighting import Cohort, by_size, uniform
-from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
-from fl_lightning.errors import DivergenceError, ModelError, RankLostError, TermError
-from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
-from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sampling import (
-    BernoulliSampling,
-    SizeWeightedSampling,
-    UniformSampling,
-)
+Names are imported when they are first used; `__init__.pyi` lists them.
+"""
 
-__all__ = [
-    "Algorithm",
-    "AutotunedExecutor",
-    "BernoulliSampling",
-    "ClientData",
-    "Cohort",
-    "CropFlip",
-    "Decay",
-    "DeviceDataset",
-    "DivergenceError",
-    "Executor",
-    "Federation",
-    "Layout",
-    "ModelError",
-    "Partition",
-    "RankLostError",
-    "SequentialExecutor",
-    "SizeWeightedSampling",
-    "StackedExecutor",
-    "Term",
-    "TermError",
-    "UniformSampling",
-    "algorithms",
-    "by_size",
-    "initial",
-    "received",
-    "scalar",
-    "uniform",
-    "unit",
-    "zeros",
-]
+from importlib.metadata import PackageNotFoundError, version
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+try:
+    __version__ = version("fl-lightning")
+except PackageNotFoundError:  # a clone on the path that was never installed
+    __version__ = "unknown"

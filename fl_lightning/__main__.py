@@ -1,27 +1,58 @@
-"""`fl-lightning list` shows the algorithms, `fl-lightning compare` the runs."""
+"""The command `fl-lightning`. Its parts are imported when they run, so that --help is immediate."""
 
+import os
 import sys
 from collections.abc import Sequence
 
-from fl_lightning.cli.compare import compare
-from fl_lightning.cli.list_algorithms import list_algorithms
+import fl_lightning
 
 USAGE = """\
-fl-lightning list                 the algorithms, and what each sends, keeps and computes
-fl-lightning compare RUN [RUN ..] runs as a table, and with --figure FILE as curves; compare --help shows all of it
-train with a recipe of the repository: fabric run recipes/digits.py"""
+usage: fl-lightning COMMAND ...
+
+  fl-lightning run                    list the recipes
+  fl-lightning run RECIPE [OPTIONS]   train with a recipe, given by name or as a file;
+                                      --help shows its options
+  fl-lightning list                   list the algorithms by family, with their costs
+  fl-lightning show ALGORITHM         explain an algorithm, its options and its terms
+  fl-lightning compare RUN [RUN ...]  compare runs in a table or a figure
+  fl-lightning --version"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    command, *rest = (sys.argv[1:] if argv is None else list(argv)) or [""]
-    if command == "compare":
-        compare(rest)
-    elif command == "list" and not rest:
-        list_algorithms().show()
-    else:
+    """Run the command that `argv` names."""
+    command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
+    try:
+        _run(command, rest)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as under `| head`; the interpreter would flush again when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(command: str, argv: list[str]) -> None:
+    if command in ("-h", "--help"):
         print(USAGE)
-        raise SystemExit(0 if command in ("", "-h", "--help") else 2)
+    elif command == "--version":
+        print(f"fl-lightning {fl_lightning.__version__}")
+    elif command == "run":
+        from fl_lightning.cli.recipes import list_recipes, run_recipe
+
+        run_recipe(argv[0], argv[1:]) if argv else print(list_recipes())
+    elif command == "list":
+        from fl_lightning.cli import list_algorithms
+
+        list_algorithms.main(argv)
+    elif command == "show":
+        from fl_lightning.cli import show_algorithm
+
+        show_algorithm.main(argv)
+    elif command == "compare":
+        from fl_lightning.cli.compare import compare
+
+        compare(argv)
+    else:
+        print(f"error: there is no command {command!r}", file=sys.stderr)
+        print(USAGE)
+        raise SystemExit(2)
 
 
 if __name__ == "__main__":

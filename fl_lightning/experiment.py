@@ -1,19 +1,14 @@
-"""Experiment: what a recipe is made of, from the command line to the last checkpoint."""
+"""Experiment: a recipe's run, from the command line to the last checkpoint."""
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from functools import partial
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from lightning.fabric import Fabric
-from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
-from torch.optim import SGD
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks import (
@@ -21,27 +16,31 @@ from fl_lightning.callbacks import (
     Evaluation,
     Personalization,
     ProgressBar,
+    TensorBoardScalars,
     TensorBoardSummary,
 )
 from fl_lightning.callbacks.checked import CheckedCallback
-from fl_lightning.cli import parser as parser
 from fl_lightning.cli.argv import given, with_resumed_options
-from fl_lightning.cli.build import build_algorithm, build_data, build_model, build_partition
-from fl_lightning.cli.choices import parts
+from fl_lightning.cli.build import (
+    build_algorithm,
+    build_data,
+    build_executor,
+    build_model,
+    build_partition,
+    with_local_options,
+)
+from fl_lightning.cli.choices import choices
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
-from fl_lightning.cli.options import Options
+from fl_lightning.cli.options import GROUPS, Options, launch_options
+from fl_lightning.cli.parser import parse
 from fl_lightning.cli.summary import summary
-from fl_lightning.cli.unused_options import (
-    check_unused_coefficients,
-    check_unused_options,
-    unused_option_notes,
-)
+from fl_lightning.cli.unused_options import unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
 from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
 from fl_lightning.distributed.determinism import deterministic_algorithms
-from fl_lightning.distributed.launch import Arithmetic, Launch, launched
+from fl_lightning.distributed.launch import LaunchOptions, PrecisionOption, launch_fabric
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import (
@@ -54,14 +53,11 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
-from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
-from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sampling import UniformSampling, participation
+from fl_lightning.federation.sampling import UniformSampling, make_sampler
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.folder import RunFolder, plain
+from fl_lightning.runs.folder import RunFolder, to_yaml
 from fl_lightning.runs.metrics_csv import MetricsCSV
-from fl_lightning.terms import Clip
 
 Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
 """`source(root=...)` gives the training and the test set."""
@@ -75,19 +71,17 @@ class Experiment:
         models: The model factories that it offers; the first is the default.
         algorithm: The default algorithm, or as in YAML {"name": "fedsam", "rho": 0.1}.
         partition: The default partition scheme, likewise.
-        augment: How training images are augmented by default.
-        callbacks: Callbacks of your own, called after the recipe's but before the checkpoint, which
-            keeps their states.
-        small: Whether a round takes so few milliseconds that `--devices auto` is one rank of one
-            thread.
+        augment: The default augmentation of training images.
+        callbacks: User-defined callbacks, called after the recipe's and before the checkpoint,
+            which saves their states.
         doc: The recipe's docstring, shown by `--help`.
         argv: The command line without the program; that of the process if None. With another one
-            `--devices auto` is a single rank: other ranks would run the program around it too.
-        **defaults: Options whose default differs from `Options`.
+            the default is a single rank, as further ranks would run the surrounding program too.
+        **defaults: Options whose default differs from `Options` and `LaunchOptions`.
 
     Attributes:
         options: The resolved options.
-        chosen: What was chosen for data, model, algorithm and partition.
+        chosen: The chosen data, model, algorithm, partition and modifiers.
     """
 
     def __init__(
@@ -99,44 +93,37 @@ class Experiment:
         partition: str | Mapping[str, Any] = "dirichlet",
         augment: CropFlip | None = None,
         callbacks: Sequence[Any] = (),
-        small: bool = False,
         doc: str | None = None,
         argv: Sequence[str] | None = None,
         **defaults: Any,
     ):
-        self._alone, self._small = argv is not None, small
+        if argv is not None:
+            defaults = {"devices": 1, **defaults}
+        if under_fabric_run():
+            defaults["precision"] = precision_of_fabric_run()
+        unknown = defaults.keys() - {f.name for f in (*fields(Options), *fields(LaunchOptions))}
+        if unknown:
+            raise TypeError(f"Experiment has no option {', '.join(sorted(unknown))}")
         argv = sys.argv[1:] if argv is None else list(argv)
-        offered = parts(data, models, algorithm, partition, augment)
-        told: dict[str, Any] = (
-            {"precision": precision_of_fabric_run()} if under_fabric_run() else {}
-        )
-        groups: list[type] = [Options, Arithmetic if told else Launch]
-        self._default_of = {name: part.default for name, part in offered.items()}
-        values, self.chosen = parser.parse(
-            groups, offered, with_resumed_options(argv), doc or "", **defaults | told
+        offered = choices(data, models, algorithm, partition, augment)
+        groups = {**GROUPS, "launch": PrecisionOption if under_fabric_run() else LaunchOptions}
+        values, self.chosen = parse(
+            groups, offered, with_resumed_options(argv), doc or "", **defaults
         )
         self._given = given(argv)
+        self._default_of = {name: choice.default for name, choice in offered.items()}
         with exit_with_message():
-            self._launch = Launch(
-                **{f.name: values.pop(f.name) for f in fields(Launch) if f.name in values}
-            )
-            if "LT_PRECISION" in os.environ and told:  # a flag goes over files
-                self._launch = replace(self._launch, **told)
-            elif told and told["precision"] != self._launch.precision:
-                raise ValueError(
-                    f"fabric run takes the precision itself: add --precision {self._launch.precision} to it"
-                )
-            self.options = Options(**values)
-            check_unused_options(self._given, self.options, self.chosen)
+            self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
+            self._launch = launch_options(**values)
         self.callbacks = callbacks
 
     @property
     def method(self) -> str:
-        """The algorithm and what was added to it, as `scaffold+lesam`."""
+        """The algorithm and its modifiers, as `scaffold+lesam`."""
         added = [
-            self.chosen[part].name
-            for part in modifiers.PARTS
-            if self.chosen[part].name != self._default_of[part]
+            self.chosen[kind].name
+            for kind in modifiers.PARTS
+            if self.chosen[kind].name != self._default_of[kind]
         ]
         return "+".join([self.chosen["algorithm"].function.__name__, *added])
 
@@ -150,7 +137,7 @@ class Experiment:
         }
 
     def run(self) -> None:
-        """Train: load the data, split it, run the rounds, tell where the results lie."""
+        """Train: load and split the data, run the rounds, print where the results lie."""
         o = self.options
         with (
             exit_without_nccl_teardown(),
@@ -160,13 +147,10 @@ class Experiment:
             exit_on_ctrl_c(folder.interrupted),
             exit_with_launcher(),
         ):
-            loggers: list[Any] = []
-            callbacks: list[
-                Any
-            ] = []  # Fabric keeps these very lists; they fill up as what they need is made
-            fabric = self.fabric(
-                loggers, callbacks, folder.ranks_and_threads() if o.resume else None
-            )
+            # Fabric keeps these very lists, which are filled when what they need exists
+            loggers, callbacks = list[Any](), list[Any]()
+            before = folder.ranks_and_threads() if o.resume else None
+            fabric = self.fabric(loggers, callbacks, before)
             with folder.shared(fabric):
                 self._run(folder, fabric, loggers, callbacks)
 
@@ -177,63 +161,50 @@ class Experiment:
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
         try:
             federation = self.federation(fabric, train, partition, model, algorithm, folder.clients)
+            federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
-        options, progress, named = (
-            plain(self.resolved()),
-            ProgressBar(),
-            [*map(CheckedCallback, self.callbacks)],
-        )
         checkpoint = Checkpoint(
-            folder.path, o.checkpoint_every, o.keep_checkpoints, options, self.callbacks
+            folder.path,
+            o.checkpoint_every,
+            o.keep_checkpoints,
+            to_yaml(self.resolved()),
+            self.callbacks,
         )
         test = test.to(fabric.device)
         if o.resume:
             checkpoint.resume(federation)
-        for note in unused_option_notes(self._given, o, self.chosen, federation.executor.width):
-            fabric.print(note)
-        DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
+        done = federation.round
+        federation.disk_budget(o.keep_checkpoints).check_disk_space()
         folder.write(self.resolved(), fabric)
         if fabric.is_global_zero:
             partition.save(folder.path)
-            for file in folder.keep(
-                {c.file for c in self.chosen.values() if c.file}, federation.round
+            for file in folder.copy_user_files(
+                {c.file for c in self.chosen.values() if c.file}, done
             ):
-                print(
-                    f"{file} is not what it was when the run began ({folder.path / 'own'}): rounds to come go by it"
-                )
-        names = {
-            **{part: chosen.name for part, chosen in self.chosen.items()},
-            "algorithm": self.method,
-        }
+                print(f"note: {file} has changed since the run began ({folder.path / 'own'})")
+        for note in unused_option_notes(
+            self._given, o, self.chosen, federation.local_training.executor.width
+        ):
+            fabric.print(note)
+        names = {name: chosen.name for name, chosen in self.chosen.items()}
+        names["algorithm"] = self.method
         fabric.print(summary(o, names, train, test, partition, federation))
-        done = federation.round
         if done == o.rounds:
-            fabric.print(
-                f"nothing is left to train: the run has had its {done} rounds; add --rounds with more"
-            )
-        again = (
-            done + 1 if done else 0
-        )  # whatever an earlier attempt logged from here on counts no more
-        events = TensorBoardLogger(
-            folder.path, name="", version="", default_hp_metric=False, purge_step=again
-        )
+            fabric.print(f"nothing is left to train after {done} rounds: raise --rounds")
+        events = TensorBoardScalars(folder.path, after=done)
         loggers += [events, MetricsCSV(folder.metrics, after=done)]
-        pages = TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes)
-        scores = Evaluation(test, o.evaluate_every)
+        progress = ProgressBar()
         callbacks += [
-            pages,
-            scores,
+            TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes),
+            Evaluation(test, o.evaluate_every),
             progress,
-            *named,
-            checkpoint,
-        ]  # which saves what the others keep
+            *map(CheckedCallback, self.callbacks),
+            checkpoint,  # saves the states of the others
+        ]
         if o.finetune_epochs:
-            callbacks.append(
-                Personalization(
-                    test, o.finetune_epochs, folder.path / "personal.csv", o.finetune_lr
-                )
-            )
+            scores = folder.path / "personal.csv"
+            callbacks.append(Personalization(test, o.finetune_epochs, scores, o.finetune_lr))
         with stop_on_signals(federation.request_stop) as signals:
             try:
                 federation.fit()
@@ -243,39 +214,41 @@ class Experiment:
         if federation.round < federation.rounds or (o.finetune_epochs and federation.should_stop):
             self._leave(federation, folder, signals)
         if fabric.is_global_zero:
-            print(folder.results(sent=federation.cost.uplink > 0))
+            print(folder.results_text(sent=federation.cost.uplink > 0))
 
     def _leave(self, federation: Federation, folder: RunFolder, signals: Sequence[str]) -> NoReturn:
-        """End a run that was asked to stop, on all ranks at once."""
-        fabric, why = (
-            federation.fabric,
-            f"by {signals[0]}" if signals else "as another rank or a callback asked",
+        """End a run that was asked to stop, on all ranks together."""
+        reason = f"by {signals[0]}" if signals else "as another rank or a callback asked"
+        federation.fabric.print(
+            f"stopped {reason} after round {federation.round} of {federation.rounds}, which is "
+            f"saved: continue with --run-dir {folder.path} --resume"
         )
-        fabric.print(
-            f"stopped {why} after round {federation.round} of {federation.rounds}, which is saved: "
-            f"go on with --run-dir {folder.path} --resume"
-        )
-        fabric.barrier()  # the first rank has written everything
+        federation.fabric.barrier()  # the first rank has written everything
         leave(EXIT_PREEMPTED)
 
     def fabric(
         self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None
     ) -> Fabric:
-        """A launched Fabric, as the command line has it, or as `before` a resumption where that leaves it open."""
+        """A launched Fabric.
+
+        Args:
+            loggers: Its loggers.
+            callbacks: Its callbacks.
+            before: Ranks, and threads of each, of the run that is resumed.
+        """
         keep_freed_memory()
-        o, own = self.options, {"loggers": loggers, "callbacks": callbacks}
+        o = self.options
         visits = UniformSampling(o.participation).largest(o.clients)
         if o.executor == "stacked":
             visits //= o.parallel_clients  # on more ranks no group would be full
+        own: dict[str, Any] = {"loggers": loggers, "callbacks": callbacks}
         try:
-            return launched(
-                self._launch, visits, alone=self._alone, small=self._small, before=before, **own
-            )
+            return launch_fabric(self._launch, visits, before=before, **own)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             exit_with_error(" ".join(str(error).split()))
 
     def parts(self) -> tuple[DeviceDataset, DeviceDataset, Partition, nn.Module, Algorithm]:
-        """What the chosen functions make, any of which may be a user's: data, partition, model and algorithm."""
+        """The results of the chosen functions: data, partition, model and algorithm."""
         train, test = self.load()
         return train, test, self.split(train), self.model(train), self.algorithm()
 
@@ -284,40 +257,17 @@ class Experiment:
         return build_data(self.chosen["data"], self.options.data_dir)
 
     def split(self, train: DeviceDataset) -> Partition:
-        """The training set over the clients, by the chosen scheme."""
+        """The chosen partition of the training set over the clients."""
         o, source = self.options, self.chosen["data"].name
         return build_partition(self.chosen["partition"], train, source, o.clients, o.seed)
 
     def model(self, train: DeviceDataset) -> nn.Module:
-        """The chosen model, for samples of this data set, with weights drawn from the run's seed."""
+        """The chosen model, for samples of this data set, with weights drawn by the run's seed."""
         return build_model(self.chosen["model"], train, self.options.seed)
 
     def algorithm(self) -> Algorithm:
-        """The chosen algorithm, with the clipping of the options and, unless it brings its own, their local SGD."""
-        o, chosen = self.options, build_algorithm(self.chosen)
-        check_unused_coefficients(self._given, self.chosen, build_algorithm)
-        clip = [] if o.clip_norm is None else [Clip(o.clip_norm)]
-        # fused: one pass over the weights for decay, momentum and step
-        sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
-        return chosen.with_outer_terms(
-            *clip, local=sgd if chosen.local is Algorithm().local else None
-        )
-
-    def executor(self, device: torch.device) -> Callable[..., Executor]:
-        """How clients train on this device."""
-        o = self.options
-        together = partial(StackedExecutor, compiled=o.batch_size if o.compile else 0)
-        makers: dict[str, Callable[..., Executor]] = {
-            "sequential": partial(together, width=1) if o.compile else SequentialExecutor,
-            "stacked": partial(together, width=o.parallel_clients),
-        }
-        measured = device.type == "cuda" and not o.deterministic  # a CPU does not wait for Python
-        makers["auto"] = (
-            partial(AutotunedExecutor, candidates=[*makers.values()])
-            if measured
-            else makers["sequential"]
-        )
-        return makers[o.executor]
+        """The chosen algorithm with its modifiers, clipping and local optimizer."""
+        return with_local_options(build_algorithm(self.chosen), self.options)
 
     def federation(
         self,
@@ -328,8 +278,8 @@ class Experiment:
         algorithm: Algorithm,
         state_dir: Path,
     ) -> Federation:
-        """The simulation."""
-        o = self.options
+        """The simulation, before its first round."""
+        o, memory = self.options, self.options.client_state_memory
         clients = ClientData(
             train.to(fabric.device),
             partition,
@@ -345,14 +295,12 @@ class Experiment:
             algorithm,
             clients,
             rounds=o.rounds,
-            participation=participation(o.sampling, o.participation, clients.sizes),
+            sampler=make_sampler(o.sampling, o.participation, clients.sizes),
             schedule=Decay(o.lr_decay),
-            executor=self.executor(fabric.device),
+            executor=build_executor(o, fabric.device),
             seed=o.seed,
             state_dir=state_dir,
-            client_state_memory=None
-            if o.client_state_memory is None
-            else parse_bytes(o.client_state_memory),
+            client_state_memory=None if memory is None else parse_bytes(memory),
             on_divergence=o.on_divergence,
             deterministic=o.deterministic,
         )

@@ -1,13 +1,11 @@
-"""CIFAR-10 (or SVHN) on 100 clients, as in the papers of FedLESAM, FedSMOO and FedTOGA.
-
-Run it:
+"""CIFAR-10 or SVHN on 100 clients, as in FedLESAM, FedSMOO and FedTOGA.
 
     python recipes/cifar10.py --algorithm fedtoga --algorithm.rho 0.1
-    fabric run recipes/cifar10.py --model resnet18_gn --partition.alpha none --partition.classes 3
-    fabric run recipes/cifar10.py --accelerator cuda --devices 4 --precision bf16-mixed
+    python recipes/cifar10.py --model resnet18_gn --partition.alpha none --partition.classes 3
+    python recipes/cifar10.py --accelerator cuda --devices 4 --precision bf16-mixed
 
-The papers let the learning rate of FedDyn, FedSMOO and FedLESAM-D decay more slowly: `--lr-decay
-0.9995`.
+The papers call this partition "Dirichlet 0.1": clients of equal size. They decay the learning rate
+of FedDyn, FedSMOO and FedLESAM-D more slowly: `--lr-decay 0.9995`.
 """
 
 from fl_lightning.data import CropFlip, sources
@@ -26,7 +24,7 @@ def main() -> None:
             "name": "class_priors",
             "alpha": 0.1,
             "reuse": True,
-        },  # the papers' "Dirichlet 0.1": equal sizes
+        },
         clients=100,
         participation=0.1,
         rounds=800,

@@ -1,9 +1,9 @@
-"""CIFAR-100 on 100 clients, as in the papers of FedLESAM, FedSMOO and FedTOGA.
+"""CIFAR-100 on 100 clients, as in FedLESAM, FedSMOO and FedTOGA.
 
-Run it:
+    python recipes/cifar100.py --algorithm fedlesam_s
+    python recipes/cifar100.py --partition.classes 10 --partition.alpha none
 
-    python recipes/cifar100.py --algorithm fedlesam_s fabric run recipes/cifar100.py --partition
-    class_priors --partition.classes 10 --partition.alpha none
+The papers call this partition "Dirichlet 0.1": clients of equal size.
 """
 
 from fl_lightning.data import CropFlip, sources
@@ -22,7 +22,7 @@ def main() -> None:
             "name": "class_priors",
             "alpha": 0.1,
             "reuse": True,
-        },  # the papers' "Dirichlet 0.1": equal sizes
+        },
         clients=100,
         participation=0.1,
         rounds=800,

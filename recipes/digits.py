@@ -1,10 +1,8 @@
-"""Real handwritten digits (8x8, from scikit-learn: no download) on 20 clients that see few classes each.
+"""Handwritten digits of scikit-learn, no download: 20 clients with few classes each.
 
-Run it:
-
-    fabric run recipes/digits.py
-    fabric run recipes/digits.py --algorithm scaffold --rounds 50
-    fabric run recipes/digits.py --algorithm fedlesam -- --help
+python recipes/digits.py
+python recipes/digits.py --algorithm scaffold --rounds 50
+fabric run recipes/digits.py --algorithm fedlesam -- --help
 """
 
 from fl_lightning.data import sources
@@ -28,7 +26,7 @@ def main() -> None:
         lr_decay=0.998,
         weight_decay=1e-3,
         clip_norm=10.0,
-        small=True,
+        devices=1,
         doc=__doc__,
     ).run()
 

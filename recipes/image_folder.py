@@ -1,14 +1,14 @@
-"""Your own images: a folder with train/<class>/*.jpg and test/<class>/*.jpg, on 100 clients with Dirichlet labels.
+r"""A folder of images on 100 clients with Dirichlet labels.
 
-Run it:
+Folders train/<class>/*.jpg and test/<class>/*.jpg:
 
     python recipes/image_folder.py --data-dir path/to/folder
-    fabric run recipes/image_folder.py --data-dir path/to/folder --data.size 64 --model resnet18_gn
+    python recipes/image_folder.py --data-dir path/to/folder --data.size 64 --model resnet18_gn
 
-Or folders <domain>/<class>/*.jpg, one domain a group of clients, another one held out for testing:
+Folders <domain>/<class>/*.jpg, one domain a client and one held out for testing:
 
-    fabric run recipes/image_folder.py --data domain_folder --data.test-domain Art --partition
-    by_domain --clients 30
+    python recipes/image_folder.py --data domain_folder --data.test-domain Art \
+        --partition by_domain --clients 30
 """
 
 from fl_lightning.data import CropFlip, domain_folder, image_folder

@@ -1,10 +1,8 @@
-"""MNIST, or one of its cousins, on 100 clients with Dirichlet labels.
+"""MNIST, Fashion-MNIST or EMNIST letters on 100 clients with Dirichlet labels.
 
-Run it:
-
-    python recipes/mnist.py
-    fabric run recipes/mnist.py --data emnist_letters_aj --model.hidden 100,100 --algorithm feddyn
-    fabric run recipes/mnist.py --data-dir path/to/data --partition iid
+python recipes/mnist.py
+python recipes/mnist.py --data emnist_letters_aj --model.hidden 100,100 --algorithm feddyn
+python recipes/mnist.py --data-dir path/to/data --partition iid
 """
 
 from fl_lightning.data import sources

@@ -1,16 +1,12 @@
-"""The experiments of the papers of FedTOGA, FedLESAM, FedSOL and FedSSG: a preset says which; its methods are one flag.
+"""Tables of FedTOGA, FedLESAM, FedSOL and FedSSG: --config names a preset.
 
-Run it:
+    python recipes/papers.py --config fedtoga/table1
+    python recipes/papers.py --config fedtoga/table1 --algorithm fedlesam_s
+    python recipes/papers.py --config fedsol/table2 --config fedsol/svhn
 
-    fabric run recipes/papers.py --config recipes/presets/fedtoga/table1.yaml fabric run
-    recipes/papers.py --config recipes/presets/fedtoga/table1.yaml --algorithm fedlesam_s fabric run
-    recipes/papers.py --config recipes/presets/fedsol/table2.yaml --config
-    recipes/presets/fedsol/svhn.yaml
-
-recipes/presets/README.md lists the tables of the papers with their commands. A preset holds the
-coefficients of each of its table's methods; a second one changes what another column of the table
-has different, and flags have the last word. Without a preset it is FedAvg, LeNet and CIFAR-10 over
-100 clients.
+presets/README.md lists the tables of the papers with their commands. A preset has the coefficients
+of each method of its table. A second one changes what differs in another column. Flags override
+both. Without a preset this is FedAvg with LeNet on CIFAR-10 over 100 clients.
 """
 
 from fl_lightning.data import domain_folder, image_folder, sources

@@ -1,9 +1,9 @@
-"""Sharpness-aware minimization in an ordinary Lightning project: wrap the optimizer, change nothing else.
+"""SAM in an ordinary Lightning project: wrap the optimizer, change nothing else.
 
     python recipes/sam_in_lightning.py --rho 0.05
 
-A small convolutional network on the digits of scikit-learn. `--rho 0` is plain SGD (at the price of
-SAM's two passes).
+A small convolutional network on the digits of scikit-learn. `--rho 0` is plain SGD, at the price of
+SAM's two passes.
 """
 
 import argparse

@@ -1,17 +1,15 @@
 """Options and fixtures shared by the tests."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
-import refusals
 import runs
 import torch
 from lightning.fabric import Fabric
 
-torch.set_num_threads(
-    1
-)  # tests run in parallel processes: more threads than cores make each many times slower
+torch.set_num_threads(1)  # tests run in parallel processes that share the cores
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,9 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    forks = "ignore:.*multi-threaded.*fork.*:DeprecationWarning"  # of torch's idle threads
+    config.addinivalue_line("filterwarnings", forks)
+
+
 @pytest.fixture(autouse=True)
 def _restore_global_state():
-    """No test may lean on another's random numbers or number type."""
+    """No test may depend on another's random numbers or number type."""
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(torch.float32)
@@ -36,16 +39,27 @@ def fabric() -> Fabric:
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The results of `refusals.scaffold`, which is what a run must have that ended early and was gone on with."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    refusals.scaffold(folder)
-    return runs.results(folder)
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """Results of `runs.experiment` by number of ranks, when nothing interrupts it."""
+
+    @cache
+    def results(ranks: int) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp("reference") / "run"
+        assert runs.end(runs.begin(folder, ranks=ranks)) == [0] * ranks, runs.said(folder)
+        return runs.results(folder)
+
+    return results
+
+
+@pytest.fixture
+def uninterrupted(reference: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """The reference results on one rank."""
+    return reference(1)
 
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The traced programs, which run as they are: to compile each takes seconds."""
+    """The traced programs, which run as they are: compiling each takes seconds."""
     graphs: list[Any] = []
 
     def as_traced(graph: Callable[..., Any], *_: Any) -> Callable[..., Any]:

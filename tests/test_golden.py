@@ -96,7 +96,7 @@ def federation(
         setup.algorithm,
         clients,
         rounds=len(problem["cohorts"]),
-        participation=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
+        sampler=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
         schedule=setup.schedule,
         executor=partial(StackedExecutor, **options) if options else SequentialExecutor,
     )

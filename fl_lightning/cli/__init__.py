@@ -1,1 +1,1 @@
-"""The command line: parsing, options, choices, messages, and the subcommands. Imported by `experiment` only."""
+"""The command line: parsing, options, choices, messages, subcommands. Only `experiment` imports it."""

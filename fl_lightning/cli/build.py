@@ -1,18 +1,23 @@
-"""What the chosen functions make, any of which may be a user's: data, partition, model and algorithm, checked."""
+"""Calls of the chosen functions, with checks of what they return, since users may have written them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import SGD
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.cli.parser import Chosen
+from fl_lightning.cli.choices import Chosen
+from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.data import DeviceDataset, Partition
+from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
+from fl_lightning.terms import Clip
 
 
 def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset]:
@@ -25,45 +30,33 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
     if not (
         isinstance(pair, tuple)
         and len(pair) == 2
-        and all(isinstance(part, DeviceDataset) for part in pair)
+        and all(isinstance(data, DeviceDataset) for data in pair)
     ):
-        raise ValueError(
-            f"{source.name} must return a training and a test DeviceDataset, but returned {_short(pair)}"
-        )
+        raise ValueError(_wrong(source, "a training and a test DeviceDataset", pair))
     train, test = pair
-    _check_pair(train, test, source.name)
+    for kind, data in (("training", train), ("test", test)):
+        if not len(data):
+            raise ValueError(f"{source.name} has no {kind} samples: give it at least one")
+        if bad := _not_finite(data):
+            raise ValueError(
+                f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"
+            )
+    of_train, of_test = (
+        f"{len(data.classes)} classes and samples of shape {data.shape} of {data.x.dtype}"
+        for data in pair
+    )
+    if train.classes != test.classes or of_train != of_test:
+        raise ValueError(
+            f"{source.name} has {of_train} for training and {of_test} for testing: "
+            "give both the same"
+        )
     return train, test
 
 
-def _check_pair(train: DeviceDataset, test: DeviceDataset, name: str) -> None:
-    """Raises ValueError unless training and test set are of one kind, with samples, all of them finite.
-
-    Args:
-        train: The training set.
-        test: The test set.
-        name: Their source.
-    """
-    for kind, data in (("training", train), ("test", test)):
-        if not len(data):
-            raise ValueError(f"{name} has no {kind} samples: give it at least one")
-        bad = (
-            0
-            if data.x.dtype == torch.uint8
-            else int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
-        )
-        if bad:
-            raise ValueError(
-                f"{bad} of {len(data)} {kind} samples of {name} are not finite: leave them out"
-            )
-    both = [(data.classes, data.shape, data.x.dtype) for data in (train, test)]
-    if both[0] != both[1]:
-        told = [
-            f"{len(classes)} classes and samples of shape {shape} of {dtype}"
-            for classes, shape, dtype in both
-        ]
-        raise ValueError(
-            f"{name} has a training set of {told[0]}, and a test set of {told[1]}: give both the same"
-        )
+def _not_finite(data: DeviceDataset) -> int:
+    if data.x.dtype == torch.uint8:
+        return 0
+    return int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
 
 
 def build_partition(
@@ -72,25 +65,23 @@ def build_partition(
     """The training set over the clients.
 
     Raises:
-        ValueError: If it is no partition of these samples over so many clients, or needs domains
-            and the source, named here, has none.
+        ValueError: If it is no partition of these samples over so many clients, or the scheme
+            needs domains and the source, named here, has none.
     """
     domains = {"domains": train.domains} if scheme.wants("domains") else {}
     if domains and train.domains is None:
         raise ValueError(f"{source} has no domains to split by: choose another --partition")
     partition = scheme(train.y, clients, seed, **domains)
     if not isinstance(partition, Partition):
-        raise ValueError(
-            f"{scheme.name} must return a Partition, as Partition.from_owners and Partition.from_lists make it, but "
-            f"returned {_short(partition)}"
-        )
+        raise ValueError(_wrong(scheme, "a Partition, as Partition.from_owners makes", partition))
     if len(partition) != clients:
         raise ValueError(
-            f"{scheme.name} splits over {len(partition)} clients, but --clients is {clients}: make them equal"
+            f"{scheme.name} splits over {len(partition)} clients, but --clients is {clients}: "
+            "make them equal"
         )
     if len(partition.indices) and (highest := int(partition.indices.max())) >= len(train):
         raise ValueError(
-            f"{scheme.name} hands out sample {highest}, but there are {len(train)}, counted from 0"
+            f"{scheme.name} gives sample {highest} to a client, but the last one is {len(train) - 1}"
         )
     return partition
 
@@ -101,33 +92,53 @@ def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
     Raises:
         ValueError: If it is none.
     """
-    shape = {"classes": len(train.classes), "channels": train.shape[0], "size": train.shape[-1]}
-    shape["inputs"] = torch.Size(train.shape).numel()
+    sizes = {
+        "classes": len(train.classes),
+        "channels": train.shape[0],
+        "size": train.shape[-1],
+        "inputs": torch.Size(train.shape).numel(),
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "model"))
-        model = factory(**{name: size for name, size in shape.items() if factory.wants(name)})
+        model = factory(**{name: size for name, size in sizes.items() if factory.wants(name)})
     if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"{factory.name} must return a torch.nn.Module, but returned {_short(model)}"
-        )
+        raise ValueError(_wrong(factory, "a torch.nn.Module", model))
     return model
 
 
 def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
-    """The algorithm with what is added to it.
+    """The algorithm with its modifiers.
 
     Raises:
-        ValueError: If it is none, or what is added does not go with it.
+        ValueError: If it is none, or a modifier does not fit it.
     """
-    made = chosen["algorithm"]()
-    if not isinstance(made, Algorithm):
-        raise ValueError(
-            f"{chosen['algorithm'].name} must return an Algorithm, but returned {_short(made)}"
-        )
-    for part in modifiers.PARTS:
-        made = chosen[part]().to(made)
-    return made
+    algorithm = chosen["algorithm"]()
+    if not isinstance(algorithm, Algorithm):
+        raise ValueError(_wrong(chosen["algorithm"], "an Algorithm", algorithm))
+    for kind in modifiers.PARTS:
+        algorithm = chosen[kind]().to(algorithm)
+    return algorithm
 
 
-def _short(value: Any) -> str:
-    return shorten(repr(value), 80, placeholder=" ...")
+def with_local_options(algorithm: Algorithm, o: Options) -> Algorithm:
+    """The algorithm with the options' clipping and, unless it has its own, their local SGD."""
+    clip = [] if o.clip_norm is None else [Clip(o.clip_norm)]
+    # fused: one pass over the weights for decay, momentum and step
+    sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
+    local = sgd if algorithm.local is Algorithm().local else None
+    return algorithm.with_outer_terms(*clip, local=local)
+
+
+def build_executor(o: Options, device: torch.device) -> Callable[..., Executor]:
+    """The factory of the executor for this device."""
+    stacked = partial(StackedExecutor, compiled=o.batch_size if o.compile else 0)
+    several: Callable[..., Executor] = partial(stacked, width=o.parallel_clients)
+    one: Callable[..., Executor] = partial(stacked, width=1) if o.compile else SequentialExecutor
+    if o.executor == "auto" and device.type == "cuda" and not o.deterministic:
+        return partial(AutotunedExecutor, candidates=[one, several])
+    return several if o.executor == "stacked" else one  # auto: a CPU does not wait for Python
+
+
+def _wrong(function: Chosen, expected: str, value: Any) -> str:
+    short = shorten(repr(value), 80, placeholder=" ...")
+    return f"{function.name} must return {expected}, but returned {short}"

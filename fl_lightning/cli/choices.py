@@ -1,39 +1,90 @@
-"""What a recipe's user chooses by name: data, model, augmentation, algorithm, partition, and what is added."""
+"""Options whose value is one of several functions: data, model, algorithm, partition, modifiers."""
 
+import os
+import runpy
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any, cast
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
-from fl_lightning.cli.parser import Part
+from fl_lightning.cli.converters import nearest
+from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.data import CropFlip, schemes
 
-SHAPE = "inputs", "classes", "channels", "size"
-"""What a model may ask to be told of the data."""
+SIZES = "inputs", "classes", "channels", "size"
+"""Parameters of a model that follow from the data."""
 
 Default = str | Mapping[str, Any]
-"""What is chosen by default, as in YAML: a name, or {"name": "fedsam", "rho": 0.1}."""
+"""A default as in YAML: a name, or {"name": "fedsam", "rho": 0.1}."""
 
 
-def parts(
+@dataclass(frozen=True)
+class Choice:
+    """An option whose value is one of several functions, each with options of its own.
+
+    Attributes:
+        functions: The functions by name.
+        default: The name taken when none is given.
+        defaults: Options of the default function that differ from its signature.
+        filled_in: Parameters that the program fills in, which are no options.
+        table: A key of the YAML file with options for each function, its own and general ones,
+            which count when it is chosen: `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
+    """
+
+    functions: Mapping[str, Callable[..., Any]]
+    default: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    filled_in: frozenset[str] = frozenset()
+    table: str = ""
+
+    def known(self, name: str) -> str:
+        """The function's name, also when spelled as in a paper: FedLESAM-S is fedlesam_s."""
+        lower = name.lower().replace("-", "_")
+        return lower if lower in self.functions else name
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The chosen function and its options; calling it calls the function with them."""
+
+    name: str
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+
+    def __call__(self, *args: Any, **extra: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **extra, **self.options)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a user-defined function; None for those of this package."""
+        return Path(self.name.partition(":")[0]) if ":" in self.name else None
+
+    def wants(self, parameter: str) -> bool:
+        """Whether the function has a parameter of this name."""
+        return parameter in signature(self.function).parameters
+
+
+def choices(
     data: Sequence[Callable[..., Any]],
     models: Sequence[Callable[..., Any]],
     algorithm: Default,
     partition: Default,
     augment: CropFlip | None,
-) -> dict[str, Part]:
-    """The parts of the command line by name; the first of the data sources and of the models is the default."""
+) -> dict[str, Choice]:
+    """The choices of a recipe by name; its first data source and model are the defaults."""
+    crop_flip = {"name": "crop_flip", **asdict(augment)} if augment else "none"
     return {
-        "data": _part({f.__name__: f for f in data}, data[0].__name__, "root"),
-        "model": _part({f.__name__: f for f in models}, models[0].__name__, *SHAPE),
-        "augment": _part({"none": no_augmentation, "crop_flip": CropFlip}, _augmentation(augment)),
-        "algorithm": replace(_part(ALGORITHMS, algorithm), table="methods"),
-        "partition": _part(functions(schemes), partition, "y", "clients", "seed", "domains"),
-        **{
-            name: _part(choices := functions(module), next(iter(choices)))
-            for name, module in modifiers.PARTS.items()
-        },
+        "data": _choice({f.__name__: f for f in data}, data[0].__name__, "root"),
+        "model": _choice({f.__name__: f for f in models}, models[0].__name__, *SIZES),
+        "augment": _choice({"none": no_augmentation, "crop_flip": CropFlip}, crop_flip),
+        "algorithm": replace(_choice(ALGORITHMS, algorithm), table="methods"),
+        "partition": _choice(functions(schemes), partition, "y", "clients", "seed", "domains"),
+        **{name: _modifier(functions(module)) for name, module in modifiers.PARTS.items()},
     }
 
 
@@ -41,10 +92,36 @@ def no_augmentation() -> None:
     """Images as they are."""
 
 
-def _augmentation(augment: CropFlip | None) -> Default:
-    return "none" if augment is None else {"name": "crop_flip", **asdict(augment)}
+def _choice(
+    functions: Mapping[str, Callable[..., Any]], default: Default, *filled_in: str
+) -> Choice:
+    options = {"name": default} if isinstance(default, str) else dict(default)
+    return Choice(functions, options.pop("name"), options, frozenset(filled_in))
 
 
-def _part(choices: Mapping[str, Callable[..., Any]], default: Default, *given: str) -> Part:
-    spec = {"name": default} if isinstance(default, str) else dict(default)
-    return Part(choices, spec.pop("name"), spec, frozenset(given))
+def _modifier(functions: Mapping[str, Callable[..., Any]]) -> Choice:
+    return _choice(functions, next(iter(functions)))
+
+
+def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
+    """The function of that name, or the one that `file.py:function` names."""
+    if name in choice.functions:
+        return choice.functions[name]
+    path, colon, function = name.partition(":")
+    if not colon:
+        near = nearest(name.lower().replace("-", "_"), choice.functions)
+        exit_with_error(f"there is no {kind} {name!r}{near}, or name your own as file.py:function")
+    if not Path(path).is_file():
+        exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        content = runpy.run_path(path, run_name="own")
+    except Exception as error:
+        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
+            raise
+        message = f"{path} ends with {type(error).__name__}: {error}"
+        exit_with_error(f"{message} (FL_LIGHTNING_TRACEBACK=1 shows where)")
+    if not callable(content.get(function)):
+        defined = [n for n, f in content.items() if getattr(f, "__module__", "") == "own"]
+        exit_with_error(f"{path} has no function {function!r}{nearest(function, defined)}")
+    return cast(Callable[..., Any], content[function])

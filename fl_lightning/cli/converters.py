@@ -1,4 +1,4 @@
-"""What a type annotation means on a command line and in a YAML file."""
+"""Conversion of text and YAML values to the types of annotations."""
 
 import re
 import types

@@ -1,40 +1,87 @@
-"""The algorithms, and what each sends, keeps and computes."""
+"""`fl-lightning list`: the algorithms by family, with their costs."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from docstring_parser import parse
 
-from fl_lightning import models
-from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.core.cost import cost
+from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
+from fl_lightning.cli.parser import ArgumentParser
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.cost import Cost, cost
 from fl_lightning.core.vector import Layout
-from fl_lightning.report import Table
+from fl_lightning.models import mlp
 
 HEADINGS = "--algorithm", "method", "sends", "receives", "keeps", "gradients"
-EXPLANATION = (
-    "Counted by running each method's terms: how many models a client sends, receives and keeps between rounds (in "
-    "brackets the names of the server's and the client's states), and gradient evaluations in one local step."
-)
+
+LEGEND = """
+up, down  models that a client sends and receives in a round
+state     models that a client keeps between rounds
+grads     gradient evaluations in a local step
+
+fl-lightning show ALGORITHM explains one of them"""
 
 
-def list_algorithms() -> Table:
-    """One row an algorithm, at the default options."""
-    network = models.mlp(100, 10, (100,))  # wide enough that single numbers round away
-    layout = Layout(network)
-    w, found = layout.read(network), list[tuple[str, ...]]()
+def main(argv: Sequence[str]) -> None:
+    """Print the list that `argv` asks for."""
+    parser = ArgumentParser("fl-lightning list", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--format", choices=["text", "markdown"], default="text")
+    print(markdown() if parser.parse_args(argv).format == "markdown" else text())
 
-    def count(numbers: int, names: Iterable[str]) -> str:
-        told = ", ".join(name for name in names if name != "model")
-        return f"{numbers / layout.size:.2g}" + (f" ({told})" if told else "")
 
+def text() -> str:
+    """The list for a terminal of 80 columns."""
+    lines = [_row("", ["up", "down", "state", "grads"])]
+    for family in FAMILIES:
+        title = re.split("[.:;]", family.__doc__ or "")[0]
+        lines += [title, *(line for name in functions(family) for line in _lines(name)), ""]
+    return "\n".join(lines) + LEGEND
+
+
+def _lines(name: str) -> Iterator[str]:
+    """An algorithm's name, what it is, and its costs."""
+    first, *rest = wrap(_without_citation(name), 37)
+    costs, gradients = costs_in_models(ALGORITHMS[name]())
+    yield _row(f"  {name:20}{first}", [*(n for n, _ in costs), str(gradients)])
+    yield from (f"{'':22}{line}" for line in rest)
+
+
+def _row(text: str, numbers: Sequence[str]) -> str:
+    up, down, state, gradients = numbers
+    return f"{text:59}{up:>4}{down:>5}{state:>6}{gradients:>6}"
+
+
+def _without_citation(name: str) -> str:
+    """The summary of an algorithm, without its paper and its name."""
+    plain = re.sub(r" \([^()]*\d{4}[^()]*\)", "", summary(name)).rstrip(".")
+    title, _, description = plain.partition(": ")
+    return description if title.lower().replace("-", "_") == name else plain
+
+
+def summary(name: str) -> str:
+    """The first line of an algorithm's docstring."""
+    return parse(ALGORITHMS[name].__doc__ or "").short_description or ""
+
+
+def markdown() -> str:
+    """The list as a table of a Markdown document, with the names of the states."""
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
     for name, make in ALGORITHMS.items():
-        algorithm = make()
-        c, part = cost(algorithm, layout, w), () if algorithm.trains_head else ("body",)
-        counts = (
-            count(c.uplink, part),
-            count(c.downlink, (*part, *c.receives)),
-            count(c.client_state, c.keeps),
-        )
-        summary = parse(make.__doc__ or "").short_description or ""
-        found.append((f"`{name}`", summary, *counts, str(c.gradients)))
-    return Table(HEADINGS, found, EXPLANATION)
+        costs, gradients = costs_in_models(make())
+        counts = (f"{n} ({', '.join(states)})" if states else n for n, states in costs)
+        lines.append(f"| `{name}` | {summary(name)} | {' | '.join(counts)} | {gradients} |")
+    return "\n".join(lines)
+
+
+def costs_in_models(algorithm: Algorithm) -> tuple[list[tuple[str, list[str]]], int]:
+    """What a client sends, receives and keeps, in models and by name, and its gradients a step."""
+    network = mlp(100, 10, (100,))  # wide enough that single numbers round away
+    layout = Layout(network)
+    c: Cost = cost(algorithm, layout, layout.read(network))
+    body = [] if algorithm.trains_head else ["body"]
+    received = [name for name in c.receives if name != "model"]
+    numbers = c.uplink, c.downlink, c.client_state
+    names = body, [*body, *received], list(c.keeps)
+    costs = [(f"{n / layout.size:.2g}", list(n_)) for n, n_ in zip(numbers, names, strict=True)]
+    return costs, c.gradients

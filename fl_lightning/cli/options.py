@@ -1,8 +1,9 @@
-"""The options that every recipe has."""
+"""The options that every recipe has, in the groups that `--help` shows."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.core.constraints import (
@@ -15,6 +16,8 @@ from fl_lightning.core.constraints import (
     Range,
     check,
 )
+from fl_lightning.distributed.launch import LaunchOptions
+from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
 
@@ -24,58 +27,50 @@ Steps = Annotated[int, Range("a whole number from 1 to a million", lambda x: 1 <
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options of every recipe.
+class SimulationOptions:
+    """Clients, rounds and where the run lies.
 
     Attributes:
         clients: Number of clients.
-        participation: Fraction of the clients in a round, of which there is always one at least.
-        sampling: A cohort of fixed size; or each client with that probability; or a fixed size
-            drawn with probability proportional to clients' numbers of samples, which then count
-            twice if the algorithm's weighting is by_size too: give it uniform.
+        participation: Fraction of the clients in a round, at least one client.
+        sampling: Cohorts of fixed size; or each client with that probability; or cohorts of fixed
+            size drawn in proportion to clients' numbers of samples.
         rounds: Communication rounds.
-        local_epochs: Passes over a client's samples in one visit; fractions are allowed.
-        local_steps: Steps in one visit, the same for every client, instead of epochs.
-        batch_size: Samples a local step; a client with fewer takes all of them in each.
-        lr: Local learning rate.
-        lr_decay: Factor on the local learning rate after every round.
-        momentum: Of the local SGD; it begins anew at each visit.
-        weight_decay: Of the local SGD.
-        clip_norm: Largest norm of a local step's direction, without weight decay; none for no
-            clipping.
-        executor: Clients of a rank one after another, or several at once; auto is the former on a
-            CPU and with --deterministic, else whichever proves faster on the GPU in the first
-            rounds, as both have one result.
-        parallel_clients: How many at once, where several are.
-        compile: Compile the local step of a full batch: some seconds once, then fewer passes over
-            memory and no Python in between. It pays for small networks and small batches, and needs
-            a C++ compiler.
-        evaluate_every: Rounds between evaluations of the global model.
-        finetune_epochs: After the last round every client fine-tunes for so many epochs, e.g. 1,5,
-            and its own model is scored on test samples like its data; none for no such scores.
-        finetune_lr: Learning rate of that fine-tuning; none for the rate of the round to come.
-        checkpoint_every: Rounds between checkpoints.
-        keep_checkpoints: How many of the newest checkpoints are kept, beside the one with the best
-            test accuracy.
-        client_state_memory: Memory that clients' states may take on a machine, all ranks together,
-            e.g. 512MiB or 4GiB; none leaves it to the system, which caches their files and drops
-            them when programs need the room.
-        on_divergence: When a client's training is no longer finite: stop; or leave that client out
-            of the round, counted in client/skipped; or continue.
-        deterministic: Equal to the last bit on any number of ranks with equal hardware, numbers of
-            threads and width: sums are exact, and stacked clients grouped before they are spread
-            over the ranks.
-        seed: Names every random number of the run.
-        data_dir: Where data sets lie, or are downloaded to.
-        run_dir: Everything of the run goes there; none for runs/<recipe>/<algorithm>-<number>.
-        resume: Go on from the newest checkpoint in --run-dir. SIGTERM and SIGUSR1 let a run finish
-            its round, write a checkpoint and leave with exit code 75.
+        seed: Determines every random number of the run.
+        data_dir: Folder of the data sets, which are downloaded into it.
+        run_dir: Folder of the run; none for runs/<recipe>/<algorithm>-<number>.
+        resume: Continue the run in --run-dir from its newest checkpoint. SIGTERM and SIGUSR1 let a
+            run finish its round, write a checkpoint and leave with exit code 75.
     """
 
     clients: PositiveInt = 100
     participation: PositiveFraction = 0.1
     sampling: Sampling = "fixed"
     rounds: PositiveInt = 100
+    seed: NonNegativeInt = 0
+    data_dir: Path = Path("data")
+    run_dir: Path | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Local training.
+
+    Attributes:
+        local_epochs: Passes over a client's samples in one visit; fractions are allowed.
+        local_steps: Steps in one visit, the same for every client, instead of epochs.
+        batch_size: Samples in a local step; a client with fewer takes all of them.
+        lr: Local learning rate.
+        lr_decay: Factor on the local learning rate after every round.
+        momentum: Momentum of the local SGD, which starts from zero at each visit.
+        weight_decay: Weight decay of the local SGD.
+        clip_norm: Largest norm of a local step's direction, without weight decay; none for no
+            clipping.
+        on_divergence: When a client's training is no longer finite: stop; or skip that client,
+            counted in client/skipped; or continue.
+    """
+
     local_epochs: Epochs = 1.0
     local_steps: Steps | None = None
     batch_size: PositiveInt = 50
@@ -84,27 +79,87 @@ class Options:
     momentum: BelowOneFloat = 0.0
     weight_decay: NonNegativeFloat = 0.0
     clip_norm: PositiveFloat | None = None
-    executor: Literal["auto", "sequential", "stacked"] = "auto"
-    parallel_clients: PositiveInt = 10
-    compile: bool = False
+    on_divergence: OnDivergence = "stop"
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Evaluation and checkpoints.
+
+    Attributes:
+        evaluate_every: Rounds between evaluations of the global model.
+        finetune_epochs: After the last round every client fine-tunes for so many epochs, e.g. 1,5,
+            and its model is scored on test samples like its data; none to skip this.
+        finetune_lr: Learning rate of the fine-tuning; none for that of the next round.
+        checkpoint_every: Rounds between checkpoints.
+        keep_checkpoints: Number of newest checkpoints that are kept, besides the one with the best
+            test accuracy.
+    """
+
     evaluate_every: PositiveInt = 1
     finetune_epochs: tuple[int, ...] | None = None
     finetune_lr: PositiveFloat | None = None
     checkpoint_every: PositiveInt = 10
     keep_checkpoints: Kept = 2
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Speed and memory.
+
+    Attributes:
+        executor: Train the clients of a rank one after another, or several in parallel. auto takes
+            the faster one on a GPU, measured in the first rounds; else the former.
+        parallel_clients: Number of clients in parallel with the stacked executor.
+        compile: Compile the local step of a full batch. It takes some seconds, pays for small
+            networks and batches, and needs a C++ compiler.
+        client_state_memory: Memory for clients' states on a machine, e.g. 512MiB or 4GiB; none
+            leaves it to the system, which caches their files.
+        deterministic: Results that are equal to the last bit on any number of ranks, given equal
+            hardware, threads and parallel clients.
+    """
+
+    executor: Literal["auto", "sequential", "stacked"] = "auto"
+    parallel_clients: PositiveInt = 10
+    compile: bool = False
     client_state_memory: str | None = None
-    on_divergence: OnDivergence = "stop"
     deterministic: bool = False
-    seed: NonNegativeInt = 0
-    data_dir: Path = Path("data")
-    run_dir: Path | None = None
-    resume: bool = False
+
+
+GROUPS: dict[str, type] = {
+    "options": SimulationOptions,
+    "local training": TrainingOptions,
+    "evaluation and checkpoints": EvaluationOptions,
+    "execution": ExecutionOptions,
+}
+"""The groups by their titles in `--help`."""
+
+
+@dataclass(frozen=True)
+class Options(ExecutionOptions, EvaluationOptions, TrainingOptions, SimulationOptions):
+    """The options of every recipe."""
 
     def __post_init__(self) -> None:
         check(self)
         if any(epochs < 1 for epochs in self.finetune_epochs or ()):
-            raise ValueError(
-                f"finetune_epochs is numbers of epochs of at least 1, not {min(self.finetune_epochs or ())}"
-            )
+            lowest = min(self.finetune_epochs or ())
+            raise ValueError(f"finetune_epochs are whole numbers of at least 1, not {lowest}")
         if self.client_state_memory is not None:
             parse_bytes(self.client_state_memory)
+
+
+def launch_options(**values: Any) -> LaunchOptions:
+    """The options of Fabric; under `fabric run`, which takes them itself, the precision alone.
+
+    Raises:
+        ValueError: If a file has a precision that `fabric run` was not given.
+    """
+    launch = LaunchOptions(**values)
+    if not under_fabric_run():
+        return launch
+    precision: Any = precision_of_fabric_run()
+    if "LT_PRECISION" not in os.environ and precision != launch.precision:
+        raise ValueError(
+            f"fabric run takes the precision itself: add --precision {launch.precision} to it"
+        )
+    return replace(launch, precision=precision)  # a flag goes over files

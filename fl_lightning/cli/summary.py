@@ -1,6 +1,6 @@
-"""What is about to run, for people."""
+"""The summary printed before the first round."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -10,9 +10,8 @@ from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
-from fl_lightning.core.weighting import by_size
+from fl_lightning.core.weighting import by_size, uniform
 from fl_lightning.data import DeviceDataset, Partition
-from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.terms.wrapper import WrappedTerm
@@ -20,77 +19,89 @@ from fl_lightning.terms.wrapper import WrappedTerm
 
 def summary(
     o: Options,
-    names: dict[str, str],
+    names: Mapping[str, str],
     train: DeviceDataset,
     test: DeviceDataset,
     partition: Partition,
     federation: Federation,
 ) -> str:
-    """Data, clients, model, what it costs, and who holds what.
+    """The data, the clients and their weights, the model and its costs, and the partition.
 
     Args:
         o: The options of the run.
-        names: What was chosen as "algorithm", "data" and "model".
+        names: The names of the algorithm, the data and the model.
         train: The training set.
         test: The test set.
-        partition: Who holds which sample.
+        partition: The clients' samples.
         federation: Before its rounds.
     """
-    cost, d = federation.cost, sum(p.numel() for p in federation.module.parameters())
-    budget, device = DiskBudget.of(federation, o.keep_checkpoints), federation.w.device.type
-    threads = f", {torch.get_num_threads()} thread(s) each" if device == "cpu" else ""
+    name, cost, w = names["algorithm"], federation.cost, federation.w
+    up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
+    threads = f", {torch.get_num_threads()} thread(s) each" if w.device.type == "cpu" else ""
+    budget = federation.disk_budget(o.keep_checkpoints)
     return "\n".join(
         [
-            f"{names['algorithm']} on {names['data']}: {len(train):,} training and {len(test):,} test samples, "
-            f"{o.clients:,} clients, {100 * o.participation:.3g}% a round, {o.rounds:,} rounds, seed {o.seed}",
-            f"{names['model']}: {d:,} parameters; a client sends {cost.uplink / d:.3g} and receives "
-            f"{cost.downlink / d:.3g} times that, keeps {cost.client_state / d:.3g} times, and evaluates "
-            f"{cost.gradients} gradient(s) a step; {federation.fabric.world_size} rank(s) on {device}{threads}",
-            *_surprises(names["algorithm"], o, federation),
-            *([f"{names['algorithm']}, {budget}"] if budget.row else []),
+            f"{name} on {names['data']}: {len(train):,} training and {len(test):,} test samples",
+            f"{o.clients:,} clients, {100 * o.participation:.3g}% a round, "
+            f"{weighting(federation.algorithm)}; {o.rounds:,} rounds, seed {o.seed}",
+            f"{names['model']}: {w.numel():,} parameters, "
+            f"{federation.fabric.world_size} rank(s) on {w.device.type}{threads}",
+            f"a client sends {up:.3g} and receives {down:.3g} times the parameters, keeps "
+            f"{kept:.3g} times, {cost.gradients} gradient(s) a step",
+            *_notes(name, o, federation),
+            *([f"{name}, {budget}"] if budget.row else []),
             partition.describe(train.y, train.classes),
         ]
     )
 
 
-def _surprises(name: str, o: Options, federation: Federation) -> Iterator[str]:
-    """What the options come to beside each other and with these data, where it is not what they say."""
+def weighting(algorithm: Algorithm) -> str:
+    """The weights of clients in the mean update, in words."""
+    if algorithm.weight is by_size:
+        return "weighted by their samples"
+    if algorithm.weight is uniform:
+        return "weighted equally"
+    name = getattr(algorithm.weight, "__name__", type(algorithm.weight).__name__)
+    return f"weighted by {name}"
+
+
+def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
+    """Effects of the options, with each other and these data, that a user may not expect."""
     algorithm, clients = federation.algorithm, federation.clients
-    if own := _own_optimizer(algorithm, o):
-        yield f"{name} brings {own}: --lr, --momentum and --weight-decay do not count"
-    cohort = largest_cohort(federation.participation, o.clients)
+    if optimizer := _local_optimizer(algorithm, o):
+        yield f"{name} has {optimizer}: --lr, --momentum and --weight-decay have no effect"
+    cohort = largest_cohort(federation.sampler, o.clients)
     if o.sampling == "weighted" and algorithm.weight is by_size and cohort < o.clients:
-        yield f"{name} weighs clients by size, as their draw does: it counts twice"
-    if not o.finetune_epochs and (
-        algorithm.predict is not from_logits or not algorithm.trains_head or _own(algorithm)
-    ):
-        yield f"{name} is for clients' own models, which --finetune-epochs 1,5 scores; test accuracy is the global model's"
-    if o.sampling != "bernoulli" and _apart(cohort / o.clients, o.participation):
-        yield f"--participation {o.participation:g} of {o.clients:,} clients comes to {cohort:,} in a round"
+        yield f"{name} weighs clients by their samples, as --sampling does: they count twice"
+    personal = algorithm.predict is not from_logits or not algorithm.trains_head
+    if not o.finetune_epochs and (personal or _makes_models(algorithm)):
+        yield f"{name} trains clients' own models: score them with --finetune-epochs 1,5"
+    if o.sampling != "bernoulli" and _differs(cohort / o.clients, o.participation):
+        yield f"--participation {o.participation:g} of {o.clients:,} clients is {cohort:,} a round"
     passes = (clients.sizes / o.batch_size).ceil()
     epochs = ((o.local_epochs * passes).round().clamp(min=1) / passes).mean().item()
-    if o.local_steps is None and _apart(epochs, o.local_epochs):
-        yield f"--local-epochs {o.local_epochs:g} comes to {epochs:.2g} on average, as each client takes whole steps"
+    if o.local_steps is None and _differs(epochs, o.local_epochs):
+        yield f"--local-epochs {o.local_epochs:g} is {epochs:.2g} on average, in whole steps"
     if o.compile and clients.sizes.max() < o.batch_size:
-        yield f"--compile compiles nothing, as no client has a full batch of {o.batch_size:,} samples"
+        yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 
 
-def _apart(actual: float, asked: float) -> bool:
-    """Whether rounding to whole clients or steps has made another number of it."""
+def _differs(actual: float, asked: float) -> bool:
+    """Whether rounding to whole clients or steps changes a number by more than a tenth."""
     return abs(actual - asked) > 0.1 * asked
 
 
-def _own(algorithm: Algorithm) -> bool:
+def _makes_models(algorithm: Algorithm) -> bool:
     """Whether a term gives clients models that are not the global one."""
     terms = [term.inner if isinstance(term, WrappedTerm) else term for term in algorithm.terms]
     return any(type(term).personal is not Term.personal for term in terms)
 
 
-def _own_optimizer(algorithm: Algorithm, o: Options) -> str:
+def _local_optimizer(algorithm: Algorithm, o: Options) -> str:
     """The local optimizer in a few words, if it is not that of the options."""
     optimizer = algorithm.local([nn.Parameter(torch.zeros(1))])
     group = optimizer.param_groups[0]
-    made = [group.get(name) for name in ("lr", "momentum", "weight_decay")]
-    if type(optimizer) is SGD and made == [o.lr, o.momentum, o.weight_decay]:
+    given = [group.get(name) for name in ("lr", "momentum", "weight_decay")]
+    if type(optimizer) is SGD and given == [o.lr, o.momentum, o.weight_decay]:
         return ""
     return f"a local {type(optimizer).__name__} of learning rate {group['lr']:g}"

@@ -1,100 +1,62 @@
-"""Options that were given and would not count beside the others: refused, for a user thinks that they do."""
+"""Notes on options that were given and have no effect with the others."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
 from fl_lightning.algorithms import modifiers
+from fl_lightning.cli.argv import flag_of
+from fl_lightning.cli.build import build_algorithm
+from fl_lightning.cli.choices import Chosen
 from fl_lightning.cli.options import Options
-from fl_lightning.cli.parser import Chosen
 from fl_lightning.core.algorithm import Algorithm
-
-Choices = Mapping[str, Chosen]
-
-
-def check_unused_options(given: Collection[str], o: Options, chosen: Choices) -> None:
-    """Compare the options that the command line names with the others; files may hold some for another choice.
-
-    Raises:
-        ValueError: If one of them does not count.
-    """
-    if "local_epochs" in given and o.local_steps is not None:
-        raise ValueError(
-            "--local-steps takes the place of --local-epochs: give one of them, or --local-steps none with it"
-        )
-    if (
-        "parallel_clients" in given
-        and o.executor == "sequential"
-        and o.parallel_clients not in (1, Options.parallel_clients)
-    ):
-        raise ValueError(
-            f"--executor sequential trains one client at a time: leave --parallel-clients {o.parallel_clients} away, or --executor stacked"
-        )
-    if "finetune_lr" in given and o.finetune_lr is not None and not o.finetune_epochs:
-        raise ValueError(
-            "--finetune-lr is the rate of the fine-tuning that --finetune-epochs asks for: give that too, as "
-            "--finetune-epochs 1,5"
-        )
 
 
 def unused_option_notes(
-    given: Collection[str], o: Options, chosen: Choices, width: int
+    given: Collection[str], o: Options, chosen: Mapping[str, Chosen], width: int
 ) -> Iterator[str]:
-    """What the command line names and does not count here, though it may elsewhere.
+    """One line for each option that has no effect here.
 
     Args:
-        given: The options that the command line names.
+        given: The options that the command line names; files may hold some for other choices.
         o: All options.
-        chosen: The choices.
-        width: How many clients train at once.
+        chosen: The chosen functions.
+        width: How many clients train in parallel.
     """
-    if "parallel_clients" in given and o.executor == "auto" and o.parallel_clients != width:
-        yield "--parallel-clients does not count: --executor auto trains clients one after another here"
-    if "data_dir" in given and not chosen["data"].wants("root"):
-        yield f"--data-dir does not count: {chosen['data'].name} reads no files"
+    reasons = {
+        "local_epochs": o.local_steps and f"--local-steps {o.local_steps} takes its place",
+        "parallel_clients": o.parallel_clients != width and f"{width} trains at a time here",
+        "finetune_lr": o.finetune_lr and not o.finetune_epochs and "add --finetune-epochs 1,5",
+        "data_dir": not chosen["data"].wants("root") and f"{chosen['data'].name} reads no files",
+    }
+    for option, reason in reasons.items():
+        if option in given and reason:
+            yield f"note: {flag_of(option)} has no effect: {reason}"
+    for kind in ("algorithm", *modifiers.PARTS):
+        for option, value in chosen[kind].options.items():
+            if f"{kind}.{option}" in given and not _has_effect(kind, option, chosen):
+                flag = flag_of(f"{kind}.{option}")
+                yield f"note: {flag} {value} has no effect with the other options"
 
 
-def check_unused_coefficients(
-    given: Collection[str], chosen: Choices, made_of: Callable[[Choices], Algorithm]
-) -> None:
-    """Find what the command line says of the algorithm or an addition, and what makes no other algorithm of it.
-
-    Args:
-        given: The options that the command line names.
-        chosen: The choices.
-        made_of: The algorithm that choices make.
-
-    Raises:
-        ValueError: If the algorithm is the same with such an option's default.
-    """
-    made = made_of(chosen)
-    for part in ("algorithm", *modifiers.PARTS):
-        choice = chosen[part]
-        if choice.file:  # a function of the user's may do other things with it
-            continue
-        for name, value in choice.options.items():
-            default = signature(choice.function).parameters[name].default
-            if f"{part}.{name}" in given and default is not Parameter.empty and default != value:
-                plain = replace(choice, options={**choice.options, name: default})
-                if _same(made, partial(made_of, {**chosen, part: plain})):
-                    raise ValueError(
-                        f"--{part}.{name.replace('_', '-')} {value} changes nothing beside the other options as they "
-                        f"are: leave it away, or change those (--{part} {choice.name} --help tells what they mean)"
-                    )
-
-
-def _same(made: Algorithm, make_other: Callable[[], Algorithm]) -> bool:
-    """Whether two algorithms surely are one."""
+def _has_effect(kind: str, option: str, chosen: Mapping[str, Chosen]) -> bool:
+    """Whether the algorithm is another one with the option's default."""
+    choice = chosen[kind]
+    default = signature(choice.function).parameters[option].default
+    if choice.file or default in (Parameter.empty, choice.options[option]):
+        return True  # a user-defined function may use it otherwise
+    plain = replace(choice, options={**choice.options, option: default})
     try:
-        return bool(_attributes(made) == _attributes(make_other()))
-    except Exception:  # the default does not go with the other options
-        return False
+        other = build_algorithm({**chosen, kind: plain})
+    except Exception:  # the default does not fit the other options
+        return True
+    return bool(_attributes(build_algorithm(chosen)) != _attributes(other))
 
 
 def _attributes(algorithm: Algorithm) -> dict[str, Any]:
-    """What an algorithm is made of; a `partial`, which has no equality, as what it is made of."""
+    """The parts of an algorithm; a `partial`, which has no equality, as its own parts."""
     return {
         name: (value.func, value.args, value.keywords) if isinstance(value, partial) else value
         for name, value in vars(algorithm).items()

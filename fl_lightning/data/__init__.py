@@ -1,4 +1,4 @@
-"""Data sets on the device, split over clients: sources, partition schemes, batches and augmentation."""
+"""Data sets on the device, split over clients: sources, schemes, batches and augmentation."""
 
 from fl_lightning.data import schemes, sources
 from fl_lightning.data.aligned_test import aligned

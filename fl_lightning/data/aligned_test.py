@@ -1,4 +1,4 @@
-"""A share of the test set for every client, with the mix of classes that the client trains on."""
+"""A share of the test set for each client, with the client's own mix of classes."""
 
 import torch
 from torch import Tensor
@@ -7,28 +7,33 @@ from fl_lightning.core.randomness import generator
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.partition_draws import check_labels
 
-TOGETHER = 2**22  # random keys drawn at once
+KEYS_PER_DRAW = 2**22
+"""Random keys drawn together."""
 
 
 def aligned(y: Tensor, class_counts: Tensor, size: int = 1000, seed: int = 0) -> Partition:
-    """Test images for every client in the proportions of its training labels, as FedSOL scores local models.
+    """Test images for each client in the proportions of its training labels, as in FedSOL.
 
-    Of each class a client gets floor(size * its share in the client's training data), at most as many as there are,
-    drawn without replacement; different clients may get the same images, and each client's are in order of position.
-    A client that would get none at all gets one image of the class it holds most of among those that the test set
-    has; where the test set has none of its classes, one of the first class there is.
+    A client gets floor(size * its share of the class) images of each class, at most as many as
+    there are, drawn without replacement. Different clients may get the same images. A client that
+    would get none gets one image: of the class that it holds most of among those in the test set,
+    or else of the first class in the test set.
+
+    Lee et al., "FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated
+    Learning", CVPR 2024, arXiv:2308.12532.
 
     Args:
         y: (n,) int64 labels of the test set.
-        class_counts: (num_clients, num_classes) int64, the training samples of each client (`ClientData.class_counts`).
-        size: how many images a client gets, at most.
-        seed: seed of the draw.
+        class_counts: (num_clients, num_classes) int64, the training samples of each client
+            (`ClientData.class_counts`).
+        size: The largest number of images of a client.
+        seed: The seed of the draw.
 
     Returns:
-        Which test images each client is scored on.
+        The test images of each client, in order of position.
 
     Raises:
-        ValueError: no test images, labels beyond the classes counted, or a size below one.
+        ValueError: If there are no test images, labels are not counted, or size is below one.
 
     Example::
 
@@ -36,17 +41,17 @@ def aligned(y: Tensor, class_counts: Tensor, size: int = 1000, seed: int = 0) ->
         mine = test.inputs(split[3])
     """
     if not len(y):
-        raise ValueError("y is empty; give the labels of at least one test image.")
+        raise ValueError("y is empty: give the labels of at least one test image")
     check_labels(y, 1)
     y, class_counts = y.cpu(), class_counts.cpu().long()
     if class_counts.ndim != 2 or int(y.max()) >= class_counts.shape[1]:
         raise ValueError(
-            f"class_counts has shape {tuple(class_counts.shape)}; give a row for each client and a column for each "
-            f"class, at least {int(y.max()) + 1} of them."
+            f"class_counts has shape {tuple(class_counts.shape)}: "
+            f"give a row per client and a column per class, at least {int(y.max()) + 1}"
         )
-    num_clients, num_classes = class_counts.shape
     if size < 1:
-        raise ValueError(f"size is {size}; give the number of test images of a client, at least 1.")
+        raise ValueError(f"size is {size}: give each client at least 1 test image")
+    num_clients, num_classes = class_counts.shape
     available = y.bincount(minlength=num_classes)
     held = class_counts.sum(1, keepdim=True).clamp(min=1)
     wanted = (size * class_counts // held).minimum(available)
@@ -58,11 +63,10 @@ def aligned(y: Tensor, class_counts: Tensor, size: int = 1000, seed: int = 0) ->
     for label in range(num_classes):
         images = (y == label).nonzero().flatten()
         holders = wanted[:, label].nonzero().flatten()
-        for some in torch.split(holders, max(1, TOGETHER // max(1, len(images)))):
-            lot = torch.rand(len(some), len(images), generator=g, dtype=torch.float32).argsort(1)
-            client, rank = (
-                (torch.arange(len(images)) < wanted[some, label, None]).nonzero().unbind(1)
-            )
+        for some in torch.split(holders, max(1, KEYS_PER_DRAW // max(1, len(images)))):
+            keys = torch.rand(len(some), len(images), generator=g, dtype=torch.float32)
+            taken = torch.arange(len(images)) < wanted[some, label, None]
+            client, rank = taken.nonzero().unbind(1)
             owners.append(some[client])
-            samples.append(images[lot[client, rank]])
+            samples.append(images[keys.argsort(1)[client, rank]])
     return Partition.from_owners(torch.cat(owners), num_clients, torch.cat(samples))

@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch on its device, with all random numbers of a visit drawn beforehand."""
+"""Augmentation of a whole batch on its device, with random numbers drawn beforehand."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,9 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Random crops of the padded image, horizontal flips and holes, each sample by itself.
+    """Random crops of the padded image, horizontal flips and holes, independent for each sample.
 
-    Images are padded and cut out after normalisation, so that "zero" and holes are the mean colour.
+    Images are augmented after normalization, so that padding with zeros and holes are the mean
+    color.
 
     FL-Simulator, FedLESAM, FedTOGA and FedSSG crop every other sample of CIFAR:
     `CropFlip(crop=0.5)`. FedSOL crops every sample: `CropFlip()` for MNIST and SVHN,
@@ -20,16 +21,16 @@ class CropFlip:
     flips only, `CropFlip(padding=0)`.
 
     Args:
-        padding: pixels added on every side; a crop begins 0 to 2 * padding pixels from the corner.
+        padding: Pixels added on every side; a crop begins 0 to 2 * padding pixels from the corner.
             0: no crops.
-        crop: the probability with which a sample is cropped at all.
-        flip: the probability of a horizontal flip.
-        mode: how the border is filled.
-        cutout: side of the square hole made last, whose centre may be any pixel, so that it may
-            hang over the border (Cutout, DeVries and Taylor 2017). 0: no hole.
+        crop: The probability that a sample is cropped.
+        flip: The probability of a horizontal flip.
+        mode: How the border is filled.
+        cutout: The side of a square hole, made last. Its center is any pixel, so that it may extend
+            over the border (Cutout, DeVries and Taylor 2017, arXiv:1708.04552). 0: no hole.
 
     Raises:
-        ValueError: a probability outside [0, 1], a negative padding or hole, or an unknown mode.
+        ValueError: If a number is out of range, or the mode is unknown.
     """
 
     padding: int = 4
@@ -39,22 +40,22 @@ class CropFlip:
     cutout: int = 0
 
     def __post_init__(self) -> None:
-        for name, chance in (("crop", self.crop), ("flip", self.flip)):
-            if not 0 <= chance <= 1:
-                raise ValueError(
-                    f"CropFlip.{name} is {chance}; it is a probability, give a number from 0 to 1."
-                )
-        for name, pixels in (("padding", self.padding), ("cutout", self.cutout)):
-            if pixels < 0:
-                raise ValueError(f"CropFlip.{name} is {pixels}; give 0 or more pixels.")
+        for name in ("crop", "flip"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give a probability from 0 to 1")
+        for name in ("padding", "cutout"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 0 or more pixels")
         if self.mode not in ("zero", "reflect"):
-            raise ValueError(f"CropFlip.mode is {self.mode!r}; give 'zero' or 'reflect'.")
+            raise ValueError(f"mode is {self.mode!r}: give 'zero' or 'reflect'")
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """All random numbers for n samples: (n, 3) int16 row offset, column offset, flip, on the CPU.
+        """Draw the random numbers for n samples, on the CPU.
 
-        An offset of `padding` is the image where it was. With `cutout` it is (n, 5): also the row
-        and the column of the hole's centre, in 2 ** -15 of height and width.
+        Returns:
+            (n, 3) int16: row offset, column offset, flip. An offset of `padding` leaves the image
+            in place. With `cutout` (n, 5): also row and column of the hole's center, in 2 ** -15 of
+            height and width.
         """
         offsets = torch.randint(
             0, 2 * self.padding + 1, (n, 2), generator=generator, dtype=torch.int16
@@ -66,34 +67,29 @@ class CropFlip:
         return torch.cat(draws, dim=1)
 
     def apply(self, x: Tensor, draws: Tensor) -> Tensor:
-        """The augmented batch, of the same shape.
+        """Augment a batch.
 
         Args:
-            x: (b, channels, height, width), normalised.
-            draws: (b, 3) or (b, 5), of `draw`, on the device of x.
+            x: (b, channels, height, width), normalized.
+            draws: The result of `draw` for the batch, on the device of x.
         """
-        batch, channels, height, width = x.shape
+        channels, height, width = x.shape[1:]
         top, left, flip = draws[:, :3, None].unbind(1)
         column = torch.arange(width, device=x.device)
         rows = torch.arange(height, device=x.device) + top
         columns = column.where(flip == 0, width - 1 - column) + left
         mode = "constant" if self.mode == "zero" else self.mode
         padded = F.pad(x, (self.padding,) * 4, mode=mode).flatten(2)
-        pixels = (rows[:, :, None] * (width + 2 * self.padding) + columns[:, None, :]).view(
-            batch, 1, -1
-        )
-        cropped = padded.gather(2, pixels.expand(-1, channels, -1)).view(x.shape)
+        pixels = rows[:, :, None] * (width + 2 * self.padding) + columns[:, None, :]
+        cropped = padded.gather(2, pixels.flatten(1)[:, None].expand(-1, channels, -1))
+        cropped = cropped.view(x.shape)
         if not self.cutout:
             return cropped
         row, column = draws[:, 3:, None].int().unbind(1)
-        hole = (
-            self._hole(row, height)[:, None, :, None] & self._hole(column, width)[:, None, None, :]
-        )
-        return cropped.masked_fill(hole, 0.0)
+        hole = self._hole(row, height)[:, :, None] & self._hole(column, width)[:, None, :]
+        return cropped.masked_fill(hole[:, None], 0.0)
 
-    def _hole(self, centre: Tensor, length: int) -> Tensor:
-        """(b, length) bool, which rows or columns the hole covers; its centre (b, 1) in 2 ** -15 of them."""
-        position = (
-            torch.arange(length, device=centre.device) - (centre * length >> 15) + self.cutout // 2
-        )
-        return (position >= 0) & (position < self.cutout)
+    def _hole(self, center: Tensor, length: int) -> Tensor:
+        """(b, length) bool, the rows or columns of the hole; its center (b, 1) is in 2 ** -15."""
+        position = torch.arange(length, device=center.device) - (center * length >> 15)
+        return (position >= -(self.cutout // 2)) & (position < self.cutout - self.cutout // 2)

@@ -11,21 +11,21 @@ class DeviceDataset:
     """Samples and labels on one device.
 
     Args:
-        x: (n, channels, height, width) uint8 images, normalised batch by batch, or a floating tensor (n, ...) of
-            features that are taken as they are.
+        x: (n, channels, height, width) uint8 images, normalized batch by batch, or a floating
+            tensor (n, ...) of features that are taken as they are.
         y: (n,) int64 labels, positions in `classes`.
-        classes: the names of the classes.
-        mean: per channel, of pixels scaled to [0, 1]; only for uint8 images. Empty: pixels are only scaled.
-        std: as `mean`.
+        classes: The names of the classes.
+        mean: One per channel, of pixels scaled to [0, 1]; for uint8 images. Empty: no shift.
+        std: As `mean`.
         domains: (n,) int64, the domain of each sample, positions in `domain_names`.
-        domain_names: the names of the domains.
+        domain_names: The names of the domains.
 
     Raises:
-        ValueError: shapes, types or labels that do not fit together.
+        ValueError: If shapes, types or labels do not fit together.
 
     Example::
 
-        data = Dataset(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]), ("cat", "dog"))
+        data = DeviceDataset(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]), ("cat", "dog"))
         x = data.inputs(torch.tensor([2, 0]))
     """
 
@@ -42,9 +42,7 @@ class DeviceDataset:
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
             if not isinstance(given, Tensor):
-                raise ValueError(
-                    f"{name} is {type(given).__name__}; give a tensor, as torch.as_tensor makes it."
-                )
+                raise ValueError(f"{name} is a {type(given).__name__}: give a tensor")
         self._check_inputs()
         _check_labels("y", self.y, len(self.x), self.classes)
         if self.domains is not None:
@@ -56,27 +54,25 @@ class DeviceDataset:
         object.__setattr__(self, "_shift", (-mean / std).to(self.x.device))
 
     def _check_inputs(self) -> None:
-        if self.x.dtype == torch.uint8:
-            if self.x.ndim != 4:
-                raise ValueError(
-                    f"uint8 images have shape {tuple(self.x.shape)}; give (n, channels, height, width), "
-                    "or floating features."
-                )
-            channels = self.x.shape[1]
-            if len(self.mean) != len(self.std) or len(self.mean) not in (0, channels):
-                raise ValueError(
-                    f"images of {channels} channels came with {len(self.mean)} means and {len(self.std)} standard "
-                    "deviations; give one of each per channel, or none."
-                )
-            if any(std <= 0 for std in self.std):
-                raise ValueError(
-                    f"std is {self.std}; standard deviations must be positive, drop constant channels."
-                )
-        elif not self.x.is_floating_point():
-            raise ValueError(f"x is {self.x.dtype}; give uint8 images or a floating tensor.")
-        elif self.mean or self.std:
+        if self.x.is_floating_point():
+            if self.mean or self.std:
+                raise ValueError("mean and std are for uint8 images: omit them for features")
+            return
+        if self.x.dtype != torch.uint8:
+            raise ValueError(f"x is {self.x.dtype}: give uint8 images or a floating tensor")
+        if self.x.ndim != 4:
             raise ValueError(
-                "mean and std are for uint8 images; floating features are taken as they are."
+                f"images have shape {tuple(self.x.shape)}: give (n, channels, height, width)"
+            )
+        channels = self.x.shape[1]
+        if len(self.mean) != len(self.std) or len(self.mean) not in (0, channels):
+            raise ValueError(
+                f"images of {channels} channels have {len(self.mean)} means and {len(self.std)} "
+                "standard deviations: give one of each per channel, or none"
+            )
+        if any(std <= 0 for std in self.std):
+            raise ValueError(
+                f"std is {self.std}: give positive numbers, and drop constant channels"
             )
 
     def __len__(self) -> int:
@@ -88,7 +84,7 @@ class DeviceDataset:
         return tuple(self.x.shape[1:])
 
     def to(self, device: torch.device | str) -> "DeviceDataset":
-        """The same data set on another device.
+        """Copy the data set to another device.
 
         Raises:
             ValueError: If it does not fit there.
@@ -98,47 +94,53 @@ class DeviceDataset:
             return replace(self, x=self.x.to(device), y=self.y.to(device), domains=domains)
         except torch.OutOfMemoryError as error:
             raise ValueError(
-                f"{len(self):,} samples of shape {'x'.join(map(str, self.shape))} take {self.x.nbytes / 1e9:.1f} GB, "
-                f"which the memory of {device} does not hold: take smaller or fewer of them, or --accelerator cpu"
+                f"{len(self):,} samples of shape {'x'.join(map(str, self.shape))} take "
+                f"{self.x.nbytes / 1e9:.1f} GB, too much for the memory of {device}: "
+                "use smaller or fewer of them, or --accelerator cpu"
             ) from error
 
     def inputs(self, index: Tensor) -> Tensor:
-        """What a model gets for the samples at `index`, an int64 tensor (b,) on this data set's device.
+        """The model's inputs for the samples at `index`, an int64 tensor (b,) on the device.
 
         Returns:
-            (b, channels, height, width) float32, normalised, for images; `x[index]` for features.
+            (b, channels, height, width) float32, normalized, for images; `x[index]` for features.
         """
         x = self.x.index_select(0, index)
-        return channels_last(
-            x if x.is_floating_point() else torch.addcmul(self._shift, x.float(), self._scale)
-        )
+        if not x.is_floating_point():
+            x = torch.addcmul(self._shift, x.float(), self._scale)
+        return channels_last(x)
+
+
+TrainTest = tuple[DeviceDataset, DeviceDataset]
+"""The training and the test part of a data set."""
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images with their channels innermost in memory, which convolutions like; anything else as it is."""
+    """Images in the memory format that is fast in convolutions; anything else unchanged."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> None:
     if labels.shape != (n,) or labels.dtype != torch.int64:
         raise ValueError(
-            f"{name} is {labels.dtype} of shape {tuple(labels.shape)}; give one int64 label for each of {n} samples."
+            f"{name} is {labels.dtype} of shape {tuple(labels.shape)}: "
+            f"give one int64 label for each of {n} samples"
         )
     if n and not (labels.min() >= 0 and labels.max() < len(names)):
         raise ValueError(
-            f"{name} goes from {int(labels.min())} to {int(labels.max())}, but there are {len(names)} names for it; "
-            f"labels must lie in 0..{len(names) - 1}."
+            f"{name} goes from {int(labels.min())} to {int(labels.max())}, but there are "
+            f"{len(names)} names for it: labels must lie in 0..{len(names) - 1}"
         )
 
 
 def pixel_moments(x: Tensor) -> Tensor:
-    """Mean and mean square of every channel of (n, channels, height, width) uint8 images, scaled to [0, 1].
+    """Mean and mean square of each channel of uint8 images (n, channels, height, width) in [0, 1].
 
     Returns:
         (2, channels) float64.
     """
     total = torch.zeros(2, x.shape[1], dtype=torch.float64)
-    for block in torch.split(x, 512):  # a memory map is never read as a whole
+    for block in torch.split(x, 512):  # so that a memory map is never read as a whole
         pixels = block.float() / 255
         total[0] += pixels.mean((2, 3)).sum(0)
         total[1] += pixels.square().mean((2, 3)).sum(0)
@@ -146,21 +148,19 @@ def pixel_moments(x: Tensor) -> Tensor:
 
 
 def mean_and_std(moments: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """`DeviceDataset.mean` and `DeviceDataset.std` from what `pixel_moments` returns."""
+    """`DeviceDataset.mean` and `DeviceDataset.std` from the result of `pixel_moments`."""
     mean, square = moments
-    # a constant channel has no spread; the floor of a tenth of a grey level keeps it finite
+    # a constant channel has no spread: the floor of a tenth of a gray level keeps it finite
     std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=0.1 / 255)
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def repeated(x: Tensor, channels: int) -> Tensor:
-    """Gray images (n, 1, height, width) shown as (n, channels, height, width), without copying them.
+    """Gray images (n, 1, height, width) viewed as (n, channels, height, width).
 
     Raises:
-        ValueError: less than one channel.
+        ValueError: If there is less than one channel.
     """
     if channels < 1:
-        raise ValueError(
-            f"channels is {channels}; give 1 for gray images, or 3 to repeat them as red, green and blue."
-        )
+        raise ValueError(f"channels is {channels}: give 1 for gray images, or 3 for RGB")
     return x.expand(-1, channels, -1, -1)

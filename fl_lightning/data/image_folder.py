@@ -1,4 +1,4 @@
-"""Folders of images, decoded once into a memory map and opened from it in no time afterwards."""
+"""Folders of images, decoded once into a memory map that later calls open."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ from errno import ENOSPC
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -16,53 +17,56 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from fl_lightning.data.dataset import DeviceDataset, mean_and_std, pixel_moments
+from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm")
-TOGETHER = 64  # images decoded by one task of the thread pool
-LARGE_FILE = 10_000  # bytes
+FILES_PER_TASK = 64
+"""Images decoded by one task of the thread pool."""
+LARGE_FILE = 10_000
+"""Bytes."""
 
 
 def image_folder(
     root: Path | str, size: int | None = None, cache: Path | str | None = None, crop: float = 1.0
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """Training and test images in folders by class: `root/train/<class>/*.jpg` and `root/test/<class>/*.jpg`.
+) -> TrainTest:
+    """Images in folders by class: `root/train/<class>/*.jpg` and `root/test/<class>/*.jpg`.
 
-    Images become RGB. The first call decodes them all into a memory map; later calls open that map,
-    as long as names, sizes and times of the files are the same. Mean and standard deviation are
-    those of the training pixels.
+    Images become RGB. The first call decodes them into a memory map. Later calls open it as long
+    as names, sizes and times of the files are the same. Mean and standard deviation are those of
+    the training pixels.
 
     Args:
-        root: the folder.
-        size: images are scaled and cut around the centre to size x size; None keeps images that all
+        root: The folder.
+        size: Images are scaled and cut around the center to size x size; None keeps images that all
             share one size.
-        cache: where memory maps are kept, `root/.cache` by default.
-        crop: how much of the shorter side is kept when `size` cuts around the centre; 0.875 is the
-            common "scale to 256, cut out 224".
+        cache: The folder of memory maps, `root/.cache` by default.
+        crop: The share of the shorter side that is kept when `size` cuts around the center; 0.875
+            is the common "scale to 256, cut out 224".
 
     Returns:
-        The training and the test data set, whose images are read from the map when they are used.
+        The training and the test set, whose images are read from the map on use.
 
     Raises:
-        FileNotFoundError: there is no such folder, or no images in it.
-        ValueError: an image that cannot be read, images of unequal size without `size`, a number
-            out of range, or a disk without room for the map.
+        FileNotFoundError: If there is no such folder, or no image in it.
+        ValueError: If an image cannot be read, images differ in size without `size`, a number is
+            out of range, or the disk has no room for the map.
     """
     root = Path(root)
     listing = _list_images(root, ["train", "test"], "train/<class>/*.jpg and test/<class>/*.jpg")
     train_classes = {name for group, name in listing.folders if group == 0}
-    unknown = sorted({name for _, name in listing.folders} - train_classes)
-    if unknown:
-        raise ValueError(
-            f"{root / 'test' / unknown[0]} has no counterpart in {root / 'train'}; add it or remove it."
-        )
+    for _, name in listing.folders:
+        if name not in train_classes:
+            raise ValueError(
+                f"{root / 'test' / name} has no counterpart in {root / 'train'}: add or remove it"
+            )
     images, moments = _decoded(listing, size, crop, cache)
     mean, std = mean_and_std(moments[0])
     classes, y, _ = listing.labels()
-    n = listing.group_sizes()[0]
-    return DeviceDataset(images[:n], y[:n], classes, mean, std), DeviceDataset(
-        images[n:], y[n:], classes, mean, std
+    train, test = (
+        DeviceDataset(x, labels, classes, mean, std)
+        for x, labels in zip(images.split(listing.sizes), y.split(listing.sizes), strict=True)
     )
+    return train, test
 
 
 def domain_folder(
@@ -72,38 +76,36 @@ def domain_folder(
     cache: Path | str | None = None,
     crop: float = 1.0,
     domains: tuple[str, ...] | None = None,
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """Images by domain, one domain held out for testing: `root/<domain>/<class>/*.jpg`, as in OfficeHome and DomainNet.
+) -> TrainTest:
+    """Images by domain, `root/<domain>/<class>/*.jpg`, with one domain held out for testing.
 
-    Decoding, `size`, `cache` and `crop` are as in `image_folder`; the map is the same whichever
-    domain is held out. Training images around a domain held out in the middle are copied from the
-    map into memory.
+    One map serves whichever domain is held out. Training images around a domain held out in the
+    middle are copied from the map into memory.
 
     Args:
-        root: the folder.
-        test_domain: the name of the domain that is held out.
-        size: as in `image_folder`.
-        cache: as in `image_folder`.
-        crop: as in `image_folder`.
-        domains: the domains that are used, all subfolders by default.
+        root: The folder.
+        test_domain: The domain held out.
+        size: As in `image_folder`.
+        cache: As in `image_folder`.
+        crop: As in `image_folder`.
+        domains: The domains that are used, all subfolders by default.
 
     Returns:
-        All other domains, and the held-out one; `domains` is filled in.
+        All other domains, and the held-out one, both with their `domains`.
 
     Raises:
-        FileNotFoundError: there is no such folder, or no images in it.
-        ValueError: an unknown domain, and as in `image_folder`.
+        FileNotFoundError: If there is no such folder, or no image in it.
+        ValueError: If the domain is unknown, and as in `image_folder`.
     """
-    root = Path(root)
-    layout = "<domain>/<class>/*.jpg"
+    root, layout = Path(root), "<domain>/<class>/*.jpg"
     names = list(domains or _subfolders(root, layout))
     if test_domain not in names:
-        raise ValueError(f"{root} has no domain {test_domain!r}; give one of {', '.join(names)}.")
+        raise ValueError(f"{root} has no domain {test_domain!r}: choose one of {', '.join(names)}")
     listing = _list_images(root, names, layout)
     images, moments = _decoded(listing, size, crop, cache)
     classes, y, domain = listing.labels()
     held_out = domain == names.index(test_domain)
-    sizes = torch.tensor(listing.group_sizes(), dtype=torch.float64)
+    sizes = torch.tensor(listing.sizes, dtype=torch.float64)
     weights = sizes.where(torch.arange(len(names)) != names.index(test_domain), 0.0)
     mean, std = mean_and_std((moments * (weights / weights.sum())[:, None, None]).sum(0))
 
@@ -116,82 +118,68 @@ def domain_folder(
     return part(~held_out), part(held_out)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Listing:
-    """The image files of a folder, group by group (a split or a domain), class by class, in order of their names."""
+    """The image files of a folder by group (a split or a domain), class and name.
+
+    Attributes:
+        root: The folder.
+        folders: Group and class of each class folder.
+        files: The files in each class folder, relative to root.
+        sizes: The number of files in each group.
+        digest: Changes with names, sizes and times of the files.
+    """
 
     root: Path
-    groups: list[str]
-    folders: list[tuple[int, str]]  # group and class of every class folder
-    counts: list[int]  # images in it
-    files: list[str]  # relative to root
+    folders: list[tuple[int, str]]
+    files: list[list[str]]
+    sizes: list[int]
     digest: str
 
-    def group_sizes(self) -> list[int]:
-        sizes = [0] * len(self.groups)
-        for (group, _), count in zip(self.folders, self.counts, strict=True):
-            sizes[group] += count
-        return sizes
-
     def labels(self) -> tuple[tuple[str, ...], Tensor, Tensor]:
-        """The classes, and for every file its class and its group."""
+        """The classes, and the class and the group of every file."""
         classes = sorted({name for _, name in self.folders})
-        number = {name: label for label, name in enumerate(classes)}
-        counts = torch.tensor(self.counts)
-        y = torch.tensor([number[name] for _, name in self.folders]).repeat_interleave(counts)
-        groups = torch.tensor([group for group, _ in self.folders]).repeat_interleave(counts)
+        counts = torch.tensor([len(files) for files in self.files])
+        numbers = [(classes.index(name), group) for group, name in self.folders]
+        y, groups = torch.tensor(numbers).repeat_interleave(counts, 0).T.contiguous()
         return tuple(classes), y, groups
 
 
 def _subfolders(folder: Path, layout: str) -> list[str]:
     if not folder.is_dir():
-        raise FileNotFoundError(
-            f"looked for images in {folder}, which is not a folder; the layout is {layout}."
-        )
-    with os.scandir(folder) as entries:
-        return sorted(
-            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
-        )
+        raise FileNotFoundError(f"{folder} is not a folder: the layout is {layout}")
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def _list_images(root: Path, groups: Sequence[str], layout: str) -> _Listing:
-    listing = _Listing(root, list(groups), [], [], [], "")
+    folders, listed, sizes = list[tuple[int, str]](), list[list[str]](), list[int]()
     digest = sha256()
     for number, group in enumerate(groups):
-        for name in _subfolders(root / group, f"{root}/{layout}"):
-            with os.scandir(root / group / name) as entries:
-                found = sorted(
-                    (e for e in entries if e.name.lower().endswith(SUFFIXES)), key=lambda e: e.name
-                )
-            for entry in found:
-                stat = entry.stat()
-                digest.update(
-                    f"{group}/{name}/{entry.name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode()
-                )
-            listing.folders.append((number, name))
-            listing.counts.append(len(found))
-            listing.files += [f"{group}/{name}/{entry.name}" for entry in found]
-    for group, size in zip(groups, listing.group_sizes(), strict=True):
-        if not size:
+        names = _subfolders(root / group, f"{root}/{layout}")
+        for name in names:
+            found = (f for f in os.listdir(root / group / name) if f.lower().endswith(SUFFIXES))
+            files = [f"{group}/{name}/{file}" for file in sorted(found)]
+            for file in files:
+                stat = os.stat(f"{root}/{file}")
+                digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+            listed.append(files)
+        folders += [(number, name) for name in names]
+        sizes.append(sum(map(len, listed)) - sum(sizes))
+        if not sizes[-1]:
             raise FileNotFoundError(
-                f"there are no images in {root / group}; the layout is {root}/{layout}."
+                f"{root / group} holds no images: the layout is {root}/{layout}"
             )
-    listing.digest = digest.hexdigest()[:16]
-    return listing
+    return _Listing(root, folders, listed, sizes, digest.hexdigest()[:16])
 
 
 def _decoded(
     listing: _Listing, size: int | None, crop: float, cache: Path | str | None
 ) -> tuple[Tensor, Tensor]:
-    """All images as a mapped (n, 3, height, width) uint8 tensor, and the pixel moments of every group."""
+    """All images as a mapped (n, 3, height, width) uint8 tensor, and each group's pixel moments."""
     if size is not None and size < 1:
-        raise ValueError(
-            f"size is {size}; give a number of pixels, or None to keep images as they are."
-        )
+        raise ValueError(f"size is {size}: give pixels, or None to keep images as they are")
     if not 0 < crop <= 1 or (crop < 1 and size is None):
-        raise ValueError(
-            f"crop is {crop} and size is {size}; give a share of the shorter side up to 1, and a size."
-        )
+        raise ValueError(f"crop is {crop} and size is {size}: give a share from 0 to 1, and a size")
     cache = Path(cache or listing.root / ".cache")
     folder = cache / (f"{listing.digest}-{size or 'full'}" + (f"-{crop}" if crop < 1 else ""))
     if not folder.exists():
@@ -199,9 +187,7 @@ def _decoded(
         try:
             aside.mkdir(parents=True)
         except OSError as error:
-            raise ValueError(
-                f"cannot write decoded images to {cache} ({error}); pass a cache folder."
-            ) from error
+            raise ValueError(f"{cache} cannot be written ({error}): name a cache folder") from error
         try:
             _decode(listing, size, crop, aside)
             os.replace(aside, folder)
@@ -216,7 +202,7 @@ def _decoded(
 
 
 def _decode(listing: _Listing, size: int | None, crop: float, folder: Path) -> None:
-    paths = [listing.root / file for file in listing.files]
+    paths = [listing.root / file for files in listing.files for file in files]
     height, width = _read(paths[0], size, crop).shape[1:]
     shape = (len(paths), 3, height, width)
     images = np.lib.format.open_memmap(
@@ -225,27 +211,27 @@ def _decode(listing: _Listing, size: int | None, crop: float, folder: Path) -> N
     _reserve(folder / "images.npy")
 
     def decode(start: int) -> None:
-        for number in range(start, min(start + TOGETHER, len(paths))):
-            image = _read(paths[number], size, crop)
+        for number, path in enumerate(paths[start : start + FILES_PER_TASK], start):
+            image = _read(path, size, crop)
             if image.shape != shape[1:]:
                 raise ValueError(
-                    f"{paths[number]} has {image.shape[2]}x{image.shape[1]} pixels, {paths[0]} has {width}x{height}; "
-                    "pass --data.size to bring all images to one size."
+                    f"{path} has {image.shape[2]}x{image.shape[1]} pixels, {paths[0]} has "
+                    f"{width}x{height}: bring all to one size with --data.size"
                 )
             images[number] = image
 
-    # opening a file holds the interpreter's lock: threads slow small files down, and help where decoding takes long
+    # opening a file holds the interpreter's lock: threads help only where decoding takes long
     threads = os.cpu_count() if paths[0].stat().st_size > LARGE_FILE else 1
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(decode, range(0, len(paths), TOGETHER)):
+        for _ in pool.map(decode, range(0, len(paths), FILES_PER_TASK)):
             pass
     images.flush()
-    groups = torch.split(torch.from_numpy(images), listing.group_sizes())
+    groups = torch.split(torch.from_numpy(images), listing.sizes)
     np.save(folder / "moments.npy", torch.stack([pixel_moments(group) for group in groups]).numpy())
 
 
 def _reserve(path: Path) -> None:
-    """Give a sparse file its room on disk: a mapped page that found the disk full would end the process with SIGBUS."""
+    """Allocate a sparse file: a mapped page without room on disk would raise SIGBUS."""
     if not hasattr(os, "posix_fallocate"):
         return
     size = path.stat().st_size
@@ -256,26 +242,20 @@ def _reserve(path: Path) -> None:
         if error.errno != ENOSPC:
             raise
         raise ValueError(
-            f"the decoded images take {size / 1e6:,.1f} MB, for which the disk of {path.parent.parent} has no room; "
-            "free some, pass a smaller size, or move the images to a larger disk."
+            f"the decoded images take {size / 1e6:,.1f} MB, more than is free on the disk of "
+            f"{path.parent.parent}: free some, or use a smaller size or another cache"
         ) from error
 
 
-def _read(
-    path: Path, size: int | None, crop: float
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _read(path: Path, size: int | None, crop: float) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """One image as (3, height, width)."""
     try:
         with Image.open(path) as image:
-            if size:
-                image.draft(
-                    "RGB", (ceil(size / crop),) * 2
-                )  # a large JPEG is decoded at a fraction of its size
-            colour = image.convert("RGB")
+            if size:  # a large JPEG is decoded at a fraction of its size
+                image.draft("RGB", (ceil(size / crop),) * 2)
+            rgb = image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(
-            f"{path} cannot be read as an image ({error}); replace it or remove it."
-        ) from error
+        raise ValueError(f"{path} is no readable image ({error}): replace or remove it") from error
     if size:
-        colour = ImageOps.fit(colour, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
-    return np.asarray(colour).transpose(2, 0, 1)
+        rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
+    return np.asarray(rgb).transpose(2, 0, 1)

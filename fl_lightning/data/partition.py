@@ -1,4 +1,4 @@
-"""Which client holds which samples: two compact arrays, a digest, and a file."""
+"""The samples of each client: two compact arrays, a digest, and a file."""
 
 import os
 from collections.abc import Iterable
@@ -7,7 +7,6 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -15,7 +14,8 @@ from torch import Tensor
 
 SHOWN_CLIENTS = 12
 SHOWN_CLASSES = 12
-CELLS = 2**22  # clients times classes that are counted at once
+CELLS = 2**22
+"""Clients times classes counted together: a million clients and a thousand classes are 8 GB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Partition:
         offsets: (num_clients + 1,) int64; client i holds `indices[offsets[i]:offsets[i + 1]]`.
 
     Raises:
-        ValueError: the arrays do not describe a partition.
+        ValueError: If the arrays do not describe a partition.
     """
 
     indices: Tensor
@@ -40,30 +40,23 @@ class Partition:
         for name, array in (("indices", self.indices), ("offsets", self.offsets)):
             if array.ndim != 1 or array.dtype != torch.int64 or array.device.type != "cpu":
                 raise ValueError(
-                    f"Partition.{name} is a {array.dtype} tensor of shape {tuple(array.shape)} on {array.device}; "
-                    "give a one-dimensional int64 tensor on the CPU."
+                    f"{name} is {array.dtype} of shape {tuple(array.shape)} on {array.device}: "
+                    "give a one-dimensional int64 tensor on the CPU"
                 )
-        steps = self.offsets.diff()
-        if (
-            len(steps) < 1
-            or self.offsets[0] != 0
-            or self.offsets[-1] != len(self.indices)
-            or bool((steps < 0).any())
-        ):
+        ends = self.offsets[[0, -1]].tolist() if len(self.offsets) > 1 else None
+        if ends != [0, len(self.indices)] or bool((self.offsets.diff() < 0).any()):
             raise ValueError(
-                f"Partition.offsets must rise from 0 to the number of indices, {len(self.indices)}, "
-                "with one more entry than there are clients."
+                f"offsets must rise from 0 to the number of indices, {len(self.indices)}, "
+                "with one more entry than clients"
             )
         if len(self.indices) and self.indices.min() < 0:
-            raise ValueError(
-                "Partition.indices holds a negative position; positions in the data set start at 0."
-            )
+            raise ValueError("indices holds a negative position: positions start at 0")
 
     @classmethod
     def from_owners(
         cls, owners: Tensor, clients: int, samples: Tensor | None = None
     ) -> "Partition":
-        """The partition in which `owners[k]` holds `samples[k]` (sample k when not given), sorted within a client."""
+        """The partition in which `owners[k]` holds `samples[k]`, by default sample k; sorted."""
         if samples is not None:
             samples, order = samples.sort(stable=True)
             owners = owners[order]
@@ -76,7 +69,7 @@ class Partition:
 
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]]) -> "Partition":
-        """The partition written out by hand, one list of positions per client, e.g. `[[0, 2], [1]]`."""
+        """The partition with one list of positions per client, such as `[[0, 2], [1]]`."""
         parts = [torch.tensor(list(part), dtype=torch.int64) for part in lists]
         sizes = torch.tensor([0, *map(len, parts)])
         return cls(torch.cat([sizes.new_zeros(0), *parts]), sizes.cumsum(0))
@@ -86,47 +79,42 @@ class Partition:
 
     def __getitem__(self, client: int) -> Tensor:
         if not 0 <= client < len(self):
-            raise IndexError(
-                f"client {client} does not exist; there are {len(self)} clients, the first is 0."
-            )
+            raise IndexError(f"client {client} does not exist: clients are 0 to {len(self) - 1}")
         start, stop = self.offsets[client : client + 2].tolist()
         return self.indices[start:stop]
 
     @property
     def sizes(self) -> Tensor:
-        """(num_clients,) int64: how many samples each client holds."""
+        """(num_clients,) int64: the number of samples of each client."""
         return self.offsets.diff()
 
     def subset(self, clients: Tensor) -> "Partition":
-        """These clients, (m,) int64, as a partition of their own, at the cost of these alone."""
+        """The partition of these clients, (m,) int64, at the cost of these alone."""
         sizes = self.offsets[clients + 1] - self.offsets[clients]
         offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         shift = (self.offsets[clients] - offsets[:-1]).repeat_interleave(sizes)
         return Partition(self.indices[torch.arange(len(shift)) + shift], offsets)
 
     def histogram(self, y: Tensor, num_classes: int) -> Tensor:
-        """How many samples of each class each client holds: (num_clients, num_classes) int64."""
+        """(num_clients, num_classes) int64: samples of each class held by each client."""
         owners = torch.arange(len(self)).repeat_interleave(self.sizes)
         cells = owners * num_classes + y.cpu()[self.indices]
         return cells.bincount(minlength=len(self) * num_classes).view(len(self), num_classes)
 
     def describe(self, y: Tensor, classes: tuple[str, ...]) -> str:
-        """A few lines to print: sizes, classes per client, and the class histogram of the first clients."""
-        sizes, block = self.sizes, max(1, CELLS // len(classes))
-        blocks = torch.arange(len(self)).split(
-            block
-        )  # a million clients and a thousand classes are 8 GB at once
+        """Text about sizes, classes per client and the class counts of the first clients."""
+        sizes = self.sizes
+        blocks = torch.arange(len(self)).split(max(1, CELLS // len(classes)))
         held = sum(int((self.subset(some).histogram(y, len(classes)) > 0).sum()) for some in blocks)
         first = self.subset(torch.arange(min(len(self), SHOWN_CLIENTS))).histogram(y, len(classes))
+        names = [name[:7] for name in classes[:SHOWN_CLASSES]]
+        names += ["..."] * (len(classes) > SHOWN_CLASSES)
         lines = [
-            f"{len(self)} clients, {len(self.indices)} samples; per client min {int(sizes.min())}, median "
-            f"{int(sizes.median())}, max {int(sizes.max())}, mean number of classes "
-            f"{held / len(self):.1f}; partition {self.digest}"
+            f"{len(self)} clients, {len(self.indices)} samples; per client min {int(sizes.min())}, "
+            f"median {int(sizes.median())}, max {int(sizes.max())}, mean number of classes "
+            f"{held / len(self):.1f}; partition {self.digest}",
+            "client " + "".join(f"{name:>8}" for name in names),
         ]
-        names = [name[:7] for name in classes[:SHOWN_CLASSES]] + ["..."] * (
-            len(classes) > SHOWN_CLASSES
-        )
-        lines.append("client " + "".join(f"{name:>8}" for name in names))
         for client, row in enumerate(first[:, :SHOWN_CLASSES].tolist()):
             lines.append(f"{client:<7}" + "".join(f"{count:>8}" for count in row))
         if len(self) > SHOWN_CLIENTS:
@@ -135,58 +123,41 @@ class Partition:
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that name this split: the beginning of the SHA-256 of both arrays."""
+        """16 hexadecimal digits: the beginning of the SHA-256 of both arrays."""
         content = sha256(self.offsets.contiguous().numpy().tobytes())
         content.update(self.indices.contiguous().numpy().tobytes())
         return content.hexdigest()[:16]
 
     def save(self, folder: Path | str) -> Path:
-        """Writes `folder/partition-<digest>.npz`, whole or not at all, and returns its path."""
+        """Write `folder/partition-<digest>.npz`, whole or not at all, and return its path."""
         path = Path(folder) / f"partition-{self.digest}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f"{uuid4().hex}.part")
+        digest, indices = np.array(self.digest), self.indices.numpy()
         with open(aside, "wb") as file:
-            np.savez(
-                file,
-                indices=self.indices.numpy(),
-                offsets=self.offsets.numpy(),
-                digest=np.array(self.digest),
-            )
+            np.savez(file, indices=indices, offsets=self.offsets.numpy(), digest=digest)
         os.replace(aside, path)
         return path
 
     @classmethod
     def load(cls, path: Path | str) -> "Partition":
-        """Reads what `save` wrote; nothing pickled is executed.
+        """Read a file that `save` wrote; nothing pickled is executed.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is damaged or is not a partition.
+            FileNotFoundError: If there is no such file.
+            ValueError: If the file is damaged or no partition.
         """
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-                partition = cls(
-                    torch.from_numpy(stored["indices"]), torch.from_numpy(stored["offsets"])
-                )
-                intact = str(stored["digest"]) == partition.digest
+                indices, offsets = (torch.from_numpy(stored[k]) for k in ("indices", "offsets"))
+                digest = str(stored["digest"])
+            partition = cls(indices, offsets)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"there is no partition file {path}; write one with Partition.save."
+                f"there is no partition file {path}: write one with Partition.save"
             ) from None
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            EOFError,
-            AttributeError,
-            BadZipFile,
-        ) as error:
-            raise ValueError(
-                f"{path} is damaged or is not a partition file ({error}); write it anew."
-            ) from error
-        if not intact:
-            raise ValueError(
-                f"{path} is damaged, its contents do not match its digest; write it anew."
-            )
+        except Exception as error:  # other files fail in many ways
+            raise ValueError(f"{path} is damaged or no partition file ({error})") from error
+        if digest != partition.digest:
+            raise ValueError(f"{path} is damaged: its content does not match its digest")
         return partition

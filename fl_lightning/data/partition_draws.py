@@ -1,40 +1,38 @@
-"""What the partition schemes are made of: even shares, levels, and draws from many class priors at once."""
+"""Building blocks of the partition schemes: shares, levels, and draws from class priors."""
 
 import torch
 from torch import Tensor
 
 
 def check_labels(y: Tensor, clients: int) -> None:
-    """Raises ValueError unless the labels can be split over that many clients."""
+    """Raise ValueError unless the labels can be split over that many clients."""
     if y.ndim != 1 or y.is_floating_point() or (len(y) and y.min() < 0):
         raise ValueError(
-            f"y is {y.dtype} of shape {tuple(y.shape)}; give one label from 0 on for each sample."
+            f"y is {y.dtype} of shape {tuple(y.shape)}: give one label, 0 or more, per sample"
         )
     if not 1 <= clients <= len(y):
         raise ValueError(
-            f"{len(y)} samples cannot be split over {clients} clients; give 1 to {len(y)} clients."
+            f"{len(y)} samples cannot be split over {clients} clients: give 1 to {len(y)} clients"
         )
 
 
 def even_shares(n: int, shares: int) -> Tensor:
-    """(n,) the share of each of n things in turn; sizes differ by one at most and the first shares are the larger."""
+    """(n,) the share of each of n things; sizes differ by one at most, the first are the larger."""
     sizes = torch.full((shares,), n // shares)
     sizes[: n % shares] += 1
     return torch.arange(shares).repeat_interleave(sizes)
 
 
 def log_normal_shares(n: int, shares: int, sigma: float, g: torch.Generator) -> Tensor:
-    """(n,) as `even_shares`, but of log-normal sizes, exp(sigma * z) with z ~ N(0, 1), and at least one thing each.
+    """(n,) as `even_shares`, but of sizes exp(sigma * z) with z ~ N(0, 1), at least 1.
 
     With sigma = 0 they are the even ones and nothing is drawn.
 
     Raises:
-        ValueError: sigma is negative.
+        ValueError: If sigma is negative.
     """
     if not 0 <= sigma < float("inf"):
-        raise ValueError(
-            f"sigma is {sigma}; give 0 for equal sizes or a positive spread, e.g. 0.3."
-        )
+        raise ValueError(f"sigma is {sigma}: give 0 for equal sizes, or a positive spread like 0.3")
     if sigma == 0:
         return even_shares(n, shares)
     weights = (sigma * torch.randn(shares, generator=g, dtype=torch.float64)).softmax(0).cumsum(0)
@@ -44,13 +42,13 @@ def log_normal_shares(n: int, shares: int, sigma: float, g: torch.Generator) -> 
 
 
 def shares_by_class(counts: Tensor, shares: int) -> Tensor:
-    """(n,) the share of each of n samples sorted by class, where no share mixes classes.
+    """(n,) the share of each of n samples sorted by class; no share mixes classes.
 
-    Every class that occurs is cut into equally many equal runs; what does not divide evenly goes
-    one each to the largest classes.
+    Every class that occurs is cut into equally many equal runs. The remainder goes to the largest
+    classes, one each.
 
     Raises:
-        ValueError: there are too few shares or too many.
+        ValueError: If there are too few shares or too many.
     """
     counts = counts[counts > 0]
     largest_first = counts.argsort(descending=True, stable=True)
@@ -58,8 +56,8 @@ def shares_by_class(counts: Tensor, shares: int) -> Tensor:
     runs[largest_first] = even_shares(shares, len(counts)).bincount(minlength=len(counts))
     if int(runs.min()) < 1 or bool((runs > counts).any()):
         raise ValueError(
-            f"{shares} shards without a mix of classes cannot be cut from {len(counts)} classes of {int(counts.min())} "
-            f"to {int(counts.max())} samples; give at least one shard a class and no shard without a sample."
+            f"{shares} shards cannot be cut from {len(counts)} classes of {int(counts.min())} to "
+            f"{int(counts.max())} samples: give 1 to as many shards per class as it has samples"
         )
     first = runs.cumsum(0) - runs
     cut = zip(counts.tolist(), runs.tolist(), first.tolist(), strict=True)
@@ -67,7 +65,7 @@ def shares_by_class(counts: Tensor, shares: int) -> Tensor:
 
 
 def rank_within(group: Tensor) -> Tensor:
-    """(n,) how many earlier entries have the same group: `[5, 2, 5, 5]` gives `[0, 0, 1, 2]`."""
+    """(n,) the number of earlier entries of the same group: `[5, 2, 5, 5]` gives `[0, 0, 1, 2]`."""
     order = group.argsort(stable=True)
     sizes = group.bincount()
     rank = torch.empty_like(group)
@@ -76,9 +74,10 @@ def rank_within(group: Tensor) -> Tensor:
 
 
 def water_level(sizes: Tensor, lower: int, total: int) -> Tensor:
-    """Sizes raised to `lower` and cut at the level at which they sum to `total`; the first of those cut get one more.
+    """Sizes raised to `lower` and cut at the level at which they sum to `total`.
 
-    Needs `lower * len(sizes) <= total <= sizes.clamp(min=lower).sum()`.
+    The remainder goes to the first of those cut, one each. The total is at least
+    `lower * len(sizes)` and at most `sizes.clamp(min=lower).sum()`.
     """
     low, high = lower, max(lower, int(sizes.max()))
     while low < high:  # the largest level that does not exceed the total
@@ -87,16 +86,16 @@ def water_level(sizes: Tensor, lower: int, total: int) -> Tensor:
             low = level
         else:
             high = level - 1
-    levelled = sizes.clamp(min=lower).clamp(max=low)
+    leveled = sizes.clamp(min=lower).clamp(max=low)
     cut = (sizes > low).nonzero().flatten()
-    levelled[cut[: total - int(levelled.sum())]] += 1
-    return levelled
+    leveled[cut[: total - int(leveled.sum())]] += 1
+    return leveled
 
 
 def resize(owners: Tensor, target: Tensor, g: torch.Generator) -> Tensor:
-    """Owners of samples such that client i holds `target[i]` of them; as few as possible change hands.
+    """Move as few samples as possible so that client i holds `target[i]` of them.
 
-    Which samples a client gives is random; those that lack some take them giver by giver.
+    The samples that a client gives are random; clients that lack some take them giver by giver.
     """
     order = torch.randperm(len(owners), generator=g)
     given = order[rank_within(owners[order]) >= target[owners[order]]]
@@ -113,12 +112,10 @@ def log_dirichlet(alpha: float, shape: tuple[int, ...], g: torch.Generator) -> T
     In logarithms because at alpha = 0.001 the draws themselves underflow to all zeros.
 
     Raises:
-        ValueError: alpha is not a positive number.
+        ValueError: If alpha is not a positive number.
     """
     if not 0 < alpha < float("inf"):
-        raise ValueError(
-            f"alpha is {alpha}; give a positive concentration, e.g. 0.1 (skewed) or 100 (nearly iid)."
-        )
+        raise ValueError(f"alpha is {alpha}: give a positive number, 0.1 is skewed, 100 nearly iid")
     # Gamma(alpha) = Gamma(alpha + 1) * U ** (1 / alpha)
     gamma = torch._standard_gamma(torch.full(shape, alpha + 1, dtype=torch.float64), generator=g)
     uniform = torch.rand(shape, generator=g, dtype=torch.float64)
@@ -126,30 +123,28 @@ def log_dirichlet(alpha: float, shape: tuple[int, ...], g: torch.Generator) -> T
 
 
 def random_classes(num: int, clients: int, counts: Tensor, g: torch.Generator) -> Tensor:
-    """(clients, classes) bool, `num` random classes per client among those of which there are samples.
+    """(clients, classes) bool, `num` random classes per client among those that have samples.
 
     Raises:
-        ValueError: there are not so many classes.
+        ValueError: If there are not so many classes.
     """
     present = counts > 0
     if not 1 <= num <= int(present.sum()):
-        raise ValueError(f"classes is {num}; give 1 to {int(present.sum())} classes per client.")
-    lot = torch.rand(clients, len(counts), generator=g, dtype=torch.float32).masked_fill(
-        ~present, 2.0
-    )
-    return lot.argsort(1).argsort(1) < num
+        raise ValueError(f"classes is {num}: give 1 to {int(present.sum())} classes per client")
+    keys = torch.rand(clients, len(counts), generator=g, dtype=torch.float32)
+    return keys.masked_fill(~present, 2.0).argsort(1).argsort(1) < num
 
 
 def draw_classes(log_prior: Tensor, left: Tensor, clients: Tensor, g: torch.Generator) -> Tensor:
-    """One class for each entry of `clients`, from that client's prior over the classes of which something is left.
+    """One class per entry of `clients`, from that client's prior over the classes left.
 
     A client whose prior is zero on all of them draws in proportion to what is left.
 
     Args:
         log_prior: (num_clients, classes), up to a constant per client.
-        left: (classes,) how many samples each class has left, not all zero.
+        left: (classes,) samples left of each class, not all zero.
         clients: (n,) int64.
-        g: where the draws come from.
+        g: The generator.
 
     Returns:
         (n,) int64.
@@ -157,11 +152,10 @@ def draw_classes(log_prior: Tensor, left: Tensor, clients: Tensor, g: torch.Gene
     logits = log_prior.masked_fill(left == 0, -torch.inf)
     lost = logits.isinf().all(1, keepdim=True)
     cumulative = logits.where(~lost, left.double().log()).softmax(1).cumsum(1)
-    cumulative /= cumulative[
-        :, -1:
-    ].clone()  # the last is exactly 1, and so are those of empty classes at the end
-    # All priors in one sorted line, client i between i and i + 1. A float32 draw below 1 stays below i + 1 in float64,
-    # and a class without weight is an interval without length: it is never drawn.
+    # the last is then exactly 1, and so are those of empty classes at the end
+    cumulative /= cumulative[:, -1:].clone()
+    # All priors in one sorted line, client i between i and i + 1. A float32 draw below 1 stays
+    # below i + 1 in float64. A class without weight has no length: it is never drawn.
     line = (cumulative + torch.arange(len(log_prior))[:, None]).flatten()
     uniform = torch.rand(len(clients), generator=g, dtype=torch.float32).double()
     return torch.searchsorted(line, clients + uniform, right=True) - clients * len(left)

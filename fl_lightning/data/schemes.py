@@ -1,8 +1,8 @@
-"""Ways to split a labelled data set over clients.
+"""Ways to split a labeled data set over clients.
 
-Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition`. All end in bounded time
-whatever the labels and the concentration, and all but `class_priors(reuse=True)` give every sample
-to exactly one client.
+Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition`. All end in bounded time.
+All but `class_priors(reuse=True)` give every sample to exactly one client. They raise ValueError
+for numbers out of range and for splits that are impossible with the data.
 """
 
 from pathlib import Path
@@ -25,36 +25,29 @@ from fl_lightning.data.partition_draws import (
     water_level,
 )
 
-TRADES = (
-    20  # rounds of pairwise trades after which `pathological` has forgotten how classes were dealt
-)
+TRADES = 20
+"""Rounds of pairwise trades after which the classes in `pathological` are well mixed."""
 
 
 def iid(
     y: Tensor, clients: int, seed: int, *, sigma: float = 0.0, stratified: bool = False
 ) -> Partition:
-    """Every client holds a random part of the data.
-
-    FedSSG's IID, with `stratified=True` on CIFAR-100 as in FL-Simulator.
+    """Random parts of the data: FedSSG's IID, and FL-Simulator's on CIFAR-100 if stratified.
 
     Args:
         y: (n,) int64 labels.
-        clients: number of clients.
-        seed: seed of the split.
-        sigma: sizes are log-normal with this spread; 0: they differ by one at most.
-        stratified: every client holds its share of every class, not only on average.
-
-    Raises:
-        ValueError: there are more clients than samples, or sigma is negative.
+        clients: Number of clients.
+        seed: Seed of the split.
+        sigma: Spread of the log-normal sizes; with 0 they differ by one at most.
+        stratified: Give every client its share of every class exactly, not only on average.
     """
     check_labels(y, clients)
     order = torch.randperm(len(y), generator=generator(seed, "partition"))
     owners = log_normal_shares(len(y), clients, sigma, generator(seed, "partition sizes"))
     if stratified:
         order = order[y.cpu()[order].argsort(stable=True)]
-        turn = (rank_within(owners) + 0.5) / owners.bincount()[
-            owners
-        ]  # clients take turns, the large ones more often
+        # clients take turns, the large ones more often
+        turn = (rank_within(owners) + 0.5) / owners.bincount()[owners]
         owners = owners[turn.argsort(stable=True)]
     return Partition.from_owners(owners, clients, order)
 
@@ -70,32 +63,28 @@ def dirichlet(
 ) -> Partition:
     """Label skew: each class is cut over the clients in proportions q ~ Dirichlet(alpha).
 
-    This is FedSOL's (and FedNTD's) LDA: clients that already hold their share n / clients get
-    nothing more. Instead of redrawing until every client holds `min_size` samples (thousands of
-    times at alpha = 0.05), samples move from the largest clients to those that lack some, in runs
-    from one giver, so that the skew stays. What FedSSG, FedLESAM and FedTOGA call Dirichlet is
-    `class_priors`.
+    This is the LDA of FedSOL and FedNTD: clients that hold their share n / clients get nothing
+    more. They redraw until every client holds `min_size` samples, thousands of times at alpha =
+    0.05. Here samples move from the largest clients to those that lack some, in runs from one
+    giver, so that the skew stays. The Dirichlet of FedSSG, FedLESAM and FedTOGA is `class_priors`.
 
-    Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019,
-    arXiv:1909.06335.
+    Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification", 2019, arXiv:1909.06335.
 
     Args:
         y: (n,) int64 labels.
-        clients: number of clients.
-        seed: seed of the split.
-        alpha: concentration; the smaller, the fewer clients share a class.
-        min_size: every client holds at least so many samples.
-        balanced: sizes differ by one at most; costs some of the skew.
-
-    Raises:
-        ValueError: alpha is not positive, or there are too few samples for min_size.
+        clients: Number of clients.
+        seed: Seed of the split.
+        alpha: Concentration; the smaller, the fewer clients share a class.
+        min_size: The smallest number of samples of a client.
+        balanced: Make sizes differ by one at most; costs some of the skew.
     """
     check_labels(y, clients)
     n = len(y)
     if min_size < 0 or clients * min_size > n:
         raise ValueError(
-            f"min_size is {min_size}, but {n} samples over {clients} clients allow 0 to {n // clients}; "
-            "give a smaller min_size or fewer clients."
+            f"min_size is {min_size}, but {n} samples over {clients} clients allow 0 to "
+            f"{n // clients}: lower it or the number of clients"
         )
     g = generator(seed, "partition")
     y = y.cpu()
@@ -126,45 +115,40 @@ def class_priors(
     size: int | None = None,
     sigma: float = 0.0,
 ) -> Partition:
-    """Only the mix of classes varies, sizes are equal: each client has a class prior and draws its samples from it.
+    """Equal sizes: each client has a random class prior and draws its samples from it.
 
     The Dirichlet (`alpha`) and pathological (`classes`) splits of FedSMOO, FedLESAM and FedTOGA,
-    with `reuse=True`, and of FedDyn, FedDC and FedSSG, without, whose code also has unequal sizes
-    (`sigma=0.3`). What does not divide evenly goes one each to the first clients; FedSSG's code
+    with `reuse=True`, and of FedDyn, FedDC and FedSSG, without. The code of the latter also has
+    unequal sizes (`sigma=0.3`). The remainder goes to the first clients, one each; FedSSG's code
     rounds CIFAR over 100 clients to one of 599 and 99 of 499.
 
-    Acar et al., "Federated Learning Based on Dynamic Regularization", 2021, arXiv:2111.04263;
+    Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, arXiv:2111.04263;
     FL-Simulator (github.com/woodenchild95/FL-Simulator) for reuse.
 
     Args:
         y: (n,) int64 labels.
-        clients: number of clients.
-        seed: seed of the split.
-        alpha: the priors are Dirichlet(alpha, ..., alpha); or give `classes`.
-        classes: the priors are uniform over so many classes, drawn at random; or give `alpha`.
-            Without `reuse` they may run out, and a client gets others too; `pathological` gives
-            none more.
-        reuse: an exhausted class starts over in whole passes, so samples may be held more than once
+        clients: Number of clients.
+        seed: Seed of the split.
+        alpha: Draw the priors from Dirichlet(alpha, ..., alpha); or give `classes`.
+        classes: Make the priors uniform over so many random classes; or give `alpha`. Without
+            `reuse` they may run out, and a client gets others too; in `pathological` it does not.
+        reuse: Start an exhausted class over in whole passes, so samples may be held more than once
             or never. Otherwise it is left out, clients whose classes are all exhausted draw from
             what is left, and every sample is held exactly once.
-        size: samples of a client on average, with `reuse`: then there may be more clients than
-            samples, a million of them on MNIST; none shares out the data.
-        sigma: sizes are log-normal with this spread; 0: they differ by one at most.
-
-    Raises:
-        ValueError: not exactly one of alpha and classes is given, or it is out of range, or `size`
-            without `reuse`.
+        size: Mean number of samples of a client, with `reuse`, so that clients may outnumber
+            samples; by default the data is shared out.
+        sigma: Spread of the log-normal sizes; with 0 they differ by one at most.
     """
     if size is not None and (size < 1 or clients < 1 or not reuse):
         raise ValueError(
-            f"size is {size} for {clients} clients; give at least one for at least one client, and reuse."
+            f"size is {size} for {clients} clients: give at least one for at least one, and reuse"
         )
     check_labels(y, clients if size is None else 1)
     g = generator(seed, "partition")
     y = y.cpu()
     counts, total = y.bincount(), len(y) if size is None else clients * size
     if (alpha is None) == (classes is None):
-        raise ValueError(f"alpha is {alpha} and classes is {classes}; give exactly one of them.")
+        raise ValueError(f"alpha is {alpha} and classes is {classes}: give exactly one of them")
     if alpha is not None:
         log_prior = log_dirichlet(alpha, (clients, len(counts)), g)
     else:
@@ -191,21 +175,18 @@ def class_priors(
 
 
 def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Partition:
-    """Every client holds exactly so many classes; a class is shared evenly among the clients that hold it.
+    """Exactly so many classes per client; a class is shared evenly among the clients that hold it.
 
-    Classes are held by equally many clients as far as their counts permit, and every class is held
-    by someone. Which classes meet at a client is random: pairs of clients trade what distinguishes
-    them (the curveball algorithm, Strona et al. 2014), which keeps both counts. The papers'
+    Every class is held, by equally many clients as far as its count permits. The classes that meet
+    at a client are random: pairs of clients trade classes that only one of them holds, which keeps
+    both counts (the curveball algorithm, Strona et al., Nature Communications 2014). The papers'
     pathological split is `class_priors(classes=...)`.
 
     Args:
         y: (n,) int64 labels.
-        clients: number of clients.
-        seed: seed of the split.
-        classes: number of classes per client.
-
-    Raises:
-        ValueError: so many classes per client cannot be had from this data.
+        clients: Number of clients.
+        seed: Seed of the split.
+        classes: Number of classes per client.
     """
     check_labels(y, clients)
     y = y.cpu()
@@ -214,20 +195,20 @@ def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Par
     most = int(counts.clamp(max=clients).sum()) // clients
     if not 1 <= classes <= most or clients * classes < num_classes:
         raise ValueError(
-            f"{classes} classes for each of {clients} clients cannot be had from {len(y)} samples of {num_classes} "
-            f"classes; give {-(-num_classes // clients)} to {most} classes per client."
+            f"{classes} classes per client are impossible with {clients} clients and "
+            f"{num_classes} classes: give {-(-num_classes // clients)} to {most}"
         )
     g = generator(seed, "partition")
     holders = water_level(counts.clamp(max=clients), 0, clients * classes)
-    # a class is a run of at most `clients` cards, so dealing in turn gives nobody a class twice
+    # a class is a run of at most `clients` cards, so that dealing in turn gives none of them twice
     deck = torch.arange(len(counts)).repeat_interleave(holders)
     holds = torch.zeros(clients, len(counts), dtype=torch.bool)
     holds[torch.arange(len(deck)) % clients, deck] = True
     for _ in range(TRADES):
         a, b = torch.randperm(clients, generator=g)[: clients // 2 * 2].view(2, -1)
         both, differ = holds[a] & holds[b], holds[a] ^ holds[b]
-        lot = torch.rand(differ.shape, generator=g, dtype=torch.float32).masked_fill(~differ, 2.0)
-        to_a = lot.argsort(1).argsort(1) < differ.sum(1, keepdim=True) // 2
+        keys = torch.rand(differ.shape, generator=g, dtype=torch.float32).masked_fill(~differ, 2.0)
+        to_a = keys.argsort(1).argsort(1) < differ.sum(1, keepdim=True) // 2
         holds[a] = both | to_a
         holds[b] = both | (differ & ~to_a)
 
@@ -235,38 +216,32 @@ def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Par
     start = holders.cumsum(0) - holders
     order = torch.randperm(len(y), generator=g)
     label = y[order]
-    return Partition.from_owners(
-        holder[start[label] + rank_within(label) % holders[label]], clients, order
-    )
+    owners = holder[start[label] + rank_within(label) % holders[label]]
+    return Partition.from_owners(owners, clients, order)
 
 
 def shards(
     y: Tensor, clients: int, seed: int, *, per_client: int = 2, by_class: bool = False
 ) -> Partition:
-    """Sort by label, cut into equal shards, deal them at random.
+    """Equal shards of the samples sorted by label, given to clients at random.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    2017, arXiv:1602.05629. Their MNIST split is 100 clients with two shards of 300. FedSOL's
-    Sharding is `by_class=True`, the same on CIFAR-10. Where classes do not divide the shards
-    (PathMNIST), its code hands out copies; here every sample is held exactly once.
+    AISTATS 2017, arXiv:1602.05629. Their MNIST split is 100 clients with two shards of 300.
+    FedSOL's Sharding is `by_class=True`, the same on CIFAR-10. Where classes do not divide the
+    shards (PathMNIST), its code copies samples; here every sample is held exactly once.
 
     Args:
         y: (n,) int64 labels.
-        clients: number of clients.
-        seed: seed of the split.
-        per_client: number of shards per client.
-        by_class: every class is cut into equally many shards, so that none mixes classes and the
-            sizes of the clients follow those of the classes.
-
-    Raises:
-        ValueError: there are more shards than samples, or they cannot be cut by class.
+        clients: Number of clients.
+        seed: Seed of the split.
+        per_client: Number of shards per client.
+        by_class: Cut every class into equally many shards, so that none mixes classes and the sizes
+            of the clients follow those of the classes.
     """
     check_labels(y, clients)
     num = clients * per_client
     if not clients <= num <= len(y):
-        raise ValueError(
-            f"{per_client} shards per client: {num} shards cannot be cut from {len(y)} samples."
-        )
+        raise ValueError(f"{num} shards cannot be cut from {len(y)} samples: lower per_client")
     y = y.cpu()
     shard = shares_by_class(y.bincount(), num) if by_class else even_shares(len(y), num)
     owner_of_shard = torch.randperm(num, generator=generator(seed, "partition")) % clients
@@ -274,25 +249,21 @@ def shards(
 
 
 def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partition:
-    """Every client holds samples of one domain; a domain is cut at random into equal parts.
+    """One domain per client; a domain is cut at random into equal parts.
 
     FedLESAM's split with one domain held out: 3 or 30 clients on OfficeHome, 5 or 50 on DomainNet.
 
     Args:
         y: (n,) int64 labels.
-        clients: number of clients, a multiple of the number of domains that occur; the clients of
+        clients: Number of clients, a multiple of the number of domains that occur; the clients of
             the first domain come first.
-        seed: seed of the split.
+        seed: Seed of the split.
         domains: (n,) int64, the domain of each sample (`DeviceDataset.domains`).
-
-    Raises:
-        ValueError: the clients cannot be shared out evenly over the domains, or a domain has too
-            few samples.
     """
     check_labels(y, clients)
     if domains.shape != y.shape:
         raise ValueError(
-            f"domains has shape {tuple(domains.shape)}; give one domain for each of {len(y)} samples."
+            f"domains has shape {tuple(domains.shape)}: give one for each of {len(y)} samples"
         )
     order = torch.randperm(len(y), generator=generator(seed, "partition"))
     domain = domains.cpu()[order]
@@ -302,29 +273,26 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
     each, rest = divmod(clients, num_domains)
     if rest or smallest < each:
         raise ValueError(
-            f"{clients} clients cannot be shared out over {num_domains} domains, the smallest of {smallest} samples; "
-            "give a multiple of the number of domains, and no more clients per domain than it has samples."
+            f"{clients} clients do not fit {num_domains} domains: give a multiple of "
+            f"{num_domains}, at most {smallest} clients per domain"
         )
     return Partition.from_owners(domain * each + rank_within(domain) % each, clients, order)
 
 
 def saved(y: Tensor, clients: int, seed: int, *, file: Path) -> Partition:
-    """A partition that an earlier run saved: every run keeps its own as `partition-<digest>.npz` in its folder.
+    """The partition of an earlier run, which is `partition-<digest>.npz` in the run's folder.
 
     Args:
-        y: (n,) int64 labels of the data set that it was made of.
-        clients: its number of clients.
-        seed: not used.
-        file: the file.
-
-    Raises:
-        ValueError: it is damaged, or has another number of clients or samples.
+        y: (n,) int64 labels of its data set.
+        clients: Its number of clients.
+        seed: Not used.
+        file: The file.
     """
     partition = Partition.load(file)
     highest = int(partition.indices.max()) if len(partition.indices) else -1
     if len(partition) != clients or highest >= len(y):
         raise ValueError(
-            f"{file} splits at least {highest + 1} samples over {len(partition)} clients; this run has {len(y)} "
-            f"samples and {clients} clients."
+            f"{file} splits at least {highest + 1} samples over {len(partition)} clients, "
+            f"but this run has {len(y)} samples and {clients} clients"
         )
     return partition

@@ -1,4 +1,7 @@
-"""Data sets by name: each function returns `(train, test)`; this module itself is the list of what there is."""
+"""Data sets by name: each function returns the training and the test set.
+
+Those with `download` fetch files that are not there, and raise FileNotFoundError if they cannot.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +11,13 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.randomness import generator
-from fl_lightning.data.dataset import DeviceDataset, mean_and_std, pixel_moments, repeated
+from fl_lightning.data.dataset import (
+    DeviceDataset,
+    TrainTest,
+    mean_and_std,
+    pixel_moments,
+    repeated,
+)
 from fl_lightning.data.folder_sources import cinic10, domain_net, office_home
 from fl_lightning.data.medmnist import pathmnist, tissuemnist
 
@@ -28,20 +37,18 @@ __all__ = [
     "tissuemnist",
 ]
 
-Split = tuple[
-    Tensor, Tensor, tuple[str, ...]
-]  # images (n, channels, height, width), labels, classes
+Split = tuple[Tensor, Tensor, tuple[str, ...]]
+"""Images (n, channels, height, width), labels and classes."""
 
 DIGITS = tuple("0123456789")
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
-def digits() -> tuple[DeviceDataset, DeviceDataset]:
-    """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn; nothing is downloaded.
+def digits() -> TrainTest:
+    """The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn; no download.
 
     The split is fixed: one fifth of every class is for testing (1,437 / 360). Mean and standard
-        deviation are those of
-    the training pixels.
+    deviation are those of the training pixels.
     """
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
@@ -52,107 +59,68 @@ def digits() -> tuple[DeviceDataset, DeviceDataset]:
     order = order[y[order].argsort(stable=True)]
     is_test = torch.zeros(len(y), dtype=torch.bool)
     is_test[order[::5]] = True
-    return _normalised((x[~is_test], y[~is_test], DIGITS), (x[is_test], y[is_test], DIGITS))
+    return _normalized((x[~is_test], y[~is_test], DIGITS), (x[is_test], y[is_test], DIGITS))
 
 
-def mnist(
-    root: Path | str = "data", download: bool = True, channels: int = 1
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """MNIST (LeCun et al. 1998), 60,000 / 10,000 gray images of 28x28 in 10 classes, in `root/MNIST/raw`.
+def mnist(root: Path | str = "data", download: bool = True, channels: int = 1) -> TrainTest:
+    """MNIST (LeCun et al. 1998), 60,000 / 10,000 gray images of 28x28 in 10 classes.
 
     Args:
-        root: the folder.
-        download: fetch the files when they are not there.
-        channels: the gray images are repeated so many times, 3 in FedSOL.
-
-    Raises:
-        FileNotFoundError: the files are not there and could not be downloaded.
+        root: The folder that holds `MNIST/raw`.
+        download: Fetch missing files.
+        channels: The gray channel is repeated so often, 3 times in FedSOL.
     """
 
     def read(raw: Any) -> Split:
         x, y, classes = _gray(raw)
         return repeated(x, channels), y, classes
 
-    return _load(
-        "MNIST", root, "MNIST/raw", download, read, (0.1307,) * channels, (0.3081,) * channels
-    )
+    mean, std = (0.1307,) * channels, (0.3081,) * channels
+    return _load("MNIST", root, "MNIST/raw", download, read, mean, std)
 
 
-def fashion_mnist(
-    root: Path | str = "data", download: bool = True
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """Fashion-MNIST (Xiao et al. 2017), 60,000 / 10,000 gray images of 28x28 in 10 classes.
-
-    Raises:
-        FileNotFoundError: the files are not there and could not be downloaded.
-    """
+def fashion_mnist(root: Path | str = "data", download: bool = True) -> TrainTest:
+    """Fashion-MNIST (Xiao et al. 2017), 60,000 / 10,000 gray images of 28x28 in 10 classes."""
     return _load("FashionMNIST", root, "FashionMNIST/raw", download, _gray)
 
 
-def emnist_letters(
-    root: Path | str = "data", download: bool = True
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """The Letters of EMNIST (Cohen et al. 2017), 124,800 / 20,800 gray images of 28x28 in 26 classes, upright.
-
-    Raises:
-        FileNotFoundError: the files are not there and could not be downloaded.
-    """
+def emnist_letters(root: Path | str = "data", download: bool = True) -> TrainTest:
+    """The letters of EMNIST (Cohen et al. 2017), 124,800 / 20,800 images of 28x28, upright."""
     return _load("EMNIST", root, "EMNIST/raw", download, _letters, split="letters")
 
 
-def emnist_letters_aj(
-    root: Path | str = "data", download: bool = True
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """EMNIST-L of FedDyn and FedSSG: the letters a to j only, 48,000 / 8,000 images in 10 classes.
+def emnist_letters_aj(root: Path | str = "data", download: bool = True) -> TrainTest:
+    """EMNIST-L of FedDyn and FedSSG: the letters a to j, 48,000 / 8,000 images in 10 classes."""
 
-    Raises:
-        FileNotFoundError: the files are not there and could not be downloaded.
-    """
-    return _load(
-        "EMNIST",
-        root,
-        "EMNIST/raw",
-        download,
-        lambda raw: _first_classes(_letters(raw), 10),
-        split="letters",
-    )
+    def read(raw: Any) -> Split:
+        x, y, classes = _letters(raw)
+        return x[y < 10], y[y < 10], classes[:10]
+
+    return _load("EMNIST", root, "EMNIST/raw", download, read, split="letters")
 
 
-def cifar10(
-    root: Path | str = "data", download: bool = True
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """CIFAR-10 (Krizhevsky 2009), 50,000 / 10,000 colour images of 32x32, normalised as in FL-Simulator and FedLESAM.
-
-    Raises:
-        FileNotFoundError: the files are not there and could not be downloaded.
-    """
+def cifar10(root: Path | str = "data", download: bool = True) -> TrainTest:
+    """CIFAR-10 (Krizhevsky 2009), 50,000 / 10,000 images of 32x32, as in FL-Simulator."""
     mean, std = (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)
-    return _load("CIFAR10", root, "cifar-10-batches-py", download, _colour, mean, std)
+    return _load("CIFAR10", root, "cifar-10-batches-py", download, _color, mean, std)
 
 
-def cifar100(
-    root: Path | str = "data", download: bool = True
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """CIFAR-100 with its 100 fine classes, otherwise as `cifar10`.
-
-    Raises:
-        FileNotFoundError: the files are not there and could not be downloaded.
-    """
+def cifar100(root: Path | str = "data", download: bool = True) -> TrainTest:
+    """CIFAR-100 with its 100 fine classes, otherwise as `cifar10`."""
     mean, std = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
-    return _load("CIFAR100", root, "cifar-100-python", download, _colour, mean, std)
+    return _load("CIFAR100", root, "cifar-100-python", download, _color, mean, std)
 
 
-def svhn(root: Path | str = "data", download: bool = True) -> tuple[DeviceDataset, DeviceDataset]:
-    """SVHN, cropped digits (Netzer et al. 2011), 73,257 / 26,032 colour images of 32x32, normalised as in FedSOL.
-
-    Raises:
-        FileNotFoundError: the files are not there and could not be downloaded.
-    """
+def svhn(root: Path | str = "data", download: bool = True) -> TrainTest:
+    """SVHN, cropped digits (Netzer et al. 2011), 73,257 / 26,032 images of 32x32, as in FedSOL."""
     mean, std = (0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614)
-    root = Path(root) / "SVHN"  # torchvision gives every data set but this one a folder of its own
-    train = _open("SVHN", root, "", download, split="train")
-    test = _open("SVHN", root, "", download, split="test")
-    return _normalised(_street_numbers(train), _street_numbers(test), mean, std)
+    root = Path(root) / "SVHN"  # torchvision gives every other data set a folder itself
+
+    def read(split: str) -> Split:
+        raw = _open("SVHN", root, "", download, split=split)
+        return torch.from_numpy(raw.data), torch.from_numpy(raw.labels).long(), DIGITS
+
+    return _normalized(read("train"), read("test"), mean, std)
 
 
 def _gray(raw: Any) -> Split:
@@ -160,22 +128,13 @@ def _gray(raw: Any) -> Split:
 
 
 def _letters(raw: Any) -> Split:
-    # stored transposed, and labelled from 1
+    # stored transposed, and labeled from 1
     return raw.data.transpose(1, 2)[:, None].contiguous(), raw.targets - 1, LETTERS
 
 
-def _colour(raw: Any) -> Split:
+def _color(raw: Any) -> Split:
     x = torch.from_numpy(raw.data).permute(0, 3, 1, 2).contiguous()
     return x, torch.tensor(raw.targets), tuple(raw.classes)
-
-
-def _street_numbers(raw: Any) -> Split:
-    return torch.from_numpy(raw.data), torch.from_numpy(raw.labels).long(), DIGITS
-
-
-def _first_classes(split: Split, num: int) -> Split:
-    x, y, classes = split
-    return x[y < num], y[y < num], classes[:num]
 
 
 def _load(
@@ -187,12 +146,12 @@ def _load(
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
     **options: str,
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """Both halves of a torchvision data set that has a `train` argument."""
+) -> TrainTest:
+    """Both parts of a torchvision data set that has a `train` argument."""
     train, test = (
         read(_open(name, root, folder, download, train=train, **options)) for train in (True, False)
     )
-    return _normalised(train, test, mean, std)
+    return _normalized(train, test, mean, std)
 
 
 def _open(name: str, root: Path | str, folder: str, download: bool, **options: Any) -> Any:
@@ -201,19 +160,17 @@ def _open(name: str, root: Path | str, folder: str, download: bool, **options: A
     try:
         return getattr(datasets, name)(root, download=download, **options)
     except (RuntimeError, OSError) as error:
-        reason = (
-            f"it could not be downloaded ({error})" if download else "downloading was not asked for"
-        )
+        reason = f"not downloaded ({error})" if download else "downloading is off"
         raise FileNotFoundError(
-            f"looked for {name} in {Path(root) / folder}, where it is not complete; {reason}; run once on a machine "
-            "with a network and copy the folder, or pass --data-dir DIR with the folder that holds it."
+            f"{name} is not complete in {Path(root) / folder}, {reason}: "
+            "copy the folder from elsewhere, or name its parent with --data-dir DIR"
         ) from error
 
 
-def _normalised(
+def _normalized(
     train: Split, test: Split, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
-) -> tuple[DeviceDataset, DeviceDataset]:
-    """The two data sets, both normalised by the given numbers or else by those of the training pixels."""
+) -> TrainTest:
+    """Both data sets, normalized by the given numbers or else by those of the training pixels."""
     if not mean:
         mean, std = mean_and_std(pixel_moments(train[0]))
     return DeviceDataset(*train, mean, std), DeviceDataset(*test, mean, std)

@@ -1,1 +1,1 @@
-"""The ranks of a run: launch, resources, heartbeat, signals, determinism. Imports only `errors`."""
+"""The ranks of a run: launch, resources, heartbeat, signals, determinism."""

@@ -1,4 +1,4 @@
-"""PyTorch's own switches for arithmetic that gives the same bits every time."""
+"""PyTorch's switches for arithmetic that gives the same bits every time."""
 
 import os
 from collections.abc import Iterator
@@ -12,9 +12,12 @@ from torch.backends import cudnn
 
 @contextmanager
 def deterministic_algorithms(wanted: bool = True) -> Iterator[None]:
-    """Let PyTorch choose deterministic algorithms, if wanted; an operation that has none raises an error that says so.
+    """Let PyTorch choose deterministic algorithms; an operation that has none raises an error.
 
-    Before the first use of a GPU, whose matrix products read their switch then.
+    Enter it before the first use of a GPU, whose matrix products read their switch then.
+
+    Args:
+        wanted: Whether to do anything.
     """
     if not wanted:
         yield
@@ -22,14 +25,10 @@ def deterministic_algorithms(wanted: bool = True) -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     memory: Any = torch.utils.deterministic
     switches = (memory, "fill_uninitialized_memory"), (cudnn, "deterministic"), (cudnn, "benchmark")
-    before, algorithms = (
-        [getattr(*switch) for switch in switches],
-        torch.are_deterministic_algorithms_enabled(),
-    )
+    before = [getattr(*switch) for switch in switches]
+    algorithms = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
-    memory.fill_uninitialized_memory = (
-        False  # a pass over all new memory, of which nothing is read unwritten
-    )
+    memory.fill_uninitialized_memory = False  # costs a pass over memory that is written anyway
     cudnn.deterministic, cudnn.benchmark = True, False
     try:
         yield

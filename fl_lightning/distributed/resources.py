@@ -1,4 +1,4 @@
-"""What this process may use of its machine: processor cores, memory, threads."""
+"""Processor cores, memory and threads that this process may use of its machine."""
 
 import os
 import sys
@@ -8,19 +8,18 @@ from pathlib import Path
 
 from fl_lightning.distributed.launcher_env import under_fabric_run
 
-MEMORY_OF_A_RANK = 3 * 1024**3
-"""Bytes that a rank is reckoned with: ResNet-18 on CIFAR-10 takes two thirds of it (benchmarks/RESULTS.md)."""
+MEMORY_PER_RANK = 3 * 1024**3
+"""Memory of a rank: ResNet-18 on CIFAR-10 takes two thirds of it (benchmarks/RESULTS.md)."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What this process may use of its machine.
+    """Resources of this process.
 
     Attributes:
-        cores: Processor cores: those that it may run on, and no more than its control groups' quota
-            (cgroup v2).
-        memory: Bytes available, and no more than its control groups' limits leave.
-        threads: Threads of a rank by OMP_NUM_THREADS; None where no user has set it.
+        cores: Physical cores that it may run on, at most its control groups' quota (cgroup v2).
+        memory: Available bytes, at most those that its control groups' limits leave.
+        threads: Threads of a rank by OMP_NUM_THREADS; None if the user has not set it.
     """
 
     cores: int
@@ -29,42 +28,42 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        """This one."""
+        """The resources of this process."""
         processors = affinity()
         shares = [limit.split() for limit in limits("cpu.max")]
-        quota = [max(1, int(busy) // int(period)) for busy, period in shares if busy != "max"]
-        used = zip(
-            limits("memory.max"), limits("memory.current"), strict=False
-        )  # a group has both or neither
+        quotas = [max(1, int(busy) // int(period)) for busy, period in shares if busy != "max"]
+        used = zip(limits("memory.max"), limits("memory.current"), strict=False)  # both or neither
         left = [max(0, int(limit) - int(current)) for limit, current in used if limit != "max"]
         return cls(
-            min([physical(processors), *quota]),
+            min([physical(processors), *quotas]),
             min([_available(), *left]),
             _threads(len(processors)),
         )
 
     def ranks(self, clients: int) -> int:
-        """How many ranks pay: as many as cores, but no more than clients in a round, and 3 GiB of memory for each.
+        """The number of ranks to start: one a core, at most one a client or 3 GiB of memory.
 
-        Where OMP_NUM_THREADS names the threads of a rank, all ranks together have as many as there
-        are cores.
+        With OMP_NUM_THREADS, all ranks together have at most as many threads as there are cores.
+
+        Args:
+            clients: Clients in a round.
         """
-        return max(
-            1, min(self.cores // (self.threads or 1), clients, self.memory // MEMORY_OF_A_RANK)
-        )
+        wanted = min(self.cores // (self.threads or 1), clients, self.memory // MEMORY_PER_RANK)
+        return max(1, wanted)
 
 
 def affinity() -> set[int]:
     """The processors, hyper-threads counted, that this process may run on."""
-    return (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set(range(os.cpu_count() or 1))
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def physical(processors: Iterable[int], folder: Path = Path("/sys/devices/system/cpu")) -> int:
-    """How many cores these processors are: hyper-threads of one core share its arithmetic units."""
+    """The number of cores of these processors: hyper-threads of a core share its arithmetic units.
+
+    `joblib.cpu_count(only_physical_cores=True)` counts hyper-threads where affinity is restricted.
+    """
     files = [folder / f"cpu{i}/topology/thread_siblings_list" for i in processors]
     return len({file.read_text() if file.is_file() else str(file) for file in files})
 
@@ -72,14 +71,13 @@ def physical(processors: Iterable[int], folder: Path = Path("/sys/devices/system
 def limits(
     name: str, groups: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")
 ) -> Iterator[str]:
-    """What a file of cgroup v2 says in the group of this process and in those above it, where there are any."""
+    """Contents of a cgroup v2 file, in the group of this process and in those above it."""
     try:
-        mine = next(
-            (line[3:] for line in process.read_text().splitlines() if line.startswith("0::")), None
-        )
+        lines = process.read_text().splitlines()
     except OSError:
         return
-    group = groups / (mine or "").lstrip("/")
+    mine = next((line[3:] for line in lines if line.startswith("0::")), "")
+    group = groups / mine.lstrip("/")
     for folder in (group, *group.parents):
         if folder.is_relative_to(groups) and (folder / name).is_file():
             yield (folder / name).read_text().strip()
@@ -89,17 +87,15 @@ def _threads(processors: int) -> int | None:
     named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not named.isdigit() or int(named) < 1:
         return None
-    # `fabric run` itself sets it to all of them, however many ranks it starts
+    # `fabric run` itself sets it to all processors, for any number of ranks
     return None if under_fabric_run() and int(named) == processors else int(named)
 
 
 def _available() -> int:
-    """Bytes of memory that programs can still have; endless where the system does not tell."""
+    """Bytes of memory that programs can still have; unlimited where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return sys.maxsize
-    return next(
-        (1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")),
-        sys.maxsize,
-    )
+    found = (1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return next(found, sys.maxsize)

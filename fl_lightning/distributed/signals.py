@@ -1,12 +1,13 @@
-"""How the processes of a run end: by a signal that asks for it, and never one without the others."""
+"""Signals and exits: SIGTERM stops after a checkpoint, Ctrl-C ends, a launcher's end ends ranks."""
 
+import ctypes
 import os
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -14,131 +15,91 @@ import torch
 from fl_lightning.distributed.launcher_env import is_first_rank
 
 EXIT_PREEMPTED = 75
-"""Exit code of a run that a signal ended after a checkpoint: sysexits' EX_TEMPFAIL, "try again later"."""
+"""Exit code of a run that a signal ended after a checkpoint: EX_TEMPFAIL of sysexits.h."""
 
 EXIT_INTERRUPTED = 130
-"""Exit code of a run that Ctrl-C ended: what shells say of SIGINT."""
+"""Exit code of a run that Ctrl-C ended, as shells report SIGINT."""
 
-GRACE_S = 5.0
-"""Seconds after Ctrl-C in which a rank may end by itself."""
+STOP_SIGNALS = signal.SIGTERM, signal.SIGUSR1
+"""Signals that schedulers send before they kill: SLURM's preemption, torchrun's SIGTERM."""
 
-SIGNALS = signal.SIGTERM, signal.SIGUSR1
-"""What schedulers send before they kill: SLURM's preemption and `--signal`, `kill`, torchrun to its workers."""
+FIRST_RANK = "FL_LIGHTNING_FIRST_RANK"
+"""Environment variable with the first rank's process id, for ranks that Lightning launches."""
 
-POLL_S = 2.0
-"""Seconds after which a rank notices that the process that launched it is gone."""
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 @contextmanager
 def stop_on_signals(request_stop: Callable[[], None]) -> Iterator[list[str]]:
-    """Let signals ask for a stop instead of ending the process; gives the names of those that came."""
+    """Let signals request a stop instead of ending the process; gives their names."""
     received: list[str] = []
 
-    def heed(number: int, _: object) -> None:
+    def handle(number: int, _: object) -> None:
         received.append(signal.Signals(number).name)
         request_stop()
 
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # where Python does not let signals be handled
+    with _handlers(dict.fromkeys(STOP_SIGNALS, handle)):
         yield received
+
+
+@contextmanager
+def exit_on_ctrl_c(message: Callable[[], str]) -> Iterator[None]:
+    """Let Ctrl-C, which reaches every rank, end the run with one message and exit code 130.
+
+    A second Ctrl-C ends the process without cleanup: the exception of the first one may be lost in
+    a destructor.
+
+    Args:
+        message: Gives the line that the first rank prints.
+    """
+
+    def print_message() -> None:
+        if is_first_rank():
+            print(message(), flush=True)
+
+    def exit_immediately(*_: object) -> NoReturn:
+        print_message()
+        os._exit(_exit_code(EXIT_INTERRUPTED))
+
+    def interrupt(*_: object) -> NoReturn:
+        signal.signal(signal.SIGINT, exit_immediately)
+        raise KeyboardInterrupt
+
+    with _handlers({signal.SIGINT: interrupt}):
+        try:
+            yield
+        except KeyboardInterrupt:
+            print_message()
+            leave(EXIT_INTERRUPTED)
+
+
+@contextmanager
+def ctrl_c_kills() -> Iterator[None]:
+    """Let Ctrl-C kill the process: Python's handlers do not run while C++ code waits for ranks."""
+    with _handlers({signal.SIGINT: signal.SIG_DFL}):
+        yield
+
+
+@contextmanager
+def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
+    """Install handlers; outside of the main thread, where Python does not allow it, do nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
-    before = {number: signal.signal(number, heed) for number in SIGNALS}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def exit_on_ctrl_c(told: Callable[[], str]) -> Iterator[None]:
-    """Let Ctrl-C, which reaches every rank, end the run with a sentence of the first rank and exit code 130.
-
-    Python makes an exception of it, which may get lost where it comes (in a destructor), or wait
-        (for other ranks): so
-    the process ends some seconds later in any case, and at once if Ctrl-C comes again after that
-    exception.
-    """
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # where Python does not let signals be handled
-        yield
-        return
-
-    def say() -> None:
-        if is_first_rank():
-            print(told(), flush=True)
-
-    def end() -> None:
-        say()
-        os._exit(_exit_code(EXIT_INTERRUPTED))
-
-    def interrupt(*_: object) -> NoReturn:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with _ending_some_seconds_after_ctrl_c(end):
-            yield
-    except KeyboardInterrupt:
-        say()
-        leave(EXIT_INTERRUPTED)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _ending_some_seconds_after_ctrl_c(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` when Ctrl-C has come and nothing followed from it: Python's handlers wait for what is not Python."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    over = threading.Event()
-
-    def listen() -> None:
-        while number := os.read(read, 1):  # of each signal that has a handler, as soon as it comes
-            if number[0] == signal.SIGINT:
-                if not over.wait(GRACE_S):
-                    end()
-                return
-
-    listener = threading.Thread(target=listen, daemon=True, name="ctrl-c")
-    listener.start()
-    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    _listening.add(write)
-    try:
-        yield
-    finally:
-        _listening.discard(write)
-        signal.set_wakeup_fd(before)
-        over.set()
-        os.write(
-            write, bytes([signal.SIGINT])
-        )  # not by closing it: a forked process may hold it open too
-        listener.join()
-        os.close(write)
-        os.close(read)
-
-
-_listening: set[int] = set()
-
-
-def _hear_nothing() -> None:
-    """In a process that is forked off, whose signals are not this one's."""
-    if _listening:
-        signal.set_wakeup_fd(-1)
-
-
-os.register_at_fork(after_in_child=_hear_nothing)
-
-
-@contextmanager
 def exit_without_nccl_teardown() -> Iterator[None]:
-    """Let a rank that fails end at once, also on GPUs.
+    """Let a rank that fails on GPUs end immediately.
 
-    There Lightning has NCCL take leave of the other ranks when Python exits; they wait for this one
-    elsewhere, and do not notice that it has failed as long as its process lives.
+    Lightning destroys the NCCL process group when Python exits, which waits for the other ranks.
+    They wait for this one elsewhere, and do not notice its failure while its process lives.
     """
     try:
         yield
@@ -157,48 +118,41 @@ def exit_without_nccl_teardown() -> Iterator[None]:
 
 @contextmanager
 def exit_with_launcher() -> Iterator[None]:
-    """Let this rank end when the process that launched it is gone, which may be unable to say so.
+    """End this rank with the process that launched it (Linux).
 
-    A rank that Lightning launched from the first rank ends at once: without the first rank nothing
-        can be added up. A
-    worker of torchrun, which `fabric run` is, asks for a stop as SIGTERM does. Others have somebody
-    who watches over them: torchrun ends its workers when one fails, within 30 seconds, Lightning's
-    first rank within 5.
+    A rank that Lightning launched from the first rank is killed. A worker of torchrun, which
+    `fabric run` is, gets SIGTERM to write a checkpoint. Other launchers watch their ranks.
     """
-    under_torchrun, launched = "TORCHELASTIC_RUN_ID" in os.environ, launched_by_first_rank()
-    if not under_torchrun and not launched:
+    launched = launched_by_first_rank()
+    if not launched and "TORCHELASTIC_RUN_ID" not in os.environ:
         yield
         return
-    over, launcher = threading.Event(), os.getppid()
-
-    def watch() -> None:
-        while not over.wait(POLL_S):
-            if os.getppid() != launcher:
-                if launched:
-                    os._exit(1)
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-
-    watcher = threading.Thread(target=watch, daemon=True, name="launcher-watch")
-    watcher.start()
+    launcher = os.getppid()
+    _signal_on_parent_death(signal.SIGKILL if launched else signal.SIGTERM)
+    if os.getppid() != int(os.environ.get(FIRST_RANK, launcher) if launched else launcher):
+        os._exit(1)  # the launcher ended before: no signal will come
     try:
         yield
     finally:
-        over.set()
-        watcher.join()  # a thread that is about to end when Python does takes the process down with SIGABRT
+        _signal_on_parent_death(0)  # the program may do more than this run
+
+
+def _signal_on_parent_death(number: int) -> None:
+    with suppress(AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def launched_by_first_rank() -> bool:
-    """Whether Lightning started this process from that of the first rank, as `python recipe.py --devices 2` does."""
-    # LOCAL_RANK is Lightning's and torchrun's; SLURM and MPI have names of their own
+    """Whether Lightning launched this process from the first rank (`--devices 2`)."""
+    # LOCAL_RANK is set by Lightning and torchrun; SLURM and MPI have variables of their own
     return int(os.environ.get("LOCAL_RANK", "0")) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
 
 
 def leave(code: int) -> NoReturn:
-    """End this rank with an exit code, if it is this rank's to tell."""
+    """End this rank with an exit code."""
     raise SystemExit(_exit_code(code)) from None
 
 
 def _exit_code(code: int) -> int:
-    """Lightning's first rank kills itself when it sees a rank that it launched end with anything but 0."""
+    """The code, or 0 on a rank that Lightning launched: others make the first rank kill itself."""
     return 0 if launched_by_first_rank() else code

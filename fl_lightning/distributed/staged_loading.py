@@ -1,4 +1,4 @@
-"""What every rank loads or makes for itself before they meet, and one rank may have to download."""
+"""Staged loading: rank 0 first, which may have to download, then the other ranks."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,11 +10,14 @@ Loaded = TypeVar("Loaded")
 
 
 def load_rank_zero_first(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
-    """What `load` gives on this rank; the first rank loads first, then one rank of each other machine, then the rest.
+    """Call `load` on rank 0, then on one rank of each other machine, then on the rest.
+
+    Returns:
+        The value of `load` on this rank.
 
     Raises:
-        Exception: What `load` raised, on the first rank where it did.
-        SystemExit: On the others.
+        Exception: The error of `load`, on the first rank that had one.
+        SystemExit: On the other ranks.
     """
     loaded: list[Loaded] = []
     failed: list[Exception] = []
@@ -22,7 +25,7 @@ def load_rank_zero_first(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
     def attempt() -> None:
         try:
             loaded.append(load())
-        except Exception as error:  # told below: the others wait for this rank now
+        except Exception as error:  # raised below: other ranks wait for this one now
             failed.append(error)
 
     with fabric.rank_zero_first():

@@ -1,4 +1,4 @@
-"""Ways to train the clients of a round, with one result."""
+"""Executors: ways to train the clients of a round, with identical results."""
 
 from fl_lightning.executors.autotune import AutotunedExecutor
 from fl_lightning.executors.executor import Batches, Executor, Outcome, Visit

@@ -1,4 +1,4 @@
-"""Whichever of several executors proves fastest."""
+"""An executor that times several others and keeps the fastest."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -15,20 +15,21 @@ from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
 
 TRIES = 3
-"""Calls in which an executor shows how fast it is; the first warms up: kernels are chosen, programs compiled."""
+"""Timed calls of each executor. The first one warms up: it chooses kernels and compiles programs."""
 
 
 class AutotunedExecutor(Executor):
-    """Trains with one executor after the other for a few calls each, and from then on with the fastest.
+    """Trains with each executor for `TRIES` calls, then with the fastest one.
 
-    All have one result, to rounding, so these calls are the run's first rounds and nothing is
-    computed twice. An executor that cannot train this model, or not within the device's memory, is
-    left out.
+    The timed calls are the run's first rounds, so nothing is computed twice. An executor that
+    cannot train this model, or runs out of memory, is dropped.
 
     Args:
-        module, layout: As for `Executor`, like those not named here.
-        candidates: Makers of the executors. What the first one cannot train is an error.
-        clock: Seconds, once a device has done what it was given.
+        module: The model.
+        layout: Its flat vector.
+        candidates: Factories of the executors. An error of the first one is raised.
+        clock: Seconds, after the device has finished its work.
+        **options: Further arguments of `Executor`.
     """
 
     def __init__(
@@ -38,12 +39,12 @@ class AutotunedExecutor(Executor):
         *,
         candidates: Sequence[Callable[..., Executor]],
         clock: Callable[[torch.device], float] = synchronized_time,
-        **common: Any,
+        **options: Any,
     ):
-        super().__init__(module, layout, **common)
+        super().__init__(module, layout, **options)
         self._clock, self._device = clock, next(module.parameters()).device
         self._seconds: dict[Executor, list[float]] = {
-            make(module, layout, **common): [] for make in candidates
+            make(module, layout, **options): [] for make in candidates
         }
         self._first = next(iter(self._seconds))
         self.width = max(executor.width for executor in self._seconds)
@@ -51,20 +52,20 @@ class AutotunedExecutor(Executor):
     def __call__(
         self,
         algorithm: Algorithm,
-        common: Facts,
+        round_facts: Facts,
         visits: Sequence[Visit],
-        shared: Sequence[States],
+        server_states: Sequence[States],
         buffers: Buffers,
     ) -> Iterable[Outcome]:
         """Train up to `width` clients."""
-        given = algorithm, common, visits, shared, buffers
+        given = algorithm, round_facts, visits, server_states, buffers
         if len(self._seconds) > 1:
             return self._try(given, sum(len(visit.lrs) for visit in visits))
         (executor,) = self._seconds
         return executor(*given)
 
     def _try(self, given: tuple[Any, ...], steps: int) -> Iterator[Outcome]:
-        """Train with the next one and note how long a local step of a client took."""
+        """Train with the next executor and record its seconds for a local step of a client."""
         executor = next(e for e, seconds in self._seconds.items() if len(seconds) < TRIES)
         began, failed = self._clock(self._device), False
         try:
@@ -73,11 +74,9 @@ class AutotunedExecutor(Executor):
         except (ModelError, TermError, torch.OutOfMemoryError) as error:
             if executor is self._first:
                 raise
-            _say(
-                f"clients cannot train {_how(executor)} here, so they will not: {first_sentence(error)}"
-            )
+            _print(f"clients will not train {_how(executor)}: {first_sentence(error)}")
             failed = True
-        if failed:  # only now, as what it held is free again
+        if failed:  # outside of `except`, where the error still holds the executor's memory
             del self._seconds[executor]
             self._settle()
             yield from self(*given)
@@ -88,27 +87,21 @@ class AutotunedExecutor(Executor):
         self._settle()
 
     def _settle(self) -> None:
-        """Keep only the fastest once all have been tried."""
-        took = {
-            executor: min(seconds)
-            for executor, seconds in self._seconds.items()
-            if len(seconds) == TRIES
-        }
-        if 1 < len(took) == len(self._seconds):
-            fastest = min(took, key=lambda executor: took[executor])
-            each = ", ".join(
-                f"{1e3 * seconds:.3g} ms {_how(executor)}" for executor, seconds in took.items()
-            )
-            _say(f"a client's local step took {each}: going on {_how(fastest)}")
+        """Keep only the fastest executor once all have been timed."""
+        best = {e: min(seconds) for e, seconds in self._seconds.items() if len(seconds) == TRIES}
+        if 1 < len(best) == len(self._seconds):
+            fastest = min(best, key=lambda executor: best[executor])
+            each = ", ".join(f"{1e3 * s:.3g} ms {_how(executor)}" for executor, s in best.items())
+            _print(f"a client's local step took {each}: continuing {_how(fastest)}")
             self._seconds = {fastest: []}
         self.width = max(executor.width for executor in self._seconds)
 
 
 def _how(executor: Executor) -> str:
-    return "one after another" if executor.width == 1 else f"{executor.width} at once"
+    return "one after another" if executor.width == 1 else f"{executor.width} in parallel"
 
 
 @rank_zero_only
-def _say(line: str) -> None:
-    """On the first rank alone: every rank goes by its own clock."""
+def _print(line: str) -> None:
+    """Print on the first rank only; every rank has its own timings."""
     print(line)

@@ -1,4 +1,4 @@
-"""What goes into an executor and what comes out: visits and outcomes."""
+"""The interface of executors: visits in, outcomes out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +19,7 @@ TaskLoss = Callable[[Any, Tensor], Tensor]
 """`loss(output, target)`, averaged over the batch."""
 
 Buffers = Mapping[str, Tensor]
-"""A module's buffers by name: BatchNorm's running statistics and the like."""
+"""A module's buffers by name, such as BatchNorm's running statistics."""
 
 
 class Batches(Protocol):
@@ -46,15 +46,15 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Visit:
-    """One client's visit, before it trains.
+    """One client's local training, before it begins.
 
     Attributes:
-        client: Which one.
-        facts: What is true of this client: steps, epochs, span, size, weight; 0-dim tensors.
+        client: The client's index.
+        facts: Facts of this client: steps, epochs, span, size, weight; 0-dim tensors.
         states: Its client and local states, one dictionary a term.
-        batches: What it trains on, step by step.
+        batches: Its mini-batches.
         lrs: The local learning rate of each step.
-        seed: Names its random numbers (dropout).
+        seed: Seed of its random numbers (dropout).
     """
 
     client: int
@@ -67,11 +67,11 @@ class Visit:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a visit leaves.
+    """The result of a visit.
 
     Attributes:
-        progress: The client's last model minus where it started.
-        message: What each term reports, one pytree of tensors a term.
+        progress: The client's last model minus the model that it started from.
+        message: The report of each term, one pytree of tensors a term.
         states: The client's states, one dictionary a term.
         buffers: The module's buffers after the last step.
         loss: The task's loss before each step, averaged over the steps; 0-dim.
@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Executor:
-    """Trains clients: the same terms, the same optimizer class, the same result, one by one or many at once.
+    """Trains clients. Terms, local optimizer and result are the same in every executor.
 
     Args:
         module: The model; it is trained in place, on its device.
@@ -94,7 +94,7 @@ class Executor:
         autocast: Context of every forward pass, e.g. `fabric.autocast`.
 
     Attributes:
-        width: How many clients a call takes at most.
+        width: The most clients that a call takes.
     """
 
     width: int = 1
@@ -113,19 +113,19 @@ class Executor:
     def __call__(
         self,
         algorithm: Algorithm,
-        common: Facts,
+        round_facts: Facts,
         visits: Sequence[Visit],
-        shared: Sequence[States],
+        server_states: Sequence[States],
         buffers: Buffers,
     ) -> Iterable[Outcome]:
         """Train up to `width` clients.
 
         Args:
-            algorithm: What a local step is.
-            common: Facts true of every client (see `Federation.common_facts`).
+            algorithm: The method.
+            round_facts: Facts that hold for every client of the round.
             visits: The clients.
-            shared: The server's states, one dictionary a term.
-            buffers: The global buffers, where every client's begin.
+            server_states: The server's states, one dictionary a term.
+            buffers: The global buffers, from which every client starts.
 
         Returns:
             One outcome a visit, in order.
@@ -135,10 +135,5 @@ class Executor:
     def dropout_keys(self, seed: int) -> dict[str, Tensor]:
         """A key for each dropout layer, as buffers."""
         keys = torch.tensor([(seed + i) % 2**63 for i in range(len(self.keys))])
-        return dict(
-            zip(
-                self.keys,
-                to_device_async(keys, next(self.module.parameters()).device).unbind(),
-                strict=True,
-            )
-        )
+        keys = to_device_async(keys, next(self.module.parameters()).device)
+        return dict(zip(self.keys, keys.unbind(), strict=True))

@@ -1,4 +1,4 @@
-"""One local step of one client, and of several at once, as a function of tensors."""
+"""One local step of several clients, as a function of tensors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,24 +23,27 @@ from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.executor import Buffers, Executor
 from fl_lightning.executors.network import FunctionalModel
 
-Public = dict[str, Any]
-"""What all clients of a step share: the round's facts, `common`, and the server's states, `shared`."""
+SharedArgs = dict[str, Any]
+"""Arguments that all clients of a step share: `round_facts`, `server_states`; `lr` and `decay`."""
 
 
 class LocalStep:
-    """A local step of several clients at once, plain or compiled; all arguments but the last have a row for each.
+    """A local step of several clients, eager or compiled.
+
+    The steps are functions `(w, client_facts, states, buffers, received, x, y, shared_args)`, with
+    a row for each client in all arguments but the last. They return the direction, the states, the
+    buffers after the first evaluation, and the task's loss there.
 
     Args:
-        executor: Whose model, loss and autocast it is.
-        algorithm: What a step is.
-        mode: Of `torch.compile`.
+        executor: Gives model, loss and autocast.
+        algorithm: The method.
+        mode: The mode of `torch.compile`.
 
     Attributes:
-        direction: `(w, own, states, buffers, received, x, y, public)` to the direction, the states,
-            the buffers after the first evaluation and the task's loss there.
-        compiled_direction: The same as a compiled program.
-        compiled_descent: A step of SGD too: the weights after it instead of the direction, with
-            `public["lr"]` and the weight decay `public["decay"]`, 0-dim.
+        direction: The eager step.
+        compiled_direction: The compiled step.
+        compiled_descent: The compiled step with SGD in it: returns the new weights instead of the
+            direction. Takes the 0-dim `lr` and `decay` (weight decay) from `shared_args`.
     """
 
     def __init__(self, executor: Executor, algorithm: Algorithm, mode: str = "default"):
@@ -48,47 +51,45 @@ class LocalStep:
         self._norms: Callable[[], AbstractContextManager[None]] = (
             partial(_full_batchnorm, executor.module) if executor.width > 1 else nullcontext
         )
-        self.direction = _of_each(self._direction)
+        self.direction = _for_each(self._direction)
         self.compiled_direction = Program(self.direction, mode)
-        self.compiled_descent = Program(_of_each(self._descent), mode)
+        self.compiled_descent = Program(_for_each(self._descent), mode)
 
     def _direction(
         self,
         w: Tensor,
-        own: dict[str, Tensor],
+        client_facts: dict[str, Tensor],
         states: list[States],
         buffers: Buffers,
         received: Buffers,
         x: Tensor,
         y: Tensor,
-        public: Public,
+        shared_args: SharedArgs,
     ) -> tuple[Tensor, list[States], Buffers, Tensor]:
         executor, layout = self.executor, self.executor.layout
         first: list[tuple[Buffers, Tensor]] = []
 
-        def evaluate(w: Tensor, question: Request) -> Tensor:
+        def evaluate(w: Tensor, request: Request) -> Tensor:
             def value(parts: list[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
-                moved = {
-                    name: b.clone() for name, b in buffers.items()
-                }  # inside grad, or BatchNorm may not write
+                # inside grad, where BatchNorm may not write to what lies outside
+                moved = {name: b.clone() for name, b in buffers.items()}
                 weights = dict(zip(layout.names, parts, strict=True))
                 network = FunctionalModel(executor.module, layout, received, weights, moved)
                 with executor.autocast(), self._norms():
-                    b = ForwardPass(network, *question.batch(x, y), question.layers)
-                    total, task = objective(b, (executor.task, *question.losses))
+                    b = ForwardPass(network, *request.batch(x, y), request.layers)
+                    total, task = objective(b, (executor.task, *request.losses))
                 return total, (moved, task)
 
             with _blame_model():
-                if question.loss_only:
+                if request.loss_only:
                     return value(layout.split(w))[0]
                 gradients, (_, aside) = grad_and_value(value, has_aux=True)(layout.split(w))
             first.append(aside)
             return layout.flatten(gradients)
 
-        facts = {**public["common"], **own}
-        g, states = self.algorithm.gradient(
-            BatchOracle(evaluate), w, facts, states, public["shared"]
-        )
+        facts = {**shared_args["round_facts"], **client_facts}
+        oracle = BatchOracle(evaluate)
+        g, states = self.algorithm.gradient(oracle, w, facts, states, shared_args["server_states"])
         after, task = first[0] if first else (buffers, w.new_full((), torch.nan))
         return g, states, after, task
 
@@ -99,29 +100,29 @@ class LocalStep:
 
 
 def weight_decay(optimizer: Optimizer) -> float | None:
-    """The weight decay of an SGD that does nothing but descend, as `compiled_descent` does; None of any other."""
+    """The weight decay of plain SGD, as in `compiled_descent`; None of any other optimizer."""
     if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
         return None
     group = optimizer.param_groups[0]
     return None if group["momentum"] or group["maximize"] else float(group["weight_decay"])
 
 
-def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
-    """From a function of one client to that of several."""
+def _for_each(one: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of several clients from that of one."""
 
     def each(*arguments: Any) -> Any:
-        *own, public = arguments
-        if len(own[0]) > 1:
-            return vmap(one, in_dims=(*[0] * len(own), None), randomness="error")(*arguments)
-        alone = one(*tree_map(lambda t: t[0], own), public)
-        return tree_map(lambda t: t[None], alone)
+        *rows, shared_args = arguments
+        if len(rows[0]) > 1:
+            return vmap(one, in_dims=(*[0] * len(rows), None), randomness="error")(*arguments)
+        result = one(*tree_map(lambda t: t[0], rows), shared_args)
+        return tree_map(lambda t: t[None], result)
 
     return each
 
 
 @contextmanager
 def _full_batchnorm(module: nn.Module) -> Iterator[None]:
-    """Let BatchNorm see numbers in the type of its own: under vmap it takes no others, and autocast leaves it bf16."""
+    """Give BatchNorm inputs of its own dtype: vmap requires it, and autocast leaves them bf16."""
 
     def convert(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         own = next(chain(norm.parameters(), norm.buffers()), inputs[0])
@@ -144,13 +145,13 @@ def _blame_model() -> Iterator[None]:
         raise
     except GuardOnDataDependentSymNode as error:
         raise ModelError(
-            "this model or its loss decides by the value of a tensor, which cannot be compiled: train it without "
-            "--compile"
+            "this model or its loss branches on the value of a tensor, which cannot be compiled: "
+            "train without --compile"
         ) from error
     except RuntimeError as error:
         if not any(said in str(error) for said in AT_ONCE):
             raise
         raise ModelError(
-            f"this model or its loss cannot run for several clients at once: {first_sentence(error)}. Train it with "
-            "the sequential executor and without --compile (Dropout is fine as nn.Dropout; branches on values are not)"
+            f"this model or its loss cannot run for several clients in parallel "
+            f"({first_sentence(error)}): train it with the sequential executor, without --compile"
         ) from error

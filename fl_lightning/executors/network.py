@@ -12,14 +12,14 @@ from fl_lightning.executors.executor import Buffers
 
 
 class FunctionalModel:
-    """The model at some weights, as a `Pass` looks at it (see `fl_lightning.core.oracle.Network`).
+    """The model at some weights; implements `fl_lightning.core.oracle.Network`.
 
     Args:
         module: The model.
         layout: Its flat vector.
-        received: The buffers as the visit received them, where reference passes begin.
-        weights: The trainable weights by name; those of the module where there are none.
-        moved: The buffers that `forward` moves; copies of `received` if None.
+        received: The buffers as the visit received them; reference passes start from them.
+        weights: The trainable weights by name; the module's own if empty.
+        moved: The buffers that `forward` updates; copies of `received` if None.
     """
 
     def __init__(
@@ -30,22 +30,14 @@ class FunctionalModel:
         weights: Mapping[str, Tensor] = MappingProxyType({}),
         moved: dict[str, Tensor] | None = None,
     ):
-        self.module, self.layout, self.received, self.weights, self.moved = (
-            module,
-            layout,
-            received,
-            weights,
-            moved,
-        )
-        self.head = layout.head
+        self.module, self.layout, self.head = module, layout, layout.head
+        self.received, self.weights, self.moved = received, weights, moved
 
     def forward(self, x: Tensor) -> Any:
         """The model's output."""
-        moved = (
-            {name: b.clone() for name, b in self.received.items()}
-            if self.moved is None
-            else self.moved
-        )
+        moved = self.moved
+        if moved is None:
+            moved = {name: b.clone() for name, b in self.received.items()}
         return functional_call(self.module, (dict(self.weights), moved), (x,))
 
     def at(self, w: Tensor) -> "FunctionalModel":
@@ -54,22 +46,17 @@ class FunctionalModel:
 
     def with_head_offset(self, features: Tensor, e: Tensor, detached: bool) -> Tensor:
         """The head's output for its input `features`, its weights displaced by `e`."""
-        prefix, weights = f"{self.head}." if self.head else "", self.weights
-        displaced = {
-            name.removeprefix(prefix): (weights[name].detach() if detached else weights[name])
-            + part
-            for name, part in self.layout.named(e).items()
-            if name.startswith(prefix)
-        }
+        prefix, displaced = f"{self.head}." if self.head else "", {}
+        for name, part in self.layout.named(e).items():
+            if name.startswith(prefix):
+                weight = self.weights[name].detach() if detached else self.weights[name]
+                displaced[name.removeprefix(prefix)] = weight + part
         out: Tensor = functional_call(self.module.get_submodule(self.head), displaced, (features,))
         return out
 
 
 def unaliased(tensor: Tensor, *others: Tensor) -> Tensor:
-    """The tensor, or a copy if it lies where one of the others does, which a step is about to change in place."""
+    """The tensor, or a copy if it shares memory with one of the others."""
     here = tensor.untyped_storage().data_ptr()
-    return (
-        tensor.clone()
-        if any(other.untyped_storage().data_ptr() == here for other in others)
-        else tensor
-    )
+    shared = any(other.untyped_storage().data_ptr() == here for other in others)
+    return tensor.clone() if shared else tensor

@@ -20,12 +20,11 @@ from fl_lightning.optim import GradientTransform, Transform
 class SequentialExecutor(Executor):
     """Trains one client after another. See `Executor` for the arguments.
 
-    The module's parameters become views of one flat parameter, which is what the local optimizer
-    sees.
+    The module's parameters become views of one flat parameter, which the local optimizer steps.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, **common: Any):
-        super().__init__(module, layout, **common)
+    def __init__(self, module: nn.Module, layout: Layout, **options: Any):
+        super().__init__(module, layout, **options)
         self.w = nn.Parameter(layout.read(module))
         self.parameters = layout.parameters(module)
         self.point_to(self.w.detach())
@@ -39,45 +38,42 @@ class SequentialExecutor(Executor):
     def __call__(
         self,
         algorithm: Algorithm,
-        common: Facts,
+        round_facts: Facts,
         visits: Sequence[Visit],
-        shared: Sequence[States],
+        server_states: Sequence[States],
         buffers: Buffers,
     ) -> Iterable[Outcome]:
-        """Train the clients, one after another, each when its outcome is asked for."""
+        """Train the clients one after another, each when its outcome is requested."""
         self.module.train()
         for visit in visits:
             with seeded_rng(visit.seed, self.w.device):
-                yield self._visit(
-                    algorithm, common, visit, shared, {**buffers, **self.dropout_keys(visit.seed)}
-                )
+                received = {**buffers, **self.dropout_keys(visit.seed)}
+                yield self._visit(algorithm, round_facts, visit, server_states, received)
 
     def _visit(
         self,
         algorithm: Algorithm,
-        common: Facts,
+        round_facts: Facts,
         visit: Visit,
-        shared: Sequence[States],
+        server_states: Sequence[States],
         received: Buffers,
     ) -> Outcome:
-        facts = {**common, **visit.facts}
-        origin, states = algorithm.start(common["anchor"], facts, visit.states, shared)
+        facts = {**round_facts, **visit.facts}
+        origin, states = algorithm.start(facts["anchor"], facts, visit.states, server_states)
         facts["origin"] = origin
         with torch.no_grad():
             self.w.copy_(origin)
             for name, value in received.items():
                 self.buffers[name].copy_(value)
 
-        def fold(oracle: Oracle, w: Tensor) -> Tensor:
+        def transform(oracle: Oracle, w: Tensor) -> Tensor:
             nonlocal states
-            direction, states = algorithm.gradient(oracle, w, facts, states, shared)
-            states = [
-                {name: unaliased(state, w) for name, state in term.items()} for term in states
-            ]
+            direction, states = algorithm.gradient(oracle, w, facts, states, server_states)
+            states = [{name: unaliased(s, w) for name, s in term.items()} for term in states]
             kept = (state for term in states for state in term.values())
             return unaliased(direction, w, *kept)  # some optimizers change a gradient in place
 
-        optimizer = _InPlace(algorithm.local([self.w]), fold, self)
+        optimizer = _InPlace(algorithm.local([self.w]), transform, self)
         total = self.w.new_zeros(())
         for step, lr in enumerate(visit.lrs):
             for group in optimizer.param_groups:
@@ -86,22 +82,22 @@ class SequentialExecutor(Executor):
             total += first_loss
         optimizer.zero_grad()
         w = self.w.detach().clone()
-        message, states = algorithm.report(w, facts, states, shared)
+        message, states = algorithm.report(w, facts, states, server_states)
         after = {name: self.buffers[name].clone() for name in received if name not in self.keys}
         return Outcome(w - origin, message, states, after, total / max(1, len(visit.lrs)))
 
     def _step(
         self, optimizer: GradientTransform, x: Tensor, y: Tensor, received: Buffers
     ) -> Tensor:
-        """One local step; returns the task's loss at its first evaluation."""
+        """Take one local step; returns the task's loss at its first evaluation."""
         tasks: list[Tensor] = []
         live = _Live(self.module, self.layout, received)
 
-        def closure(question: Request = TASK_LOSS) -> Tensor:
+        def closure(request: Request = TASK_LOSS) -> Tensor:
             with self.autocast():
-                b = ForwardPass(live, *question.batch(x, y), question.layers)
-                value, task = objective(b, (self.task, *question.losses))
-            if question.loss_only:
+                b = ForwardPass(live, *request.batch(x, y), request.layers)
+                value, task = objective(b, (self.task, *request.losses))
+            if request.loss_only:
                 return value
             optimizer.zero_grad()  # frees the memory that backward then takes
             gradients = torch.autograd.grad(value, self.parameters, materialize_grads=True)
@@ -114,10 +110,9 @@ class SequentialExecutor(Executor):
 
 
 class _InPlace(GradientTransform):
-    """Steps on the executor's flat parameter itself: in a step no weight is copied.
+    """Steps the executor's flat parameter itself, so that a step copies no weights.
 
-    Where a gradient is asked for elsewhere, the module's parameters become views of that vector for
-    a while.
+    For a gradient elsewhere, the module's parameters temporarily become views of that vector.
     """
 
     def __init__(self, base: Optimizer, transform: Transform, executor: SequentialExecutor):

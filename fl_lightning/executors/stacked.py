@@ -1,4 +1,4 @@
-"""Several clients at once: rows of one matrix, one batched program."""
+"""Several clients in parallel: rows of one matrix, one batched program."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -16,25 +16,28 @@ from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
-from fl_lightning.executors.local_step import LocalStep, Public, weight_decay
+from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
 from fl_lightning.executors.network import unaliased
 
 
 class StackedExecutor(Executor):
-    """Trains up to `width` clients as one program under `vmap`. See `Executor` for the other arguments.
+    """Trains up to `width` clients as one program under `vmap`.
 
-    Each client is a row of a (clients, d) matrix and an ordinary Parameter of one ordinary local
-    optimizer. Rows without a gradient are skipped by `torch.optim`, so clients of unequal length
-    are exact; at each step, clients with equal batch size and learning rate run together, so losses
-    stay plain means and BatchNorm stays exact.
+    Each client is a row of a (clients, d) matrix and a Parameter of one local optimizer.
+    `torch.optim` skips rows without a gradient, so clients may differ in length. At each step,
+    clients with equal batch size and learning rate run together, so losses stay plain means and
+    BatchNorm stays exact.
 
     Args:
-        width: How many clients train at once.
-        compiled: The batch size whose steps are compiled where all clients of a call take them
-            together, which costs some seconds for each number of clients. Other steps, such as
-            those of short last batches, run as they are, and so does a group smaller than the one
-            before it, which a round's last one is. 0 compiles nothing.
-        mode: Of `torch.compile`; "reduce-overhead" replays CUDA graphs.
+        module: The model.
+        layout: Its flat vector.
+        width: The number of clients that train in parallel.
+        compiled: The batch size whose steps are compiled, where all clients of a call take them
+            together; 0 compiles nothing. Compiling takes some seconds for each number of clients.
+            Other steps run eagerly: those of short last batches, and those of a group smaller than
+            the one before it, such as the last one of a round.
+        mode: The mode of `torch.compile`; "reduce-overhead" replays CUDA graphs.
+        **options: Further arguments of `Executor`.
     """
 
     def __init__(
@@ -45,41 +48,39 @@ class StackedExecutor(Executor):
         width: int = 10,
         compiled: int = 0,
         mode: str = "default",
-        **common: Any,
+        **options: Any,
     ):
-        super().__init__(module, layout, **common)
+        super().__init__(module, layout, **options)
         if width < 1:
-            raise ValueError(f"at least one client trains at once, but width is {width}")
+            raise ValueError(f"width is the number of parallel clients, at least 1, not {width}")
         self.width, self.compiled, self.mode = width, compiled, mode
         self._local_steps: dict[Algorithm, LocalStep] = {}
-        self._before = 0  # how many clients trained in the call before
+        self._before = 0  # clients of the previous call
 
     def __call__(
         self,
         algorithm: Algorithm,
-        common: Facts,
+        round_facts: Facts,
         visits: Sequence[Visit],
-        shared: Sequence[States],
+        server_states: Sequence[States],
         buffers: Buffers,
     ) -> Iterable[Outcome]:
         """Train the clients together."""
         self.module.train()
-        if (
-            self.compiled
-        ):  # or a program would hold the numbers of the round in which it was compiled
-            common = {name: _moving(fact, common["anchor"]) for name, fact in common.items()}
-        own, states = _stack([dict(v.facts) for v in visits]), _stack([v.states for v in visits])
+        anchor = round_facts["anchor"]
+        if self.compiled:  # numbers become tensors, or a program would hold those of its own round
+            round_facts = {name: _as_tensor(fact, anchor) for name, fact in round_facts.items()}
+        client_facts = _stack([dict(v.facts) for v in visits])
+        states = _stack([v.states for v in visits])
 
-        def start(own: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
-            return algorithm.start(common["anchor"], {**common, **own}, states, shared)
+        def start(facts: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
+            return algorithm.start(anchor, {**round_facts, **facts}, states, server_states)
 
-        def report(
-            w: Tensor, own: dict[str, Tensor], states: list[States]
-        ) -> tuple[list[Any], list[States]]:
-            return algorithm.report(w, {**common, **own}, states, shared)
+        def report(w: Tensor, facts: Facts, states: list[States]) -> tuple[list[Any], list[States]]:
+            return algorithm.report(w, {**round_facts, **facts}, states, server_states)
 
-        origin, states = vmap(start)(own, states)
-        own["origin"] = origin
+        origin, states = vmap(start)(client_facts, states)
+        client_facts["origin"] = origin
         received = _stack([{**buffers, **self.dropout_keys(v.seed)} for v in visits])
         alone = seeded_rng(visits[0].seed, origin.device) if len(visits) == 1 else nullcontext()
         if algorithm not in self._local_steps:
@@ -87,9 +88,9 @@ class StackedExecutor(Executor):
         step = self._local_steps[algorithm]
         with alone:
             w, states, after, losses = self._steps(
-                step, common, visits, own, states, shared, received
+                step, round_facts, visits, client_facts, states, server_states, received
             )
-        message, states = vmap(report)(w, own, states)
+        message, states = vmap(report)(w, client_facts, states)
         for i in range(len(visits)):
             kept = {name: b[i] for name, b in after.items() if name not in self.keys}
             yield Outcome(w[i] - origin[i], _row(message, i), _row(states, i), kept, losses[i])
@@ -98,52 +99,44 @@ class StackedExecutor(Executor):
     def _steps(
         self,
         local_step: LocalStep,
-        common: Facts,
+        round_facts: Facts,
         visits: Sequence[Visit],
-        own: dict[str, Tensor],
+        client_facts: dict[str, Tensor],
         states: list[States],
-        shared: Sequence[States],
+        server_states: Sequence[States],
         received: Buffers,
     ) -> tuple[Tensor, list[States], Buffers, Tensor]:
-        matrix, buffers = own["origin"].clone(), received
+        matrix, buffers = client_facts["origin"].clone(), received
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = local_step.algorithm.local(rows)
         decay, losses = weight_decay(optimizer), matrix.new_zeros(len(visits))
         full, self._before = len(visits) >= self._before, len(visits)
+        shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
         for step in range(max(len(v.lrs) for v in visits)):
             for lr, together in _groups(visits, step):
                 batch = [visits[i].batches[step] for i in together]
                 x, y = _stack([x for x, _ in batch]), _stack([y for _, y in batch])
                 of = _Rows(together, len(visits), matrix.device)
-                arguments = *(of.take(t) for t in (matrix, own, states, buffers, received)), x, y
-                public: Public = {"common": common, "shared": shared}
+                clients = (matrix, client_facts, states, buffers, received)
+                arguments = *map(of.take, clients), x, y
                 compiled = full and len(together) == len(visits) and len(y[0]) == self.compiled
                 if compiled and decay is not None:
-                    public |= {"lr": matrix.new_full((), lr), "decay": matrix.new_full((), decay)}
-                    matrix, moved, after, loss = local_step.compiled_descent(*arguments, public)
+                    sgd = {"lr": matrix.new_full((), lr), "decay": matrix.new_full((), decay)}
+                    descent = local_step.compiled_descent(*arguments, shared | sgd)
+                    matrix, moved, after, loss = descent
                     for row, values in zip(rows, matrix, strict=True):
                         row.data = values
                 else:
                     direction = local_step.compiled_direction if compiled else local_step.direction
-                    directions, moved, after, loss = direction(*arguments, public)
-                    moved = [
-                        {name: unaliased(state, matrix) for name, state in term.items()}
-                        for term in moved
-                    ]
+                    g, moved, after, loss = direction(*arguments, shared)
+                    moved = [{k: unaliased(s, matrix) for k, s in term.items()} for term in moved]
                     kept = (state for term in moved for state in term.values())
-                    directions = unaliased(
-                        directions, matrix, *kept
-                    )  # some optimizers change a gradient in place
-                    _step(optimizer, [rows[i] for i in together], directions, lr)
+                    g = unaliased(g, matrix, *kept)  # some optimizers change a gradient in place
+                    _step(optimizer, [rows[i] for i in together], g, lr)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 losses = of.put(losses, of.take(losses) + loss)
-        return (
-            matrix,
-            states,
-            buffers,
-            losses
-            / to_device_async(torch.tensor([max(1, len(v.lrs)) for v in visits]), losses.device),
-        )
+        steps = to_device_async(torch.tensor([max(1, len(v.lrs)) for v in visits]), losses.device)
+        return matrix, states, buffers, losses / steps
 
 
 def _step(
@@ -167,14 +160,12 @@ class _Rows:
         return tree if self.index is None else tree_map(lambda t: t[self.index], tree)
 
     def put(self, tree: Any, new: Any) -> Any:
-        return (
-            new
-            if self.index is None
-            else tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
-        )
+        if self.index is None:
+            return new
+        return tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
 
 
-def _moving(fact: Any, like: Tensor) -> Any:
+def _as_tensor(fact: Any, like: Tensor) -> Any:
     return like.new_full((), fact) if isinstance(fact, float | int) else fact
 
 
@@ -189,10 +180,10 @@ def _groups(visits: Sequence[Visit], step: int) -> Iterator[tuple[float, list[in
 
 
 def _stack(trees: Sequence[Any]) -> Any:
-    """The trees' tensors, a row for each; a view of the only one."""
-    return tree_map(
-        lambda *tensors: torch.stack(tensors) if len(trees) > 1 else tensors[0][None], *trees
-    )
+    """The trees' tensors, a row for each; a view if there is only one tree."""
+    if len(trees) == 1:
+        return tree_map(lambda t: t[None], trees[0])
+    return tree_map(lambda *tensors: torch.stack(tensors), *trees)
 
 
 def _row(tree: Any, i: int) -> Any:

@@ -1,1 +1,1 @@
-"""A federated simulation: the server, local training, aggregation, client states, and the way of a round."""
+"""A simulation: server, local training, aggregation, client states, rounds. Imports `executors` and below."""

@@ -1,4 +1,4 @@
-"""The sums of a round in one vector, so that one all-reduce adds up all ranks."""
+"""Aggregation: the sums of a round in one vector, so that one all-reduce adds up all ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,18 @@ from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.exact_sum import PlainSum, Sum
 
+COLUMNS = "loss", "weight", "squared", "counts", "diverged"
+"""What a round's sums hold of each client."""
+
 
 @dataclass(frozen=True)
 class RoundStatus:
     """What the ranks agree on with the sums of a round.
 
     Attributes:
-        stop: Whether any rank wants to end the run after this round.
-        diverged: What of a client's outcome is not finite (see `client_diverged`), by its position
-            in the cohort.
+        stop: Whether any rank asks to end the run after this round.
+        diverged: By position in the cohort, the part of a client's outcome that is not finite (see
+            `client_diverged`).
         empty: Whether no weight is left to average with.
     """
 
@@ -32,23 +35,22 @@ class RoundStatus:
 
 
 class RoundSums:
-    """Running sums `[weight * progress | message | weight * buffers]`, a row for each client, and who asks to stop.
+    """Running sums `[weight * progress | message | weight * buffers]`, and a row for each client.
 
-    A client's row holds its loss, its weight, the weighted squared length of its progress, whether
-    it counts and what of it diverged; as one rank alone fills it in, adding up the ranks moves no
-    bit of it.
+    A row holds the client's loss, its weight, the weighted squared length of its progress, whether
+    it counts, and what diverged. One rank alone fills it in, so adding up the ranks is exact.
 
     Args:
         w: A vector like the model.
         message: Messages as `Algorithm.report` returns them, one a term; only their structure and
             shapes matter.
         buffers: The module's buffers.
-        cohort: How many clients take part, on all ranks.
-        sums: How progress, messages and buffers are added up.
-        finite_only: Leave out outcomes that are not finite.
+        cohort: Number of clients, on all ranks.
+        sum_type: How progress, messages and buffers are added up.
+        skip_diverged: Leave out outcomes that are not finite.
 
     Attributes:
-        total: What the ranks have to add up, one vector.
+        total: The vector that the ranks have to add up.
     """
 
     def __init__(
@@ -57,112 +59,94 @@ class RoundSums:
         message: list[Any],
         buffers: Buffers,
         cohort: int,
-        sums: type[Sum] = PlainSum,
-        finite_only: bool = False,
+        sum_type: type[Sum] = PlainSum,
+        skip_diverged: bool = False,
     ):
         leaves, self._structure = tree_flatten(message)
         self._like = [w, *leaves, *buffers.values()]
-        self._names, self._cohort, self._finite_only = list(buffers), cohort, finite_only
+        self._names, self._cohort, self._skip_diverged = list(buffers), cohort, skip_diverged
         self._messages = len(leaves)
-        self._sum = sums(w.dtype, cohort)
+        self._weighted = [True] + [False] * len(leaves) + [True] * len(buffers)
+        self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
         sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, 1]
         self.total = torch.zeros(sum(sizes), dtype=self._sum.dtype, device=w.device)
         limbs, rows, self._votes = self.total.split(sizes)
         self._limbs, self._rows = limbs.view(self._sum.limbs, -1), rows.view(cohort, -1)
 
-    @torch.no_grad()  # a message of one's own may come with a graph
+    @torch.no_grad()  # a user-defined message may have a graph
     def add(
         self, outcome: Outcome, weight: float, position: int, states: Sequence[Tensor] = ()
     ) -> Tensor:
         """Add the outcome of the client at this position of the cohort.
 
         Args:
-            outcome: What its visit left.
+            outcome: The outcome of its visit.
             weight: Its aggregation weight.
-            position: Where it stands in the cohort.
-            states: Whether each state that the client keeps stays finite (see `stay_finite`).
+            position: Its position in the cohort.
+            states: Whether each of its states stays finite (see `stay_finite`).
 
         Returns:
-            Whether it is finite, and below what can be added up: 0-dim and on the device, nobody
-            waits for it here.
+            Whether the outcome is finite and below the limit of the sums, 0-dim on the device.
         """
-        buffers = [outcome.buffers[name] for name in self._names]
-        tensors = [outcome.progress, *tree_leaves(outcome.message), *buffers]
-        loss, progress = outcome.loss.to(outcome.progress), outcome.progress
+        progress, buffers = outcome.progress, [outcome.buffers[name] for name in self._names]
+        tensors = [progress, *tree_leaves(outcome.message), *buffers]
+        loss = outcome.loss.to(progress)
         squared = weight * progress.dot(progress)  # overflows where the model's length would
-        trained = squared.isfinite() & ~loss.isinf()  # nan: no term asked for it
-        for tensor in (
-            [progress, *buffers] if self._sum.limit < inf else buffers
-        ):  # it is finite where its square is
+        trained = squared.isfinite() & ~loss.isinf()  # nan: no term evaluated the loss
+        limited = self._sum.limit < inf  # otherwise progress is finite where its square is
+        for tensor in [progress, *buffers] if limited else buffers:
             trained &= all_below(tensor, self._sum.limit)
-        parts = [trained, *states, *map(self._can_be_added, outcome.message)]
-        well = torch.stack(parts)
-        finite, first = well.all(), 1 + well.to(torch.int8).argmin()  # of equal ones the first
-        diverged = torch.where(finite, 0, first).to(progress)
-        row = torch.stack(
-            [loss, progress.new_full((), weight), squared, progress.new_ones(()), diverged]
-        )
-        if self._finite_only:
-            tensors, row[:-1] = (
-                [torch.where(finite, t, 0) for t in tensors],
-                torch.where(finite, row[:-1], 0),
-            )
-        alphas = [weight] + [1.0] * self._messages + [weight] * len(self._names)
-        for part, tensor, alpha in zip(
-            self._limbs.split(self._sizes, dim=1), tensors, alphas, strict=True
-        ):
-            self._sum.add(part, tensor.reshape(-1), alpha)
+        parts = torch.stack([trained, *states, *map(self._can_be_added, outcome.message)])
+        good = parts.all()
+        first = 1 + parts.to(torch.int8).argmin()  # the first that is not finite
+        diverged = torch.where(good, 0, first).to(progress)
+        own_weight, one = progress.new_full((), weight), progress.new_ones(())
+        row = torch.stack([loss, own_weight, squared, one, diverged])
+        if self._skip_diverged:
+            tensors = [torch.where(good, t, 0) for t in tensors]
+            row[:-1] = torch.where(good, row[:-1], 0)
+        limbs = self._limbs.split(self._sizes, dim=1)
+        for part, tensor, weighted in zip(limbs, tensors, self._weighted, strict=True):
+            self._sum.add(part, tensor.reshape(-1), weight if weighted else 1.0)
         self._rows[position] = row
-        return finite
+        return good
 
     def _can_be_added(self, message: Any) -> Tensor:
-        well = [all_below(tensor, self._sum.limit) for tensor in tree_leaves(message)]
-        return torch.stack(well).all() if well else self.total.new_ones((), dtype=torch.bool)
+        good = [all_below(tensor, self._sum.limit) for tensor in tree_leaves(message)]
+        return torch.stack(good).all() if good else self.total.new_ones((), dtype=torch.bool)
 
     def request_stop(self) -> None:
-        """Let this rank's wish to end the run after this round count."""
+        """Ask to end the run after this round."""
         self._votes += 1
 
-    def verdict(self) -> RoundStatus:
+    def status(self) -> RoundStatus:
         """What all ranks agree on, once the sums are complete. Waits for the device."""
         *rows, votes = torch.cat([self._rows.flatten(), self._votes]).tolist()
         _, weights, _, counts, diverged = (rows[k :: len(COLUMNS)] for k in range(len(COLUMNS)))
-        empty = not (sum(counts) > 0 and sum(weights) > 0)
-        return RoundStatus(
-            votes > 0, {k: round(part) - 1 for k, part in enumerate(diverged) if part}, empty
-        )
+        found = {k: round(part) - 1 for k, part in enumerate(diverged) if part}
+        return RoundStatus(votes > 0, found, not (sum(counts) > 0 and sum(weights) > 0))
 
     def means(self) -> tuple[Tensor, list[Any], dict[str, Tensor], Sequence[Tensor]]:
-        """What the sums mean, once they are complete.
+        """The means, once the sums are complete.
 
         Returns:
             The weighted mean progress, the mean messages, the weighted mean buffers (integers
             rounded), and the mean loss and weighted mean squared length of a client's progress.
         """
         loss, weight, squared, count, _ = self._rows.sum(0)
-        weight = torch.where(
-            count == self._cohort, count, weight
-        )  # the weights of a whole cohort are 1 on average
-        shares = [weight] + [count] * self._messages + [weight] * len(self._names)
+        whole = count == self._cohort  # whose weights are 1 on average
+        weight = torch.where(whole, count, weight)
         totals = self._sum.value(self._limbs).split(self._sizes)
-        parts = [
-            (t / n).to(self._like[0]).view(like.shape)
-            for t, n, like in zip(totals, shares, self._like, strict=True)
-        ]
-        progress, message, buffers = (
-            parts[0],
-            parts[1 : 1 + self._messages],
-            parts[1 + self._messages :],
+        progress, *others = (
+            (total / (weight if weighted else count)).to(self._like[0]).view(like.shape)
+            for total, weighted, like in zip(totals, self._weighted, self._like, strict=True)
         )
+        messages, buffers = others[: self._messages], others[self._messages :]
+        likes = self._like[1 + self._messages :]
         averaged = {
-            name: mean.to(like.dtype) if like.is_floating_point() else mean.round().to(like.dtype)
-            for name, mean, like in zip(
-                self._names, buffers, self._like[1 + self._messages :], strict=True
-            )
+            name: (mean if like.is_floating_point() else mean.round()).to(like.dtype)
+            for name, mean, like in zip(self._names, buffers, likes, strict=True)
         }
         scalars = [(s / n).to(progress) for s, n in ((loss, count), (squared, weight))]
-        return progress, tree_unflatten(message, self._structure), averaged, scalars
-
-
-COLUMNS = "loss", "weight", "squared", "counts", "diverged"
+        return progress, tree_unflatten(messages, self._structure), averaged, scalars

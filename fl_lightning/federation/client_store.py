@@ -1,4 +1,4 @@
-"""What each client keeps between rounds."""
+"""Client store: the states that clients keep between rounds, one row a client."""
 
 import platform
 import shutil
@@ -20,104 +20,90 @@ from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import States
 from fl_lightning.federation.row_files import RowFiles
 
-Pins = dict[str, tuple[int, Tensor]]
-"""By the checkpoint's name: its pin's number, from 1, and where its rows lie."""
+Retained = dict[str, tuple[int, Tensor]]
+"""By the checkpoint's name: its number, from 1, and the slot of each client's row."""
 
-MOST_PINS = 127
-"""A place is an int8, and one must be free."""
+MAX_RETAINED = 127
+"""A slot is an int8, and one must be free."""
 
 ALIGNMENT = 16
-"""Every state of a row begins at a multiple of so many bytes, whatever its dtype."""
+"""Every state of a row begins at a multiple of so many bytes, for any dtype."""
 
 
 class ClientStore:
-    """What clients keep between rounds: one row a client, in sparse files shared by all ranks.
+    """The states that clients keep between rounds: one row a client, in sparse files of all ranks.
 
-    A client's row begins at its first visit and takes no disk before. A row has several places, and
-    a write goes to the first one that no kept checkpoint refers to. So a run killed at any moment,
-    in the middle of a write too, finds the rows of every checkpoint as they were: nothing is
-    copied, and nothing has to be undone. On disk a row takes two places while one checkpoint is
-    kept, never more than k + 1 with k of them, and fewer where rows have not changed in between.
+    A row begins at its client's first visit and takes no disk before. Each row has several slots. A
+    write goes to the first slot that no retained checkpoint refers to. A run that is killed at any
+    moment therefore leaves the rows of every checkpoint intact: nothing is copied or undone. With k
+    retained checkpoints a row takes at most k + 1 slots on disk, and fewer where it has not changed
+    in between.
 
-    All ranks call `commit`, `pin` and `unpin` alike; a row is written by the one rank that trains
-    the client.
+    All ranks make the same calls of `commit`, `retain` and `release`. A row is written by the rank
+    that trains the client.
 
-    Rows are read and written whole, in the order of the calls, by a thread that begins with the
-    first of them and ends with the store, so that clients can train meanwhile: `prefetch` says
-    whose rows are read next, and `settle` waits for those that were written, before another rank
-    may read them. To and from a GPU they go through pinned memory, in the order of what it
-    computes, so that the program need not wait for it.
+    A thread reads and writes whole rows, in the order of the calls, while clients train. `prefetch`
+    names the rows to read next. `wait_for_writes` waits until other ranks may read what was
+    written. Rows travel to and from a GPU through pinned memory, in the order of its stream, and the
+    program does not wait for it.
 
     Args:
         folder: Where the files lie; made with the first row.
         num_clients: Number of rows.
-        begin: States as they would begin, one dictionary a term: names, shapes and dtypes of the
-            rows.
-        memory: Bytes of rows that may stay in the machine's memory, besides those on their way
-            between file and client; None leaves it to the system.
-        ranks: How many ranks of the machine share that, each with a store of the same folder.
+        states: Initial states, one dictionary a term: names, shapes and dtypes of a row.
+        memory: Bytes of rows that may stay in the machine's memory, besides those in transit; None
+            leaves it to the system.
+        ranks: Number of ranks on this machine, each with a store of the same folder.
 
     Attributes:
         memory: As given.
         row: Bytes of a client's row; 0 if the algorithm keeps nothing.
-        slot: Where each client's row lies now, (num_clients,) int8; -1 if it was never visited.
-        retained: The same as of each kept checkpoint, by its name, with a number that no pin had
-            before.
+        slot: Current slot of each client's row, (num_clients,) int8; -1 if it was never visited.
+        retained: The slots of each retained checkpoint, by its name, with a number that is never
+            used again.
     """
 
     def __init__(
         self,
         folder: Path,
         num_clients: int,
-        begin: Sequence[States],
+        states: Sequence[States],
         memory: int | None = None,
         ranks: int = 1,
     ):
         self.num_clients, self.folder, self.memory = num_clients, folder, memory
         self.slot = torch.full((num_clients,), -1, dtype=torch.int8)
-        self.retained: Pins = {}
-        self._pins = 0  # how many there have been
-        self._begin = [
-            {name: (state.shape, state.dtype) for name, state in states.items()} for states in begin
-        ]
-        lengths = [_length(*kind) for states in self._begin for kind in states.values()]
-        self.row = sum(-(-length // ALIGNMENT) * ALIGNMENT for length in lengths)
+        self.retained: Retained = {}
+        self._last_number = 0
+        self.row, self._format = 0, list[dict[str, tuple[slice, torch.Size, torch.dtype]]]()
+        for term in states:
+            self._format.append({})
+            for name, state in term.items():
+                length = prod(state.shape) * state.dtype.itemsize
+                part = slice(self.row, self.row + length)
+                self._format[-1][name] = part, state.shape, state.dtype
+                self.row += -(-length // ALIGNMENT) * ALIGNMENT
         self._files = RowFiles(folder, self.row, None if memory is None else memory // ranks)
-        devices = {state.device for states in begin for state in states.values()}
+        devices = {state.device for term in states for state in term.values()}
         self._gpu = next((device for device in devices if device.type == "cuda"), None)
-        first = (
-            partial(torch.cuda.set_device, self._gpu) if self._gpu else None
-        )  # or it takes memory of GPU 0 too
-        self._thread = ThreadPoolExecutor(1, "client-rows", first)
-        self._ahead: dict[
-            int, Future[Tensor]
-        ] = {}  # by client: rows that are read before they are asked for
-        self._behind: list[Future[None]] = []  # rows that are written
-        self._spare: list[Tensor] = []  # memory that rows were written from
-
-    def _states(self, row: Tensor) -> list[States]:
-        """The states in a row of bytes, as views."""
-        start, terms = 0, list[States]()
-        for states in self._begin:
-            views = {}
-            for name, (shape, dtype) in states.items():
-                stop = start + _length(shape, dtype)
-                views[name] = row[start:stop].view(dtype).view(shape)
-                start = -(-stop // ALIGNMENT) * ALIGNMENT
-            terms.append(views)
-        return terms
+        # A new thread's CUDA calls would take memory of GPU 0, which is another rank's.
+        begin = partial(torch.cuda.set_device, self._gpu) if self._gpu else None
+        self._thread = ThreadPoolExecutor(1, "client-rows", begin)
+        self._reads: dict[int, Future[Tensor]] = {}  # by client
+        self._writes: list[Future[None]] = []
+        self._buffers: list[Tensor] = []  # to write rows from
 
     def has(self, client: int) -> bool:
         """Whether this client has been visited before."""
         return bool(self.slot[client] >= 0)
 
     def prefetch(self, clients: Iterable[int]) -> None:
-        """Begin to read the rows of these clients, in the order of their visits; who was never visited has none."""
+        """Begin to read the rows of these clients, in the order of their visits."""
         for client in clients if self.row else ():
-            if client not in self._ahead and self.has(client):
-                self._ahead[client] = self._begin_to_read(client)
+            if client not in self._reads and self.has(client):
+                self._reads[client] = self._begin_read(client)
 
-    def _begin_to_read(self, client: int) -> "Future[Tensor]":
+    def _begin_read(self, client: int) -> "Future[Tensor]":
         row = torch.empty(self.row, dtype=torch.uint8, pin_memory=self._gpu is not None)
         return self._thread.submit(self._files.read, int(self.slot[client]), client, row)
 
@@ -128,67 +114,69 @@ class ClientStore:
             OSError: If the file does not hold them.
         """
         if not self.row:
-            return [{} for _ in self._begin]
-        row = (self._ahead.pop(client, None) or self._begin_to_read(client)).result()
-        return self._states(to_device_async(row, device))
+            return [{} for _ in self._format]
+        row = (self._reads.pop(client, None) or self._begin_read(client)).result()
+        return self._views(to_device_async(row, device))
 
     def write(self, client: int, states: Sequence[States]) -> None:
-        """Begin to write the client's row; `settle` tells whether it arrived, and it counts from the next `commit` on.
+        """Begin to write the client's row, which counts from the next `commit` on.
 
-        The states may change from now on; those that are not kept are passed over.
+        States that the row does not hold are ignored. All may change after the call. A failure is
+        raised by `wait_for_writes`.
         """
         if not self.row:
             return
-        self._ahead.pop(client, None)  # what was read ahead is out of date
+        self._reads.pop(client, None)  # out of date
         pinned = self._gpu is not None
-        row = (
-            self._spare.pop()
-            if self._spare
-            else torch.zeros(self.row, dtype=torch.uint8, pin_memory=pinned)
-        )
-        for term, values in zip(self._states(row), states, strict=True):
+        new = partial(torch.zeros, self.row, dtype=torch.uint8, pin_memory=pinned)
+        row = self._buffers.pop() if self._buffers else new()
+        for term, values in zip(self._views(row), states, strict=True):
             for name, state in term.items():
                 state.copy_(values[name].detach(), non_blocking=pinned)
-        here = (
-            torch.cuda.current_stream(self._gpu).record_event(torch.cuda.Event(blocking=True))
-            if pinned
-            else None
-        )
-        slot = int(self._free(torch.tensor([client])))
-        self._behind.append(
-            self._thread.submit(_write, self._files, slot, client, row, here, self._spare)
-        )
+        copied = None
+        if pinned:
+            stream = torch.cuda.current_stream(self._gpu)
+            copied = stream.record_event(torch.cuda.Event(blocking=True))
+        slot = int(self._free_slots(torch.tensor([client])))
+        files, buffers = self._files, self._buffers  # the thread must not keep the store alive
+
+        def finish() -> None:
+            if copied is not None:
+                copied.synchronize()
+            files.write(slot, client, row)
+            buffers.append(row)
+
+        self._writes.append(self._thread.submit(finish))
 
     def wait_for_writes(self, but: int = 0) -> None:
-        """Wait until the rows that were written are in their files, where every rank can read them.
+        """Wait until written rows are in their files, where every rank can read them.
 
         Args:
-            but: So many of those written last may still be on their way.
+            but: Number of the latest rows not to wait for.
 
         Raises:
             OSError: If one of them could not be written.
         """
-        first = max(0, len(self._behind) - but)
-        behind, self._behind = self._behind[:first], self._behind[first:]
-        if failed := [
-            error for written in behind if (error := written.exception())
-        ]:  # having waited for all of them
-            raise failed[0]
+        first = max(0, len(self._writes) - but)
+        waited, self._writes = self._writes[:first], self._writes[first:]
+        errors = [write.exception() for write in waited]  # waits for all of them
+        for error in filter(None, errors):
+            raise error
 
     def commit(self, clients: Sequence[int]) -> None:
-        """Let the rows that were written for these clients count: once a round, on every rank, after all settled."""
+        """Make the rows written for these clients count. All ranks call it once a round."""
         self.wait_for_writes()
-        self._ahead.clear()
+        self._reads.clear()
         cohort = torch.tensor(clients, dtype=torch.long)
-        self.slot[cohort] = self._free(cohort)
+        self.slot[cohort] = self._free_slots(cohort)
 
-    def _free(self, clients: Tensor) -> Tensor:
-        """The first place of each client's row that no checkpoint refers to."""
+    def _free_slots(self, clients: Tensor) -> Tensor:
+        """The first slot of each client's row that no checkpoint refers to."""
         candidates = torch.arange(len(self.retained) + 1, dtype=torch.int8)[:, None]
         taken = torch.zeros(len(candidates), len(clients), dtype=torch.bool)
         for _, slot in self.retained.values():
             taken |= candidates == slot[clients]
-        return taken.to(torch.int8).argmin(0).to(torch.int8)  # of equal ones the first
+        return taken.to(torch.int8).argmin(0).to(torch.int8)  # the first that is not taken
 
     def disk_bytes(self) -> int:
         """Bytes that the rows take on disk now."""
@@ -196,133 +184,117 @@ class ClientStore:
         return self._files.disk_bytes()
 
     def flush(self) -> None:
-        """Put the rows of this machine on disk, before a checkpoint says that they are there."""
+        """Put the rows of this machine on disk, before a checkpoint refers to them."""
         self.wait_for_writes()
         self._files.flush()
 
     def retain(self, checkpoint: str = "last") -> None:
-        """A checkpoint refers to the rows as they are now, in place of one of the same name: write elsewhere.
+        """Keep the current rows for a checkpoint, in place of those of the same name.
 
         Raises:
             ValueError: If there are too many.
         """
-        if len({*self.retained, checkpoint}) > MOST_PINS:
+        if len({*self.retained, checkpoint}) > MAX_RETAINED:
             raise ValueError(
-                f"clients' states of {MOST_PINS} checkpoints can be kept at once: unpin another before"
+                f"client states of at most {MAX_RETAINED} checkpoints can be retained: release "
+                "another first"
             )
         self.wait_for_writes()
-        self._pins += 1
-        self.retained[checkpoint] = self._pins, self.slot.clone()
+        self._last_number += 1
+        self.retained[checkpoint] = self._last_number, self.slot.clone()
 
     def release(self, checkpoint: str) -> None:
-        """This checkpoint is no more: its rows may be written over."""
+        """Let later rounds overwrite the rows of this checkpoint."""
         self.retained.pop(checkpoint, None)
 
-    def is_retained(self, slot: Tensor, retained: Pins | None = None) -> bool:
-        """Whether the rows at these places stay as they are: because there are none, or because they are pinned.
+    def is_retained(self, slot: Tensor, retained: Retained | None = None) -> bool:
+        """Whether the rows in these slots stay as they are, or there are none.
 
         Args:
             slot: As the attribute.
-            retained: As the attribute was at that time, if it is past: the places may hold other
-                rows by now.
+            retained: The attribute at the time of `slot`, if that is past: the slots may hold other
+                rows now.
         """
         if not self.row or bool((slot < 0).all()):
             return True
-        before = {
-            number for number, _ in (self.retained if retained is None else retained).values()
-        }
-        return any(number in before and slot.equal(kept) for number, kept in self.retained.values())
+        then = self.retained if retained is None else retained
+        numbers = {number for number, _ in then.values()}
+        return any(n in numbers and slot.equal(kept) for n, kept in self.retained.values())
 
-    def restore(self, slot: Tensor, retained: Pins) -> None:
-        """Go back to the rows of a checkpoint.
+    def restore(self, slot: Tensor, retained: Retained) -> None:
+        """Return to the rows of a checkpoint.
 
         Args:
             slot: `slot` as it was.
-            retained: `retained` as it was; a store that has begun keeps its own.
+            retained: `retained` as it was; a store that has rows keeps its own.
 
         Raises:
-            ValueError: If the rows are not there, or this store may have written over them.
+            ValueError: If the rows are not there, or this store may have overwritten them.
         """
-        if self.row and not self._files.begun and bool((slot >= 0).any()):
+        if self.row and not self._files.exist and bool((slot >= 0).any()):
             raise ValueError(
-                f"the checkpoint refers to clients' states in {self.folder}, where there were none: resume there"
+                f"the checkpoint refers to client states, but there are none in {self.folder}: "
+                "resume in the folder of the run"
             )
-        begun = bool(self.retained) or bool((self.slot >= 0).any())
-        if begun and not self.is_retained(slot, retained):
+        in_use = bool(self.retained) or bool((self.slot >= 0).any())
+        if in_use and not self.is_retained(slot, retained):
             raise ValueError(
                 "later rounds may have written over the clients' states of this checkpoint: call "
-                "federation.store.pin(name) before each state_dict(), a name for each that is to be loaded again"
+                "federation.store.retain(name) before each state_dict(), with a name for each"
             )
-        with suppress(Exception):  # what was still being written counts no more
+        with suppress(Exception):  # writes in progress no longer count
             self.wait_for_writes()
-        self._ahead.clear()
+        self._reads.clear()
         self.slot = slot.to(torch.int8).clone()
-        if not begun:
-            self.retained, self._pins = (
-                dict(retained),
-                max((number for number, _ in retained.values()), default=0),
-            )
+        if not in_use:
+            self.retained = dict(retained)
+            self._last_number = max((number for number, _ in retained.values()), default=0)
+
+    def _views(self, row: Tensor) -> list[States]:
+        """The states in a row of bytes, as views."""
+        return [
+            {name: row[part].view(dtype).view(shape) for name, (part, shape, dtype) in term.items()}
+            for term in self._format
+        ]
 
 
 def open_store(
     fabric: Fabric,
     folder: Path | None,
     num_clients: int,
-    begin: Sequence[States],
+    states: Sequence[States],
     memory: int | None = None,
 ) -> ClientStore:
-    """The store of a run, on every rank: all use the folder of the first, since any rank may train any client.
+    """The store of a run. All ranks call it and use the folder of the first.
 
     Args:
         fabric: A launched Fabric.
-        folder: Where the files lie; None is a temporary folder that goes with the first rank's
+        folder: Where the files lie; None is a temporary folder, removed with the first rank's
             store.
         num_clients: Number of rows.
-        begin: As for `ClientStore`.
+        states: As for `ClientStore`.
         memory: As for `ClientStore`.
     """
-    temporary = (
-        Path(mkdtemp(prefix="fl_lightning-")) if folder is None and fabric.is_global_zero else None
-    )
+    temporary = None
+    if folder is None and fabric.is_global_zero:
+        temporary = Path(mkdtemp(prefix="fl_lightning-"))
     folder = Path(fabric.broadcast(str(folder or f"{temporary}/rows")))
-    store = ClientStore(
-        folder, num_clients, begin, memory, 1 if memory is None else _ranks_here(fabric)
-    )
+    ranks = 1 if memory is None else _ranks_here(fabric)
+    store = ClientStore(folder, num_clients, states, memory, ranks)
     if temporary:
         weakref.finalize(store, _remove, temporary, store._thread)
     return store
 
 
 def _remove(folder: Path, thread: ThreadPoolExecutor) -> None:
-    with suppress(RuntimeError):  # the thread itself may be the one that finds the store gone
+    with suppress(RuntimeError):  # raised if that thread itself runs the finalizer
         thread.shutdown(cancel_futures=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(
-    files: RowFiles,
-    slot: int,
-    client: int,
-    row: Tensor,
-    here: torch.cuda.Event | None,
-    spare: list[Tensor],
-) -> None:
-    if here is not None:
-        here.synchronize()
-    files.write(slot, client, row)
-    spare.append(row)
-
-
 def _ranks_here(fabric: Fabric) -> int:
-    """How many ranks run on this machine."""
-    names, mine = (
-        torch.zeros(fabric.world_size, dtype=torch.int64, device=fabric.device),
-        fabric.global_rank,
-    )
-    names[mine] = derived_seed(0, platform.node())
+    """The number of ranks on this machine."""
+    names = torch.zeros(fabric.world_size, dtype=torch.int64, device=fabric.device)
+    names[fabric.global_rank] = derived_seed(0, platform.node())
     fabric.all_reduce(names, reduce_op="sum")
-    return int((names == names[mine]).sum())
-
-
-def _length(shape: torch.Size, dtype: torch.dtype) -> int:
-    return prod(shape) * dtype.itemsize
+    return int((names == names[fabric.global_rank]).sum())

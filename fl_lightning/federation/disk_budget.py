@@ -1,17 +1,15 @@
-"""What the states that clients keep will take of disk and memory, and whether there is room for it."""
+"""Disk budget: the disk and memory that the clients' states of a run take."""
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fl_lightning.federation.sampling import largest_cohort
+from lightning.fabric import Fabric
 
-if TYPE_CHECKING:
-    from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.client_store import ClientStore
 
 BLOCK = 4096
-"""What a disk gives out at once."""
+"""Smallest unit that a file system allocates, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -20,16 +18,15 @@ class DiskBudget:
 
     Attributes:
         clients: Number of clients.
-        row: What one client keeps; 0 if the algorithm keeps nothing.
-        versions: In how many versions a row may lie on disk: one for each kept checkpoint, and the
-            one that is written.
-        round: What the largest cohort keeps, which is what a round reads and writes.
-        used: What lies on disk now.
-        most: What may lie there when the run ends: all versions of all clients, or fewer if it ends
-            before.
+        row: States of one client; 0 if the algorithm keeps nothing.
+        versions: Number of versions of a row on disk: one for each kept checkpoint, and the one
+            being written.
+        round: States of the largest cohort, which a round reads and writes.
+        used: Disk space in use now.
+        most: Bound on the disk space in use at the end of the run.
         memory: Bound on what stays in a machine's memory; None leaves it to the system.
         folder: Where the states lie.
-        free: Room on its disk.
+        free: Free space on its disk.
     """
 
     clients: int
@@ -43,62 +40,64 @@ class DiskBudget:
     free: int
 
     @classmethod
-    def of(cls, federation: "Federation", keep_checkpoints: int) -> "DiskBudget":
-        """The budget of the rounds that remain, with so many checkpoints and the best one kept."""
-        store, fabric, versions = federation.store, federation.fabric, keep_checkpoints + 2
-        row, clients = store.row, federation.clients.num_clients
+    def of(
+        cls, fabric: Fabric, store: ClientStore, cohort: int, rounds: int, keep_checkpoints: int
+    ) -> "DiskBudget":
+        """The budget of a run.
+
+        Args:
+            fabric: A launched Fabric.
+            store: The clients' states.
+            cohort: Clients of the largest cohort.
+            rounds: Remaining rounds.
+            keep_checkpoints: Checkpoints that are kept besides the best one.
+        """
+        row, clients, versions = store.row, store.num_clients, keep_checkpoints + 2
         used, free = fabric.broadcast((store.disk_bytes(), free_space(store.folder)))
-        cohort = largest_cohort(federation.participation, clients)
-        visits = cohort * (federation.rounds - federation.round)
         written = (row // BLOCK + 2) * BLOCK  # a row shares the blocks at its ends
-        most = (
-            max(used, min(versions * clients * (row + BLOCK), used + visits * written))
-            if row
-            else 0
-        )
+        most = min(versions * clients * (row + BLOCK), used + cohort * rounds * written)
+        most = max(used, most) if row else 0
         return cls(
             clients, row, versions, cohort * row, used, most, store.memory, store.folder, free
         )
 
     def check_disk_space(self) -> None:
-        """Refuse to begin what the disk cannot hold in the end.
-
-        Raises:
-            ValueError: If less is free than the states may still grow by.
-        """
+        """Raise a ValueError if less is free than the states may still grow by."""
         if self.free < self.most - self.used:
             raise ValueError(
                 f"clients' states may grow by {human_bytes(self.most - self.used)}, but "
-                f"{human_bytes(self.free)} are free on the disk of {self.folder}: free some, put --run-dir on a larger disk, or run fewer --rounds, "
-                "--clients or --keep-checkpoints"
+                f"{human_bytes(self.free)} are free on the disk of {self.folder}: put --run-dir on "
+                "a larger disk, or lower --rounds, --clients or --keep-checkpoints"
             )
 
     def __str__(self) -> str:
         """In words; empty if clients keep nothing."""
         if not self.row:
             return ""
-        resident = "and in memory what the system has room for"
+        memory = "in memory what the system has room for"
         if self.memory is not None:
-            resident = f"and at most {human_bytes(self.memory)} resident"
+            memory = f"at most {human_bytes(self.memory)} resident"
         there = f", {human_bytes(self.used)} there already" if self.used else ""
         return (
-            f"{self.clients} clients: at most {human_bytes(self.most)} on disk ({human_bytes(self.row)} a client, "
-            f"in up to {self.versions} versions for the checkpoints{there}), {human_bytes(self.round)} of it a round, {resident}"
+            f"{self.clients} clients: at most {human_bytes(self.most)} on disk "
+            f"({human_bytes(self.row)} a client, in up to {self.versions} versions for the "
+            f"checkpoints{there}), {human_bytes(self.round)} of it a round, and {memory}"
         )
 
 
 def free_space(folder: Path) -> int:
     """Bytes free on the disk where a folder lies or will be made."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    return shutil.disk_usage(there).free
+    absolute = folder.absolute()
+    exists = next(path for path in (absolute, *absolute.parents) if path.exists())
+    return shutil.disk_usage(exists).free
 
 
 def human_bytes(size: float) -> str:
-    """A number of bytes for people: 44.7 GB."""
-    units = ["bytes", "kB", "MB", "GB", "TB", "PB"]
-    power = 0
-    while size >= 999.95 and power < len(units) - 1:
-        size, power = size / 1000, power + 1
-    return f"{size:.1f} {units[power]}" if power else f"{int(size)} bytes"
+    """A number of bytes with its unit: 44.7 GB."""
+    if size < 999.95:
+        return f"{int(size)} bytes"
+    for unit in ("kB", "MB", "GB", "TB", "PB"):
+        size /= 1000
+        if size < 999.95 or unit == "PB":
+            break
+    return f"{size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Training that leaves the finite numbers: what it is called, and what a run does about it."""
+"""Divergence: which numbers of a round are no longer finite, and the errors that name them."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -11,78 +11,66 @@ from fl_lightning.core.term import States, Term
 from fl_lightning.errors import DivergenceError
 
 OnDivergence = Literal["stop", "skip-client", "continue"]
-"""Stop the run, leave the client out of the round, or go on as if nothing were."""
+"""Stop the run, leave the client out of the round, or ignore it."""
 
-TRAINING, MODEL = "the training", "the model"
+FiniteFlags = Sequence[Mapping[str, bool]]
+"""Which states are finite, one dictionary a term."""
 
 
 def client_diverged(
-    where: str, found: Mapping[int, int], terms: Sequence[Term], how: str
+    position: str, found: Mapping[int, int], terms: Sequence[Term], settings: str
 ) -> DivergenceError:
-    """The exception that says what of which clients is not finite.
+    """The error that names the clients and the part of each that is not finite.
 
     Args:
-        where: The round.
-        found: By client, what it was: a position in the training, each state that a client keeps,
-            and each message.
-        terms: The algorithm's.
-        how: Learning rate and algorithm.
+        position: The round.
+        found: By client, the index of the part: the training, each client state, each message.
+        terms: The algorithm's terms.
+        settings: Learning rate and algorithm.
     """
-    states = [
-        f"the state {name!r} that {_name(term)} keeps" for term in terms for name in term.client
-    ]
-    parts = [TRAINING, *states, *(f"what {_name(term)}.report returned" for term in terms)]
-    whose = {
-        part: [client for client in found if found[client] == part]
-        for part in sorted(set(found.values()))
-    }
-    told = ", and ".join(
-        f"{parts[part]} {'for' if part else 'of'} {_listed(whose[part])}" for part in whose
-    )
-    though = "" if 0 in whose else ", though the training was"
-    return _diverged(
-        where, told, though, how, "; on_divergence skip-client leaves such clients out"
-    )
+    states = [f"the state {name!r} that {_name(t)} keeps" for t in terms for name in t.client]
+    parts = ["the training", *states, *(f"what {_name(t)}.report returned" for t in terms)]
+    named = []
+    for part in sorted(set(found.values())):
+        clients = [client for client in found if found[client] == part]
+        shown = ", ".join(map(str, clients[:5])) + ", ..." * (len(clients) > 5)
+        named.append(
+            f"{parts[part]} {'for' if part else 'of'} client{'s' * (len(clients) > 1)} {shown}"
+        )
+    though = "" if 0 in found.values() else ", though the training was"
+    fix = "; or choose on_divergence skip-client"
+    return _diverged(position, ", and ".join(named), though, settings, fix)
 
 
-def server_diverged(where: str, part: int, terms: Sequence[Term], how: str) -> DivergenceError:
-    """The exception that says what of the server's step is not finite.
+def server_diverged(
+    position: str, part: int, terms: Sequence[Term], settings: str
+) -> DivergenceError:
+    """The error that names the part of the server's step that is not finite.
 
     Args:
-        where: The round.
-        part: What it was: a position in the mean update as the terms left it, each server state,
-            and the model.
-        terms: The algorithm's.
-        how: Learning rate and algorithm.
+        position: The round.
+        part: Its index: the mean update after the terms, each server state, the model.
+        terms: The algorithm's terms.
+        settings: Learning rate and algorithm.
     """
-    states = [
-        f"the server's state {name!r} of {_name(term)}" for term in terms for name in term.server
-    ]
-    told = ["what the terms made of the mean update", *states, MODEL][part]
-    return _diverged(
-        where, told, "" if told == MODEL else ", though what the clients sent was", how
-    )
+    states = [f"the server's state {name!r} of {_name(t)}" for t in terms for name in t.server]
+    parts = ["what the terms made of the mean update", *states, "the model"]
+    though = ", though what the clients sent was" if part < len(parts) - 1 else ""
+    return _diverged(position, parts[part], though, settings)
 
 
-def _diverged(where: str, told: str, though: str, how: str, skip: str = "") -> DivergenceError:
-    lower = "ower the learning rate or the method's coefficients"
-    mend = f"Look there for a division by zero, or l{lower}" if though else f"L{lower}, or clip"
+def _diverged(
+    position: str, what: str, though: str, settings: str, fix: str = ""
+) -> DivergenceError:
+    first = "look there for a division by zero, or " if though else ""
     return DivergenceError(
-        f"{where}: {told} is no longer finite{though} ({how}). {mend}{skip}. Checkpoints are as they were."
+        f"{position}: {what} is no longer finite{though} ({settings}): {first}lower the learning "
+        f"rate or the method's coefficients, or clip{fix}"
     )
 
 
 def _name(term: Term) -> str:
     return type(term).__name__
-
-
-def _listed(clients: Sequence[int]) -> str:
-    """The first ones by number."""
-    return f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients[:5]))}{', ...' * (len(clients) > 5)}"
-
-
-FiniteFlags = Sequence[Mapping[str, bool]]
-"""Which states begin as finite numbers, one dictionary a term."""
 
 
 def all_below(tensor: Tensor, limit: float = inf) -> Tensor:
@@ -94,15 +82,14 @@ def all_below(tensor: Tensor, limit: float = inf) -> Tensor:
 
 
 def finite(states: Sequence[States]) -> FiniteFlags:
-    """Which states, one dictionary a term, are finite: those that begin otherwise do so on purpose."""
-    return [{name: bool(all_below(state)) for name, state in of_term.items()} for of_term in states]
+    """Which initial states are finite; the others are infinite on purpose."""
+    return [{name: bool(all_below(state)) for name, state in term.items()} for term in states]
 
 
-def stay_finite(began: FiniteFlags, states: Sequence[States]) -> list[Tensor]:
-    """Whether each state, in the order in which `began` names them, is finite if it was, 0-dim."""
-    every = zip(began, states, strict=True)
+def stay_finite(initially: FiniteFlags, states: Sequence[States]) -> list[Tensor]:
+    """Whether each state is finite, 0-dim, in the order of `initially`; true if it was not."""
     return [
-        all_below(of_term[name]) if watched else of_term[name].new_ones((), dtype=torch.bool)
-        for names, of_term in every
+        all_below(term[name]) if watched else term[name].new_ones((), dtype=torch.bool)
+        for names, term in zip(initially, states, strict=True)
         for name, watched in names.items()
     ]

@@ -36,10 +36,12 @@ class FineTuning:
         self.trained, self.head = federation.layout, federation.layout.head
         self.module.get_submodule(self.head).requires_grad_(True)
         self.layout = Layout(self.module)
-        self.executor = federation.new_executor(self.module, self.layout)
+        self.executor = federation.local_training.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
         self.lr = (
-            federation.local_lr * federation.schedule(federation.round, 0) if lr is None else lr
+            federation.local_training.local_lr * federation.schedule(federation.round, 0)
+            if lr is None
+            else lr
         )
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
@@ -52,7 +54,7 @@ class FineTuning:
             return
         data = self.federation.clients.lasting(epochs)
         width = min(
-            self.executor.width, self.federation.group_size
+            self.executor.width, self.federation.local_training.group_size
         )  # fewer where memory did not suffice
         for first in range(0, len(clients), width):
             yield from self._tuned(clients[first : first + width], data)
@@ -65,7 +67,10 @@ class FineTuning:
             seed = derived_seed(federation.seed, "adaptation", client)
             states = [{"w_i": self._begun(client)}]
             visits.append(Visit(client, {}, states, batches, [self.lr] * len(batches), seed))
-        common = federation.common_facts(visits[0].states[0]["w_i"], 1) | {"layout": self.layout}
+        common = federation.round_facts(1) | {
+            "anchor": visits[0].states[0]["w_i"],
+            "layout": self.layout,
+        }
         outcomes = list(
             self.executor(self.tuning, common, visits, [{}], federation.buffers)
         )  # `own` moves the module

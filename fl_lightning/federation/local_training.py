@@ -1,237 +1,273 @@
-"""The clients' part of a round: who is visited with what, and what all of it sums up to."""
+"""Local training: one rank's clients of a round, their states, and the sums of what they return."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from math import ceil
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from lightning.fabric import Fabric
+from torch import Tensor, nn
 
+from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.term_checks import check_alike
+from fl_lightning.core.vector import Layout
 from fl_lightning.core.weighting import Cohort
+from fl_lightning.data import ClientData
+from fl_lightning.distributed.heartbeat import rendezvous
 from fl_lightning.errors import ModelError
-from fl_lightning.executors import Outcome, Visit
+from fl_lightning.executors import Executor, Outcome, Visit
 from fl_lightning.federation.aggregation import RoundSums
-from fl_lightning.federation.divergence import stay_finite
-from fl_lightning.federation.preflight import single_sample
+from fl_lightning.federation.client_store import open_store
+from fl_lightning.federation.divergence import finite, stay_finite
+from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
+from fl_lightning.federation.preflight import message_template, single_sample
+from fl_lightning.federation.server import Server
 
-if TYPE_CHECKING:
-    from fl_lightning.federation.federation import Federation
 
+class LocalTraining:
+    """The local training of a federation's clients.
 
-def train(federation: "Federation", cohort: Sequence[int], common: dict[str, Any]) -> RoundSums:
-    """Train this rank's part of the cohort, write the clients' rows, and sum up the outcomes.
+    Args:
+        fabric: A launched Fabric.
+        module: The model; it is trained in place.
+        layout: Its trained parameters as one vector.
+        algorithm: The method.
+        clients: The training data of the clients.
+        new_executor: Makes an executor of a module and its layout.
+        schedule: The factor on the local learning rate.
+        seed: Seed of dropout.
+        skip_diverged: Leave clients out whose training is not finite.
+        deterministic: Equal bits on any number of ranks (see `Federation`).
 
-    Raises:
-        ValueError: If the cohort is empty or none of the clients'.
+    Attributes:
+        executor: Trains the clients; `new_executor` makes another for another module.
+        group_size: Number of clients that train in parallel; halved when they do not fit the
+            device's memory.
+        local_lr: Learning rate of the local optimizer before the schedule.
+        nominal_span: The span of a client of mean size at `local_lr`.
+        sum_type: How the outcomes are added up.
+        store: The clients' states, after `open`.
+        template: A message with the structure of every client's, after `open`.
+        heartbeat: Tells other ranks which clients this one trains, after `open`.
     """
-    _check(cohort, federation)
-    weights, skips = weights_of(federation, cohort), federation.on_divergence == "skip-client"
-    tally = RoundSums(
-        common["anchor"],
-        federation.message,
-        federation.buffers,
-        len(cohort),
-        federation.sums,
-        skips,
-    )
-    store, behind = federation.store, list[int]()
-    for group, ahead in pairwise([*_mine(federation, cohort), []]):
-        clients = [cohort[k] for k in group]
-        store.prefetch(cohort[k] for k in [*group, *ahead])
-        visits = {
-            k: partial(_visit, federation, cohort[k], weights[k], common["anchor"]) for k in group
-        }
-        with _training(federation, clients):
-            for k, visit, outcome in _trained(federation, visits, common):
-                check_alike(outcome.message, federation.message, federation.algorithm.terms)
-                states = stay_finite(federation.began_finite["clients"], outcome.states)
-                finite = tally.add(outcome, float(weights[k]), k, states)
-                store.write(cohort[k], _kept(visit, outcome, finite) if skips else outcome.states)
-        with _training(federation, behind):  # their rows were written while these clients trained
-            store.wait_for_writes(but=len(clients))
-        behind = clients
-    with _training(federation, behind):
-        store.wait_for_writes()
-    if federation.stop_requested:
-        tally.request_stop()
-    return tally
 
-
-def weights_of(federation: "Federation", cohort: Sequence[int]) -> Tensor:
-    """The aggregation weights of a cohort, (M,), 1 on average.
-
-    Raises:
-        ValueError: If the algorithm gives weights that cannot be averaged with.
-    """
-    index, clients = torch.tensor(cohort), federation.clients
-    sizes = clients.sizes[index] / clients.mean_size
-    weights = federation.algorithm.weight(Cohort(sizes, clients.labels_of(index)))
-    if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
-        raise ValueError(
-            f"aggregation weights are a tensor, one for each of {len(cohort)} clients, not {weights}"
-        )
-    if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
-        raise ValueError(
-            f"aggregation weights must be finite, not negative and not all zero, but are {weights.tolist()}"
-        )
-    return weights / weights.mean()
-
-
-def states_of(federation: "Federation", client: int, anchor: Tensor) -> list[States]:
-    """The states that a client's visit begins with, one dictionary a term: its own, and those of one visit."""
-    terms, store = federation.algorithm.terms, federation.store
-    kept = (
-        store.read(client, anchor.device)
-        if store.has(client)
-        else [init_states(term.client, federation.first, anchor) for term in terms]
-    )
-    return [
-        {**k, **init_states(term.local, federation.first, anchor)}
-        for k, term in zip(kept, terms, strict=True)
-    ]
-
-
-def _check(cohort: Sequence[int], federation: "Federation") -> None:
-    """A participation of the user's own may give anything."""
-    num_clients = federation.clients.num_clients
-    if (
-        not cohort
-        or sorted(set(cohort)) != list(cohort)
-        or cohort[0] < 0
-        or cohort[-1] >= num_clients
+    def __init__(
+        self,
+        fabric: Fabric,
+        module: nn.Module,
+        layout: Layout,
+        algorithm: Algorithm,
+        clients: ClientData,
+        new_executor: Callable[[nn.Module, Layout], Executor],
+        schedule: Schedule,
+        seed: int,
+        skip_diverged: bool,
+        deterministic: bool,
     ):
-        shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
-        raise ValueError(
-            f"{federation.where()}: {federation.participation} gave the cohort [{shown}], but a round has at least one "
-            f"client of 0 to {num_clients - 1}, each once and in ascending order"
+        self.fabric, self.module, self.algorithm, self.clients = fabric, module, algorithm, clients
+        self.new_executor, self.executor = new_executor, new_executor(module, layout)
+        self.group_size = self.executor.width
+        self.schedule, self.seed = schedule, seed
+        self.skip_diverged, self.deterministic = skip_diverged, deterministic
+        self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
+        vector = nn.Parameter(torch.zeros(1, device=fabric.device))
+        self.local_lr = float(algorithm.local([vector]).param_groups[0]["lr"])
+        steps = ceil(clients.mean_size / clients.batch_size)
+        steps = clients.steps or max(1, round(clients.epochs * steps))
+        self.nominal_span = algorithm.span([self.local_lr] * steps)
+
+    def open(self, server: Server, state_dir: Path | None, memory: int | None) -> None:
+        """Open the client store and meet the other ranks. All ranks call this together."""
+        w, terms = server.initial_w, self.algorithm.terms
+        states = [init_states(term.client, w, w) for term in terms]
+        self._initially_finite = finite(states)
+        self.template = message_template(
+            self.algorithm, server.layout, w, server.states, len(self.clients.dataset.classes)
+        )
+        self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
+        path = self.store.folder.with_name(".ranks")
+        self.heartbeat = rendezvous(self.fabric, path, self.executor.width, self.store.row > 0)
+
+    def run(
+        self, server: Server, cohort: Sequence[int], facts: dict[str, Any], position: str
+    ) -> RoundSums:
+        """Train this rank's part of the cohort and write the clients' states.
+
+        Args:
+            server: What the clients receive.
+            cohort: The clients of the round, ascending.
+            facts: The facts of the round.
+            position: The round, for messages.
+
+        Returns:
+            The sums of this rank's outcomes.
+        """
+        weights = self.aggregation_weights(cohort)
+        sums = RoundSums(
+            server.w.detach(),
+            self.template,
+            server.buffers,
+            len(cohort),
+            self.sum_type,
+            self.skip_diverged,
+        )
+        store, behind = self.store, list[int]()
+        for group, ahead in pairwise([*self._assigned(cohort), []]):
+            clients = [cohort[k] for k in group]
+            store.prefetch(cohort[k] for k in [*group, *ahead])
+            visits = {k: partial(self._visit, server, cohort[k], weights[k]) for k in group}
+            with self._naming(clients, position):
+                for k, visit, outcome in self._trained(server, visits, facts, position):
+                    check_alike(outcome.message, self.template, self.algorithm.terms)
+                    states = stay_finite(self._initially_finite, outcome.states)
+                    good = sums.add(outcome, float(weights[k]), k, states)
+                    kept = _kept(visit, outcome, good) if self.skip_diverged else outcome.states
+                    store.write(cohort[k], kept)
+            with self._naming(behind, position):  # their rows were written meanwhile
+                store.wait_for_writes(but=len(clients))
+            behind = clients
+        with self._naming(behind, position):
+            store.wait_for_writes()
+        return sums
+
+    def aggregation_weights(self, cohort: Sequence[int]) -> Tensor:
+        """The aggregation weights of a cohort, (M,), 1 on average.
+
+        Raises:
+            ValueError: If the algorithm's weights cannot be averaged with.
+        """
+        index, clients = torch.tensor(cohort), self.clients
+        sizes = clients.sizes[index] / clients.mean_size
+        weights = self.algorithm.weight(Cohort(sizes, clients.labels_of(index)))
+        if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
+            raise ValueError(
+                f"aggregation weights must be a tensor of shape ({len(cohort)},), not {weights}"
+            )
+        if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
+            raise ValueError(
+                "aggregation weights must be finite, not negative and not all zero, not "
+                f"{weights.tolist()}"
+            )
+        return weights / weights.mean()
+
+    def states(self, server: Server, client: int) -> list[States]:
+        """The states that a client's visit begins with, one dictionary a term."""
+        terms, anchor, w = self.algorithm.terms, server.w.detach(), server.initial_w
+        new = not self.store.has(client)
+        kept = None if new else self.store.read(client, anchor.device)
+        kept = kept or [init_states(term.client, w, anchor) for term in terms]
+        return [{**k, **init_states(t.local, w, anchor)} for k, t in zip(kept, terms, strict=True)]
+
+    def _visit(self, server: Server, client: int, weight: Tensor) -> Visit:
+        clients, w = self.clients, server.w
+        batches = clients.visit(client, server.round)
+        lrs = [self.local_lr * self.schedule(server.round, epoch) for epoch in batches.epochs]
+        numbers: dict[str, float | Tensor] = {
+            "steps": len(lrs),
+            "epochs": len(lrs) / clients.steps_per_epoch(client),
+            "span": self.algorithm.span(lrs),
+            "size": clients.sizes[client] / clients.mean_size,
+            "weight": weight,
+        }
+        labels = clients.label_counts(client).to(w.dtype)
+        values = torch.tensor([float(number) for number in numbers.values()], dtype=w.dtype)
+        sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all
+        labels, values = sent.split([len(labels), len(values)])
+        facts = {**dict(zip(numbers, values.unbind(), strict=True)), "labels": labels}
+        seed = derived_seed(self.seed, "dropout", server.round, client)
+        return Visit(client, facts, self.states(server, client), batches, lrs, seed)
+
+    def _trained(
+        self,
+        server: Server,
+        visits: Mapping[int, Callable[[], Visit]],
+        facts: dict[str, Any],
+        position: str,
+    ) -> Iterator[tuple[int, Visit, Outcome]]:
+        """Train clients in parallel, fewer from now on where they do not fit the device's memory.
+
+        Raises:
+            ModelError: If not even one client fits.
+        """
+        waiting = dict(visits)
+        while waiting:
+            group = list(islice(waiting, self.group_size))
+            try:
+                begun = [waiting[k]() for k in group]
+                outcomes = self.executor(
+                    self.algorithm, facts, begun, server.states, server.buffers
+                )
+                for k, visit, outcome in zip(group, begun, outcomes, strict=True):
+                    del waiting[k]  # whatever comes, this client is not trained again
+                    yield k, visit, outcome
+                continue
+            except torch.OutOfMemoryError as error:
+                if len(group) == 1:
+                    raise self._too_large(error) from error
+            begun, outcomes = [], []  # free their memory
+            self._halve_group(len(group), position)
+
+    def _halve_group(self, tried: int, position: str) -> None:
+        self.group_size, device = tried // 2, self.fabric.device
+        print(
+            f"{position}, rank {self.fabric.global_rank}: {tried} clients in parallel do not fit "
+            f"the memory of {device}: continuing with {self.group_size}, same result to rounding"
+        )
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _too_large(self, error: torch.OutOfMemoryError) -> ModelError:
+        size, clients = sum(p.numel() for p in self.module.parameters()), self.clients
+        shape = "x".join(map(str, clients.dataset.shape))
+        return ModelError(
+            f"{type(self.module).__name__} ({size:,} parameters, batches of {clients.batch_size} x "
+            f"{shape}) does not fit the memory of {self.fabric.device} "
+            f"({str(error).split('. ')[0]}): lower --batch-size or choose a smaller --model"
         )
 
-
-def _visit(federation: "Federation", client: int, weight: Tensor, anchor: Tensor) -> Visit:
-    clients, algorithm, round = federation.clients, federation.algorithm, federation.round
-    batches = clients.visit(client, round)
-    lrs = [federation.local_lr * federation.schedule(round, epoch) for epoch in batches.epochs]
-    facts: dict[str, float | Tensor] = {
-        "steps": len(lrs),
-        "epochs": len(lrs) / clients.steps_per_epoch(client),
-        "span": algorithm.span(lrs),
-        "size": clients.sizes[client] / clients.mean_size,
-        "weight": weight,
-    }
-    labels = clients.label_counts(client).to(anchor.dtype)
-    numbers = torch.tensor([float(fact) for fact in facts.values()], dtype=anchor.dtype)
-    values = to_device_async(torch.cat([labels, numbers]), anchor.device)  # all of them at once
-    labels, numbers = values.split([len(labels), len(numbers)])
-    own = {**dict(zip(facts, numbers.unbind(), strict=True)), "labels": labels}
-    states = states_of(federation, client, anchor)
-    return Visit(
-        client, own, states, batches, lrs, derived_seed(federation.seed, "dropout", round, client)
-    )
-
-
-def _trained(
-    federation: "Federation", visits: Mapping[int, Callable[[], Visit]], common: dict[str, Any]
-) -> Iterator[tuple[int, Visit, Outcome]]:
-    """Train clients at once, by their positions; from now on fewer at once where the device's memory does not suffice.
-
-    Raises:
-        ModelError: If it does not suffice for one client alone.
-    """
-    waiting, algorithm = dict(visits), federation.algorithm
-    while waiting:
-        group = list(islice(waiting, federation.group_size))
+    @contextmanager
+    def _naming(self, clients: Sequence[int], position: str) -> Iterator[None]:
+        """Name the clients in exceptions, and to the other ranks in case this one is killed."""
+        self.heartbeat.set_clients(clients)
         try:
-            begun = [waiting[k]() for k in group]
-            outcomes = federation.executor(
-                algorithm, common, begun, federation.shared, federation.buffers
+            yield
+        except Exception as error:
+            shown = single_sample(error) or error
+            plural = "s" * (len(clients) > 1)
+            shown.add_note(f"in {position}, client{plural} {', '.join(map(str, clients))}")
+            if shown is error:
+                raise
+            raise shown from error
+        self.heartbeat.set_clients([])
+
+    def _assigned(self, cohort: Sequence[int]) -> list[list[int]]:
+        """The positions in the cohort that this rank trains, in groups that train in parallel."""
+        fabric, width = self.fabric, self.executor.width
+        work = [self.clients.num_steps(client) for client in cohort]
+        if not self.deterministic:
+            return list(
+                _groups(assign_to_ranks(work, fabric.world_size)[fabric.global_rank], width)
             )
-            for k, visit, outcome in zip(group, begun, outcomes, strict=True):
-                del waiting[k]  # whatever comes, this client is not trained again
-                yield k, visit, outcome
-            continue
-        except torch.OutOfMemoryError as error:
-            if len(group) == 1:
-                raise _too_large(federation, error) from error
-        begun, outcomes = [], []  # what they hold is what is lacking
-        _train_fewer_at_once(federation, len(group))
-
-
-def _train_fewer_at_once(federation: "Federation", tried: int) -> None:
-    """Halve how many clients train at once on this rank, for the rest of the run, and say so."""
-    federation.group_size, device = tried // 2, federation.w.device
-    print(
-        f"{federation.where()}, rank {federation.fabric.global_rank}: {tried} clients at once do not fit into the "
-        f"memory of {device}: going on with {federation.group_size} at once, with the same result to rounding"
-    )
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _too_large(federation: "Federation", error: torch.OutOfMemoryError) -> ModelError:
-    numbers, clients = sum(p.numel() for p in federation.module.parameters()), federation.clients
-    shape = "x".join(map(str, clients.dataset.shape))
-    return ModelError(
-        f"{type(federation.module).__name__} of {numbers:,} parameters, with batches of {clients.batch_size} samples "
-        f"of shape {shape}, does not fit into the memory of {federation.w.device} even for one client at a time "
-        f"({str(error).split('. ')[0]}): lower --batch-size or choose a smaller --model"
-    )
-
-
-def _kept(visit: Visit, outcome: Outcome, finite: Tensor) -> list[States]:
-    """The client's states after the visit; as before it if the outcome is not finite."""
-    both = zip(visit.states, outcome.states, strict=True)
-    return [
-        {name: torch.where(finite, new, old[name]) for name, new in term.items()}
-        for old, term in both
-    ]
-
-
-@contextmanager
-def _training(federation: "Federation", clients: Sequence[int]) -> Iterator[None]:
-    """Let an exception say whose training raised it, and the other ranks, should this one be killed."""
-    federation.whereabouts.note(clients)
-    try:
-        yield
-    except Exception as error:
-        told = single_sample(error) or error
-        who = f"client{'s' * (len(clients) > 1)} {', '.join(map(str, clients))}"
-        told.add_note(f"in {federation.where()}, {who}")
-        if told is error:
-            raise
-        raise told from error
-    federation.whereabouts.note([])
-
-
-def _mine(federation: "Federation", cohort: Sequence[int]) -> list[list[int]]:
-    """The positions in the cohort that this rank trains, in groups that train at once."""
-    fabric, width = federation.fabric, federation.executor.width
-    work = [federation.clients.num_steps(i) for i in cohort]
-    if not federation.deterministic:
-        return list(_groups(assign_to_ranks(work, fabric.world_size)[fabric.global_rank], width))
-    # the last bits of a client's training depend on how many train at once: who trains with whom must not on the ranks
-    together = list(_groups(assign_to_ranks(work, 1)[0], width))
-    shares = assign_to_ranks([sum(work[k] for k in group) for group in together], fabric.world_size)
-    return [together[i] for i in shares[fabric.global_rank]]
-
-
-def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:
-    rest = iter(positions)
-    while group := list(islice(rest, width)):
-        yield group
+        # The last bits depend on who trains in parallel with whom: group first, then assign.
+        groups = list(_groups(assign_to_ranks(work, 1)[0], width))
+        totals = [sum(work[k] for k in group) for group in groups]
+        return [groups[i] for i in assign_to_ranks(totals, fabric.world_size)[fabric.global_rank]]
 
 
 def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Spread clients over ranks so that ranks finish together: longest first, each to the least loaded rank.
+    """Assign clients to ranks so that ranks finish together: longest first, to the least loaded.
 
     Args:
-        work: Work of each client of the cohort, e.g. its samples times its epochs.
-        ranks: How many ranks there are.
+        work: Work of each client of the cohort, e.g. its local steps.
+        ranks: Number of ranks.
 
     Returns:
         For each rank the positions in `work` that it trains; possibly none.
@@ -242,3 +278,15 @@ def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
         shares[rank].append(i)
         load[rank] += work[i]
     return shares
+
+
+def _kept(visit: Visit, outcome: Outcome, good: Tensor) -> list[States]:
+    """The client's states after the visit; those before it if the outcome is not finite."""
+    both = zip(visit.states, outcome.states, strict=True)
+    return [{k: torch.where(good, new, old[k]) for k, new in term.items()} for old, term in both]
+
+
+def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:
+    rest = iter(positions)
+    while group := list(islice(rest, width)):
+        yield group

@@ -1,4 +1,4 @@
-"""Rows of bytes in sparse files, of which the system's memory holds no more than it may."""
+"""Row files: rows of bytes in sparse files, with a bound on what stays in the system's memory."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -12,17 +12,16 @@ from torch import Tensor
 
 
 class RowFiles:
-    """A row of bytes for each client and place, in one sparse file a place; any number of processes share the files.
+    """A row of bytes for each client and slot, in one sparse file a slot. Processes share the files.
 
-    They are read and written with plain calls, not mapped. A mapped row that finds the disk full
-    ends the process with SIGBUS, a written one is an error that can be told; mapped pages count as
-    the process's memory, and no one can drop them as long as another process maps them; and what is
-    opened for each access and closed after it is seen alike from several machines that share a
-    folder.
+    Files are read and written by plain calls, and not mapped: a mapped row that finds the disk full
+    ends the process with SIGBUS; mapped pages count as the process's memory, and nobody can drop
+    them while another process maps them; and machines that share a folder see the same content of a
+    file that is opened for each access and closed after it.
 
     What stays in memory is the system's cache of the files. With a bound, this process remembers
-    the rows that it has touched, and when they fill what it may hold, it puts the older half on
-    disk and lets the system drop them.
+    the rows that it has touched. When they reach the bound, it puts the older half on disk and lets
+    the system drop them.
 
     Args:
         folder: Where the files lie; made with the first row that is written.
@@ -37,23 +36,22 @@ class RowFiles:
     def __init__(self, folder: Path, row: int, memory: int | None = None):
         self._folder, self._row = folder, row
         self._most = None if memory is None or not row else memory // _resident(row)
-        self._held: dict[
-            tuple[int, int], None
-        ] = {}  # place and client, the one touched last at the end
+        self._cached: dict[tuple[int, int], None] = {}  # slot and client, the latest at the end
+        if self._most is None:
+            return
         if self._most == 0:
             raise ValueError(
-                f"client_state_memory leaves {memory:,} bytes for each rank on this machine, and a client's row takes "
-                f"{_resident(row):,}: give that much for each rank at least"
+                f"client_state_memory leaves {memory:,} bytes for each rank on this machine, but a "
+                f"client's row takes {_resident(row):,}: raise it to that, times the ranks"
             )
-        if self._most is not None and not hasattr(os, "posix_fadvise"):
+        if not hasattr(os, "posix_fadvise"):
             raise ValueError(
-                "this system cannot drop rows from memory (no posix_fadvise): leave client_state_memory away"
+                "this system cannot drop rows from memory (no posix_fadvise): omit "
+                "client_state_memory"
             )
-        for path in (
-            self._files() if self._most is not None else []
-        ):  # what an earlier process left in memory
+        for path in self._files():  # left in memory by an earlier process
             with _open(path, os.O_RDONLY) as file:
-                _let_go(file)
+                _drop(file)
 
     def read(self, slot: int, client: int, content: Tensor) -> Tensor:
         """Read the row into `content`, (bytes,) uint8 on the CPU, and return that.
@@ -75,7 +73,7 @@ class RowFiles:
 
     def flush(self) -> None:
         """Put all rows, and the names of the files, on disk."""
-        for path in [*self._files(), *([self._folder] if self.begun else [])]:
+        for path in [*self._files(), *([self._folder] if self.exist else [])]:
             with _open(path, os.O_RDONLY) as file:
                 os.fsync(file)
 
@@ -84,8 +82,8 @@ class RowFiles:
         return sum(path.stat().st_blocks * 512 for path in self._files())
 
     @property
-    def begun(self) -> bool:
-        """Whether anything has been written, by whichever process."""
+    def exist(self) -> bool:
+        """Whether any process has written a row."""
         return self._folder.exists()
 
     def _files(self) -> list[Path]:
@@ -93,14 +91,14 @@ class RowFiles:
 
     @contextmanager
     def _opened(self, slot: int, flags: int) -> Iterator[int]:
-        """The file of a place, opened such that only what is asked for is read into memory."""
+        """The file of a slot; with a bound, without reading ahead."""
         with _open(self._folder / f"{slot}.rows", flags) as file:
             if self._most is not None:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
             yield file
 
     def _move(self, move: Callable[[memoryview, int], int], client: int, content: Tensor) -> None:
-        """Read or write all bytes of a row: the system may move fewer at once."""
+        """Read or write all bytes of a row: one call of the system may move fewer."""
         view, done = content.numpy().data, 0
         while done < self._row:
             moved = move(view[done:], client * self._row + done)
@@ -109,33 +107,31 @@ class RowFiles:
             done += moved
 
     def _make_room(self, slot: int, client: int) -> None:
-        """Remember a row that is about to be touched; before that, drop the older half of the others if it is time."""
+        """Remember a row that is about to be touched; at the bound, drop the older half first."""
         if self._most is None:
             return
-        known = (slot, client) in self._held
-        self._held.pop((slot, client), None)
-        if not known and len(self._held) >= self._most:
-            self._drop(list(self._held)[: (self._most + 1) // 2])
-        self._held[slot, client] = None
+        known = (slot, client) in self._cached
+        self._cached.pop((slot, client), None)
+        if not known and len(self._cached) >= self._most:
+            self._drop_rows(list(self._cached)[: (self._most + 1) // 2])
+        self._cached[slot, client] = None
 
-    def _drop(self, rows: list[tuple[int, int]]) -> None:
+    def _drop_rows(self, rows: list[tuple[int, int]]) -> None:
+        size = self._row
         for slot, group in groupby(sorted(rows), key=lambda row: row[0]):
             with self._opened(slot, os.O_RDONLY) as file:
-                _let_go(
-                    file, *((client * self._row, (client + 1) * self._row) for _, client in group)
-                )
+                _drop(file, *((client * size, (client + 1) * size) for _, client in group))
         for row in rows:
-            del self._held[row]
+            del self._cached[row]
 
 
-def _let_go(file: int, *parts: tuple[int, int]) -> None:
-    """Let the system drop these parts of a file, first byte and end, from its memory; without any, the whole file."""
-    os.fdatasync(file)  # it drops only what is on disk
+def _drop(file: int, *parts: tuple[int, int]) -> None:
+    """Let the system drop parts of a file, first byte and end, from memory; without any, all."""
+    os.fdatasync(file)  # only what is on disk is dropped
     for first, end in parts or [(0, 0)]:
-        whole = first // PAGESIZE * PAGESIZE  # the pages at both ends too
-        os.posix_fadvise(
-            file, whole, -(-end // PAGESIZE) * PAGESIZE - whole, os.POSIX_FADV_DONTNEED
-        )
+        start = first // PAGESIZE * PAGESIZE  # whole pages at both ends
+        length = -(-end // PAGESIZE) * PAGESIZE - start
+        os.posix_fadvise(file, start, length, os.POSIX_FADV_DONTNEED)
 
 
 def _resident(row: int) -> int:
@@ -145,7 +141,7 @@ def _resident(row: int) -> int:
 
 @contextmanager
 def _open(path: Path, flags: int) -> Iterator[int]:
-    """A file by its number; what goes wrong with it names it."""
+    """A file descriptor; errors name the file."""
     file = os.open(path, flags, 0o666)
     try:
         yield file

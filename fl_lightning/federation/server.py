@@ -1,123 +1,152 @@
-"""What a federation needs to go on later, as plain tensors and numbers; the rows of its client store lie on disk."""
+"""The server: the global model, its states and its optimizer."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from fl_lightning.federation.federation import Federation
+from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.randomness import derived_seed, seeded_rng
+from fl_lightning.core.term import init_states
+from fl_lightning.core.vector import Layout
+from fl_lightning.federation.divergence import all_below, finite, stay_finite
 
 
-def snapshot(federation: "Federation") -> dict[str, Any]:
-    """Everything that `restore` needs, except the rows of the client store.
+class Server:
+    """The server of a federation. Every rank holds the whole server and takes the same steps.
 
-    Raises:
-        ValueError: If later rounds would write over these rows.
+    Args:
+        module: The model, on its device; its weights are w^0.
+        layout: Its trained parameters as one vector.
+        algorithm: The method.
+        seed: Seed of what terms draw in `update`.
+        skip_buffers: Names of buffers that are not averaged, such as dropout's keys.
+
+    Attributes:
+        w: The global model, a flat Parameter of the server's optimizer.
+        initial_w: w^0.
+        buffers: The global buffers by name.
+        states: The server's states, one dictionary a term.
+        optimizer: Applies the mean update, as the gradient `-delta`, to `w`.
+        round: Rounds completed.
     """
-    if not federation.store.is_retained(federation.store.slot):
-        raise ValueError(
-            "later rounds would write over the clients' states that this state_dict refers to: call "
-            "federation.store.pin() before it, on every rank"
-        )
-    return _everything(federation)
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        algorithm: Algorithm,
+        seed: int = 0,
+        skip_buffers: Collection[str] = (),
+    ):
+        self.layout, self.algorithm, self.seed, self.round = layout, algorithm, seed, 0
+        self._skip = frozenset(skip_buffers)
+        self.w = nn.Parameter(layout.read(module))
+        self.optimizer = algorithm.server([self.w])
+        self.reset(module)
+
+    def reset(self, module: nn.Module) -> None:
+        """Begin from the weights and buffers of a module."""
+        with torch.no_grad():
+            self.w.copy_(self.layout.read(module))
+        self.initial_w = self.w.detach().clone()
+        self.buffers = {k: b.clone() for k, b in module.named_buffers() if k not in self._skip}
+        trained = set(self.layout.names)
+        self._frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
+        w = self.initial_w
+        self.states = [init_states(term.server, w, w) for term in self.algorithm.terms]
+        self._initially_finite = finite(self.states)
+
+    def step(
+        self, delta: Tensor, messages: Sequence[Any], facts: Facts
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Update the states and the model.
+
+        Args:
+            delta: The mean model update of the cohort, (d,).
+            messages: The mean message of each term.
+            facts: The facts of the round.
+
+        Returns:
+            How far the model moved from `facts["anchor"]`, (d,), and whether the terms' update
+            and each state stayed finite, each 0-dim.
+        """
+        with seeded_rng(derived_seed(self.seed, "server", self.round), self.w.device):
+            delta, states = self.algorithm.update(delta, messages, facts, self.states)
+        stayed = stay_finite(self._initially_finite, states)
+        self.states, self.w.grad = states, -delta
+        self.optimizer.step()
+        return self.w.detach() - facts["anchor"], [all_below(delta), *stayed]
+
+    def load_into(self, module: nn.Module) -> nn.Module:
+        """Load the global weights and buffers into the module.
+
+        Returns:
+            The module, in evaluation mode.
+        """
+        self.layout.load(module, self.w.detach())
+        live = dict(module.named_buffers())
+        with torch.no_grad():
+            for name, value in self.buffers.items():
+                live[name].copy_(value)
+        return module.eval()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that `load_state_dict` needs, as plain tensors and numbers.
+
+        Like a module's, it holds the live tensors: save it, or deepcopy it.
+        """
+        return {
+            "terms": self._terms(),
+            "round": self.round,
+            "w": self.w.detach(),
+            "initial_w": self.initial_w,
+            "frozen": self._frozen,
+            "buffers": self.buffers,
+            "states": self.states,
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise a ValueError if a `state_dict` is of another model or algorithm."""
+        theirs, ours = (state["w"].numel(), state["terms"]), (self.w.numel(), self._terms())
+        if theirs != ours:
+            raise ValueError(
+                f"the checkpoint has {theirs[0]} parameters and terms {theirs[1]}, this run has "
+                f"{ours[0]} and {ours[1]}: resume with the same model and algorithm"
+            )
+        there, here = (_shapes(s["frozen"], s["buffers"]) for s in (state, self.state_dict()))
+        if there != here:
+            raise ValueError(
+                f"{min(there ^ here)[0]} has another shape, or is missing, in the checkpoint: "
+                "resume with the same model"
+            )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned.
+
+        Raises:
+            ValueError: If it is of another model or algorithm.
+        """
+        self.check_state(state)
+        device = self.w.device
+        with torch.no_grad():
+            self.w.copy_(state["w"])
+            for name, parameter in self._frozen.items():
+                parameter.copy_(state["frozen"][name])
+        self.initial_w = state["initial_w"].to(device)
+        self.buffers = {k: b.to(device) for k, b in state["buffers"].items()}
+        self.states = [{k: t.to(device) for k, t in s.items()} for s in state["states"]]
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.round = state["round"]
+
+    def _terms(self) -> list[str]:
+        """Each term with the names of its states."""
+        terms = self.algorithm.terms
+        return [f"{type(t).__name__}({', '.join([*t.client, *t.server])})" for t in terms]
 
 
-def _everything(federation: "Federation") -> dict[str, Any]:
-    return {
-        "terms": _terms(federation),
-        "data": federation.clients.digest,
-        "precision": federation.fabric.strategy.precision.precision,
-        "round": federation.round,
-        "rounds": federation.rounds,
-        "w": federation.w.detach(),
-        "first": federation.first,
-        "frozen": _frozen(federation),
-        "buffers": federation.buffers,
-        "shared": federation.shared,
-        "optimizer": federation.optimizer.state_dict(),
-        "slot": federation.store.slot,
-        "retained": dict(federation.store.retained),
-    }
-
-
-def restore(federation: "Federation", state: dict[str, Any]) -> None:
-    """Go on from a snapshot.
-
-    Raises:
-        ValueError: If it is of another model, number of clients, algorithm, data, precision, or of
-            a later round, or clients' states are not there any more.
-    """
-    _check(federation, state)
-    federation.store.restore(state["slot"], state["retained"])
-    device = federation.w.device
-    with torch.no_grad():
-        federation.w.copy_(state["w"])
-        for name, parameter in _frozen(federation).items():
-            parameter.copy_(state["frozen"][name])
-    federation.first = state["first"].to(device)
-    federation.buffers = {k: b.to(device) for k, b in state["buffers"].items()}
-    federation.shared = [{k: t.to(device) for k, t in s.items()} for s in state["shared"]]
-    federation.optimizer.load_state_dict(state["optimizer"])
-    federation.round = state["round"]
-
-
-def _check(federation: "Federation", state: dict[str, Any]) -> None:
-    if missing := sorted(_everything(federation).keys() - state.keys()):
-        raise ValueError(
-            f"the checkpoint, of another version of this package, lacks {missing}: start the run anew"
-        )
-    theirs = state["w"].numel(), len(state["slot"]), state["terms"]
-    mine = federation.w.numel(), federation.clients.num_clients, _terms(federation)
-    if theirs != mine:
-        raise ValueError(
-            "this run has another model, number of clients or algorithm than the checkpoint, which holds {} "
-            "parameters, {} clients and terms {}; this run has {}, {} and {}".format(*theirs, *mine)
-        )
-    there, here = (
-        _untrained(state["frozen"], state["buffers"]),
-        _untrained(_frozen(federation), federation.buffers),
-    )
-    if there != here:
-        raise ValueError(
-            f"this run has another model than the checkpoint: {min(there ^ here)[0]}, which is not trained, is not in "
-            "both with one shape"
-        )
-    data, precision = federation.clients.digest, federation.fabric.strategy.precision.precision
-    if state["data"] != data or state["precision"] != precision:
-        raise ValueError(
-            f"the checkpoint is of data {state['data']} at precision {state['precision']}, this run has data "
-            f"{data} at {precision}: resume with the same data, partition and precision"
-        )
-    if federation.cost.has_horizon and state["rounds"] != federation.rounds:
-        raise ValueError(
-            f"the checkpoint is of a run of {state['rounds']} rounds, this one has {federation.rounds}, and "
-            f"{federation.algorithm} depends on that number: resume with as many"
-        )
-    if state["round"] > federation.rounds:
-        raise ValueError(
-            f"the checkpoint is of round {state['round']}, this run ends with {federation.rounds}: name more"
-        )
-
-
-def _frozen(federation: "Federation") -> dict[str, Tensor]:
-    """The model's parameters that are not in `w`."""
-    trained = set(federation.layout.names)
-    return {
-        name: p.detach() for name, p in federation.module.named_parameters() if name not in trained
-    }
-
-
-def _untrained(
-    frozen: dict[str, Tensor], buffers: dict[str, Tensor]
-) -> set[tuple[str, tuple[int, ...]]]:
+def _shapes(*tensors: dict[str, Tensor]) -> set[tuple[str, tuple[int, ...]]]:
     """Names and shapes."""
-    return {(name, tuple(tensor.shape)) for name, tensor in [*frozen.items(), *buffers.items()]}
-
-
-def _terms(federation: "Federation") -> list[str]:
-    """The terms and their states' names: in what a checkpoint of another algorithm differs."""
-    return [
-        f"{type(t).__name__}({', '.join([*t.client, *t.server])})"
-        for t in federation.algorithm.terms
-    ]
+    return {(name, tuple(t.shape)) for group in tensors for name, t in group.items()}

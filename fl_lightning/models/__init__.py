@@ -1,9 +1,13 @@
-"""The papers' networks: functions that return a fresh module, initialised from PyTorch's global generator."""
+"""The papers' networks.
+
+Each function returns a fresh module from (b, channels, height, width) to (b, classes), initialized
+from PyTorch's global generator. Images or weights that do not fit raise ValueError.
+"""
 
 from fl_lightning.models.fedavg_cnn import fedavg_cnn
 from fl_lightning.models.lenet import lenet
 from fl_lightning.models.mlp import mlp
-from fl_lightning.models.resnet import resnet10_batch, resnet18, resnet18_bn, resnet18_gn
+from fl_lightning.models.resnet import resnet10_bn, resnet18, resnet18_bn, resnet18_gn
 from fl_lightning.models.sl_vit import sl_vit
 from fl_lightning.models.vgg import vgg11
 from fl_lightning.models.vit import vit_b32
@@ -12,7 +16,7 @@ __all__ = [
     "fedavg_cnn",
     "lenet",
     "mlp",
-    "resnet10_batch",
+    "resnet10_bn",
     "resnet18",
     "resnet18_bn",
     "resnet18_gn",

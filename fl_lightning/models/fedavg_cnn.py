@@ -6,30 +6,22 @@ from torch import nn
 
 
 def fedavg_cnn(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
-    """Two padded 5x5 convolutions of 32 and 64 channels, each with ReLU and 2x2 max-pooling, then 512 and `classifier`.
+    """Two padded 5x5 convolutions with ReLU and 2x2 max-pooling, then 512 and `classifier`.
 
-    PyTorch's default initialisation. For 10 classes 2,156,490 parameters on 32x32 images and
+    PyTorch's default initialization. For 10 classes 2,156,490 parameters on 32x32 images and
     1,664,970 on 28x28, with three channels: FedSOL repeats MNIST's one channel.
 
-    McMahan et al., 2017, arXiv:1602.05629; Lee et al., 2024 (FedSOL), arXiv:2308.12532 for the
-        widths.
+    McMahan et al., AISTATS 2017, arXiv:1602.05629; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532
+    for the widths.
 
     Args:
-        classes: number of outputs.
-        channels: channels of the image.
-        size: height and width of the image.
-
-    Returns:
-        A module from (b, channels, size, size) to (b, classes).
-
-    Raises:
-        ValueError: the image is too small for the two poolings.
+        classes: Number of outputs.
+        channels: Channels of the image.
+        size: Height and width of the image.
     """
     side = size // 2 // 2
     if side < 1:
-        raise ValueError(
-            f"size is {size}; this CNN needs images of at least 4x4 pixels, use an mlp for smaller ones."
-        )
+        raise ValueError(f"size is {size}, but this CNN needs images of at least 4x4: choose mlp")
     # pooling first gives the same numbers and gradients, and leaves a quarter of them for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 32, 5, padding=2),

@@ -6,27 +6,19 @@ from torch import nn
 
 
 def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
-    """Two 5x5 convolutions of 64 channels, each with ReLU and 2x2 max-pooling, then 384, 192 and `classifier`.
+    """Two 5x5 convolutions with ReLU and 2x2 max-pooling, then 384, 192 and `classifier`.
 
-    No padding, no normalisation, PyTorch's default initialisation; 797,962 parameters on CIFAR-10,
+    No padding, no normalization, PyTorch's default initialization; 797,962 parameters on CIFAR-10,
     815,332 on CIFAR-100.
 
     Args:
-        classes: number of outputs.
-        channels: channels of the image.
-        size: height and width of the image.
-
-    Returns:
-        A module from (b, channels, size, size) to (b, classes).
-
-    Raises:
-        ValueError: the image is too small for the two convolutions.
+        classes: Number of outputs.
+        channels: Channels of the image.
+        size: Height and width of the image.
     """
     side = ((size - 4) // 2 - 4) // 2
     if side < 1:
-        raise ValueError(
-            f"size is {size}; LeNet needs images of at least 16x16 pixels, use an mlp for smaller ones."
-        )
+        raise ValueError(f"size is {size}, but LeNet needs images of at least 16x16: choose mlp")
     # pooling first gives the same numbers and gradients, and leaves a quarter of them for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 64, 5),

@@ -6,21 +6,18 @@ from torch import nn
 
 
 def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.Sequential:
-    """ReLU layers on the flattened input, then the linear layer `classifier`; PyTorch's default initialisation.
+    """ReLU layers on the flattened input, then `classifier`; PyTorch's default initialization.
 
     FedDyn and FedSSG use 784-200-200-10 on MNIST (199,210 parameters) and 784-100-100-10 on
     EMNIST-L (89,610).
 
     Args:
-        inputs: number of features of a flattened sample.
-        classes: number of outputs.
-        hidden: widths of the hidden layers `hidden1`, `hidden2`, ...; empty for a linear model.
-
-    Returns:
-        A module from (b, ...) to (b, classes).
+        inputs: Number of features of a flattened sample.
+        classes: Number of outputs.
+        hidden: Widths of the hidden layers `hidden1`, `hidden2`, ...; empty for a linear model.
     """
     if min(hidden, default=1) < 1:
-        raise ValueError(f"hidden layers are at least 1 wide, not {hidden}.")
+        raise ValueError(f"hidden layers are at least 1 wide, not {hidden}")
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for number, width in enumerate(hidden, start=1):
         layers[f"hidden{number}"] = nn.Linear(inputs, width)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -20,36 +21,28 @@ def load_body(
     """Load pretrained weights into all of a network but its head.
 
     Args:
-        model: one of torchvision's networks.
-        head: the child that stays as it is; the weights' own head, of any number of classes, is not
+        model: One of torchvision's networks.
+        head: The child that stays as it is. The weights' own head, of any number of classes, is not
             read.
         weights: `imagenet`, or the path of a file made by `torch.save(network.state_dict(), path)`.
-        imagenet: torchvision's entry for the ImageNet weights.
-        adapt: changes the weights before they are loaded.
+        imagenet: Torchvision's entry for the ImageNet weights.
+        adapt: Changes the weights before they are loaded.
 
     Raises:
-        ValueError: the weights cannot be had or do not fit.
+        ValueError: If the weights are not available or do not fit.
     """
     state = _download(imagenet) if weights == "imagenet" else _read(weights)
-    # A plain dictionary has no version numbers, so that torchvision reads its older names of layers too.
-    body = {name: value for name, value in state.items() if not name.startswith(f"{head}.")}
+    own = {name: x for name, x in model.state_dict().items() if name.startswith(f"{head}.")}
+    # A plain dictionary has no version numbers, so that torchvision reads older names of layers too
+    body = {name: x for name, x in state.items() if not name.startswith(f"{head}.")}
     try:
-        missing, unexpected = model.load_state_dict(adapt(body), strict=False)
+        model.load_state_dict(adapt(body) | own)
     except (RuntimeError, ValueError) as error:
-        missing, unexpected, wrong = [], [], str(error).split("\n\t")[:2][-1].rstrip(".")
-    else:
-        missing, wrong = [name for name in missing if not name.startswith(f"{head}.")], ""
-    wrong = wrong or _first("it lacks", missing) or _first("it also holds", unexpected)
-    if wrong:
+        reason = shorten(str(error).split("\n\t")[:2][-1].rstrip(". "), 100, placeholder=" ...")
         raise ValueError(
-            f"the weights {weights} do not fit {type(model).__name__}: {wrong}; give the state_dict of torchvision's "
-            "own network, imagenet or none."
-        )
-
-
-def _first(what: str, names: list[str]) -> str:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{what} {names[0]}{more}" if names else ""
+            f"the weights {weights} do not fit {type(model).__name__} ({reason}): "
+            "give the state_dict of torchvision's own network, imagenet or none"
+        ) from error
 
 
 def _download(imagenet: Any) -> State:
@@ -57,8 +50,8 @@ def _download(imagenet: Any) -> State:
         state: State = imagenet.get_state_dict(check_hash=True, weights_only=True)
     except OSError as error:
         raise ValueError(
-            f"torchvision's ImageNet weights could not be downloaded ({error}): fetch {imagenet.url} elsewhere and "
-            "give its path as the weights, or choose weights none."
+            f"torchvision's ImageNet weights could not be downloaded ({error}): "
+            f"give the path of {imagenet.url} as the weights, or weights none"
         ) from error
     return state
 
@@ -66,23 +59,18 @@ def _download(imagenet: Any) -> State:
 def _read(weights: str) -> State:
     path = Path(weights).expanduser()
     if not path.is_file():
-        raise ValueError(
-            f"weights is {weights}, but no such file exists: give a file's path, imagenet or none."
-        )
+        raise ValueError(f"weights is {weights}, which is no file: give a path, imagenet or none")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        Exception
-    ) as error:  # a file that is no state_dict fails in as many ways as there are files
+        fits = all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items())
+    except Exception as error:  # other files fail in many ways
         raise ValueError(
-            f"the weights {weights} cannot be read ({type(error).__name__}): give a file made by "
-            "torch.save(network.state_dict(), path)."
+            f"the weights {weights} cannot be read ({type(error).__name__}): "
+            "give a file made by torch.save(network.state_dict(), path)"
         ) from error
-    if not isinstance(state, dict) or not all(
-        isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()
-    ):
+    if not fits:
         raise ValueError(
-            f"the weights {weights} are no state_dict, but a {type(state).__name__} of other things: give a file made "
-            "by torch.save(network.state_dict(), path)."
+            f"the weights {weights} are no state_dict: "
+            "give a file made by torch.save(network.state_dict(), path)"
         )
-    return state
+    return dict(state)

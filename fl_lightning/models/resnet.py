@@ -1,4 +1,4 @@
-"""ResNets: with group normalisation, with batch normalisation that keeps nothing, and pretrained."""
+"""ResNets: with group norm, with batch norm that keeps no statistics, and pretrained."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,51 +10,41 @@ from fl_lightning.models.trimmed_conv import reaching
 
 
 def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
-    """Torchvision's ResNet-18 with GroupNorm of two groups for every BatchNorm, as in FL-Simulator and FedLESAM.
+    """ResNet-18 with GroupNorm of two groups for every BatchNorm: FL-Simulator's and FedLESAM's.
 
     The stem is that of ImageNet (7x7 of stride 2, then max-pooling), on 32x32 images too.
-    Torchvision's initialisation and names; the head is `fc`. 11,181,642 parameters for 10 classes,
+    Torchvision's initialization and names; the head is `fc`. 11,181,642 parameters for 10 classes,
     11,227,812 for 100.
 
-    He et al., 2016, arXiv:1512.03385; Hsieh et al., 2020, arXiv:1910.00189 for group normalisation.
+    He et al., CVPR 2016, arXiv:1512.03385; Hsieh et al., ICML 2020, arXiv:1910.00189 for GroupNorm.
 
     Args:
-        classes: number of outputs.
-        channels: channels of the image.
-
-    Returns:
-        A module from (b, channels, height, width) to (b, classes).
+        classes: Number of outputs.
+        channels: Channels of the image.
     """
     return _imagenet_stem(classes, channels, partial(nn.GroupNorm, 2))
 
 
 def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagenet") -> nn.Module:
-    """Torchvision's ResNet-18, pretrained; BatchNorm's running statistics travel and are averaged like the weights.
+    """Torchvision's ResNet-18, pretrained; BatchNorm's statistics are averaged like the weights.
 
     Torchvision's names; the head `fc` is always fresh. 11,209,857 parameters for OfficeHome's 65
     classes, 11,353,497 for DomainNet's 345.
 
-    He et al., 2016, arXiv:1512.03385.
+    He et al., CVPR 2016, arXiv:1512.03385.
 
     Args:
-        classes: number of outputs.
-        channels: channels of the image; pretrained weights take 3.
-        weights: `imagenet` for what torchvision downloads, the path of a file that holds the
-            `state_dict` of torchvision's ResNet-18 (its `fc` is not read), or `none` for random
-            ones.
-
-    Returns:
-        A module from (b, channels, height, width) to (b, classes).
-
-    Raises:
-        ValueError: the weights cannot be had or do not fit, or pretrained ones meet images that are
-            not RGB.
+        classes: Number of outputs.
+        channels: Channels of the image; pretrained weights take 3.
+        weights: `imagenet` for torchvision's download, the path of a file with the `state_dict` of
+            torchvision's ResNet-18 (its `fc` is not read), or `none` for random ones.
     """
     from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
 
     if weights is not None and channels != 3:
         raise ValueError(
-            f"channels is {channels}; pretrained weights take RGB images, repeat the channel or choose weights none."
+            f"channels is {channels}, but pretrained weights take RGB: repeat the channel, or "
+            "choose weights none"
         )
     model = _imagenet_stem(classes, channels, nn.BatchNorm2d)
     if weights is not None:
@@ -63,36 +53,30 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
 
 
 def resnet18_bn(classes: int = 10, channels: int = 3) -> nn.Module:
-    """FedSOL's ResNet-18 for small images, whose BatchNorm keeps no running statistics; 11,173,962 parameters.
+    """FedSOL's ResNet-18 for small images, with BatchNorm without running statistics.
 
-    The stem is one 3x3 convolution of stride 1 without pooling. Tests normalise with the statistics
+    The stem is one 3x3 convolution of stride 1 without pooling. Tests normalize with the statistics
     of the test batch too, so a prediction depends on its batch: mix the classes there. A batch of a
-    single image needs more than 8x8 pixels, or nothing is left to normalise over. PyTorch's default
-    initialisation; the head is `fc`.
+    single image needs more than 8x8 pixels, or nothing is left to normalize over. PyTorch's default
+    initialization; the head is `fc`. 11,173,962 parameters.
 
-    He et al., 2016, arXiv:1512.03385; Lee et al., 2024 (FedSOL), arXiv:2308.12532.
+    He et al., CVPR 2016, arXiv:1512.03385; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532.
 
     Args:
-        classes: number of outputs.
-        channels: channels of the image.
-
-    Returns:
-        A module from (b, channels, height, width) to (b, classes).
+        classes: Number of outputs.
+        channels: Channels of the image.
     """
     return _small_stem([2, 2, 2, 2], classes, channels)
 
 
-def resnet10_batch(classes: int = 10, channels: int = 3) -> nn.Module:
+def resnet10_bn(classes: int = 10, channels: int = 3) -> nn.Module:
     """`resnet18_bn` with one block a stage instead of two; 4,903,242 parameters.
 
     In FedSOL's code, not in its paper.
 
     Args:
-        classes: number of outputs.
-        channels: channels of the image.
-
-    Returns:
-        A module from (b, channels, height, width) to (b, classes).
+        classes: Number of outputs.
+        channels: Channels of the image.
     """
     return _small_stem([1, 1, 1, 1], classes, channels)
 
@@ -111,7 +95,8 @@ def _small_stem(blocks: list[int], classes: int, channels: int) -> nn.Module:
     model.maxpool = nn.Identity()
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            module.reset_parameters()  # torchvision's start is larger: under BatchNorm that slows learning down
+            # torchvision's weights are larger, which under BatchNorm slows learning down
+            module.reset_parameters()
     return model
 
 
@@ -121,5 +106,5 @@ def _resnet(blocks: list[int], classes: int, norm: Callable[..., nn.Module]) -> 
     model: nn.Module = ResNet(BasicBlock, blocks, num_classes=classes, norm_layer=norm)
     for module in model.modules():
         if isinstance(module, nn.ReLU):
-            module.inplace = False  # a tapped activation must stay what it was
+            module.inplace = False  # recorded activations must not change
     return model

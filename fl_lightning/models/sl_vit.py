@@ -10,28 +10,22 @@ _GRID = 4
 
 
 def sl_vit(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Module:
-    """FedSOL's SL-ViT: shifted patch tokens and attention to the others, each image cut into 4x4 patches.
+    """FedSOL's SL-ViT: shifted patch tokens, attention to other tokens only, 4x4 patches an image.
 
     Width 192, depth 9, 12 heads of 64, pre-norm, no dropout; the head `mlp_head` is LayerNorm and a
     linear layer on the class token. 6,176,275 parameters for 32x32 images of 10 classes, 6,132,432
-    for 28x28 of 9. PyTorch's default initialisation; class token and positions begin as N(0, 1).
+    for 28x28 of 9. PyTorch's default initialization; class token and positions are N(0, 1).
 
-    Lee et al., 2021, arXiv:2112.13492; Lee et al., 2024 (FedSOL), arXiv:2308.12532 for the sizes.
+    Lee et al., 2021, arXiv:2112.13492; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532 for sizes.
 
     Args:
-        classes: number of outputs.
-        channels: channels of the image.
-        size: height and width of the image, a multiple of 4.
-
-    Returns:
-        A module from (b, channels, size, size) to (b, classes).
-
-    Raises:
-        ValueError: the image cannot be cut into 4x4 patches.
+        classes: Number of outputs.
+        channels: Channels of the image.
+        size: Height and width of the image, a multiple of 4.
     """
     if size < _GRID or size % _GRID:
         raise ValueError(
-            f"size is {size}; SL-ViT cuts images into 4x4 patches, scale yours to a multiple of 4."
+            f"size is {size}, but SL-ViT cuts images into 4x4 patches: scale to a multiple of 4"
         )
     return _SLViT(classes, channels, size)
 
@@ -46,11 +40,8 @@ class _SLViT(nn.Module):
         self.mlp_head = nn.Sequential(nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = (
-            torch.cat([self.class_token.expand(len(x), -1, -1), self.tokens(x)], dim=1)
-            + self.positions
-        )
-        logits: Tensor = self.mlp_head(self.blocks(x)[:, 0])
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), self.tokens(x)], dim=1)
+        logits: Tensor = self.mlp_head(self.blocks(x + self.positions)[:, 0])
         return logits
 
 
@@ -65,12 +56,10 @@ class _ShiftedPatches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         sides = (1, -1, 0, 0), (-1, 1, 0, 0), (0, 0, 1, -1), (0, 0, -1, 1)
         x = torch.cat([x, *(nn.functional.pad(x, side) for side in sides)], dim=1)
-        x = x.unflatten(-1, (_GRID, self.patch)).unflatten(
-            -3, (_GRID, self.patch)
-        )  # b, c, rows, p, columns, q
-        tokens: Tensor = self.linear(
-            self.norm(x.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2))
-        )
+        grid = _GRID, self.patch
+        x = x.unflatten(-1, grid).unflatten(-3, grid)  # b, c, rows, p, columns, q
+        x = x.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        tokens: Tensor = self.linear(self.norm(x))
         return tokens
 
 
@@ -98,9 +87,8 @@ class _LocalityAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, _HEADS, _HEAD_WIDTH)).permute(2, 0, 3, 1, 4)
         similarity = q @ k.transpose(-1, -2) * self.temperature.exp()
-        itself = torch.eye(
-            x.shape[1], dtype=torch.bool, device=x.device
-        )  # no buffer: those are sent and averaged
+        # not a buffer: those are sent and averaged
+        itself = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         attention = similarity.masked_fill(itself, -math.inf).softmax(-1)
         out: Tensor = self.out((attention @ v).transpose(1, 2).flatten(2))
         return out

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 
 class ReachingConv2d(nn.Conv2d):
-    """`nn.Conv2d` with the part of its kernel that reaches the image, the rest of which only ever meets padding.
+    """`nn.Conv2d` without the part of its kernel that only meets padding.
 
     ResNet-18 with ImageNet's stem shrinks 32x32 pixels to one in its last stage: of its 3x3
-    kernels, three quarters of all weights, just the centre takes part. Outputs are the same, and so
-    are gradients: zero for what does not reach.
+    kernels, three quarters of all weights, only the center is used. Outputs and gradients are the
+    same: gradients of the other weights are zero.
     """
 
     padding: tuple[int, ...]  # not "same" or "valid": see `reaching`
@@ -33,20 +33,17 @@ class ReachingConv2d(nn.Conv2d):
 
 
 def reaching(model: nn.Module) -> nn.Module:
-    """The model with such convolutions for its zero-padded ones; parameters and their names stay."""
+    """Make the zero-padded convolutions of a model `ReachingConv2d`."""
     for module in model.modules():
-        if (
-            type(module) is nn.Conv2d
-            and module.padding_mode == "zeros"
-            and not isinstance(module.padding, str)
-        ):
-            module.__class__ = ReachingConv2d
+        plain = type(module) is nn.Conv2d and module.padding_mode == "zeros"
+        if plain and not isinstance(module.padding, str):
+            module.__class__ = ReachingConv2d  # keeps parameters, names and hooks
     return model
 
 
 @cache
 def _reaching(size: int, kernel: int, stride: int, padding: int, dilation: int) -> range:
-    """The taps along one side, without those at both ends that never see a pixel."""
+    """The taps of a kernel along one side, without those at both ends that never see a pixel."""
 
     def outputs(kernel: int, padding: int) -> int:
         return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
@@ -57,5 +54,5 @@ def _reaching(size: int, kernel: int, stride: int, padding: int, dilation: int) 
     ]
     layers = range(seeing[0], seeing[-1] + 1) if seeing else range(kernel)
     left = padding - layers.start * dilation
-    # padding is the same at both ends, so that without the outer taps there could be another number of outputs
+    # padding is the same at both ends: without the outer taps the number of outputs could change
     return layers if left >= 0 and outputs(len(layers), left) == len(starts) else range(kernel)

@@ -13,42 +13,34 @@ def vit_b32(
 ) -> nn.Module:
     """Torchvision's ViT-B/32, pretrained, as FedLESAM trains it on OfficeHome and DomainNet.
 
-    Torchvision's names; `heads` is always a fresh linear layer with PyTorch's default start, since
-    one of zeros, as in torchvision, leaves the body under a frozen head without a gradient. At
-    224x224 87,505,217 parameters for OfficeHome's 65 classes, 87,720,537 for DomainNet's 345. At
-    other sizes pretrained position embeddings are interpolated.
+    Torchvision's names. `heads` is always a fresh linear layer with PyTorch's default start:
+    torchvision's zeros leave the body under a frozen head without a gradient. At 224x224 87,505,217
+    parameters for OfficeHome's 65 classes, 87,720,537 for DomainNet's 345. At other sizes
+    pretrained position embeddings are interpolated.
 
-    Dosovitskiy et al., 2021, arXiv:2010.11929; Fan et al., 2024 (FedLESAM), arXiv:2405.18890.
+    Dosovitskiy et al., ICLR 2021, arXiv:2010.11929; Fan et al., ICML 2024 (FedLESAM),
+    arXiv:2405.18890.
 
     Args:
-        classes: number of outputs.
-        channels: channels of the image, always 3.
-        size: height and width of the image, a multiple of 32.
-        weights: `imagenet` for what torchvision downloads, the path of a file that holds the
-            `state_dict` of torchvision's ViT-B/32 (its `heads` is not read), or `none` for random
-            ones.
-
-    Returns:
-        A module from (b, 3, size, size) to (b, classes).
-
-    Raises:
-        ValueError: the image has other channels or another size, or the weights cannot be had or do
-            not fit.
+        classes: Number of outputs.
+        channels: Channels of the image, always 3.
+        size: Height and width of the image, a multiple of 32.
+        weights: `imagenet` for torchvision's download, the path of a file with the `state_dict` of
+            torchvision's ViT-B/32 (its `heads` is not read), or `none` for random ones.
     """
     from torchvision.models import ViT_B_32_Weights, vit_b_32  # type: ignore[import-untyped]
 
     if channels != 3:
-        raise ValueError(f"channels is {channels}; ViT-B/32 takes RGB images, repeat the channel.")
+        raise ValueError(f"channels is {channels}, but ViT-B/32 takes RGB: repeat the channel")
     if size < 32 or size % 32:
         raise ValueError(
-            f"size is {size}; ViT-B/32 cuts images into 32x32 pixels, scale yours to a multiple of 32."
+            f"size is {size}, but ViT-B/32 has patches of 32x32: scale to a multiple of 32"
         )
     model: Any = vit_b_32(image_size=size)
     model.heads.head = nn.Linear(model.hidden_dim, classes)
     if weights is not None:
-        load_body(
-            model, "heads", weights, ViT_B_32_Weights.IMAGENET1K_V1, partial(_resize, size=size)
-        )
+        imagenet = ViT_B_32_Weights.IMAGENET1K_V1
+        load_body(model, "heads", weights, imagenet, partial(_resize, size=size))
     for block in model.encoder.layers:
         block.self_attention = _Attention(block.self_attention)
     network: nn.Module = model
@@ -59,25 +51,22 @@ def _resize(state: State, size: int) -> State:
     from torchvision.models.vision_transformer import interpolate_embeddings  # type: ignore[import-untyped]
 
     if "encoder.pos_embedding" not in state:
-        return state  # which is told when it is loaded
+        return state  # loading it reports that
     resized: State = interpolate_embeddings(size, 32, state)
     return resized
 
 
 class _Attention(nn.Module):
-    """Self-attention with the parameters of `nn.MultiheadAttention`, whose fused kernels have no rule for vmap."""
+    """Self-attention as `nn.MultiheadAttention`, whose fused kernels have no rule for vmap."""
 
     def __init__(self, fused: nn.MultiheadAttention):
         super().__init__()
         self.heads = fused.num_heads
-        self.in_proj_weight, self.in_proj_bias, self.out_proj = (
-            fused.in_proj_weight,
-            fused.in_proj_bias,
-            fused.out_proj,
-        )
+        self.in_proj_weight, self.in_proj_bias = fused.in_proj_weight, fused.in_proj_bias
+        self.out_proj = fused.out_proj
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        """What torchvision's block asks for: queries, keys and values are all `x`, and no attention map."""
+        """Attend as torchvision's block asks: `x` is query, key and value; no attention map."""
         qkv = nn.functional.linear(x, self.in_proj_weight, self.in_proj_bias)
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         attention = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)

@@ -1,10 +1,11 @@
-"""Which of several runs are one experiment with other seeds, and in what the others differ."""
+"""Runs, and what distinguishes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 from typing import Any
+
+from pandas import Categorical, DataFrame, Series, to_numeric
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import functions
@@ -18,177 +19,138 @@ NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
     "client_state_memory",
     "deterministic",
 }
-"""Options that make no experiment of its own."""
+"""Options in which runs of one experiment may differ."""
+
+NO_MODIFIER = {part: next(iter(functions(module))) for part, module in modifiers.PARTS.items()}
+"""The choice that changes nothing, for each option that modifies the algorithm."""
+
+
+def format_value(value: Any) -> str:
+    """The text of an option's value, the same for 2 and 2.0: configurations write either."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(format_value, value)) or "none"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return "none" if value is None else str(value)
+
+
+def method_name(options: Mapping[str, Any]) -> str:
+    """The algorithm and its modifiers, such as `scaffold+lesam`."""
+    added = [options.get(part) for part, none in NO_MODIFIER.items() if options.get(part) != none]
+    return "+".join([options["algorithm"], *(name for name in added if name not in (None, "none"))])
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
-    """Runs of one experiment, with different seeds.
-
-    Attributes:
-        runs: By seed.
-    """
-
-    runs: tuple[Run, ...]
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Their options; the seed is the first one's."""
-        return self.runs[0].options
-
-    @property
-    def seeds(self) -> list[Any]:
-        """Their seeds."""
-        return [run.options["seed"] for run in self.runs]
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Runs, sorted into experiments.
+    """Runs, and what distinguishes them. Lists have one entry per run.
 
     Attributes:
-        entries: The experiments, in the order in which the first runs of each were given.
-        notes: What the reader of a table should know, a sentence each.
+        runs: The runs. Those with equal labels are one experiment with different seeds.
+        notes: Remarks for the reader of a table.
     """
 
-    entries: tuple[Entry, ...]
-    notes: tuple[str, ...] = ()
+    runs: Sequence[Run]
+    notes: Sequence[str] = ()
 
     @staticmethod
     def of(runs: Sequence[Run]) -> "Comparison":
-        """Sort runs into experiments. Of two with the same options and seed the one that came further counts.
+        """Leave out what cannot be compared; of runs with the same options and seed, the longest stays.
 
         Raises:
             ValueError: If no run has been evaluated.
         """
-        groups: dict[str, dict[Any, Run]] = {}
-        notes = []
+        kept, notes = dict[tuple[Any, ...], Run](), []
         for run in runs:
             if not run.scalars.get("test/accuracy"):
-                notes.append(f"{run.path} has not been evaluated yet and is left out.")
+                notes.append(f"{run.path} has not been evaluated yet and is left out")
                 continue
-            options = {
-                name: alike(value)
-                for name, value in run.options.items()
-                if name not in NO_DIFFERENCE
-            }
-            seeds = groups.setdefault(repr(sorted(options.items())), {})
-            other = seeds.setdefault(run.options["seed"], run)
+            key = (run.options["seed"], *sorted(_options(run).items()))
+            other = kept.get(key, run)
+            kept[key] = max(other, run, key=lambda run: run.rounds)
             if other is not run:
-                kept, dropped = sorted((other, run), key=lambda run: -run.rounds)
-                seeds[run.options["seed"]] = kept
-                same = kept.agrees_with(dropped)
-                how = "once more" if same else "with the same options and seed, but other numbers,"
-                notes.append(f"{dropped.path} is {kept.path} {how} and is left out.")
-        if not groups:
+                dropped = run if kept[key] is other else other
+                and_numbers = "" if _agree(run, other) else ", but other numbers"
+                notes.append(
+                    f"{dropped.path} is left out: it has the options and seed of {kept[key].path}"
+                    + and_numbers
+                )
+        if not kept:
             raise ValueError("none of these runs has been evaluated yet")
-        entries = tuple(
-            Entry(tuple(seeds[seed] for seed in sorted(seeds))) for seeds in groups.values()
-        )
-        short = [
-            run for entry in entries for run in entry.runs if run.rounds < run.options["rounds"]
-        ]
-        notes += [
-            f"{run.path} has come to round {run.rounds} of {run.options['rounds']}."
-            for run in short
-        ]
-        return Comparison(entries, tuple(notes))
+        for run in kept.values():
+            if run.rounds < run.options["rounds"]:
+                notes.append(f"{run.path} is at round {run.rounds} of {run.options['rounds']}")
+        return Comparison([*kept.values()], notes)
+
+    @cached_property
+    def options(self) -> DataFrame:
+        """One row per run: its options as text; NaN if they belong to a choice that it did not make."""
+        frame = DataFrame([_options(run) for run in self.runs])
+        return frame.fillna({option: "" for option in frame if "." not in str(option)})
+
+    @cached_property
+    def varying(self) -> list[str]:
+        """Options of which the runs have several values."""
+        return [str(option) for option, count in self.options.nunique().items() if count > 1]
 
     @cached_property
     def differing(self) -> list[str]:
-        """Options in which experiments differ, but for the algorithm, what is added to it, and their own options."""
-        names = dict.fromkeys(
-            name for entry in self.entries for name in entry.options if not _of_method(name)
-        )
-        return [name for name in names if name not in NO_DIFFERENCE and self._varies(name)]
+        """The varying options, without the method and its own options."""
+        return [option for option in self.varying if not _of_method(option)]
 
-    @property
-    def set_ups(self) -> set[tuple[str, ...]]:
-        """All set-ups."""
-        return {self.set_up(entry) for entry in self.entries}
+    def methods(self, without: str | None = None) -> list[str]:
+        """Each run's method, with those of its own options that vary."""
+        names = Series([method_name(run.options) for run in self.runs])
+        own = [o for o in self.varying if "." in o and _of_method(o) and o != without]
+        shown = self.options[own].where(self.options[own].groupby(names).transform("nunique") > 1)
+        return _labels(names, shown.rename(columns=lambda option: option.partition(".")[2]))
 
-    def set_up(self, entry: Entry) -> tuple[str, ...]:
-        """The values of the differing options: methods in the same set-up can be told better or worse."""
-        return tuple(repr(alike(entry.options.get(option))) for option in self.differing)
+    def labels(self, without: str | None = None) -> list[str]:
+        """What distinguishes each run, except its seed, the option `without` and what belongs to it."""
+        rest = [o for o in self.differing if without is None or not _belongs(o, without)]
+        return _labels(self.methods(without), self.options[rest])
 
-    def method(self, entry: Entry, without: str | None = None) -> str:
-        """The algorithm and what is added to it, with those of their own options in which its experiments differ."""
-        same = Comparison(tuple(e for e in self.entries if _method(e) == _method(entry)))
-        own = [
-            o
-            for o in entry.options
-            if "." in o and _of_method(o) and o != without and same._varies(o)
-        ]
-        return ", ".join(
-            [_method(entry), *(f"{o.partition('.')[2]} {told(entry.options[o])}" for o in own)]
-        )
+    def set_ups(self) -> list[str]:
+        """Each run's differing options: methods in equal set-ups can be ranked."""
+        return _labels([""] * len(self.runs), self.options[self.differing])
 
-    def label(self, entry: Entry, without: str | None = None) -> str:
-        """All that tells an experiment from the others, but for the option `without` and what belongs to it."""
-        rest = [
-            o
-            for o in self.differing
-            if o in entry.options and (without is None or not _belongs(o, without))
-        ]
-        return ", ".join(
-            [
-                self.method(entry, without),
-                *(f"{option} {told(entry.options[option])}" for option in rest),
-            ]
-        )
-
-    def listed(self) -> dict[str, list[Entry | None]]:
-        """The one experiment with each label."""
-        return {self.label(entry): [entry] for entry in self.entries}
-
-    def across(self, option: str) -> tuple[list[str], dict[str, list[Entry | None]]]:
-        """The values of an option, told, and by label the experiment with each of them, or None where there is none.
+    def headings(self, option: str | None) -> "Categorical[str]":
+        """Each run's value of an option and of what belongs to it, in the order of numbers.
 
         Raises:
-            ValueError: If the experiments do not differ in the option.
+            ValueError: If the runs do not differ in the option.
         """
-        names = dict.fromkeys(name for entry in self.entries for name in entry.options)
-        ways = [name for name in names if name not in NO_DIFFERENCE and self._varies(name)]
-        if option not in ways or option == "algorithm":  # methods are the rows
-            others = ", ".join(o for o in ways if o != "algorithm") or "nothing but the algorithm"
-            raise ValueError(f"these runs do not differ in {option}, but in {others}")
-        parts = [o for o in ways if _belongs(o, option)]
-        keys = {entry: tuple(alike(entry.options.get(o)) for o in parts) for entry in self.entries}
-        values = {keys[entry]: _heading(parts, entry) for entry in self.entries}
-        order = sorted(values, key=_order) if all(map(_sortable, values)) else list(values)
-        rows: dict[str, list[Entry | None]] = {}
-        for entry in self.entries:
-            row = rows.setdefault(self.label(entry, without=option), [None] * len(order))
-            row[order.index(keys[entry])] = entry
-        return [values[key] for key in order], rows
-
-    def _varies(self, option: str) -> bool:
-        """Whether it does, among those that made the same choice if it is an option of something chosen."""
-        part, dot, _ = option.partition(".")
-        values: dict[Any, set[str]] = {}
-        for entry in self.entries:
-            values.setdefault(dot and entry.options.get(part), set()).add(
-                repr(alike(entry.options.get(option)))
-            )
-        return any(len(different) > 1 for different in values.values())
+        if option is None:
+            return Categorical([""] * len(self.runs))
+        if option not in self.varying or option == "algorithm":  # methods are the rows
+            others = ", ".join(o for o in self.varying if o != "algorithm")
+            reason = others or "nothing but the algorithm"
+            raise ValueError(f"these runs do not differ in {option}, but in {reason}")
+        parts = [o for o in self.varying if _belongs(o, option)]
+        headings = Series(_labels([""] * len(self.runs), self.options[parts]))
+        numbers = to_numeric(self.options[option].fillna("none").replace("none", "-inf"), "coerce")
+        if not numbers.hasnans:
+            headings = headings[numbers.sort_values().index]
+        return Categorical(headings.sort_index(), categories=headings.unique())
 
 
-def told(value: Any) -> str:
-    """An option's value, for people."""
-    return (
-        ",".join(map(str, value))
-        if isinstance(value, list)
-        else "none"
-        if value is None
-        else str(value)
-    )
+def _options(run: Run) -> dict[str, str]:
+    return {o: format_value(v) for o, v in run.options.items() if o not in NO_DIFFERENCE}
 
 
-def alike(value: Any) -> Any:
-    """The same for 2 and 2.0, which configurations write for each other."""
-    if isinstance(value, list):
-        return tuple(map(alike, value))
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def _agree(run: Run, other: Run) -> bool:
+    """Whether two runs have the same test accuracies in the rounds that both have recorded."""
+    mine, theirs = run.scalars["test/accuracy"], other.scalars["test/accuracy"]
+    return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
+
+
+def _labels(names: Iterable[str], options: DataFrame) -> list[str]:
+    """Each name with the options of its row, such as `fedsam, rho 0.1`."""
+    texts = [
+        [f"{option} {value}" for option, value in row.items() if value]
+        for _, row in options.fillna("").iterrows()
+    ]
+    rows = zip(names, texts, strict=True)
+    return [", ".join(filter(None, [name, *text])) or "none" for name, text in rows]
 
 
 def _of_method(option: str) -> bool:
@@ -197,32 +159,3 @@ def _of_method(option: str) -> bool:
 
 def _belongs(option: str, part: str) -> bool:
     return option == part or option.startswith(f"{part}.")
-
-
-def _method(entry: Entry) -> str:
-    """As a run's folder is named: scaffold+lesam."""
-    plain = {part: next(iter(functions(module))) for part, module in modifiers.PARTS.items()}
-    added = (entry.options.get(part) for part in plain)
-    return "+".join(
-        [
-            entry.options["algorithm"],
-            *(str(name) for name in added if name not in (None, *plain.values())),
-        ]
-    )
-
-
-def _heading(parts: Sequence[str], entry: Entry) -> str:
-    return (
-        ", ".join(
-            f"{option} {told(entry.options[option])}" for option in parts if option in entry.options
-        )
-        or "none"
-    )
-
-
-def _sortable(key: tuple[Any, ...]) -> bool:
-    return len(key) == 1 and (key[0] is None or isinstance(key[0], float))
-
-
-def _order(key: tuple[Any, ...]) -> float:
-    return -inf if key[0] is None else float(key[0])

@@ -1,14 +1,17 @@
 """Comparisons as tables, for terminals, Markdown and LaTeX."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from pandas import DataFrame, Series
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from fl_lightning.report.comparison import Comparison, Entry, told
+from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.score import (
     BEST,
     LAST,
@@ -26,10 +29,10 @@ class Table:
     """Text in rows and columns.
 
     Attributes:
-        headings: One a column.
-        rows: Cells, as many in each row.
-        caption: Stands below.
-        best: Cells, as (row, column), that are set in bold.
+        headings: One per column.
+        rows: The cells.
+        caption: The text below.
+        best: Cells in bold, as (row, column).
     """
 
     headings: Sequence[str]
@@ -38,48 +41,39 @@ class Table:
     best: frozenset[tuple[int, int]] = frozenset()
 
     def markdown(self) -> str:
-        """For a README."""
-        lines = ["| " + " | ".join(self.headings) + " |", "|---" * len(self.headings) + "|"]
-        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self._marked("**{}**")])
+        """The table in Markdown, without caption."""
+        rows = self._marked("**{}**", [[cell.replace("|", r"\|") for cell in r] for r in self.rows])
+        head, *body = [f"| {' | '.join(line)} |" for line in (self.headings, *rows)]
+        return "\n".join([head, "|---" * len(self.headings) + "|", *body])
 
     def with_caption(self) -> str:
-        """The same with the caption below."""
+        """The table in Markdown, with the caption below."""
         return f"{self.markdown()}\n\n{self.caption}"
 
     def latex(self) -> str:
-        """For a paper, with the package booktabs."""
-        rows = [[_escaped(cell) for cell in row] for row in self.rows]
-        body = [" & ".join(row) + r" \\" for row in self._marked(r"\textbf{{{}}}", rows)]
-        head = " & ".join(map(_escaped, self.headings)) + r" \\"
-        begin = rf"\begin{{tabular}}{{{'l' * len(self.headings)}}}"
-        lines = [
-            f"% {self.caption}",
-            begin,
-            r"\toprule",
-            head,
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-        return "\n".join(lines)
+        """The table in LaTeX with the package booktabs."""
+        frame = DataFrame(self.rows, columns=list(self.headings))
+        style = frame.style.hide(axis="index").format(escape="latex")
+        style = style.format_index(escape="latex", axis="columns")
+        for row, column in self.best:
+            style = style.set_properties(([row], [self.headings[column]]), textbf="--rwrap")
+        text = style.to_latex(hrules=True, column_format="l" * len(self.headings))
+        return f"% {self.caption}\n" + text.replace("±", r"$\pm$").rstrip()
 
     def show(self) -> None:
-        """Print it as wide as the terminal is, or as Markdown where there is none."""
+        """Print the table as wide as the terminal, or as Markdown into a file."""
         if not sys.stdout.isatty():
             print(self.with_caption())
             return
         table = RichTable(caption=escape(self.caption) or None)
         for heading in self.headings:
             table.add_column(heading, no_wrap=heading == self.headings[0], overflow="fold")
-        for row in self._marked(
-            "[bold]{}[/bold]", [[escape(cell.strip("`")) for cell in row] for row in self.rows]
-        ):
+        rows = [[escape(cell.strip("`")) for cell in row] for row in self.rows]
+        for row in self._marked("[bold]{}[/bold]", rows):
             table.add_row(*row)
         Console().print(table)
 
-    def _marked(self, bold: str, rows: Sequence[Sequence[str]] | None = None) -> list[list[str]]:
-        rows = self.rows if rows is None else rows
+    def _marked(self, bold: str, rows: Sequence[Sequence[str]]) -> list[list[str]]:
         return [
             [bold.format(cell) if (r, c) in self.best else cell for c, cell in enumerate(row)]
             for r, row in enumerate(rows)
@@ -87,88 +81,75 @@ class Table:
 
 
 def scores_table(comparison: Comparison, targets: Sequence[float] = ()) -> Table:
-    """One row an experiment: in what it differs from the others, and its scores, as mean ± deviation over seeds.
+    """One row per experiment: what distinguishes it, and its scores as mean ± deviation over seeds.
+
+    The best of the experiments that differ in their method alone are bold.
 
     Args:
         comparison: The experiments.
-        targets: Test accuracies in percent; how many rounds and megabytes it takes to reach each is
-            told too.
+        targets: Test accuracies in percent; rounds and megabytes to reach each get columns.
     """
-    entries = comparison.entries
-    runs = [run for entry in entries for run in entry.runs]
-    to_targets = [
-        score for target in targets for score in (rounds_to(target), megabytes_to(target))
-    ]
+    runs, differing = comparison.runs, comparison.differing
+    to_targets = [score(target) for target in targets for score in (rounds_to, megabytes_to)]
     scores = [LAST, BEST, TAIL, *to_targets, *own_models(runs), SECONDS]
-    ways = [option for option in comparison.differing if option != "rounds"]  # a column of its own
-    front = ["method", *ways, "seeds", "rounds"]
-    rows = [
-        [
-            comparison.method(entry),
-            *(told(entry.options[option]) if option in entry.options else "" for option in ways),
-            ",".join(map(str, entry.seeds)),
-            _span([run.rounds for run in entry.runs]),
-            *(score.shown(entry.runs) for score in scores),
-        ]
-        for entry in entries
-    ]
-    alike = [
-        [e if comparison.set_up(e) == set_up else None for e in entries]
-        for set_up in comparison.set_ups
-    ]
-    best = {
-        (r, len(front) + c)
-        for c, score in enumerate(scores)
-        for rivals in alike
-        for r in _best(score, rivals)
-    }
-    return Table(
-        [*front, *(score.name for score in scores)], rows, _caption(comparison), frozenset(best)
-    )
+    frame = comparison.options[[o for o in differing if o != "rounds"]].fillna("")
+    frame.insert(0, "method", comparison.methods())
+    frame["seeds"] = [run.options["seed"] for run in runs]
+    frame["rounds"] = [run.rounds for run in runs]
+    how: dict[Any, Any] = {**dict.fromkeys(frame, "first"), "seeds": _list, "rounds": _span}
+    for score in scores:
+        frame[score.name] = [score.of(run) for run in runs]
+        how[score.name] = score.format
+    groups = frame.groupby(comparison.labels(), sort=False)
+    cells = groups.agg(how)
+    best = cells != cells
+    set_ups = Series(comparison.set_ups()).groupby(comparison.labels(), sort=False).first()
+    for score in scores:
+        means = groups[score.name].agg(score.mean)
+        best[score.name] = means.groupby(set_ups).transform(_best, score)
+    return _table(cells, best, _caption(comparison))
 
 
-def across_table(comparison: Comparison, option: str, score: Score) -> Table:
-    """One row a method, one column for each value of `option`, as papers have it.
+def pivot_table(comparison: Comparison, option: str, score: Score) -> Table:
+    """One row per method and one column per value of `option`, as in papers.
 
     Raises:
         ValueError: If the experiments do not differ in the option.
     """
-    values, entries = comparison.across(option)
-    rows = [
-        [label, *(score.shown(e.runs) if e else "" for e in row)] for label, row in entries.items()
-    ]
-    best = {
-        (r, c)
-        for c, column in enumerate(zip(*entries.values(), strict=True), 1)
-        for r in _best(score, column)
-    }
-    return Table(
-        ["method", *values], rows, f"{score.name}: {_caption(comparison)}", frozenset(best)
-    )
+    values = comparison.headings(option)
+    frame = DataFrame({"method": comparison.labels(option), "value": values})
+    frame["score"] = [score.of(run) for run in comparison.runs]
+
+    def table(how: Callable[["Series[float]"], Any]) -> DataFrame:
+        cells = frame.pivot_table("score", "method", "value", how, sort=False, observed=True)
+        return cells[[*values.categories]]
+
+    cells, best = table(score.format).fillna(""), table(score.mean).apply(_best, args=(score,))
+    cells.insert(0, "method", cells.index)
+    best.insert(0, "method", False)
+    return _table(cells, best, f"{score.name}: {_caption(comparison)}")
 
 
-def _best(score: Score, entries: Sequence[Entry | None]) -> list[int]:
-    """Which entries are best; none where there is nothing to choose from."""
-    means = {
-        k: mean for k, e in enumerate(entries) if e and (mean := score.mean(e.runs)) is not None
-    }
-    if len(means) < 2 or score.higher_is_better is None:
-        return []
-    best = (max if score.higher_is_better else min)(means.values())
-    return [k for k, mean in means.items() if mean == best]
+def _best(means: "Series[float]", score: Score) -> "Series[bool]":
+    """Mark the best of several means; nothing if there is no choice."""
+    best = means.max() if score.higher_is_better else means.min()
+    return (means == best) & (means.count() > 1) & (score.higher_is_better is not None)
+
+
+def _table(cells: DataFrame, best: DataFrame, caption: str) -> Table:
+    marked = frozenset((int(row), int(column)) for row, column in np.argwhere(best.to_numpy(bool)))
+    return Table([*map(str, cells)], cells.to_numpy().tolist(), caption, marked)
 
 
 def _caption(comparison: Comparison) -> str:
-    several = any(len(entry.runs) > 1 for entry in comparison.entries)
+    several = len(set(comparison.labels())) < len(comparison.runs)
     return "test accuracy of the global model" + ", mean ± standard deviation over seeds" * several
 
 
-def _span(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
+def _list(seeds: "Series[int]") -> str:
+    return ",".join(map(str, sorted(seeds)))
+
+
+def _span(rounds: "Series[int]") -> str:
+    low, high = rounds.min(), rounds.max()
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _escaped(text: str) -> str:
-    for special in "&%_#${}":
-        text = text.replace(special, "\\" + special)
-    return text.replace("±", r"$\pm$")

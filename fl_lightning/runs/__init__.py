@@ -1,1 +1,1 @@
-"""What a run folder holds, written and read: options, lock, metrics, resuming. Imports `errors` and `distributed`."""
+"""The folder of a run: written while it trains, read when it is resumed or compared."""

@@ -1,4 +1,4 @@
-"""Options on disk: YAML with each key once, and nested options as flat ones."""
+"""Options in YAML: each key once, and nested options as flat ones."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import yaml
 
 
 class _EachKeyOnce(yaml.SafeLoader):
-    """PyYAML's, which of a key that stands twice in a mapping would take the last value without a word."""
+    """A loader that refuses a key given twice, of which PyYAML silently takes the last value."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node, lines = super().compose_mapping_node(anchor), dict[tuple[str, str], int]()
@@ -22,19 +22,22 @@ class _EachKeyOnce(yaml.SafeLoader):
 
 
 def load(text: str) -> Any:
-    """What a YAML text says.
+    """Parse YAML.
 
     Raises:
-        yaml.YAMLError: If it is none, or a key stands twice in a mapping.
+        yaml.YAMLError: If the text is not YAML, or a mapping has a key twice.
     """
     return yaml.load(text, Loader=_EachKeyOnce)
 
 
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"algorithm": {"name": "fedsam", "rho": 0.1}}` as `{"algorithm": "fedsam", "algorithm.rho": 0.1}`.
+    """Flatten `{"algorithm": {"name": "fedsam", "rho": 0.1}}`.
+
+    Returns:
+        `{"algorithm": "fedsam", "algorithm.rho": 0.1}`.
 
     Raises:
-        ValueError: If both spellings are there, for one option.
+        ValueError: If an option is there in both spellings.
     """
     result: dict[str, Any] = {}
     for key, value in nested.items():

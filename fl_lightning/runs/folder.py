@@ -1,4 +1,4 @@
-"""The folder in which everything of a run lies."""
+"""The folder of a run: its options, environment, scalars, client states and checkpoints."""
 
 import platform
 import subprocess
@@ -25,7 +25,7 @@ from fl_lightning.runs.run import TAIL_LENGTH, Scalars, scalars
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run's files lie.
+    """The files of a run.
 
     Attributes:
         path: The folder.
@@ -35,12 +35,12 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """The resolved options; `--config` reads it."""
+        """The resolved options, which `--config` reads."""
         return self.path / "config.yaml"
 
     @property
     def environment(self) -> Path:
-        """What the run is made with."""
+        """The command, versions and hardware of the run."""
         return self.path / "environment.yaml"
 
     @property
@@ -50,7 +50,7 @@ class RunFolder:
 
     @property
     def clients(self) -> Path:
-        """What clients keep between rounds."""
+        """The states that clients keep between rounds."""
         return self.path / "clients"
 
     @staticmethod
@@ -58,41 +58,50 @@ class RunFolder:
     def open(
         path: Path | None, algorithm: str, options: Mapping[str, Any], resume: bool
     ) -> Iterator["RunFolder"]:
-        """The folder of a new run, or of one to be resumed, locked on rank 0 as long as the context lasts.
+        """Open the folder of a run, locked on rank 0 as long as the context lasts.
+
+        Args:
+            path: The folder; None makes a new one below `runs/`.
+            algorithm: A name for a new folder.
+            options: The run's options.
+            resume: Whether the run in the folder is resumed.
 
         Raises:
-            ValueError: If a run is at work there or would be overwritten, or is resumed with other
-                options than it had.
+            ValueError: If another run uses the folder or would be overwritten, or if a run is
+                resumed with other options than it had.
         """
         if resume and path is None:
-            raise ValueError("--resume goes on with the run in --run-dir: name it")
+            raise ValueError("--resume continues the run in --run-dir: name it")
         folder = RunFolder(path or _new_folder(Path("runs", Path(sys.argv[0]).stem), algorithm))
         if resume and not folder.config.exists():
             raise ValueError(
-                f"there is nothing to resume: {folder.config} does not exist; start without --resume"
+                f"there is nothing to resume: {folder.config} does not exist; omit --resume"
             )
         lock = RunLock(folder.path)
         if is_first_rank():
             lock.take()
         try:
             if resume:
-                if (before := _mapping(folder.config)) is None:
-                    raise ValueError(
-                        f"{folder.config} is damaged: put there the options of the run, or start another"
-                    )
-                check_changes(before, plain(options))
-            elif folder.config.exists() and (
-                path or is_first_rank()
-            ):  # a folder that has a name is every rank's
+                check_changes(folder._options(), to_yaml(options))
+            elif folder.config.exists() and (path or is_first_rank()):  # a new folder is rank 0's
                 raise ValueError(
-                    f"{folder.path} holds a run already: add --resume to go on with it, or name another --run-dir"
+                    f"{folder.path} holds a run already: add --resume to continue it, "
+                    "or name another --run-dir"
                 )
             yield folder
         finally:
             folder._leave(lock)
 
+    def _options(self) -> dict[str, Any]:
+        options = _mapping(self.config)
+        if options is None:
+            raise ValueError(
+                f"{self.config} is damaged: restore the run's options in it, or start another run"
+            )
+        return options
+
     def _leave(self, lock: RunLock) -> None:
-        """Let go of the folder; take it away again if nothing was begun in it."""
+        """Release the lock; remove the folder if no run has begun in it."""
         if is_first_rank() and set(self.path.iterdir()) <= {lock.path}:
             lock.remove()
             with suppress(OSError):  # another run has begun there
@@ -101,12 +110,9 @@ class RunFolder:
 
     @contextmanager
     def shared(self, fabric: Fabric) -> Iterator[None]:
-        """Let the other ranks of the run hold the folder's lock too: one that outlives the first keeps others out."""
-        first = Path(fabric.broadcast(str(self.path)))  # the others may have been given no folder
-        lock = RunLock(first)
-        with suppress(
-            FileNotFoundError
-        ):  # a rank whose folder is another is told so with the others, when all meet
+        """Let all ranks hold the lock: one that outlives the first keeps other runs out."""
+        lock = RunLock(Path(fabric.broadcast(str(self.path))))  # only rank 0 knows a new folder
+        with suppress(FileNotFoundError):  # the rendezvous refuses a rank with another folder
             if not fabric.is_global_zero:
                 lock.share()
         try:
@@ -116,26 +122,24 @@ class RunFolder:
 
     @rank_zero_only
     def write(self, options: Mapping[str, Any], fabric: Fabric) -> None:
-        """Begin: write down the options, and what the run is made with."""
-        _put(self.environment, environment(fabric))
-        _put(self.config, plain(options))
+        """Write the options and the environment of a run that begins."""
+        _write(self.environment, environment(fabric))
+        _write(self.config, to_yaml(options))
 
-    def keep(self, files: Iterable[Path], round: int) -> list[Path]:
-        """Copy files of the user's into `own/`, beside earlier copies of them.
+    def copy_user_files(self, files: Iterable[Path], round: int) -> list[Path]:
+        """Copy user-defined files into `own/`, next to earlier copies of them.
 
         Args:
-            files: What the run is made of besides this package.
+            files: Files that the run uses besides this package.
             round: Rounds that the run has had.
 
         Returns:
-            Those that are not what they were when the run began.
+            Files that have changed since the run began.
         """
         changed = []
         for file in files:
-            content, copy = (
-                file.read_bytes(),
-                self.path / "own" / str(file).strip("/").replace("/", "_"),
-            )
+            content = file.read_bytes()
+            copy = self.path / "own" / str(file).strip("/").replace("/", "_")
             if copy.is_file() and copy.read_bytes() != content:
                 changed.append(file)
                 copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")
@@ -144,7 +148,7 @@ class RunFolder:
         return changed
 
     def ranks_and_threads(self) -> tuple[int, int] | None:
-        """The ranks that trained the run last, and threads of each; None if it is unknown, or was on a GPU."""
+        """The last number of CPU ranks, and threads of each; None if unknown or on a GPU."""
         made = _mapping(self.environment) or {}
         ranks, threads = made.get("ranks"), made.get("threads")
         if isinstance(ranks, int) and isinstance(threads, int) and made.get("device") == "cpu":
@@ -152,54 +156,54 @@ class RunFolder:
         return None
 
     def interrupted(self) -> str:
-        """What there is to go on with, for people who have just interrupted the run."""
+        """The message after an interruption: the command that resumes the run."""
         saved = saved_rounds(self.path)
         if not saved:
             return "interrupted before anything was saved"
-        return f"interrupted: round {saved[-1]} is saved, go on with --run-dir {self.path} --resume"
+        again = f"--run-dir {self.path} --resume"
+        return f"interrupted: round {saved[-1]} is saved, continue with {again}"
 
-    def results(self, sent: bool = True) -> str:
-        """What came out and where it lies, for people.
+    def results_text(self, sent: bool = True) -> str:
+        """The message after the last round: accuracies and files.
 
         Args:
-            sent: Whether clients send anything; the global model is nobody's work if not.
+            sent: Whether clients send anything; if not, the global model is untrained.
         """
         recorded = scalars(self.metrics)
         accuracies = recorded["test/accuracy"]
-        best, tail = (
-            max(accuracies, key=lambda k: accuracies[k]),
-            [*accuracies.values()][-TAIL_LENGTH:],
-        )
-        lines = [
-            f"test accuracy {tail[-1]:.2%}; best {accuracies[best]:.2%} in round {best}; "
-            f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}",
-            _personal(recorded),
+        best = max(accuracies, key=lambda k: accuracies[k])
+        tail = [*accuracies.values()][-TAIL_LENGTH:]
+        personal = _personal(recorded)
+        if sent:
+            lines = [
+                f"test accuracy {tail[-1]:.2%}; best {accuracies[best]:.2%} in round {best}; "
+                f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}",
+                personal,
+            ]
+        else:
+            again = f"--run-dir {self.path} --resume --finetune-epochs 1,5"
+            lines = [
+                "clients send nothing: the global model is untrained, "
+                f"at a test accuracy of {tail[-1]:.2%}",
+                personal or f"to score clients' personal models: {again}",
+            ]
+        lines += [
             f"curves:  tensorboard --logdir {self.path}",
             f"scalars: {self.metrics}",
-            f"model:   {self.path / 'model.pt'}",
+            f"model:   {self.path / 'model.pt'}" if sent else "",
         ]
-        if not sent:
-            lines[0] = (
-                f"clients send nothing: the global model is untrained, at a test accuracy of {tail[-1]:.2%}"
-            )
-            lines[1] = (
-                lines[1]
-                or f"to score clients' own models: --run-dir {self.path} --resume --finetune-epochs 1,5"
-            )
-            del lines[-1]
         return "\n".join(filter(None, lines))
 
 
 def saved_rounds(folder: Path) -> list[int]:
-    """The rounds of which a run's folder holds checkpoints, in order; files with other names are not the run's."""
-    stems = [
-        path.stem.removeprefix("round-") for path in (folder / "checkpoints").glob("round-*.ckpt")
-    ]
+    """The rounds of a run's checkpoints, in order; files with other names are ignored."""
+    files = (folder / "checkpoints").glob("round-*.ckpt")
+    stems = [file.stem.removeprefix("round-") for file in files]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def _mapping(path: Path) -> dict[str, Any] | None:
-    """What a file of YAML says, if it is there and maps names to values."""
+    """The mapping in a YAML file; None if the file is missing or damaged."""
     try:
         content = yaml.safe_load(path.read_text())
     except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
@@ -207,7 +211,7 @@ def _mapping(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _put(path: Path, content: Any) -> None:
+def _write(path: Path, content: Any) -> None:
     """Write YAML, whole or not at all."""
     aside = path.with_suffix(".part")
     aside.write_text(yaml.safe_dump(content, sort_keys=False))
@@ -215,45 +219,44 @@ def _put(path: Path, content: Any) -> None:
 
 
 def _personal(recorded: Scalars) -> str:
-    """What the clients' own models reach, if that was scored."""
+    """The accuracy of the clients' personal models, if it was scored."""
 
     def last(tag: str) -> float:
         return [*recorded[tag].values()][-1]
 
-    told = [
-        f"{last(tag):.2%} ± {last(tag.replace('accuracy', 'spread')):.2%} after {tag.rpartition('_')[2]}"
+    scores = [
+        f"{last(tag):.2%} ± {last(tag.replace('accuracy', 'std')):.2%} "
+        f"after {tag.rpartition('_')[2]}"
         for tag, values in recorded.items()
         if tag.startswith("personal/accuracy_") and values
     ]
-    return (
-        f"own models, mean ± spread over clients: {', '.join(told)} epochs of fine-tuning"
-        if told
-        else ""
-    )
+    if not scores:
+        return ""
+    return f"personal models, mean ± std over clients: {', '.join(scores)} epochs of fine-tuning"
 
 
 def _new_folder(parent: Path, algorithm: str) -> Path:
-    """A new folder <algorithm>-<number>; two runs that start together get two. Other ranks have no use for it."""
+    """A new folder <algorithm>-<number>; on other ranks than the first just a name."""
     for number in count():
         path = parent / f"{algorithm}-{number}"
-        with suppress(FileExistsError):
+        with suppress(FileExistsError):  # also of a run that starts at the same time
             if is_first_rank():
                 path.mkdir(parents=True)
             return path
     raise AssertionError("numbers do not end")
 
 
-def plain(options: Any) -> Any:
-    """Options as YAML holds them."""
+def to_yaml(options: Any) -> Any:
+    """Options in types that YAML has."""
     if isinstance(options, Mapping):
-        return {k: plain(v) for k, v in options.items()}
+        return {k: to_yaml(v) for k, v in options.items()}
     if isinstance(options, tuple | list):
-        return [plain(v) for v in options]
+        return [to_yaml(v) for v in options]
     return str(options) if isinstance(options, Path) else options
 
 
 def environment(fabric: Fabric) -> dict[str, Any]:
-    """What the run was made with: versions, the git commit of this package, the command."""
+    """The command, hardware, versions, and git commit of this package."""
     packages = "fl-lightning", "torch", "torchvision", "lightning", "torchmetrics", "numpy"
     return {
         "command": " ".join(sys.argv),
@@ -276,7 +279,7 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit(file: Path = Path(__file__)) -> str | None:
-    """The commit of the repository that this file belongs to; others, into which it was installed, do not count."""
+    """The commit of the repository that tracks this file; one around an installation is ignored."""
 
     def git(*command: str) -> str:
         return subprocess.check_output(

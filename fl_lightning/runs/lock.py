@@ -1,4 +1,4 @@
-"""The lock of a run's folder: two runs in one folder would mix their rows and checkpoints."""
+"""The lock of a run's folder: two runs in it would mix their rows and checkpoints."""
 
 import fcntl
 import os
@@ -8,11 +8,11 @@ from typing import TextIO
 
 
 class RunLock:
-    """Held by every rank of a run, through the operating system: it ends with the last process, however that ends.
+    """A file lock that all ranks of a run hold; it ends with the last process, however that ends.
 
-    The first rank makes sure that nobody else holds the lock and then shares it with its other
-    ranks. So a rank that outlives a killed run keeps a new one out for as long as it may still
-    write. Where the file system knows no locks there is none.
+    The first rank takes the lock alone and then shares it with the other ranks. A rank that
+    outlives a killed run keeps a new one out while it may still write. File systems without locks
+    have none.
 
     Args:
         folder: The run's folder.
@@ -23,10 +23,10 @@ class RunLock:
         self._file: TextIO | None = None
 
     def take(self) -> None:
-        """Hold the lock as the first rank.
+        """Take the lock as the first rank.
 
         Raises:
-            ValueError: If a process of another run holds it.
+            ValueError: If another run holds it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("a+")
@@ -38,31 +38,31 @@ class RunLock:
             owner = file.read().strip() or "unknown"
             file.close()
             raise ValueError(
-                f"a run is at work in {self.path.parent} (process {owner}, or a rank of it that is still ending): wait "
-                "for it, or name another --run-dir"
+                f"a run is at work in {self.path.parent} (process {owner}, or one of its ranks): "
+                "wait for it, or name another --run-dir"
             ) from None
-        if not os.fstat(file.fileno()).st_nlink:  # the one who held it has removed it
+        if not os.fstat(file.fileno()).st_nlink:  # its holder has removed it
             file.close()
-            return self.take()
+            self.take()
+            return
         file.truncate(0)
         file.write(f"{os.getpid()} on {socket.gethostname()}")
         file.flush()
         self._file = file
-        return None
 
     def share(self) -> None:
-        """Hold the lock as another rank of the same run, once the first rank has it."""
+        """Share the lock as another rank of the same run, after the first rank has taken it."""
         self._file = self.path.open("r")
         _lock(self._file, fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """Let go; nothing happens if the lock is not held."""
+        """Release the lock, if it is held."""
         if self._file:
             self._file.close()
             self._file = None
 
     def remove(self) -> None:
-        """Let go, and leave no file behind: for a folder in which nothing was begun."""
+        """Release the lock and delete its file, in a folder where no run has begun."""
         if self._file:
             self.path.unlink(missing_ok=True)
         self.release()

@@ -1,4 +1,4 @@
-"""Scalars as a table: one row a round."""
+"""The table of a run's scalars, one row a round."""
 
 import csv
 from argparse import Namespace
@@ -11,14 +11,14 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 
 class MetricsCSV(Logger):
-    """Writes `metrics.csv`: the column `round`, then one column a tag; a tag that a round lacks is empty.
+    """Writes `metrics.csv`: the column `round`, then one column a tag, empty where it is missing.
 
     Each row is on disk before the next round begins. Rows of rounds that a resumed run repeats are
     dropped.
 
     Args:
         path: The file.
-        after: The rounds that count; later rows of an existing file are dropped. 0 starts anew.
+        after: The number of rounds whose rows are kept from an existing file.
     """
 
     def __init__(self, path: Path, after: int = 0):
@@ -28,20 +28,16 @@ class MetricsCSV(Logger):
         if after and path.exists():
             with path.open(newline="", errors="replace") as file:
                 reader = csv.DictReader(file)
-                if (columns := list(reader.fieldnames or ()))[
-                    :1
-                ] == self._columns:  # or it is damaged
-                    self._rows = [
-                        row
-                        for k, row in enumerate(reader, 1)
-                        if k <= after and row["round"] == str(k)
-                    ]
+                columns = list(reader.fieldnames or ())
+                if columns[:1] == self._columns:  # else it is damaged
+                    rows = enumerate(reader, 1)
+                    self._rows = [r for k, r in rows if k <= after and r["round"] == str(k)]
                     self._columns = columns
         self._rewrite()
 
     @property
     def name(self) -> str:
-        """What kind of logger this is."""
+        """The kind of logger."""
         return "csv"
 
     @property
@@ -51,7 +47,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append a row, or add to that of the round if it is the last one."""
+        """Append a row, or add to the last one if it is of the same round."""
         row = {"round": str(step), **{tag: repr(float(value)) for tag, value in metrics.items()}}
         again = bool(self._rows) and self._rows[-1]["round"] == row["round"]
         if again:
@@ -70,7 +66,7 @@ class MetricsCSV(Logger):
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
-        """Nothing: the options lie in `config.yaml`."""
+        """Do nothing: `config.yaml` holds the options."""
 
     @rank_zero_only
     def _rewrite(self) -> None:

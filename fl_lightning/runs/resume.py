@@ -1,4 +1,4 @@
-"""What a resumed run may change of its options."""
+"""Options that a resumed run may change."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,27 +18,25 @@ MAY_CHANGE = frozenset(
         "on_divergence",
     }
 )
-"""Options that may change between a run and its resumption: they do not change what a finite round computes."""
+"""Options that do not change the numbers of a finite round."""
 
 
 CHANGES_ROUNDING_ONLY = frozenset({"executor", "parallel_clients", "compile"})
-"""Options that change its last bits alone, which only a deterministic run must keep."""
+"""Options that change only the last bits, which a deterministic run must keep."""
 
 
 def check_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Compare the options of a run, as YAML holds them, with those of its resumption.
+    """Compare the options of a run with those of its resumption, both as YAML holds them.
 
     Raises:
-        ValueError: If others than the harmless ones differ, naming them.
+        ValueError: If options differ that may not change, naming them.
     """
     before, now = flat(before), flat(now)
-    before.setdefault(
-        "precision", now.get("precision")
-    )  # of runs that did not write it their checkpoints tell it
+    before.setdefault("precision", now.get("precision"))  # of older runs; their checkpoints know it
     free = MAY_CHANGE if now.get("deterministic") else MAY_CHANGE | CHANGES_ROUNDING_ONLY
     changed = [k for k in sorted({*before, *now} - free) if before.get(k) != now.get(k)]
     if changed:
         which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)
         raise ValueError(
-            f"a resumed run keeps its options, but {which}: leave these flags away, or start another run"
+            f"a resumed run keeps its options, but {which}: omit these flags, or start another run"
         )

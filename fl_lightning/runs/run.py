@@ -1,32 +1,38 @@
-"""A run, read back from its folder."""
+"""A run, read from its folder."""
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from fl_lightning.runs.config_yaml import flat
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TAIL_LENGTH = 10
+"""Evaluations whose mean is reported, so that the last rounds' ups and downs cancel."""
+
 Scalars = Mapping[str, Mapping[int, float]]
 """Numbers by tag, as TensorBoard shows it, then by round."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """What a run was told to do, and what came of it so far.
+    """The options of a run and its scalars so far.
 
     Attributes:
-        path: Its folder.
+        path: The folder.
         options: By their names on the command line, such as `algorithm`, `algorithm.rho`,
-            `partition.alpha`; and as `algorithm.file` a digest of files of the user's that it is
-            made of.
-        scalars: The columns of `metrics.csv`; a round in which a tag was not recorded is missing
-            under it.
+            `partition.alpha`; `algorithm.file` is a digest of the user-defined files of the run.
+        scalars: The columns of `metrics.csv`, without the rounds in which a tag was not recorded.
     """
 
     path: Path
@@ -35,10 +41,10 @@ class Run:
 
     @staticmethod
     def read(path: Path) -> "Run":
-        """The run in a folder.
+        """Read the run in a folder.
 
         Raises:
-            ValueError: If there is none, or a file of it cannot be read.
+            ValueError: If the folder holds no run, or one of its files cannot be read.
         """
         try:
             options = flat(yaml.safe_load((path / "config.yaml").read_text()))
@@ -46,26 +52,27 @@ class Run:
             options |= {"algorithm.file": sha256(own).hexdigest()[:8]} if own else {}
             return Run(path, options, scalars(path / "metrics.csv"))
         except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
-            raise ValueError(
-                f"{path} holds no run that can be read: {' '.join(str(error).split())}"
-            ) from None
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{path} holds no run that can be read: {reason}") from None
+
+    @cached_property
+    def metrics(self) -> "DataFrame":
+        """The scalars as a data frame: one row a round, one column a tag."""
+        from pandas import DataFrame  # here, because training does not need it
+
+        return DataFrame(self.scalars, dtype=float).rename_axis("round").sort_index()
 
     @property
     def rounds(self) -> int:
-        """Rounds that it has recorded."""
+        """The last round recorded."""
         return max((k for values in self.scalars.values() for k in values), default=0)
-
-    def agrees_with(self, other: "Run") -> bool:
-        """Whether both have the same test accuracies in the rounds that both have recorded."""
-        mine, theirs = (run.scalars.get("test/accuracy", {}) for run in (self, other))
-        return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
 
 
 def scalars(path: Path) -> Scalars:
-    """What `metrics.csv` holds; a last line that is still being written does not count.
+    """Read `metrics.csv`; a last line that is still being written does not count.
 
     Raises:
-        ValueError: If it is no such table.
+        ValueError: If the file is no such table.
     """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
@@ -80,32 +87,36 @@ def scalars(path: Path) -> Scalars:
     }
 
 
-def found(paths: Sequence[Path]) -> list[Run]:
-    """The runs in these folders and all that lie under them, each once.
+def load_runs(folders: Sequence[Path], warn: Callable[[str], object] = warnings.warn) -> list[Run]:
+    """Read the runs in these folders and in all folders under them, each once.
+
+    Args:
+        folders: Folders of runs, or folders that contain them.
+        warn: Called with a message for each run that cannot be read; it is left out.
 
     Raises:
-        ValueError: If a folder holds none, or one that cannot be read.
+        ValueError: If a folder contains no run, or none of the runs can be read.
     """
-    folders = dict[Path, Path]()
-    for path in paths:
-        here = [
-            file.parent
-            for file in path.rglob("metrics.csv")
-            if (file.parent / "config.yaml").is_file()
-        ]
-        here.sort(
-            key=lambda folder: [
-                part.zfill(9) if part.isdigit() else part
-                for part in re.split(r"(\d+)", str(folder))
-            ]
-        )
-        if not here:
-            raise ValueError(
-                f"there is no run in {path}: name the folder of a run, or one under which runs lie"
-            )
-        folders |= {folder.resolve(): folder for folder in here}
-    return [Run.read(folder) for folder in folders.values()]
+    paths = dict[Path, Path]()
+    for folder in folders:
+        found = [file.parent for file in folder.rglob("metrics.csv")]
+        found = sorted((p for p in found if (p / "config.yaml").is_file()), key=_natural)
+        if not found:
+            raise ValueError(f"no run in {folder}: name a run's folder, or one that contains runs")
+        paths |= {path.resolve(): path for path in found}
+    runs = []
+    for path in paths.values():
+        try:
+            runs.append(Run.read(path))
+        except ValueError as error:
+            reason = str(error)
+            warn(f"{reason}; left out")
+    if not runs:
+        raise ValueError(reason)
+    return runs
 
 
-TAIL_LENGTH = 10
-"""BatchOracle in whose mean the last rounds' ups and downs cancel."""
+def _natural(path: Path) -> list[str]:
+    """Key of the order in which 9 comes before 10."""
+    parts = re.split(r"(\d+)", str(path))
+    return [part.zfill(9) if part.isdigit() else part for part in parts]

@@ -131,9 +131,9 @@ def test_feddyn_without_its_multiplier_still_adds_the_mean_dual_on_the_server() 
         before = run.w.detach().clone()
         plain = regression(UNIFORM)  # FedAvg's round from the same point
         plain.w.data.copy_(before)
-        plain.round = run.round
+        plain.server.round = run.round
         plain.train_round()
-        cohort = run.participation(3, 0, run.round)
+        cohort = run.sampler(3, 0, run.round)
         run.train_round()
         delta = plain.w.detach() - before
         h = h + len(cohort) / 3 * delta
@@ -167,7 +167,7 @@ def test_what_the_server_keeps_is_the_mean_of_all_clients_and_the_idle_keep_thei
         run.train_round()
         after = rows(run, own)
         torch.testing.assert_close(server(run, mean), after.mean(0), rtol=0, atol=1e-12)
-        cohort = run.participation(6, 0, round)
+        cohort = run.sampler(6, 0, round)
         idle = [i for i in range(6) if i not in cohort]
         assert after[idle].equal(before[idle])
         assert (after[cohort] != before[cohort]).any(1).all()
@@ -194,7 +194,7 @@ def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
         torch.zeros(3, 2, dtype=torch.float64),
     )
     for _ in range(3):
-        cohort, anchor = run.participation(3, 0, run.round), run.w.detach().clone()
+        cohort, anchor = run.sampler(3, 0, run.round), run.w.detach().clone()
         run.train_round()
         sums[cohort] += rows(run, "u")[cohort] - anchor
         torch.testing.assert_close(rows(run, "h_i"), 3 * sums, rtol=0, atol=1e-12)
@@ -216,7 +216,7 @@ def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
 def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(
     algorithm: Algorithm, exact: bool
 ) -> None:
-    run = regression(algorithm, rounds=60, lr=0.2, participation=all_three)
+    run = regression(algorithm, rounds=60, lr=0.2, sampler=all_three)
     assert mean_gradient(run.w.detach()).norm() > 1
     distance = float(mean_gradient(round_after_round(run, 60).w.detach()).norm())
     assert distance < 1e-9 if exact else distance > 0.1

@@ -36,7 +36,7 @@ def test_with_everybody_taking_part_the_last_active_model_is_the_last_rounds() -
         )
         return float((own - common).abs().max())
 
-    assert gap(participation=everybody) <= 1e-12
+    assert gap(sampler=everybody) <= 1e-12
     assert gap() > 1e-6
 
 
@@ -69,7 +69,7 @@ def test_round_0_is_the_base_methods_and_round_1_is_not(method: Algorithm, base:
     runs = [trained(hard(a), rounds=1) for a in (method, base)]
     assert runs[0].w.equal(runs[1].w)
     for run in runs:
-        run.participation = lambda n, seed, round: [0, 1]
+        run.sampler = lambda n, seed, round: [0, 1]
         run.train_round()
     assert (runs[0].w - runs[1].w).abs().max() > 1e-6
 
@@ -78,7 +78,7 @@ def test_the_perturbation_is_one_vector_of_length_rho_the_whole_visit() -> None:
     inside: list[tuple[Tensor, Tensor]] = []
     outside: list[tuple[Tensor, Tensor]] = []
     algorithm = Algorithm(Recorder(inside), *C.fedlesam(rho=0.3).terms, Recorder(outside))
-    run = regression(algorithm, participation=only_client_1)
+    run = regression(algorithm, sampler=only_client_1)
     for length in (0.0, 0.3, 0.3):
         inside.clear()
         outside.clear()
@@ -92,9 +92,9 @@ def test_the_perturbation_is_one_vector_of_length_rho_the_whole_visit() -> None:
 
 def test_a_perturbed_visit_is_a_plain_one_from_a_shifted_start() -> None:
     """Without weight decay and clipping: the perturbation is constant."""
-    run = round_after_round(regression(C.fedlesam(rho=0.3), participation=only_client_1), 1)
-    e = 0.3 * unit(run.first - run.w.detach())
-    shifted = regression(UNIFORM, participation=only_client_1)
+    run = round_after_round(regression(C.fedlesam(rho=0.3), sampler=only_client_1), 1)
+    e = 0.3 * unit(run.server.initial_w - run.w.detach())
+    shifted = regression(UNIFORM, sampler=only_client_1)
     shifted.w.data.copy_(run.w.detach() + e)
     run.train_round()
     shifted.train_round()
@@ -103,17 +103,17 @@ def test_a_perturbed_visit_is_a_plain_one_from_a_shifted_start() -> None:
 
 def test_what_a_client_refers_to_is_the_model_that_it_received_last() -> None:
     run = regression(C.fedlesam(rho=0.3))
-    expected = run.first.repeat(3, 1)
+    expected = run.server.initial_w.repeat(3, 1)
     for round in range(4):
         received = run.w.detach().clone()
         run.train_round()
-        expected[run.participation(3, 0, round)] = received
+        expected[run.sampler(3, 0, round)] = received
         assert rows(run, "o_i").equal(expected)
     assert len(expected.unique(dim=0)) == 3
 
 
 def test_the_older_model_lies_uphill() -> None:
-    run = regression(C.fedlesam(rho=0.1), participation=all_three, lr=0.02)
+    run = regression(C.fedlesam(rho=0.1), sampler=all_three, lr=0.02)
     for _ in range(3):
         run.train_round()
         e = rows(run, "o_i")[0] - run.w.detach()

@@ -77,11 +77,11 @@ def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_al
     executor: Any,
 ) -> None:
     run = trained(
-        hard(C.local_only()), participation=lambda n, seed, round: list(range(n)), executor=executor
+        hard(C.local_only()), sampler=lambda n, seed, round: list(range(n)), executor=executor
     )
-    assert run.w.equal(run.first)
+    assert run.w.equal(run.server.initial_w)
     for client in range(len(SIZES)):
-        alone = trained(hard(UNIFORM), participation=lambda n, seed, round, client=client: [client])
+        alone = trained(hard(UNIFORM), sampler=lambda n, seed, round, client=client: [client])
         torch.testing.assert_close(rows(run, "w_i")[client], alone.w.detach(), rtol=0, atol=1e-12)
 
 
@@ -90,7 +90,7 @@ def test_idle_clients_of_local_only_keep_their_models() -> None:
     for round in range(3):
         before = rows(run, "w_i")
         run.train_round()
-        cohort = run.participation(6, 0, round)
+        cohort = run.sampler(6, 0, round)
         assert [i for i in range(6) if not rows(run, "w_i")[i].equal(before[i])] == cohort
 
 

@@ -91,7 +91,7 @@ def test_the_new_model_is_made_of(what: str) -> None:
     run = regression(algorithm.with_outer_terms(Left()))
     dual = any("h_i" in term.client for term in algorithm.terms)
     for round in range(3):
-        w, cohort = run.w.detach().clone(), run.participation(3, 0, round)
+        w, cohort = run.w.detach().clone(), run.sampler(3, 0, round)
         run.train_round()
         kept = {name: rows(run, name) for name in ("u", "began", *["h_i"] * dual)}
         x = SimpleNamespace(w=w, u=kept["u"][cohort], began=kept["began"][cohort])
@@ -106,7 +106,7 @@ def test_a_relaxed_start_is_away_from_the_clients_last_model() -> None:
         torch.zeros(3, 2, dtype=torch.float64),
     )
     for round in range(3):
-        w, cohort = run.w.detach().clone(), run.participation(3, 0, round)
+        w, cohort = run.w.detach().clone(), run.sampler(3, 0, round)
         run.train_round()
         torch.testing.assert_close(
             rows(run, "began")[cohort], (w + 0.5 * (w - last))[cohort], rtol=0, atol=1e-12

@@ -179,14 +179,14 @@ def displacements(term: Term, dtype: torch.dtype = torch.float64) -> tuple[Tenso
         Algorithm(Recorder(inside), term, Recorder(outside)),
         module=classifier(dropout=0.0, dtype=dtype),
         clients=classification(dtype=dtype),
-        participation=lambda n, seed, round: [0],
+        sampler=lambda n, seed, round: [0],
     )
     inside.clear()
     outside.clear()
     run.train_round()
     w, asked = torch.stack([w for w, _ in outside]), len(inside) // len(outside)
     assert len(w) == 6
-    return torch.stack([at for at, _ in inside[asked - 1 :: asked]]) - w, w - run.first
+    return torch.stack([at for at, _ in inside[asked - 1 :: asked]]) - w, w - run.server.initial_w
 
 
 def test_a_fixed_perturbation_is_rho_long_from_the_second_step_on() -> None:

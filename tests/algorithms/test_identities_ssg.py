@@ -73,14 +73,14 @@ def test_with_everybody_taking_part_all_servers_of_fedssg_are_one() -> None:
         C.fedssg(),
         C.fedssg(gate="running"),
         tolerance=1e-11,
-        participation=everybody,
+        sampler=everybody,
     )
     assert_same_unless(
         C.fedssg(aggregation="inverse_n"),
         C.fedssg(),
         C.fedssg(gate="running"),
         tolerance=1e-11,
-        participation=everybody,
+        sampler=everybody,
     )
 
 
@@ -122,7 +122,7 @@ def test_feddc_without_its_multiplier_is_not_scaffold() -> None:
 def test_with_everybody_taking_part_the_gate_opens_from_one_to_two() -> None:
     """Every client remembers 1 + (t + 1) / T times its move."""
     T = 4
-    run = regression(C.fedssg().with_outer_terms(Left()), participation=all_three, rounds=T)
+    run = regression(C.fedssg().with_outer_terms(Left()), sampler=all_three, rounds=T)
     for t in range(T):
         before, anchor = rows(run, "h_i"), run.w.detach().clone()
         run.train_round()
@@ -139,11 +139,11 @@ def test_the_gate_expects_what_is_probable_whoever_is_drawn(gate: Any) -> None:
     T, p = 4, 0.75
     run = regression(
         C.fedssg(gate=gate).with_outer_terms(Left()),
-        participation=BernoulliSampling(p),
+        sampler=BernoulliSampling(p),
         rounds=T,
         seed=1,
     )
-    cohorts = [run.participation(3, 1, round) for round in range(T)]
+    cohorts = [run.sampler(3, 1, round) for round in range(T)]
     assert len({len(cohort) for cohort in cohorts}) > 1
     for t, cohort in enumerate(cohorts):
         before, anchor = rows(run, "h_i"), run.w.detach().clone()
@@ -170,7 +170,7 @@ def test_gating_and_the_undecayed_rate_make_the_gradient_memory_a_running_mean(
     run = regression(
         Algorithm(*terms),
         schedule=lambda round, epoch: 0.5**round,
-        participation=lambda n, seed, round: [[0, 1, 2], [1]][round],
+        sampler=lambda n, seed, round: [[0, 1, 2], [1]][round],
     )
     run.train_round()
     d_i, h_i, d = rows(run, "d_i")[1], rows(run, "h_i")[1], server(run, "d")

@@ -57,9 +57,7 @@ def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
     lam, eta, K, beta = 0.5, 0.1, 4, 0.8
     log: list[tuple[Tensor, Tensor]] = []
     algorithm = Algorithm(Recorder(log), *C.fedtoga(rho=0.1, kappa=2.0, beta=beta, lam=lam).terms)
-    run = regression(
-        algorithm, participation=lambda n, seed, round: [[0, 1, 2], [1]][min(round, 1)]
-    )
+    run = regression(algorithm, sampler=lambda n, seed, round: [[0, 1, 2], [1]][min(round, 1)])
     run.train_round()
     anchor, Delta, h_i = run.w.detach().clone(), server(run, "Delta"), -lam * rows(run, "h_i")[1]
     log.clear()
@@ -98,7 +96,7 @@ def test_the_servers_dual_only_converges_with_its_sign() -> None:
         (Algorithm(trend, dual), True),
         (Algorithm(trend, AsPrinted(1.0)), False),
     ]:
-        run = round_after_round(regression(algorithm, lr=0.2, participation=all_three), 40)
+        run = round_after_round(regression(algorithm, lr=0.2, sampler=all_three), 40)
         distance = float(mean_gradient(run.w.detach()).norm())
         assert distance < 1e-6 if converges else distance > 0.1
 
@@ -112,7 +110,7 @@ def displacements(algorithm: Callable[..., Algorithm], **options: bool) -> list[
     inside: list[tuple[Tensor, Tensor]] = []
     outside: list[tuple[Tensor, Tensor]] = []
     recorded = Algorithm(Recorder(inside), *algorithm(**options).terms, Recorder(outside))
-    run = regression(recorded, steps=3, participation=lambda n, seed, round: [1])
+    run = regression(recorded, steps=3, sampler=lambda n, seed, round: [1])
     inside.clear()
     outside.clear()
     round_after_round(run, 2)

@@ -1,35 +1,75 @@
-"""What TensorBoard shows of a run beside its scalars."""
+"""TensorBoard: its scalars, hyper-parameters and pictures."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
+import pytest
 import runs
+import torch
+from fl_lightning.callbacks import partition_heat_map
 from refusals import experiment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 
-def options(folder: Path) -> dict[str, Any]:
-    """The run's row under HPARAMS, as TensorBoard's own reader finds it."""
+def read(folder: Path) -> EventAccumulator:
     events = EventAccumulator(str(folder))
     events.Reload()
-    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    return events
+
+
+def options(folder: Path) -> dict[str, Any]:
+    """The run's row under HPARAMS, as TensorBoard's own reader finds it."""
+    content = read(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     shown = HParamsPluginData.FromString(content).session_start_info.hparams
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in shown.items()}
 
 
-def test_hparams_are_those_of_the_last_start(tmp_path: Path) -> None:
+def column(folder: Path, tag: str) -> list[float]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [float(row[tag]) for row in csv.DictReader(file) if row[tag]]
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two rounds, then of six, of which the last four come after a resumption."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    experiment(folder, "--rounds", "2", "--lr", "0.5").run()
+    experiment(folder, "--rounds", "6", "--resume").run()
+    return folder
+
+
+def test_accuracy_and_losses_come_first_and_constants_not_at_all(resumed: Path) -> None:
+    tags = sorted(read(resumed).Tags()["scalars"])
+    assert tags[:4] == ["Accuracy/best", "Accuracy/test", "Loss/test", "Loss/train"]
+    assert {tag.split("/")[0] for tag in tags[4:]} == {"client", "server", "time"}
+    assert runs.steps_in_tensorboard(resumed) == [tuple(range(1, 7))]
+
+
+def test_best_is_the_running_maximum_also_over_a_resumption(resumed: Path) -> None:
+    accuracies, events = column(resumed, "test/accuracy"), read(resumed)
+    best = [max(accuracies[: k + 1]) for k in range(6)]
+    assert best != accuracies  # or this run shows nothing
+    assert [s.value for s in events.Scalars("Accuracy/test")] == pytest.approx(accuracies)
+    assert [s.value for s in events.Scalars("Accuracy/best")] == pytest.approx(best)
+
+
+def test_hparams_are_the_options_of_the_last_start_and_the_constants(resumed: Path) -> None:
+    shown = options(resumed)
+    expected = {"rounds": 6, "lr": 0.5, "clip_norm": "None", "algorithm": "fedavg"}
+    assert expected.items() <= shown.items()
+    for tag in ("local/lr", "comm/uplink_mb", "comm/downlink_mb"):
+        assert shown[tag] == pytest.approx(column(resumed, tag)[0])
+
+
+def test_what_may_change_is_a_curve(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    experiment(folder, "--rounds", "2", "--lr", "0.25").run()
-    assert (options(folder)["rounds"], options(folder)["lr"], options(folder)["clip"]) == (
-        2,
-        0.25,
-        "None",
-    )
-    experiment(folder, "--rounds", "3", "--evaluate-every", "3", "--resume").run()
-    shown = options(folder)
-    assert (shown["rounds"], shown["evaluate_every"], shown["algorithm"]) == (3, 3, "fedavg")
-    assert runs.steps_in_tensorboard(folder) == [(1, 2, 3)]
+    experiment(folder, "--rounds", "2", "--lr-decay", "0.5", "--sampling", "bernoulli").run()
+    events = read(folder)
+    assert {"local/lr", "comm/uplink_mb", "comm/downlink_mb"} <= set(events.Tags()["scalars"])
+    assert [s.value for s in events.Scalars("local/lr")] == pytest.approx([0.1, 0.05])
+    assert "local/lr" not in options(folder)
 
 
 def test_the_options_come_before_the_scalars_in_the_order_of_names(tmp_path: Path) -> None:
@@ -39,3 +79,12 @@ def test_the_options_come_before_the_scalars_in_the_order_of_names(tmp_path: Pat
     first, second = sorted(folder.glob("events*"))
     assert first.suffix == ".options"
     assert first.stat().st_size < second.stat().st_size
+
+
+@pytest.mark.parametrize(("of", "title"), [(None, "each of 3"), (9, "the first 3 of 9")])
+def test_the_partition_is_a_picture_of_samples_by_client_and_class(of: Any, title: str) -> None:
+    histogram = torch.tensor([[1, 2], [3, 4], [5, 6]])
+    axes, *_ = partition_heat_map(histogram, ("a", "b"), of).axes
+    assert title in axes.get_title()
+    assert torch.from_numpy(axes.images[0].get_array().data).equal(histogram.T)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]

@@ -4,55 +4,39 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refusals import sentence
 
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.runs.config_yaml import flat, load
 
 
-def refusal(capsys: pytest.CaptureFixture[str], file: Path, text: str) -> str:
-    file.write_text(text)
-    with pytest.raises(SystemExit, match="2"):
-        read_files([str(file)], {"methods"})
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    return said
-
-
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "words"),
     [
-        ("lr: 0.1\nrounds: 5\nlr: 0.2\n", "'lr' stands there twice, in lines 1 and 3"),
-        (
-            "algorithm:\n  name: fedsam\n  rho: 1\n  rho: 1\n",
-            "'rho' stands there twice, in lines 3 and 4",
-        ),
-        ("methods: {fedsam: {rho: 1, rho: 2}}\n", "'rho' stands there twice, in lines 1 and 1"),
-        (
-            "methods:\n  fedsam: {rho: 1}\n  fedavg:\n  fedsam: {}\n",
-            "'fedsam' stands there twice, in lines 2 and 4",
-        ),
-        ("algorithm: {name: fedsam, rho: 1}\nalgorithm.rho: 2\n", "names algorithm.rho twice"),
-        ("algorithm.rho: 2\nalgorithm: {name: fedsam, rho: 1}\n", "names algorithm.rho twice"),
+        ("lr: 0.1\nrounds: 5\nlr: 0.2\n", ["'lr'", "lines 1 and 3"]),
+        ("algorithm:\n  name: fedsam\n  rho: 1\n  rho: 1\n", ["'rho'", "lines 3 and 4"]),
+        ("methods: {fedsam: {rho: 1, rho: 2}}\n", ["'rho'", "lines 1 and 1"]),
+        ("methods:\n  fedsam: {rho: 1}\n  fedsam: {}\n", ["'fedsam'", "lines 2 and 3"]),
+        ("algorithm: {name: fedsam, rho: 1}\nalgorithm.rho: 2\n", ["algorithm.rho twice"]),
+        ("algorithm.rho: 2\nalgorithm: {name: fedsam, rho: 1}\n", ["algorithm.rho twice"]),
     ],
 )
-def test_what_stands_twice_is_refused_with_key_file_and_lines(
-    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_option_given_twice_is_refused_with_file_and_lines(
+    text: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refusal(capsys, tmp_path / "mine.yaml", text)
-    assert told in said
-    assert str(tmp_path / "mine.yaml") in said
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    said = sentence(capsys, read_files, [str(file)], {"methods"})
+    assert all(word in said for word in [*words, str(file)]), said
 
 
 def test_a_merged_mapping_may_be_overridden() -> None:
-    text = "base: &base {lr: 1, clip: 2}\none:\n  deep: &deep {<<: *base, lr: 3}\ntwo: {<<: *deep, clip: 4}\n"
-    read = load(text)
+    one = "base: &base {lr: 1, clip: 2}\none:\n  deep: &deep {<<: *base, lr: 3}\n"
+    read = load(one + "two: {<<: *deep, clip: 4}\n")
     assert read["one"]["deep"] == {"lr": 3, "clip": 2}
     assert read["two"] == {"lr": 3, "clip": 4}
-    assert load("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n1: one\n'1': two\n")["c"] == {
-        "x": 1,
-        "y": 2,
-    }
+    two = load("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n1: one\n'1': two\n")
+    assert two["c"] == {"x": 1, "y": 2}
 
 
 @pytest.mark.parametrize("text", ["? [1, 2]\n: 3\n", "? {a: 1}\n: 3\n? {a: 1}\n: 4\n"])
@@ -67,9 +51,17 @@ def test_later_files_win(tmp_path: Path) -> None:
     assert read_files([str(tmp_path / "a"), str(tmp_path / "b")], ()) == ({"lr": 3, "clip": 2}, {})
 
 
+@pytest.mark.parametrize("name", ["fedssg/table4", "fedssg/table4.yaml"])
+def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_files([name], {"methods"})[0]["algorithm"] == "fedssg"
+    Path("fedssg").mkdir()
+    Path(name).write_text("algorithm: mine\n")
+    assert read_files([name], ())[0] == {"algorithm": "mine"}
+
+
 def test_names_are_joined_by_dots() -> None:
-    assert flat({"algorithm": {"name": "fedsam", "rho": 1}, "lr": 2}) == {
-        "algorithm": "fedsam",
-        "algorithm.rho": 1,
-        "lr": 2,
-    }
+    nested = {"algorithm": {"name": "fedsam", "rho": 1}, "lr": 2}
+    assert flat(nested) == {"algorithm": "fedsam", "algorithm.rho": 1, "lr": 2}

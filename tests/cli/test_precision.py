@@ -1,10 +1,13 @@
-"""A run's precision belongs to its options, also where Fabric takes it."""
+"""A run's precision belongs to its options, also where `fabric run` takes it."""
 
 from pathlib import Path
 
 import pytest
 import yaml
-from refusals import experiment, sentence
+from refusals import digits, experiment, sentence
+
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import mlp
 
 
 @pytest.fixture
@@ -14,43 +17,39 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "run/config.yaml"
 
 
-def test_a_configuration_holds_it_and_a_resumed_run_keeps_it(config: Path) -> None:
+def test_the_configuration_holds_it_and_a_resumed_run_keeps_it(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     again = experiment(config.parent.parent / "again", "--config", str(config))
-    assert (
-        yaml.safe_load(config.read_text())["precision"]
-        == again.resolved()["precision"]
-        == "bf16-mixed"
-    )
-    experiment(config.parent, "--resume", "--rounds", "2").run()
+    written = yaml.safe_load(config.read_text())["precision"]
+    assert written == again.resolved()["precision"] == "bf16-mixed"
+    more = "--resume", "--rounds", "2"
+    other = experiment(config.parent, *more, "--precision", "32-true")
+    assert "precision was bf16-mixed and is now 32-true" in sentence(capsys, other.run)
+    experiment(config.parent, *more).run()
     assert len((config.parent / "metrics.csv").read_text().splitlines()) == 3
 
 
-def test_another_one_is_refused_on_resume(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    resumed = experiment(config.parent, "--resume", "--rounds", "2", "--precision", "32-true")
-    assert "precision was bf16-mixed and is now 32-true" in sentence(capsys, resumed.run)
-
-
-@pytest.mark.parametrize("told", [None, "32", "bf16", "bf16-mixed"])
-def test_fabric_run_is_to_be_told_too_and_goes_over_files(
-    told: str | None,
-    config: Path,
+@pytest.mark.parametrize(
+    ("flag", "precision"),
+    [(None, None), ("32", "32-true"), ("bf16", "bf16-mixed"), ("bf16-mixed", "bf16-mixed")],
+)
+def test_the_precision_of_fabric_run_goes_over_files(
+    flag: str | None,
+    precision: str | None,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A file alone is refused, since Fabric would not read it."""
+    config = tmp_path / "config.yaml"
+    config.write_text("precision: bf16-mixed\n")
     monkeypatch.setenv("LT_CLI_USED", "1")
-    monkeypatch.setattr("refusals.Experiment", _without_fabrics_own)
-    if told:
-        monkeypatch.setenv("LT_PRECISION", told)
-    if told is None:
-        said = sentence(capsys, experiment, config.parent.parent / "again", "--config", str(config))
-        assert "add --precision bf16-mixed to it" in said
+    argv = ["--config", str(config)]
+    if flag is None:
+        said = sentence(capsys, Experiment, [digits], [mlp], argv=argv)
+        assert "add --precision bf16-mixed" in said
     else:
-        again = experiment(config.parent.parent / "again", "--config", str(config))
-        assert again.resolved()["precision"] == ("32-true" if told == "32" else "bf16-mixed")
-
-
-def _without_fabrics_own(*args: object, argv: list[str], **options: object) -> object:
-    from fl_lightning.experiment import Experiment
-
-    taken = argv.index("--accelerator")
-    return Experiment(*args, argv=argv[:taken] + argv[taken + 2 :], **options)  # type: ignore[arg-type]
+        monkeypatch.setenv("LT_PRECISION", flag)
+        again = Experiment([digits], [mlp], argv=argv)
+        assert again.resolved()["precision"] == precision

@@ -1,35 +1,32 @@
-"""No option is ignored in silence: what would not count beside the others is refused, or told in a line."""
+"""Options that have no effect with the others: the run prints a note for each."""
 
 from pathlib import Path
 
 import pytest
 from every_option import OPTIONS, WITH, values
-from refusals import experiment, refused
+from refusals import experiment
+
+from fl_lightning.cli.argv import given
+from fl_lightning.cli.unused_options import unused_option_notes
+
+
+def notes(folder: Path, *argv: str, width: int = 1) -> list[str]:
+    """The notes of a run whose executor trains so many clients in parallel."""
+    run = experiment(folder, *argv)
+    return list(unused_option_notes(given(argv), run.options, run.chosen, width))
 
 
 @pytest.mark.parametrize(
-    ("idle", "mend", "words"),
+    ("unused", "used", "option"),
     [
-        (
-            "--local-steps 5 --local-epochs 3",
-            "--local-steps none",
-            "--local-steps takes the place of --local-epochs",
-        ),
-        ("--finetune-lr 0.1", "--finetune-epochs 1", "give that too, as --finetune-epochs 1,5"),
-        (
-            "--executor sequential --parallel-clients 4",
-            "--executor stacked",
-            "one client at a time: leave --parallel-clients 4 away",
-        ),
-        (
-            "--executor sequential --parallel-clients 4",
-            "--parallel-clients 1",
-            "one client at a time: leave --parallel-clients 4 away",
-        ),
+        ("--local-steps 5 --local-epochs 3", "--local-steps none", "--local-epochs"),
+        ("--finetune-lr 0.1", "--finetune-epochs 1", "--finetune-lr"),
+        ("--parallel-clients 4", "--parallel-clients 1", "--parallel-clients"),
+        ("--data-dir elsewhere", "", "--data-dir"),
         (
             "--algorithm fedtoga --algorithm.carry",
             "--algorithm.perturbation fusion",
-            "--algorithm.carry True changes",
+            "--algorithm.carry True",
         ),
         (
             "--algorithm feddisco --algorithm.prox-clip split",
@@ -39,83 +36,67 @@ from refusals import experiment, refused
         (
             "--algorithm fedsol --algorithm.first_step noise",
             "--algorithm.strength fixed",
-            "--algorithm.first-step",
+            "--algorithm.first-step noise",
         ),
         (
-            "--algorithm fedlesam --algorithm.first-participation skip --algorithm.reference last_round",
+            "--algorithm fedlesam --algorithm.first-participation skip "
+            "--algorithm.reference last_round",
             "--algorithm.reference last_active",
-            "--algorithm.first-participation skip changes nothing",
+            "--algorithm.first-participation skip",
         ),
         (
             "--algorithm fedsol_ablation --algorithm.row a0 --algorithm.rho 1",
             "--algorithm.row a1",
-            "--algorithm.rho 1",
-        ),
-        (
-            "--algorithm fedsol_ablation --algorithm.beta 0.5",
-            "--algorithm.row a2",
-            "--algorithm.beta 0.5 changes",
-        ),
-        (
-            "--algorithm fedsol --algorithm.proximal moon",
-            "--algorithm.scope body",
-            "moon looks at what enters the head",
+            "--algorithm.rho 1.0",
         ),
         (
             "--server-optimizer adam --algorithm.server-lr 0.5",
             "--server-optimizer lookahead",
-            "--algorithm.server-lr 0.5 changes nothing",
+            "--algorithm.server-lr 0.5",
         ),
     ],
 )
-def test_what_would_not_count_is_refused(
-    idle: str, mend: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_option_without_effect_is_noted(
+    unused: str, used: str, option: str, tmp_path: Path
 ) -> None:
-    assert words in refused(capsys, tmp_path / "run", *idle.split())
-    if mend:
-        experiment(tmp_path / "run", *idle.split(), *mend.split()).algorithm()
+    (note,) = notes(tmp_path, *unused.split())
+    assert f"{option} has no effect" in note
+    if used:
+        assert notes(tmp_path, *unused.split(), *used.split()) == []
 
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS, ids=map(" ".join, OPTIONS))
-def test_what_counts_is_not_refused(name: str, option: str, tmp_path: Path) -> None:
-    """Every option of every algorithm and addition, with what else it needs to count."""
-    part, _, choice = name.removeprefix("--").rpartition(" ")
-    base = ["--algorithm", "fedsam"] if part == "ascent" else []
-    others = WITH.get(f"{name} {option}", {}).items()
-    part = part or "algorithm"
+def test_an_option_with_an_effect_is_not_noted(name: str, option: str, tmp_path: Path) -> None:
+    """Every option of every algorithm and modifier, with what else it needs."""
+    kind, _, choice = name.removeprefix("--").rpartition(" ")
+    base = ["--algorithm", "fedsam"] if kind == "ascent" else []
+    kind = kind or "algorithm"
     for value in values(name, option):
-        given = {**dict(others), option: value}
+        coefficients = {**WITH.get(f"{name} {option}", {}), option: value}
         flags = [
-            f"--{part}.{key}={','.join(v) if isinstance(v, tuple) else v}"
-            for key, v in given.items()
+            f"--{kind}.{key}={','.join(v) if isinstance(v, tuple) else v}"
+            for key, v in coefficients.items()
         ]
-        experiment(tmp_path / "run", *base, f"--{part}={choice}", *flags).algorithm()
+        assert notes(tmp_path, *base, f"--{kind}={choice}", *flags) == []
 
 
-def test_files_may_hold_what_counts_with_another_choice(tmp_path: Path) -> None:
+def test_files_may_hold_options_for_other_choices(tmp_path: Path) -> None:
     """Those of a resumed run hold everything, and one file may serve GPUs and CPUs."""
     shared = tmp_path / "shared.yaml"
-    shared.write_text(
-        "executor: sequential\nwidth: 4\nlocal_epochs: 3\ndata_dir: elsewhere\nfinetune_lr: null\n"
-    )
-    experiment(tmp_path / "run", "--config", str(shared), "--local-steps", "5").algorithm()
+    shared.write_text("parallel_clients: 4\nlocal_epochs: 3\ndata_dir: elsewhere\n")
+    assert notes(tmp_path, "--config", str(shared), "--local-steps", "5") == []
 
 
-def test_options_of_a_function_of_the_users_may_do_other_things(tmp_path: Path) -> None:
+def test_user_defined_functions_may_do_other_things_with_an_option(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
-    own.write_text("from fl_lightning.terms import SAM\nfrom fl_lightning import Algorithm\n")
     own.write_text(
-        own.read_text() + "def own(verbose: bool = False):\n    return Algorithm(SAM(0.1))\n"
+        "from fl_lightning import Algorithm\n"
+        "def own(verbose: bool = False):\n    return Algorithm()\n"
     )
-    experiment(
-        tmp_path / "run", "--algorithm", f"{own}:own", "--algorithm.verbose", "true"
-    ).algorithm()
+    assert notes(tmp_path, f"--algorithm={own}:own", "--algorithm.verbose", "true") == []
 
 
-# ------------------------------------------------------------------------------------------------------ told in a line
-
-
-def told(capsys: pytest.CaptureFixture[str], folder: Path, *argv: str) -> str:
+def printed(capsys: pytest.CaptureFixture[str], folder: Path, *argv: str) -> str:
     experiment(folder, *argv).run()
     return capsys.readouterr().out
 
@@ -123,60 +104,47 @@ def told(capsys: pytest.CaptureFixture[str], folder: Path, *argv: str) -> str:
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (
-            "--parallel-clients 4",
-            "--parallel-clients does not count: --executor auto trains clients one after another here",
-        ),
-        ("--parallel-clients 1", ""),
-        ("--data-dir elsewhere", "--data-dir does not count: digits reads no files"),
-        ("--executor sequential --parallel-clients 10", ""),
-        ("--executor stacked --parallel-clients 4", ""),
-        ("--participation 0.04", "--participation 0.04 of 6 clients comes to 1 in a round"),
-        ("--participation 0.04 --sampling bernoulli", ""),
-        ("--participation 0.95 --sampling weighted", ""),
-        (
-            "--local-epochs 0.01",
-            "--local-epochs 0.01 comes to 0.25 on average, as each client takes whole steps",
-        ),
-        ("--local-epochs 0.01 --local-steps none --batch-size 1 --rounds 1", ""),
-        ("--config steps.yaml", ""),
-        (
-            "--compile --batch-size 2000",
-            "--compile compiles nothing, as no client has a full batch of 2,000 samples",
-        ),
-        (
-            "--algorithm local_only",
-            "local_only is for clients' own models, which --finetune-epochs 1,5 scores",
-        ),
-        (
-            "--algorithm fedbabu",
-            "fedbabu is for clients' own models, which --finetune-epochs 1,5 scores",
-        ),
-        (
-            "--algorithm knn_per",
-            "knn_per is for clients' own models, which --finetune-epochs 1,5 scores",
-        ),
-        ("--algorithm knn_per --finetune-epochs 1", ""),
-        ("--algorithm fedsol --algorithm.scope all", ""),
+        ("--parallel-clients 4", "--parallel-clients has no effect: 1 trains at a time here"),
+        ("--participation 0.04", "--participation 0.04 of 6 clients is 1 a round"),
+        ("--local-epochs 0.01", "--local-epochs 0.01 is 0.25 on average"),
+        ("--compile --batch-size 2000", "no client has a full batch of 2,000 samples"),
+        ("--algorithm local_only", "local_only trains clients' own models"),
+        ("--algorithm fedbabu", "fedbabu trains clients' own models"),
+        ("--algorithm knn_per", "knn_per trains clients' own models"),
+        ("--sampling weighted --algorithm.weighting by_size", "they count twice"),
     ],
 )
-def test_what_comes_to_something_else_is_told(
-    argv: str,
-    line: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_run_prints_effects_that_its_user_may_not_expect(
+    argv: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("steps.yaml").write_text("local_steps: 2\nlocal_epochs: 0.01\n")
-    said = told(capsys, tmp_path / "run", *argv.split())
-    assert line in said
-    if not line:
-        for sign in (
-            "does not count",
-            "comes to",
-            "counts twice",
-            "compiles nothing",
-            "own models, which",
-        ):
-            assert sign not in said
+    assert line in printed(capsys, tmp_path / "run", *argv.split())
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "--parallel-clients 1",
+        "--executor stacked --parallel-clients 4",
+        "--participation 0.04 --sampling bernoulli",
+        "--participation 0.95 --sampling weighted --algorithm.weighting uniform",
+        "--local-epochs 0.01 --local-steps none --batch-size 1",
+        "--algorithm knn_per --finetune-epochs 1",
+        "--algorithm fedsol --algorithm.scope all",
+    ],
+)
+def test_an_ordinary_run_prints_no_such_line(
+    argv: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = printed(capsys, tmp_path / "run", *argv.split())
+    for words in ("no effect", "a round\n", "on average", "count twice", "own models: score"):
+        assert words not in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [("", "weighted by their samples"), ("--algorithm fedsam", "weighted equally")],
+)
+def test_a_run_prints_how_clients_are_weighted(
+    argv: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in printed(capsys, tmp_path / "run", *argv.split())

@@ -151,7 +151,7 @@ def test_another_model_on_the_same_batch_pulls_by_hand_too() -> None:
         clients=data,
         module=classifier(norm=False, dropout=0.0),
         schedule=lambda *_: 1.0,
-        participation=lambda *_: [0],
+        sampler=lambda *_: [0],
     )
     anchor = run.w.detach().clone()
     w = anchor
@@ -200,11 +200,13 @@ def test_a_term_that_never_asks_the_oracle_steps_all_the_same() -> None:
         run = federation(
             Algorithm(Shrink()),
             schedule=lambda *_: 1.0,
-            participation=lambda *_: [1],
+            sampler=lambda *_: [1],
             executor=executor,
         )
         run.train_round()  # client 1 takes four steps of size 0.1
-        torch.testing.assert_close(run.w.detach(), 0.9**4 * run.first, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            run.w.detach(), 0.9**4 * run.server.initial_w, rtol=0, atol=1e-12
+        )
 
 
 @BOTH
@@ -276,7 +278,7 @@ def test_the_oracle_tells_the_loss_whose_gradient_it_takes(executor: Any) -> Non
     loss = plain.train_round()["train/loss"]
     assert loss > 0.1
     assert metrics["train/loss"] == pytest.approx(loss, abs=1e-12)
-    assert run.shared[0]["F_mean"].item() == pytest.approx(loss, abs=1e-12)
+    assert run.server.states[0]["F_mean"].item() == pytest.approx(loss, abs=1e-12)
     for name, buffer in plain.buffers.items():
         torch.testing.assert_close(run.buffers[name], buffer, rtol=0, atol=1e-12)
     assert run.cost.gradients == 1

@@ -100,7 +100,7 @@ def test_a_state_may_count_in_whole_numbers() -> None:
     for executor in (SequentialExecutor, STACKED):
         run = trained(Algorithm(Counting()), executor=executor)
         assert rows(run, "count").tolist() == [2, 2, 2, 2, 2, 1]
-        assert run.shared[0]["rounds_so_far"] == run.round
+        assert run.server.states[0]["rounds_so_far"] == run.round
 
 
 @pytest.mark.parametrize("name", [*sorted(FACTS), "_mine", "c"])
@@ -181,7 +181,7 @@ def test_all_executors_calibrate_a_loss_alike(traces: list[Any]) -> None:
 
 def on_ranks(fabric: Fabric) -> list[float]:
     run = trained(hard(Algorithm(Balanced())), fabric=fabric, deterministic=True)
-    return [*run.w.tolist(), *run.shared[0]["mean_counts"].tolist()]
+    return [*run.w.tolist(), *run.server.states[0]["mean_counts"].tolist()]
 
 
 def test_two_ranks_count_the_same_labels() -> None:

@@ -6,19 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from image_files import write_images
 from PIL import Image
 
 from fl_lightning.data import domain_folder, image_folder
-
-
-def write_images(root: Path, folders: list[str], each: int = 3, size: int = 5) -> None:
-    g = np.random.default_rng(0)
-    for folder in folders:
-        (root / folder).mkdir(parents=True)
-        for number in range(each):
-            pixels = g.integers(0, 256, (size, size, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / folder / f"{number}.png")
-
 
 SPLITS = ["train/cat", "train/dog", "test/cat", "test/dog"]
 
@@ -67,13 +58,13 @@ def test_a_corrupted_image_is_named_and_leaves_no_map(tmp_path: Path):
     write_images(tmp_path, SPLITS)
     broken = tmp_path / "train/dog/1.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    with pytest.raises(ValueError, match=r"train/dog/1\.png cannot be read"):
+    with pytest.raises(ValueError, match=r"train/dog/1\.png is no readable image"):
         image_folder(tmp_path)
     assert not list((tmp_path / ".cache").iterdir())
 
 
 def test_a_missing_folder_is_named_with_the_layout(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"train, which is not a folder.*train/<class>"):
+    with pytest.raises(FileNotFoundError, match=r"nothing/train is not a folder.*train/<class>"):
         image_folder(tmp_path / "nothing")
     write_images(tmp_path, ["train/cat", "test/cat", "test/cow"])
     with pytest.raises(ValueError, match="test/cow"):
@@ -90,5 +81,5 @@ def test_a_domain_is_held_out(tmp_path: Path):
     assert train.y.tolist() == [0] * 4 + [1] * 4 + [0] * 4
     x = train.inputs(torch.arange(12))
     torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    with pytest.raises(ValueError, match="no domain 'clipart'; give one of art, photo, sketch"):
+    with pytest.raises(ValueError, match=r"no domain 'clipart'.* art, photo, sketch"):
         domain_folder(tmp_path, "clipart")

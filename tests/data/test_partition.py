@@ -157,7 +157,7 @@ def test_the_seed_alone_decides_the_split(split):
     [
         (lambda y: schemes.iid(y, 3000, 0), "give 1 to 2003 clients"),
         (lambda y: schemes.dirichlet(y, 100, 0, min_size=21), "allow 0 to 20"),
-        (lambda y: schemes.dirichlet(y, 100, 0, alpha=0.0), "positive concentration"),
+        (lambda y: schemes.dirichlet(y, 100, 0, alpha=0.0), r"alpha is 0\.0"),
         (lambda y: schemes.class_priors(y, 100, 0), "exactly one"),
         (lambda y: schemes.class_priors(y, 100, 0, classes=11), "1 to 10"),
         (lambda y: schemes.class_priors(y, 100, 0, classes=0), "1 to 10"),
@@ -296,9 +296,7 @@ def test_a_saved_split_is_for_as_many_clients_and_samples(tmp_path: Path):
     y, path = torch.zeros(6, dtype=torch.int64), Partition.from_lists([[0, 5], [2]]).save(tmp_path)
     assert [part.tolist() for part in schemes.saved(y, 2, 7, file=path)] == [[0, 5], [2]]
     for others in ((y, 3), (y[:5], 2)):
-        with pytest.raises(
-            ValueError, match="splits at least 6 samples over 2 clients; this run has"
-        ):
+        with pytest.raises(ValueError, match="splits at least 6 samples over 2 clients"):
             schemes.saved(*others, 7, file=path)
 
 

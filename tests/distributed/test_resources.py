@@ -1,4 +1,4 @@
-"""What a process may use of its machine: cores, memory, threads."""
+"""Cores, memory and threads that a process may use."""
 
 from pathlib import Path
 
@@ -75,4 +75,4 @@ def test_hyper_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
         (tmp_path / f"cpu{i}/topology/thread_siblings_list").write_text(f"{siblings}\n")
     assert machine.physical(range(4), tmp_path) == 2
     assert machine.physical([0, 2], tmp_path) == 1
-    assert machine.physical([0, 7, 8], tmp_path) == 3, "where the system does not tell, each counts"
+    assert machine.physical([0, 7, 8], tmp_path) == 3, "where the system does not say, each counts"

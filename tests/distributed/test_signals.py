@@ -1,5 +1,6 @@
-"""Signals that ask for a stop, ranks that raise, and ranks whose launcher is gone."""
+"""Signals that stop a run, ranks that raise or are killed, and ranks whose launcher is gone."""
 
+import atexit
 import os
 import re
 import signal
@@ -7,46 +8,36 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 import runs
+import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from problems import federation
 from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError
-from fl_lightning.distributed import signals as supervision
 from fl_lightning.distributed.signals import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
+    FIRST_RANK,
+    STOP_SIGNALS,
+    exit_on_ctrl_c,
     exit_with_launcher,
+    exit_without_nccl_teardown,
     stop_on_signals,
 )
 from fl_lightning.executors import SequentialExecutor, StackedExecutor
 from fl_lightning.experiment import Experiment
 from fl_lightning.federation import federation as simulation
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+VISIT = SequentialExecutor, "_visit"
 
 
-@pytest.fixture(scope="module")
-def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
-    """The results with so many ranks."""
-
-    def results(ranks: int) -> dict[str, Any]:
-        folder = tmp_path_factory.getbasetemp() / "never stopped" / str(ranks)
-        if not folder.exists():
-            assert runs.end(runs.begin(folder, ranks=ranks)) == [0] * ranks, runs.said(folder)
-        return runs.results(folder)
-
-    return results
-
-
-def signalled(number: signal.Signals) -> Callable[..., Any]:
+def before_call(number: signal.Signals) -> Callable[..., Any]:
     """Let a signal come in the middle of a client's training."""
 
     def visit(function: Any, *args: Any) -> Any:
@@ -61,27 +52,20 @@ def signalled(number: signal.Signals) -> Callable[..., Any]:
     [(1, 0, signal.SIGTERM, [EXIT_PREEMPTED]), (2, 1, signal.SIGUSR1, [EXIT_PREEMPTED, 0])],
     ids=["one rank", "one of two ranks"],
 )
-def test_a_signal_ends_the_round_writes_a_checkpoint_and_leaves_on_every_rank(
-    ranks: int,
-    hit: int,
-    number: signal.Signals,
-    codes: list[int],
-    never_stopped: Any,
-    tmp_path: Path,
+def test_a_signal_ends_the_round_writes_a_checkpoint_and_stops_every_rank(
+    ranks: int, hit: int, number: signal.Signals, codes: list[int], reference: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     visits = 12 // ranks - 1  # in the third round, of four clients
-    prepare = runs.at_call(visits, SequentialExecutor, "_visit", signalled(number), rank=hit)
+    prepare = runs.at_call(visits, *VISIT, before_call(number), rank=hit)
     assert runs.end(runs.begin(folder, ranks=ranks, prepare=prepare)) == codes, runs.said(folder)
     why = f"by {number.name}" if hit == 0 else "as another rank or a callback asked"
-    assert (
-        f"stopped {why} after round 3 of 7, which is saved: go on with --run-dir {folder} --resume\n"
-        in runs.said(folder)
-    )
+    assert f"stopped {why} after round 3 of 7" in runs.said(folder)
+    assert f"--run-dir {folder} --resume\n" in runs.said(folder)
     assert (folder / "checkpoints" / "round-3.ckpt").exists()
     assert not (folder / "model.pt").exists()
     assert runs.end(runs.begin(folder, ranks=ranks)) == [0] * ranks, runs.said(folder)
-    assert runs.results(folder) == never_stopped(ranks)
+    assert runs.results(folder) == reference(ranks)
     assert runs.steps_in_tensorboard(folder) == [tuple(range(1, 8))]
 
 
@@ -96,63 +80,49 @@ def test_one_rank_stops_after_a_signal_in_the_evaluation_too() -> None:
     assert (run.round, run.should_stop, received) == (1, True, ["SIGTERM"])
 
 
-def test_handlers_are_given_back() -> None:
-    before = [signal.getsignal(number) for number in supervision.SIGNALS]
-    with stop_on_signals(lambda: None):
-        assert [signal.getsignal(number) for number in supervision.SIGNALS] != before
-    assert [signal.getsignal(number) for number in supervision.SIGNALS] == before
+def test_handlers_are_restored() -> None:
+    numbers = [*STOP_SIGNALS, signal.SIGINT]
+    before = [signal.getsignal(number) for number in numbers]
+    with stop_on_signals(lambda: None), exit_on_ctrl_c(lambda: ""):
+        assert not any(signal.getsignal(n) is b for n, b in zip(numbers, before, strict=True))
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
-# --------------------------------------------------------------------------------------------------------------- Ctrl-C
+# ------------------------------------------------------------------------------------------ Ctrl-C
 
 
-class Leaving:
-    """Python drops what is raised where this goes."""
+def interrupted(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(600)
+
+
+class Interrupts:
+    """Python drops an exception that is raised in a destructor."""
 
     def __del__(self) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
 
 
-def interrupted_where_nobody_hears(_: Any, *args: Any) -> None:
-    Leaving()
-    time.sleep(600)
+def interrupted_twice(*_: Any) -> None:
+    Interrupts()
+    interrupted()
 
 
+@pytest.mark.parametrize("by", [interrupted, interrupted_twice])
 @pytest.mark.parametrize(("ranks", "codes"), [(1, [EXIT_INTERRUPTED]), (2, [EXIT_INTERRUPTED, 0])])
-def test_ctrl_c_ends_the_run_also_where_the_exception_gets_lost(
-    ranks: int, codes: list[int], tmp_path: Path
+def test_ctrl_c_ends_the_run_with_one_message(
+    ranks: int, codes: list[int], by: Any, tmp_path: Path
 ) -> None:
-    def prepare(rank: int) -> None:
-        supervision.GRACE_S = 0.1
-        runs.at_call(
-            6 // ranks, SequentialExecutor, "_visit", interrupted_where_nobody_hears, rank
-        )(rank)
-
     folder = tmp_path / "run"
-    assert runs.end(runs.begin(folder, ranks=ranks, prepare=prepare)) == codes, runs.said(folder)
-    told = f"interrupted: round 0 is saved, go on with --run-dir {folder} --resume\n"
-    assert runs.said(folder).count(told) == 1
-
-
-def waits_for_another_machine(*_: Any) -> None:
-    """In a call that does not come back to Python when a signal comes."""
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    TCPStore("127.0.0.1", find_free_network_port(), 2, is_master=True, timeout=timedelta(minutes=5))
-
-
-def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path: Path) -> None:
-    def prepare(rank: int) -> None:
-        supervision.GRACE_S = 0.1
-        runs.at_call(1, Experiment, "load", waits_for_another_machine, rank)(rank)
-
-    assert runs.end(runs.begin(tmp_path / "run", prepare=prepare), 20) == [EXIT_INTERRUPTED]
-    assert runs.said(tmp_path / "run") == "interrupted before anything was saved\n"
-
-
-def interrupted(*_: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(600)
+    codes_now = runs.end(
+        runs.begin(
+            folder, ranks=ranks, prepare=lambda r: runs.at_call(6 // ranks, *VISIT, by, r)(r)
+        )
+    )
+    assert codes_now == codes, runs.said(folder)
+    assert runs.said(folder).count("interrupted: round 0 is saved") == 1
+    assert f"--run-dir {folder} --resume\n" in runs.said(folder)
 
 
 @pytest.mark.parametrize(("ranks", "codes"), [(1, [EXIT_INTERRUPTED]), (2, [EXIT_INTERRUPTED, 0])])
@@ -160,22 +130,35 @@ def test_ctrl_c_before_the_first_round_leaves_nothing(
     ranks: int, codes: list[int], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    lives_ = runs.begin(
+    processes = runs.begin(
         folder,
         ranks=ranks,
-        prepare=lambda r: runs.at_call(1, Experiment, "federation", interrupted, r)(r),
+        prepare=lambda rank: runs.at_call(1, Experiment, "federation", interrupted, rank)(rank),
     )
-    assert runs.end(lives_) == codes, runs.said(folder)
+    assert runs.end(processes) == codes, runs.said(folder)
     assert runs.said(folder).endswith("interrupted before anything was saved\n")
     assert "Traceback" not in runs.said(folder)
     assert not folder.exists()
 
 
-# ------------------------------------------------------------------------------------------------------------- mistakes
+def waits_for_another_machine(*_: Any) -> None:
+    """In C++ code, which does not return to Python when a signal comes."""
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    TCPStore("127.0.0.1", find_free_network_port(), 2, is_master=True, timeout=timedelta(minutes=5))
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path: Path) -> None:
+    prepare = runs.at_call(1, Fabric, "launch", waits_for_another_machine)
+    assert runs.end(runs.begin(tmp_path / "run", prepare=prepare), 20) == [-signal.SIGINT]
+
+
+# ------------------------------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize("where", [(0, 1), (1,)], ids=["on both ranks", "on one rank"])
-def test_data_that_cannot_be_loaded_are_told_once(where: tuple[int, ...], tmp_path: Path) -> None:
+def test_data_that_cannot_be_loaded_is_reported_once(
+    where: tuple[int, ...], tmp_path: Path
+) -> None:
     def no_data(_: Any, *args: Any) -> Any:
         raise FileNotFoundError(2, "No such file or directory", "data/cifar10")
 
@@ -190,141 +173,158 @@ def test_data_that_cannot_be_loaded_are_told_once(where: tuple[int, ...], tmp_pa
 
 
 def fails(_: Any, *args: Any) -> Any:
-    raise RuntimeError("a bug of my own")
-
-
-def test_a_rank_that_raises_names_client_and_round_and_ends_the_others(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    started = time.monotonic()
-    codes = runs.end(
-        runs.begin(
-            folder, ranks=2, prepare=runs.at_call(5, SequentialExecutor, "_visit", fails, rank=1)
-        )
-    )
-    assert codes == [2, 2], runs.said(folder)
-    assert time.monotonic() - started < 60
-    told = r"error: RuntimeError: a bug of my own \(test_supervision.py, line \d+; .*\) \(in round 3 of 7, client \d\)"
-    assert re.search(told, runs.said(folder))
-    assert "error: round 3 of 7: another rank ended" in runs.said(folder)
-
-
-STACKED = "--executor", "stacked", "--parallel-clients", "2"
-FEW = "--participation", "0.125"
-"""One client a round, on rank 0: the other rank idles."""
-
-
-def test_clients_that_train_at_once_are_all_named(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    prepare = runs.at_call(3, StackedExecutor, "__call__", fails, rank=1)
-    codes = runs.end(runs.begin(folder, *STACKED, ranks=2, prepare=prepare))
-    assert codes == [2, 2], runs.said(folder)
-    assert re.search(r"in round 3 of 7, clients \d, \d\)\n", runs.said(folder))
-
-
-def for_long(_: Any, *args: Any) -> Any:
-    time.sleep(600)
-
-
-def both(*prepares: runs.Prepare) -> runs.Prepare:
-    return lambda rank: [prepare(rank) for prepare in prepares] and None
-
-
-KILLED = {
-    "training": ((), 6, (SequentialExecutor, "_visit"), r"rank 1, training client \d\n"),
-    "training two at once": (
-        STACKED,
-        3,
-        (StackedExecutor, "__call__"),
-        r"rank 1, training clients \d, \d\n",
-    ),
-    "idle": (FEW, 3, (simulation, "train"), r"rank 1\n"),
-}
-"""Options, and where in round 3 one rank is killed and the other is busy."""
-
-
-@pytest.mark.parametrize("case", KILLED)
-def test_a_killed_rank_ends_one_that_is_busy_for_long_and_whom_it_was_training_is_said(
-    case: str, tmp_path: Path
-) -> None:
-    """Long before the sums, where the loss of a rank would show."""
-    options, call, place, who = KILLED[case]
-    folder = tmp_path / "run"
-    prepare = both(runs.at_call(call, *place, rank=1), runs.at_call(call, *place, for_long, rank=0))
-    codes = runs.end(runs.begin(folder, *options, ranks=2, prepare=prepare))
-    assert codes == [2, -9], runs.said(folder)
-    assert re.search(f"error: round 3 of 7: another rank ended: {who}", runs.said(folder)), (
-        runs.said(folder)
-    )
-
-
-def test_an_idle_rank_ends_when_the_one_that_trains_is_killed(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    codes = runs.end(
-        runs.begin(
-            folder, *FEW, ranks=2, prepare=runs.at_call(3, SequentialExecutor, "_visit", rank=0)
-        )
-    )
-    assert codes == [-9, 2], runs.said(folder)
-    assert re.search(
-        r"error: round 3 of 7: another rank ended.*rank 0, training client \d", runs.said(folder)
-    )
+    raise RuntimeError("a bug in a term")
 
 
 def wrong(_: Any, *args: Any) -> Any:
     raise TermError("this term is wrong")
 
 
-def test_a_sentence_that_one_rank_alone_knows_is_said_by_it(tmp_path: Path) -> None:
-    """The first rank could only say that another rank ended."""
-    folder = tmp_path / "run"
-    codes = runs.end(
-        runs.begin(
-            folder, ranks=2, prepare=runs.at_call(1, SequentialExecutor, "_visit", wrong, rank=1)
-        )
-    )
+STACKED = "--executor", "stacked", "--parallel-clients", "2"
+STACKED_CALL = StackedExecutor, "__call__"
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "raises", "message"),
+    [
+        ((), (5, *VISIT), fails, r"a bug in a term \(test_signals.py, line .* 3 of 7, client \d\)"),
+        (
+            STACKED,
+            (3, *STACKED_CALL),
+            fails,
+            r"a bug in a term .*in round 3 of 7, clients \d, \d\)\n",
+        ),
+        ((), (1, *VISIT), wrong, r"error: this term is wrong \(in round 1 of 7, client \d\)"),
+    ],
+    ids=["a bug", "clients in parallel", "a wrong term"],
+)
+def test_a_rank_that_raises_names_clients_and_round_and_ends_the_others(
+    options: tuple[str, ...], call: Any, raises: Any, message: str, tmp_path: Path
+) -> None:
+    """The first rank can only say that another rank ended."""
+    folder, prepare = tmp_path / "run", runs.at_call(*call, raises, rank=1)
+    codes = runs.end(runs.begin(folder, *options, ranks=2, prepare=prepare))
     assert codes == [2, 2], runs.said(folder)
-    assert "error: this term is wrong (in round 1 of 7, client " in runs.said(folder)
+    assert re.search(message, runs.said(folder))
+    assert "another rank ended" in runs.said(folder)
 
 
-def watched(launched_as: dict[str, str], say: Callable[[str], None]) -> None:
-    """A rank that does nothing for ten seconds but heed signals, and its launcher's end."""
+def for_long(_: Any, *args: Any) -> Any:
+    time.sleep(600)
+
+
+FEW = "--participation", "0.125"
+"""One client a round, on rank 0: the other rank idles."""
+
+KILLED = {
+    "training": ((), (6, *VISIT), r"rank 1, training client \d\n"),
+    "training two in parallel": (STACKED, (3, *STACKED_CALL), r"rank 1, training clients \d, \d\n"),
+    "idle": (FEW, (3, simulation, "train"), r"rank 1\n"),
+}
+"""Options, and where in round 3 one rank is killed and the other is busy."""
+
+
+@pytest.mark.parametrize("case", KILLED)
+def test_a_killed_rank_and_its_clients_are_named_while_the_other_is_busy(
+    case: str, tmp_path: Path
+) -> None:
+    """Long before the sums, where the loss of a rank would show."""
+    options, call, who = KILLED[case]
+    folder = tmp_path / "run"
+
+    def prepare(rank: int) -> None:
+        runs.at_call(*call, runs.die if rank == 1 else for_long, rank)(rank)
+
+    codes = runs.end(runs.begin(folder, *options, ranks=2, prepare=prepare))
+    assert codes == [2, -9], runs.said(folder)
+    message = f"error: round 3 of 7: another rank ended: {who}"
+    assert re.search(message, runs.said(folder)), runs.said(folder)
+
+
+def test_an_idle_rank_ends_when_the_one_that_trains_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    codes = runs.end(runs.begin(folder, *FEW, ranks=2, prepare=runs.at_call(3, *VISIT, rank=0)))
+    assert codes == [-9, 2], runs.said(folder)
+    assert re.search(
+        r"round 3 of 7: another rank ended.*rank 0, training client", runs.said(folder)
+    )
+
+
+# ------------------------------------------------------------------------------- ends of processes
+
+
+def fail_with_nccl(error: BaseException) -> None:
+    torch.distributed.is_initialized = lambda: True
+    torch.distributed.get_backend = lambda: "nccl"
+    atexit.register(time.sleep, 600)  # as Lightning does, which waits for the others
+    with exit_without_nccl_teardown():
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (SystemExit(), 0, ""),
+        (SystemExit(2), 2, ""),
+        (SystemExit("no"), 1, "no\n"),
+        (ValueError("ours"), 1, "ValueError: ours\n"),
+    ],
+    ids=str,
+)
+def test_a_rank_that_fails_on_gpus_does_not_wait_for_the_others(
+    error: BaseException, code: int, said: str, tmp_path: Path
+) -> None:
+    process = runs.start(tmp_path / "rank", {}, fail_with_nccl, error)
+    assert runs.end([process], 20) == [code]
+    assert runs.said(tmp_path / "rank").endswith(said)
+
+
+def test_elsewhere_errors_are_raised() -> None:
+    with pytest.raises(ValueError, match="ours"), exit_without_nccl_teardown():
+        raise ValueError("ours")
+
+
+def outlive(launcher_exits: Any, say: Callable[[str], None]) -> None:
+    """A rank that handles signals and its launcher's end, and does nothing else."""
     asked = list[bool]()
-    os.environ |= launched_as
-    supervision.POLL_S = 0.02
     with stop_on_signals(lambda: asked.append(True)), exit_with_launcher():
         say("watching")
+        launcher_exits.set()
         for _ in range(1000):
             time.sleep(0.01)
             if asked:
                 say("asked to stop")
                 os._exit(0)
     say("outlived its launcher")
+
+
+def launcher(variables: dict[str, str], say: Callable[[str], None]) -> None:
+    os.environ |= variables
+    ready = runs.FORK.Event()
+    runs.FORK.Process(target=outlive, args=(ready, say)).start()
+    if FIRST_RANK not in variables:
+        ready.wait(20)
     os._exit(0)
 
 
-BY_LIGHTNING, BY_TORCHRUN = {"LOCAL_RANK": "1"}, {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0"}
-
-
 @pytest.mark.parametrize(
-    ("launched_as", "last_words"),
-    [(BY_LIGHTNING, ["watching"]), (BY_TORCHRUN, ["watching", "asked to stop"])],
-    ids=["by Lightning", "by torchrun"],
+    ("variables", "last_words"),
+    [
+        ({"LOCAL_RANK": "1"}, ["watching"]),
+        ({"LOCAL_RANK": "1", FIRST_RANK: "1234567"}, []),
+        ({"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}, ["watching", "asked to stop"]),
+    ],
+    ids=["Lightning", "Lightning, gone before", "torchrun"],
 )
-def test_a_rank_whose_launcher_is_gone_ends(
-    launched_as: dict[str, str], last_words: list[str]
-) -> None:
-    fork, (read, write) = get_context("fork"), os.pipe()
+def test_a_rank_ends_with_its_launcher(variables: dict[str, str], last_words: list[str]) -> None:
+    read, write = os.pipe()
 
     def say(word: str) -> None:
         os.write(write, f"{word}\n".encode())
 
-    def launcher() -> None:
-        fork.Process(target=watched, args=(launched_as, say)).start()
-        os._exit(0)
-
-    process = fork.Process(target=launcher)
+    process = runs.FORK.Process(target=launcher, args=(variables, say))
     process.start()
     process.join()
     os.close(write)
-    with os.fdopen(read) as words:  # ends when nobody is left who could speak
+    with os.fdopen(read) as words:  # ends when no process is left that could write
         assert words.read().splitlines() == last_words

@@ -1,4 +1,4 @@
-"""AutotunedExecutor: trains with each executor in turn, and goes on with the one that took the least time."""
+"""AutotunedExecutor: times each executor, then continues with the fastest."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -17,6 +17,7 @@ from fl_lightning import (
     StackedExecutor,
     algorithms,
 )
+from fl_lightning.cli.build import build_executor
 from fl_lightning.core.vector import Layout
 from fl_lightning.data.sources import digits
 from fl_lightning.executors import Outcome
@@ -24,17 +25,17 @@ from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
 THREE_A_ROUND: dict[str, Any] = {"rounds": 8, "participation": lambda *_: [0, 1, 2]}
-"""One call a round, where all of them train at once."""
+"""One call a round, where all of them train in parallel."""
 
 
 class Trial:
-    """Makes executors whose local steps take a given time, by a clock of its own, and notes which ones trained."""
+    """Makes executors whose local steps take a given time, by its clock; records which ones trained."""
 
     def __init__(self) -> None:
         self.seconds, self.calls = 0.0, list[str]()
 
     def maker(self, kind: Any, milliseconds: float, **options: Any) -> Any:
-        """An executor of which a local step of a client takes so long, and the first call a minute more."""
+        """An executor whose local steps take so long, and whose first call takes a minute more."""
         trial = self
 
         class Timed(kind):  # type: ignore[misc]
@@ -57,9 +58,9 @@ class Trial:
 
 @pytest.mark.parametrize(
     ("stacked", "best", "how"),
-    [(0.5, "StackedExecutor", "3 at once"), (3, "SequentialExecutor", "one after another")],
+    [(0.5, "StackedExecutor", "3 in parallel"), (3, "SequentialExecutor", "one after another")],
 )
-def test_the_fastest_goes_on_and_the_result_is_that_of_any(
+def test_the_fastest_continues_and_the_result_is_that_of_any(
     stacked: float, best: str, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial()
@@ -69,15 +70,16 @@ def test_the_fastest_goes_on_and_the_result_is_that_of_any(
     assert trial.calls[:6] == 3 * ["SequentialExecutor"] + 3 * ["StackedExecutor"]
     assert set(trial.calls[6:]) == {best}
     assert run.executor.width == (3 if best == "StackedExecutor" else 1)
-    line = f"a client's local step took 2 ms one after another, {stacked:.3g} ms 3 at once: going on {how}"
-    assert capsys.readouterr().out.splitlines() == [line]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"took 2 ms one after another, {stacked:.3g} ms 3 in parallel" in line
+    assert line.endswith(f": continuing {how}")
     torch.testing.assert_close(
         run.w, trained(algorithms.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10
     )
 
 
 class Branching(nn.Module):
-    """Looks at a number, which several clients at once cannot."""
+    """Branches on a value, which cannot be stacked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,14 +102,14 @@ class TooLarge(StackedExecutor):
         (TooLarge, classifier, "CUDA out of memory"),
     ],
 )
-def test_what_cannot_train_is_left_out_and_its_clients_train_with_the_others(
+def test_what_cannot_train_is_dropped_and_its_clients_train_with_the_others(
     several: Any, module: Any, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial()
     run = trial.run(trial.maker(SequentialExecutor, 2), partial(several, width=3), module=module())
     assert set(trial.calls) == {"SequentialExecutor"}
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"clients cannot train 3 at once here, so they will not: {why}")
+    assert line.startswith(f"clients will not train 3 in parallel: {why}")
     alone = trained(algorithms.fedtoga(), module=module(), **THREE_A_ROUND)
     assert torch.equal(run.w, alone.w)
     assert run.executor.width == 1
@@ -137,7 +139,7 @@ def test_what_the_first_cannot_train_is_an_error() -> None:
 def test_executor_auto_measures_on_a_gpu_only(
     flags: str, device: str, kind: type, width: int
 ) -> None:
-    experiment = Experiment([digits], [mlp], argv=flags.split(), width=4)
+    experiment = Experiment([digits], [mlp], argv=flags.split(), parallel_clients=4)
     module = classifier()
-    executor = experiment.executor(torch.device(device))(module, Layout(module))
+    executor = build_executor(experiment.options, torch.device(device))(module, Layout(module))
     assert (type(executor), executor.width) == (kind, width)

@@ -32,7 +32,6 @@ from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor
-from fl_lightning.federation.local_training import train
 
 DEVICE = torch.device("meta")
 EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecutor, width=3)}
@@ -63,17 +62,21 @@ def moved(tree: Any) -> Any:
 
 def to_device(run: Federation) -> Federation:
     """All that lies on the device, moved there; clients' rows, whose copies end in numbers, are left out."""
+    run.prepare()
     run.clients.labels_of(torch.tensor([0]))  # once from the device, before the rounds
     vars(run.clients.dataset).update(moved(vars(run.clients.dataset)))
     run.module.to(DEVICE)
     run.layout = Layout(run.module)
-    run.executor = run.new_executor(run.module, run.layout)
-    run.w = nn.Parameter(moved(run.w.detach()))
-    run.optimizer = run.algorithm.server([run.w])
-    run.first, run.buffers, run.shared, run.message = map(
-        moved, (run.first, run.buffers, run.shared, run.message)
+    run.local_training.executor = run.local_training.new_executor(run.module, run.layout)
+    run.server.w = nn.Parameter(moved(run.w.detach()))
+    run.server.optimizer = run.algorithm.server([run.w])
+    run.server.initial_w, run.server.buffers, run.server.states, run.local_training.template = map(
+        moved, (run.server.initial_w, run.buffers, run.server.states, run.local_training.template)
     )
-    begun = [init_states(term.client, run.first, run.first) for term in run.algorithm.terms]
+    begun = [
+        init_states(term.client, run.server.initial_w, run.server.initial_w)
+        for term in run.algorithm.terms
+    ]
     run.store.read = lambda client, device: begun  # type: ignore[method-assign]
     run.store.write = lambda client, states: None  # type: ignore[method-assign]
     return run
@@ -82,12 +85,12 @@ def to_device(run: Federation) -> Federation:
 def run_unread(run: Federation, cohort: list[int]) -> Tensor:
     """Clients' training, sums and the server's step; what the program looks at in between is left out."""
     with Unwaiting():
-        common = run.common_facts(run.w.detach().clone(), len(cohort))
-        tally = train(run, cohort, common)
-        progress, message, *_ = tally.means()
-        delta, run.shared = run.algorithm.update(progress, message, common, run.shared)
+        facts = run.round_facts(len(cohort))
+        sums = run.local_training.run(run.server, cohort, facts, "round 1")
+        progress, message, *_ = sums.means()
+        delta, run.server.states = run.algorithm.update(progress, message, facts, run.server.states)
         run.w.grad = -delta
-        run.optimizer.step()
+        run.server.optimizer.step()
     return run.w
 
 
@@ -161,7 +164,7 @@ def test_data_that_lie_elsewhere_than_the_model_are_refused() -> None:
     vars(clients.dataset).update(moved(vars(clients.dataset)))
     with pytest.raises(
         ValueError,
-        match=r"data lie on meta, and the models train on cpu: .* `dataset.to\(fabric.device",
+        match=r"data are on meta, the models on cpu: .*dataset.to\(fabric.device\)",
     ):
         federation(EVERY_ALGORITHM["fedavg"], clients=clients)
 

@@ -1,8 +1,10 @@
-"""The round, its scalars, and bad news."""
+"""The way of a round, its scalars, and what the constructor leaves to `prepare`."""
 
+import builtins
 import gc
+import io
+import os
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +16,9 @@ import torch
 from lightning.fabric import Fabric
 from problems import (
     COHORTS,
+    EXECUTORS,
     SIZES,
+    STACKED,
     all_three,
     classification,
     classifier,
@@ -33,10 +37,8 @@ from torch.optim import SGD
 from fl_lightning import (
     Algorithm,
     Decay,
-    DivergenceError,
     Federation,
     SequentialExecutor,
-    StackedExecutor,
     Term,
     algorithms,
     by_size,
@@ -46,10 +48,28 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.data import Partition
 from fl_lightning.terms import SAM
 
-STACKED = partial(StackedExecutor, width=3)
-EXECUTORS = pytest.mark.parametrize(
-    "executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"]
-)
+
+def forbidden(*_: Any, **__: Any) -> Any:
+    raise AssertionError("not before prepare()")
+
+
+def test_the_constructor_runs_no_collective_opens_no_file_and_evaluates_no_model(
+    fabric: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = classifier()
+    with monkeypatch.context() as patch:
+        for name in ("all_reduce", "all_gather", "broadcast", "barrier"):
+            patch.setattr(Fabric, name, forbidden)
+        patch.setattr(Fabric, "world_size", 2)
+        for owner, name in [(os, "open"), (os, "mkdir"), (io, "open"), (builtins, "open")]:
+            patch.setattr(owner, name, forbidden)
+        patch.setattr(module, "forward", forbidden)
+        options = {"fabric": fabric, "module": module, "state_dir": tmp_path / "rows"}
+        run = federation(algorithms.scaffold(), **options)
+        with pytest.raises(AssertionError, match="not before prepare"):
+            run.prepare()
+    run.train_round()
+    assert (tmp_path / "rows").exists()
 
 
 def plain_fedavg(
@@ -97,33 +117,19 @@ def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> N
     assert metrics["server/update_norm"] == pytest.approx(float((mean - start).norm()), rel=1e-12)
 
 
-def test_the_scalars_of_a_round() -> None:
-    run, metrics = federation(algorithms.scaffold()), {}
+@pytest.mark.parametrize(("algorithm", "sent", "received"), [("scaffold", 2, 2), ("fedtoga", 1, 2)])
+def test_the_scalars_of_a_round(algorithm: str, sent: int, received: int) -> None:
+    """FedTOGA's clients receive Delta besides the model, and send the model alone."""
+    run, metrics = federation(getattr(algorithms, algorithm)()), {}
     for round, cohort in enumerate(COHORTS):
         metrics = run.train_round()
-        # float64: the model's 83 + 16 of BatchNorm numbers and the variate's 99; 16 + 1 buffers
-        down = up = (2 * (6 * 8 + 8 + 16 + 8 * 3 + 3) * 8 + 17 * 8) / 1e6 * len(cohort)
-        assert metrics["comm/uplink_mb"] == pytest.approx(up)
-        assert metrics["comm/downlink_mb"] == pytest.approx(down)
+        for name, vectors in (("uplink", sent), ("downlink", received)):
+            # float64: vectors of 99 numbers like the model; BatchNorm's 16 + 1 buffers
+            expected = (vectors * 99 * 8 + 17 * 8) / 1e6 * len(cohort)
+            assert metrics[f"comm/{name}_mb"] == pytest.approx(expected)
         assert metrics["local/lr"] == pytest.approx(0.1 * 0.9**round)
-    assert metrics.keys() == {
-        "train/loss",
-        "client/drift",
-        "server/update_norm",
-        "local/lr",
-        "comm/uplink_mb",
-        "comm/downlink_mb",
-        "time/train_s",
-        "time/aggregate_s",
-    }
-
-
-def test_what_comes_down_is_counted_by_itself() -> None:
-    """FedTOGA's clients receive Delta besides the model, and send the model alone."""
-    metrics = federation(algorithms.fedtoga()).train_round()
-    up, down = ((models * 99 * 8 + 17 * 8) / 1e6 * len(COHORTS[0]) for models in (1, 2))
-    assert metrics["comm/uplink_mb"] == pytest.approx(up)
-    assert metrics["comm/downlink_mb"] == pytest.approx(down)
+    tags = "train/loss client/drift server/update_norm local/lr comm/uplink_mb comm/downlink_mb"
+    assert metrics.keys() == {*tags.split(), "time/train_s", "time/aggregate_s"}
 
 
 def loss_of(module: nn.Module, batch: tuple[Tensor, Tensor]) -> float:
@@ -142,7 +148,7 @@ def test_the_training_loss_is_the_mean_of_clients_of_the_mean_over_their_steps(
     with torch.no_grad():
         losses = [[loss_of(module, visit[k]) for k in range(len(visit))] for visit in visits]
     assert metrics["train/loss"] == pytest.approx(fmean(map(fmean, losses)), rel=1e-12)
-    assert run.w.equal(run.first)
+    assert run.w.equal(run.server.initial_w)
 
 
 @EXECUTORS
@@ -158,10 +164,10 @@ def test_the_training_loss_is_the_tasks_without_what_terms_add(executor: Any) ->
 def test_the_server_may_have_momentum() -> None:
     """FedAvgM: m <- 0.5 m + delta, w <- w + 2 m, on a problem where delta is known: one step of full batches."""
     algorithm = Algorithm(server=partial(SGD, lr=2.0, momentum=0.5))
-    run = regression(algorithm, steps=1, participation=all_three)
+    run = regression(algorithm, steps=1, sampler=all_three)
     w, m = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     for _ in range(3):
-        plain = regression(Algorithm(), steps=1, participation=all_three)
+        plain = regression(Algorithm(), steps=1, sampler=all_three)
         plain.w.data.copy_(w)
         plain.train_round()
         m = 0.5 * m + plain.w.detach() - w
@@ -170,33 +176,30 @@ def test_the_server_may_have_momentum() -> None:
         torch.testing.assert_close(run.w.detach(), w, rtol=0, atol=1e-12)
 
 
-def test_fit_runs_the_rounds_that_remain_and_tells_the_callbacks() -> None:
-    heard: list[str] = []
+class Listener:
+    """Writes down the hooks that are called."""
 
-    class Listener:
-        def __getattr__(self, name: str) -> Any:
-            if not name.startswith("on_"):
-                raise AttributeError(name)
+    def __init__(self) -> None:
+        self.heard: list[str] = []
 
-            def heard_it(federation: Federation, metrics: dict[str, float] | None = None) -> None:
-                heard.append(f"{name} {federation.round}")
-                if name == "on_round_logged":
-                    assert metrics is not None
-                    assert {"time/evaluate_s", "time/round_s", "train/loss"} <= metrics.keys()
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_") or "setup" in name:
+            raise AttributeError(name)
+        return partial(self.hear, name)
 
-            return heard_it
+    def hear(self, name: str, federation: Federation, metrics: Any = None) -> None:
+        self.heard.append(f"{name} {federation.round}")
+        if name == "on_round_logged":
+            assert {"time/evaluate_s", "time/round_s", "train/loss"} <= metrics.keys()
 
-    run = federation(
-        Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=[Listener()])
-    )
+
+def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks() -> None:
+    listener = Listener()
+    run = federation(Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=[listener]))
     run.train_round()
     run.fit()
     each = [f"{event} {round}" for round in (2, 3) for event in ("on_round_end", "on_round_logged")]
-    assert [event for event in heard if "setup" not in event] == [
-        "on_fit_start 1",
-        *each,
-        "on_fit_end 3",
-    ]
+    assert listener.heard == ["on_fit_start 1", *each, "on_fit_end 3"]
     run.fit()
     assert run.round == 3
 
@@ -222,7 +225,7 @@ def test_an_evaluation_between_rounds_changes_nothing(executor: Any) -> None:
     assert not any(distances(run, other).values())
 
 
-def test_who_asked_to_stop_goes_on_with_the_next_fit() -> None:
+def test_a_run_that_was_asked_to_stop_continues_with_the_next_fit() -> None:
     run = federation(Algorithm())
     run.request_stop()
     run.fit()
@@ -231,28 +234,19 @@ def test_who_asked_to_stop_goes_on_with_the_next_fit() -> None:
     assert run.round == run.rounds
 
 
-# ------------------------------------------------------------------------------------------------------ bad news
-
-
-@EXECUTORS
-def test_divergence_is_told_in_a_sentence(executor: Any) -> None:
-    run = regression(
-        Algorithm(), lr=1e6, steps=40, rounds=20, participation=all_three, executor=executor
-    )
-    with pytest.raises(
-        DivergenceError,
-        match=r"round \d+ of 20: .*no longer finite .*1e\+06.*Lower the learning rate",
-    ):
-        run.fit()
-
-
-@pytest.mark.parametrize("weights", [[0.0] * 5, [1.0, -1.0, 1, 1, 1], [float("nan")] * 5])
-def test_impossible_aggregation_weights_are_refused(weights: list[float]) -> None:
-    run = federation(Algorithm(weight=lambda cohort: torch.tensor(weights)))
-    with pytest.raises(
-        ValueError, match="aggregation weights must be finite, not negative and not all zero"
-    ):
-        run.train_round()
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (torch.zeros(5), r"not all zero, not \[0.0, 0.0"),
+        (torch.tensor([1.0, -1.0, 1, 1, 1]), r"not negative .*-1.0"),
+        (torch.tensor([1.0, torch.nan, 1, 1, 1]), "finite, .*nan"),
+        ([1.0] * 5, r"shape \(5,\), not \[1.0"),
+        (torch.ones(6), r"shape \(5,\), not tensor\(\[1"),
+    ],
+)
+def test_impossible_aggregation_weights_are_refused(weights: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"aggregation weights .*{message}"):
+        federation(Algorithm(weight=lambda cohort: weights)).train_round()
 
 
 def test_aggregation_weights_see_sizes_and_labels() -> None:
@@ -268,11 +262,6 @@ def test_aggregation_weights_see_sizes_and_labels() -> None:
     assert seen[0].labels.sum(1).tolist() == [SIZES[i] for i in COHORTS[0]]
 
 
-def test_a_simulation_has_at_least_one_round() -> None:
-    with pytest.raises(ValueError, match="at least one round, not 0"):
-        federation(Algorithm(), rounds=0)
-
-
 @EXECUTORS
 def test_dropout_is_each_clients_and_each_rounds_own(executor: Any) -> None:
     """Two clients with the same samples in the same order differ by their dropout alone."""
@@ -280,14 +269,14 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor: Any) -> None:
     clients.partition = Partition.from_lists([range(10), range(10)])
 
     def model(client: int, round: int, dropout: float) -> Tensor:
-        options = {"participation": lambda *_: [client], "schedule": Decay(), "clients": clients}
+        options = {"sampler": lambda *_: [client], "schedule": Decay(), "clients": clients}
         run = federation(
             Algorithm(),
             module=classifier(norm=False, dropout=dropout),
             executor=executor,
             **options,
         )
-        run.round = round
+        run.server.round = round
         run.train_round()
         return run.w.detach()
 
@@ -295,6 +284,15 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor: Any) -> None:
     assert not model(0, 0, 0.5).equal(model(1, 0, 0.5))
     assert not model(0, 0, 0.5).equal(model(0, 1, 0.5))
     assert model(0, 0, 0.5).equal(model(0, 0, 0.5))
+
+
+def test_settings_that_make_no_federation_are_refused() -> None:
+    for options, message in [
+        ({"rounds": 0}, "one round, not 0"),
+        ({"on_divergence": "ignore"}, "skip-client.*'ignore'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            federation(Algorithm(), **options)
 
 
 def test_decay_multiplies_every_round() -> None:
@@ -313,7 +311,6 @@ def test_a_temporary_client_store_goes_with_its_federation(
     assert not list(tmp_path.iterdir())
 
 
-@dataclass(frozen=True)
 class Noisy(Term):
     """Draws at the server."""
 
@@ -332,16 +329,7 @@ def drawn(of_this_process: int, seed: int = 0) -> list[Tensor]:
     return [after - before for before, after in pairwise(models)]
 
 
-def test_what_the_server_draws_is_alike_on_every_rank_and_new_with_round_and_seed() -> None:
+def test_what_the_server_draws_is_identical_on_every_rank_and_new_with_round_and_seed() -> None:
     once, again, other = drawn(1), drawn(2), drawn(1, seed=1)
     torch.testing.assert_close(once, again, rtol=0, atol=0)
     assert not any(torch.allclose(once[0], draw, rtol=1e-3) for draw in (once[1], *other))
-
-
-@pytest.mark.parametrize("weights", [[1.0, 1.0], torch.ones(3)], ids=["a list", "one too many"])
-def test_weights_that_are_none_are_refused(weights: Any) -> None:
-    run = regression(Algorithm(weight=lambda cohort: weights))
-    with pytest.raises(
-        ValueError, match=r"aggregation weights are a tensor, one for each of 2 clients, not "
-    ):
-        run.train_round()

@@ -1,4 +1,4 @@
-"""Rows of clients' states in the machine's memory: no more than they may take."""
+"""Rows in the system's memory stay within their bound."""
 
 import ctypes
 import mmap
@@ -11,7 +11,9 @@ import torch
 from fl_lightning.federation.client_store import ClientStore
 
 CPU, ROW = torch.device("cpu"), 1 << 18
-"""The device, and bytes of a row."""
+
+MEMORY, STATES = 4 << 20, [{"h": torch.zeros(ROW // 4)}]
+"""A bound of 15 rows, with the pages at their ends."""
 
 
 def in_memory(folder: Path) -> int:
@@ -21,27 +23,28 @@ def in_memory(folder: Path) -> int:
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
             here = ctypes.c_char.from_buffer(mapped)
-            assert libc.mincore(ctypes.byref(here), ctypes.c_size_t(len(mapped)), pages) == 0, (
-                ctypes.get_errno()
-            )
+            assert libc.mincore(ctypes.byref(here), ctypes.c_size_t(len(mapped)), pages) == 0
             del here
             count += sum(page & 1 for page in pages)
     return count * mmap.PAGESIZE
 
 
-def visited(store: ClientStore, rounds: int, folder: Path) -> int:
-    """Let all clients be visited in every round, ten at a time; the most that was in memory."""
+def states(value: float) -> list[dict[str, torch.Tensor]]:
+    return [{"h": torch.full((ROW // 4,), value)}]
+
+
+def kept(store: ClientStore, client: int) -> float:
+    return float(store.read(client, CPU)[0]["h"][-1])
+
+
+def visit_all(store: ClientStore, rounds: int, folder: Path) -> int:
+    """Visit all clients in every round, ten at a time; return the most that was in memory."""
     most = 0
     for round in range(rounds):
         for cohort in torch.arange(store.num_clients).split(10):
             for client in cohort.tolist():
-                old = (
-                    store.read(client, CPU)[0]["h"]
-                    if store.has(client)
-                    else torch.full((ROW // 4,), float(client))
-                )
-                assert float(old[-1]) == client + round
-                store.write(client, [{"h": old + 1}])
+                assert round == 0 or kept(store, client) == client + round
+                store.write(client, states(client + round + 1.0))
             store.commit(cohort.tolist())
             most = max(most, in_memory(folder))
         store.retain()
@@ -62,34 +65,25 @@ def drops(tmp_path: Path) -> Path:
 
 
 def test_rows_in_memory_stay_within_their_bound(drops: Path) -> None:
-    memory, begin = 4 << 20, [{"h": torch.zeros(ROW // 4)}]
-    bounded = ClientStore(drops, 100, begin, memory)
-    assert visited(bounded, 3, drops) <= memory
-    assert bounded.disk_bytes() >= 10 * memory
-    assert (
-        visited(ClientStore(drops.with_name("free"), 100, begin), 2, drops.with_name("free"))
-        > 10 * memory
-    )
+    bounded = ClientStore(drops, 60, STATES, MEMORY)
+    assert visit_all(bounded, 3, drops) <= MEMORY
+    assert bounded.disk_bytes() >= 7 * MEMORY
+    free = drops.with_name("free")
+    assert visit_all(ClientStore(free, 60, STATES), 2, free) > 7 * MEMORY
 
 
 def test_two_ranks_of_a_machine_share_the_bound(drops: Path) -> None:
-    """Each with its half of it, reading what the other wrote."""
-    memory = 4 << 20
-    ranks = [ClientStore(drops, 40, [{"h": torch.zeros(ROW // 4)}], memory, 2) for _ in range(2)]
+    """Each has half of it, and reads what the other wrote."""
+    ranks = [ClientStore(drops, 20, STATES, MEMORY // 2, 2) for _ in range(2)]
     for round in range(4):
-        for client in range(40):
-            if round:
-                assert (
-                    float(ranks[(client + round) % 2].read(client, CPU)[0]["h"][-1])
-                    == client + round - 1
-                )
-            ranks[(client + round) % 2].write(
-                client, [{"h": torch.full((ROW // 4,), float(client + round))}]
-            )
-            ranks[(client + round) % 2].wait_for_writes()
-            assert in_memory(drops) <= memory
+        for client in range(20):
+            store = ranks[(client + round) % 2]
+            assert round == 0 or kept(store, client) == client + round - 1
+            store.write(client, states(float(client + round)))
+            store.wait_for_writes()
+            assert in_memory(drops) <= MEMORY // 2
         for store in ranks:
-            store.commit(range(40))
+            store.commit(range(20))
             store.retain()
 
 
@@ -98,21 +92,18 @@ def test_rows_that_fit_are_never_dropped(drops: Path, monkeypatch: pytest.Monkey
         raise AssertionError("a row was dropped")
 
     monkeypatch.setattr(os, "fdatasync", never)
-    store = ClientStore(drops, 10, [{"h": torch.zeros(ROW // 4)}], 20 * (ROW + 4096))
-    assert visited(store, 3, drops) >= 10 * ROW
+    store = ClientStore(drops, 10, STATES, 20 * (ROW + 4096))
+    assert visit_all(store, 3, drops) >= 10 * ROW
 
 
-def test_what_an_earlier_process_left_in_memory_is_dropped(drops: Path) -> None:
-    begin = [{"h": torch.zeros(ROW // 4)}]
-    visited(ClientStore(drops, 20, begin), 1, drops)
+def test_rows_that_an_earlier_process_left_in_memory_are_dropped(drops: Path) -> None:
+    visit_all(ClientStore(drops, 20, STATES), 1, drops)
     assert in_memory(drops) >= 20 * ROW
-    ClientStore(drops, 20, begin, 4 << 20)
+    ClientStore(drops, 20, STATES, MEMORY)
     assert in_memory(drops) == 0
 
 
 def test_a_bound_below_one_row_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"1,000 bytes for each rank.*a client's row takes 266,240"
-    ):
-        ClientStore(tmp_path, 5, [{"h": torch.zeros(ROW // 4)}], 1000)
+    with pytest.raises(ValueError, match=r"1,000 bytes .*266,240"):
+        ClientStore(tmp_path, 5, STATES, 1000)
     assert ClientStore(tmp_path, 5, [{}], 1000).row == 0  # nothing is kept: nothing to bound

@@ -1,7 +1,6 @@
-"""Who takes part, and which rank trains whom."""
+"""Client sampling, and the assignment of clients to ranks."""
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from itertools import combinations, permutations
 
@@ -21,7 +20,7 @@ SIZES = torch.arange(1.0, 51.0)
 
 
 @pytest.mark.parametrize(
-    "participation",
+    "sampler",
     [
         UniformSampling(0.3),
         BernoulliSampling(0.3),
@@ -29,13 +28,13 @@ SIZES = torch.arange(1.0, 51.0)
         SizeWeightedSampling(0.1, SIZES),
     ],
 )
-def test_a_cohort_is_a_function_of_seed_and_round(participation: ClientSampler) -> None:
-    draw = participation(50, 7, 3)
+def test_a_cohort_is_a_function_of_seed_and_round(sampler: ClientSampler) -> None:
+    draw = sampler(50, 7, 3)
     torch.manual_seed(99)
-    participation(50, 7, 2)
-    assert participation(50, 7, 3) == draw == sorted(set(draw))
-    assert participation(50, 7, 4) != draw
-    assert participation(50, 8, 3) != draw
+    sampler(50, 7, 2)
+    assert sampler(50, 7, 3) == draw == sorted(set(draw))
+    assert sampler(50, 7, 4) != draw
+    assert sampler(50, 8, 3) != draw
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ def test_a_fixed_size_is_rounded_and_at_least_one(fraction: float, clients: int,
     assert len(UniformSampling(fraction)(clients, 0, 0)) == size
 
 
-def test_everyone_takes_part_about_as_often() -> None:
+def test_all_clients_take_part_equally_often() -> None:
     counts = torch.zeros(20)
     for round in range(1000):
         counts[UniformSampling(0.25)(20, 0, round)] += 1
@@ -54,7 +53,7 @@ def test_everyone_takes_part_about_as_often() -> None:
     assert (counts - 250).abs().max() < 5 * (1000 * 0.25 * 0.75) ** 0.5
 
 
-def test_bernoulli_draws_the_fraction_on_average() -> None:
+def test_bernoulli_cohorts_have_the_fraction_on_average() -> None:
     sizes = [len(BernoulliSampling(0.2)(100, 0, round)) for round in range(500)]
     assert abs(sum(sizes) / 500 - 20) < 5 * (100 * 0.2 * 0.8 / 500) ** 0.5
     assert len(set(sizes)) > 10
@@ -65,18 +64,15 @@ def test_bernoulli_is_never_empty() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1])
-@pytest.mark.parametrize(
-    "kind", [UniformSampling, BernoulliSampling, partial(SizeWeightedSampling, sizes=SIZES)]
-)
-def test_a_fraction_outside_0_to_1_is_refused(
-    kind: Callable[[float], ClientSampler], fraction: float
-) -> None:
-    with pytest.raises(ValueError, match="above 0 and at most 1"):
-        kind(fraction)
+def test_a_fraction_outside_0_to_1_is_refused(fraction: float) -> None:
+    weighted = partial(SizeWeightedSampling, sizes=SIZES)
+    for kind in (UniformSampling, BernoulliSampling, weighted):
+        with pytest.raises(ValueError, match=f"at most 1, not {fraction}"):
+            kind(fraction)
 
 
 def law(sizes: list[int], count: int) -> dict[tuple[int, ...], float]:
-    """The probability of every cohort when clients are drawn one after another in proportion to what is left."""
+    """The probability of every cohort of clients drawn one by one in proportion to size."""
     cohorts = dict.fromkeys(combinations(range(len(sizes)), count), 0.0)
     for order in permutations(range(len(sizes)), count):
         probability, left = 1.0, sum(sizes)
@@ -87,9 +83,7 @@ def law(sizes: list[int], count: int) -> dict[tuple[int, ...], float]:
     return cohorts
 
 
-@pytest.mark.parametrize(
-    "sizes", [[1, 2, 3, 3, 4, 5, 6], [9, 1, 2, 8]]
-)  # no client is large; some hold most
+@pytest.mark.parametrize("sizes", [[1, 2, 3, 3, 4, 5, 6], [9, 1, 2, 8]], ids=["even", "uneven"])
 def test_weighted_cohorts_follow_their_exact_law(sizes: list[int]) -> None:
     rounds, exact = 4000, law(sizes, 2)
     draw = SizeWeightedSampling(2 / len(sizes), torch.tensor(sizes))
@@ -100,17 +94,15 @@ def test_weighted_cohorts_follow_their_exact_law(sizes: list[int]) -> None:
     assert max(exact.values()) > 5 * min(exact.values())  # a uniform draw would not pass
 
 
-def test_a_small_weighted_cohort_holds_a_client_in_proportion_to_its_size() -> None:
-    """Inclusion, for what the docstring promises: fraction times size over mean size."""
-    sizes = torch.arange(1.0, 1001.0)
-    counts = torch.zeros(1000)
+def test_clients_of_a_small_weighted_cohort_take_part_in_proportion_to_size() -> None:
+    """With probability `fraction * size / mean size`, counted in four groups of sizes."""
+    sizes, counts = torch.arange(1.0, 1001.0), torch.zeros(1000)
+    sampler = SizeWeightedSampling(0.01, sizes)
     for round in range(4000):
-        counts[SizeWeightedSampling(0.01, sizes)(1000, 0, round)] += 1
-    quarters, promised = (
-        counts.view(4, -1).sum(1),
-        4000 * 0.01 * (sizes / sizes.mean()).view(4, -1).sum(1),
-    )
-    torch.testing.assert_close(quarters, promised, rtol=0.05, atol=0)
+        counts[sampler(1000, 0, round)] += 1
+    expected = 4000 * 0.01 * sizes / sizes.mean()
+    groups = (x.view(4, -1).sum(1) for x in (counts, expected))
+    torch.testing.assert_close(*groups, rtol=0.05, atol=0)
 
 
 def test_a_fraction_of_one_is_everyone() -> None:
@@ -125,7 +117,7 @@ def test_sizes_must_be_those_of_the_clients() -> None:
 
 
 def test_few_of_many_are_drawn_uniformly() -> None:
-    """Beyond a hundred times the cohort nobody permutes all clients."""
+    """With more than a hundred times the cohort, not by a permutation of all clients."""
     parts = torch.zeros(10)
     for round in range(1000):
         cohort = UniformSampling(1e-4)(100_000, 0, round)
@@ -142,7 +134,7 @@ def test_repeats_do_not_shorten_a_cohort_of_few_among_many(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("participation", "clients", "most"),
+    ("sampler", "clients", "most"),
     [
         (UniformSampling(0.1), 50, 5),
         (SizeWeightedSampling(0.1, SIZES), 50, 5),
@@ -150,26 +142,24 @@ def test_repeats_do_not_shorten_a_cohort_of_few_among_many(monkeypatch: pytest.M
         (BernoulliSampling(0.5), 8, 8),
     ],
 )
-def test_no_cohort_is_larger_than_told(
-    participation: ClientSampler, clients: int, most: int
+def test_no_cohort_is_larger_than_its_bound(
+    sampler: ClientSampler, clients: int, most: int
 ) -> None:
-    assert largest_cohort(participation, clients) == most
-    assert max(len(participation(clients, 0, round)) for round in range(50)) <= most
+    assert largest_cohort(sampler, clients) == most
+    assert max(len(sampler(clients, 0, round)) for round in range(50)) <= most
 
 
-def test_whatever_tells_no_largest_cohort_may_draw_everyone() -> None:
+def test_a_sampler_without_a_bound_may_draw_all_clients() -> None:
     assert largest_cohort(lambda num_clients, seed, round: [0], 9) == 9
 
 
-def test_work_is_shared_out_evenly_and_completely() -> None:
+def test_work_is_assigned_evenly_and_completely() -> None:
     work = torch.randint(1, 100, (40,), generator=torch.Generator().manual_seed(0)).tolist()
     for ranks in (1, 2, 3, 8):
         shares = assign_to_ranks(work, ranks)
         assert sorted(i for share in shares for i in share) == list(range(40))
         loads = [sum(work[i] for i in share) for share in shares]
-        assert max(loads) - min(loads) <= max(
-            work
-        )  # longest first: no rank waits longer than for one client
+        assert max(loads) - min(loads) <= max(work)  # no rank waits longer than for one client
         assert max(loads) <= 4 / 3 * max(sum(work) / ranks, max(work))
         assert assign_to_ranks(work, ranks) == shares
 
@@ -177,7 +167,4 @@ def test_work_is_shared_out_evenly_and_completely() -> None:
 def test_the_longest_come_first_and_ties_go_to_the_first_rank() -> None:
     assert assign_to_ranks([1, 5, 3, 3], 2) == [[1, 0], [2, 3]]
     assert assign_to_ranks([2, 2, 2, 2], 2) == [[0, 2], [1, 3]]
-
-
-def test_more_ranks_than_clients_leave_ranks_without_work() -> None:
     assert assign_to_ranks([4, 9], 4) == [[1], [0], [], []]

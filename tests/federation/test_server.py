@@ -1,4 +1,4 @@
-"""What a federation needs to go on later: saved, loaded, and refused where it does not fit."""
+"""The server alone, and the state of a federation: saved, loaded, and refused where it does not fit."""
 
 import re
 from contextlib import nullcontext
@@ -12,58 +12,116 @@ import torch
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
+    EXECUTORS,
+    STACKED,
     classification,
     classifier,
+    close,
     distances,
     everything,
     federation,
     hard,
+    line,
     trained,
+    vec,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Federation, SequentialExecutor, StackedExecutor, algorithms
-from fl_lightning.terms import LESAM, SAM
+from fl_lightning import Algorithm, Term, algorithms
+from fl_lightning.core.vector import Layout
+from fl_lightning.federation.server import Server
+from fl_lightning.terms import LESAM, SAM, ControlVariate
 
-STACKED = partial(StackedExecutor, width=3)
-EXECUTORS = pytest.mark.parametrize(
-    "executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"]
-)
+# ------------------------------------------------------------------- a server without a Fabric
+
+
+def new_server(*terms: Term, module: nn.Module | None = None, **options: Any) -> Server:
+    """Of a linear model with two weights, both 0, if no module is given."""
+    module = module or line()
+    algorithm = Algorithm(*terms, server=partial(SGD, lr=2.0, momentum=0.5))
+    return Server(module, Layout(module), algorithm, **options)
+
+
+def steps(server: Server, count: int) -> list[Tensor]:
+    """The moves of so many rounds with the mean update (1, -1) and the mean message (4, 0)."""
+    moves = []
+    for _ in range(count):
+        facts = {"anchor": server.w.detach().clone(), "share": 0.5}
+        messages = [vec(4.0, 0.0)] * len(server.algorithm.terms)
+        move, flags = server.step(vec(1.0, -1.0), messages, facts)
+        assert all(flags)
+        moves.append(move)
+        server.round += 1
+    return moves
+
+
+def test_a_step_moves_the_model_and_updates_the_states() -> None:
+    """M <- 0.5 m + delta, w <- w + 2 m; SCAFFOLD's c <- c + share * mean."""
+    server = new_server(ControlVariate())
+    first, second = steps(server, 2)
+    close(first, 2.0, -2.0)
+    close(second, 3.0, -3.0)
+    close(server.w.detach(), 5.0, -5.0)
+    close(server.initial_w, 0.0, 0.0)
+    close(server.states[0]["c"], 4.0, 0.0)
+
+
+def test_a_step_flags_an_update_and_a_state_that_are_not_finite() -> None:
+    for delta, message, expected in [
+        (torch.nan, 0.0, [False, True]),
+        (1.0, torch.inf, [True, False]),
+    ]:
+        server = new_server(ControlVariate())
+        facts = {"anchor": server.w.detach().clone(), "share": 0.5}
+        _, flags = server.step(vec(delta, 0.0), [vec(message, 0.0)], facts)
+        assert [bool(flag) for flag in flags] == expected
+
+
+def test_a_server_continues_from_its_state_dict() -> None:
+    whole, first = new_server(ControlVariate()), new_server(ControlVariate())
+    moves = steps(whole, 4)
+    steps(first, 2)
+    second = new_server(ControlVariate(), module=nn.Linear(2, 1, bias=False).double())
+    second.load_state_dict(deepcopy(first.state_dict()))
+    assert (second.round, second.initial_w.tolist()) == (2, [0.0, 0.0])
+    assert all(mine.equal(move) for mine, move in zip(steps(second, 2), moves[2:], strict=True))
+    assert second.states[0]["c"].equal(whole.states[0]["c"])
+
+
+def test_a_server_refuses_the_state_of_another_model_or_algorithm() -> None:
+    state = new_server(ControlVariate()).state_dict()
+    with pytest.raises(
+        ValueError, match=r"2 parameters .*ControlVariate\(c_i, c\).* and \['SAM\(\)'\]"
+    ):
+        new_server(SAM()).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"2 parameters .*this run has 3"):
+        new_server(ControlVariate(), module=nn.Linear(3, 1, bias=False)).load_state_dict(state)
+
+
+def test_a_server_loads_weights_and_averaged_buffers_into_a_module() -> None:
+    module = classifier()
+    server = new_server(module=module, skip_buffers=["norm.num_batches_tracked"])
+    assert set(server.buffers) == {"norm.running_mean", "norm.running_var"}
+    server.buffers["norm.running_mean"] += 1
+    with torch.no_grad():
+        server.w += 1
+        module.get_parameter("inner.weight").zero_()
+    loaded = server.load_into(module)
+    assert loaded is module
+    assert not module.training
+    assert Layout(module).read(module).equal(server.w.detach())
+    assert module.get_buffer("norm.running_mean").equal(server.buffers["norm.running_mean"])
+
+
+# ------------------------------------------------------------------- a federation that continues
 
 STATEFUL = ["scaffold", "fedlesam_d", "fedadam", "fedtoga, fusion carried", "fedlesam, last round"]
 
 
-def saved(run: Federation, path: Path) -> None:
+def saved(run: Any, path: Path) -> None:
     run.store.retain()
     torch.save(run.state_dict(), path)
-
-
-@EXECUTORS
-@pytest.mark.parametrize("name", STATEFUL)
-def test_to_stop_and_go_on_is_never_to_have_stopped(
-    name: str, executor: Any, tmp_path: Path
-) -> None:
-    """Bit by bit; also when rounds were run, and abandoned, between the save and the restart."""
-    algorithm = hard(EVERY_ALGORITHM[name])
-    algorithm.server = partial(SGD, lr=0.7, momentum=0.3)
-    options = {"rounds": 4, "executor": executor, "participation": client_3_comes_late}
-    never = trained(algorithm, **options)
-    for abandoned in (0, 1, 2):
-        first = federation(algorithm, state_dir=tmp_path / str(abandoned), **options)
-        for _ in range(2):
-            first.train_round()
-        saved(first, tmp_path / "last.ckpt")
-        for _ in range(abandoned):
-            first.train_round()
-        again = federation(
-            algorithm, module=other_start(), state_dir=tmp_path / str(abandoned), **options
-        )
-        again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
-        assert again.round == 2
-        again.fit()
-        assert again.round == 4
-        assert distances(again, never) == dict.fromkeys(distances(again, never), 0.0)
 
 
 def client_3_comes_late(num_clients: int, seed: int, round: int) -> list[int]:
@@ -72,13 +130,37 @@ def client_3_comes_late(num_clients: int, seed: int, round: int) -> list[int]:
 
 
 def other_start() -> nn.Module:
-    """w^0 is in the checkpoint, whatever model a run is resumed with."""
+    """Another w^0; the checkpoint's own counts."""
     module = classifier()
     nn.init.zeros_(module.get_parameter("outer.weight"))
     return module
 
 
-def test_a_run_may_go_on_with_the_other_executor(tmp_path: Path) -> None:
+@EXECUTORS
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_resumed_run_equals_one_that_never_stopped(
+    name: str, executor: Any, tmp_path: Path
+) -> None:
+    """Bit by bit, though two rounds were run and abandoned between the save and the restart."""
+    algorithm = hard(EVERY_ALGORITHM[name])
+    algorithm.server = partial(SGD, lr=0.7, momentum=0.3)
+    options = {"rounds": 4, "executor": executor, "sampler": client_3_comes_late}
+    never = trained(algorithm, **options)
+    first = federation(algorithm, state_dir=tmp_path / "states", **options)
+    for _ in range(2):
+        first.train_round()
+    saved(first, tmp_path / "last.ckpt")
+    for _ in range(2):
+        first.train_round()
+    again = federation(algorithm, module=other_start(), state_dir=tmp_path / "states", **options)
+    again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
+    assert again.round == 2
+    again.fit()
+    assert again.round == 4
+    assert not any(distances(again, never).values())
+
+
+def test_a_run_may_continue_with_the_other_executor(tmp_path: Path) -> None:
     algorithm = hard(algorithms.scaffold())
     never = trained(algorithm)
     first = federation(algorithm, state_dir=tmp_path / "states")
@@ -90,10 +172,7 @@ def test_a_run_may_go_on_with_the_other_executor(tmp_path: Path) -> None:
     assert max(distances(again, never).values()) < 1e-10
 
 
-# ---------------------------------------------------------------------------------------- without leaving the program
-
-
-def test_a_federation_goes_back_to_any_state_that_it_pinned() -> None:
+def test_a_federation_returns_to_any_state_that_it_retained() -> None:
     never = trained(hard(algorithms.scaffold()))
     run = federation(hard(algorithms.scaffold()))
     states = {}
@@ -101,52 +180,49 @@ def test_a_federation_goes_back_to_any_state_that_it_pinned() -> None:
         run.train_round()
         run.store.retain(name)
         states[name] = deepcopy(run.state_dict())
-    for state in (states["one"], states["two"], states["one"]):
-        run.load_state_dict(state)
+    for name in ("one", "two", "one"):
+        run.load_state_dict(states[name])
         run.fit()
         assert not any(distances(run, never).values())
 
 
-def test_what_later_rounds_would_write_over_is_no_state() -> None:
+def test_a_state_dict_needs_retained_rows() -> None:
     run = federation(algorithms.scaffold())
     assert run.state_dict()["round"] == 0  # no client has a state yet
     for _ in range(2):
         run.train_round()
-        with pytest.raises(ValueError, match=r"call federation\.store\.pin\(\) before it"):
+        with pytest.raises(ValueError, match=r"federation\.store\.retain\(\)"):
             run.state_dict()
         run.store.retain()
         assert run.state_dict()
 
 
-def test_what_was_pinned_no_longer_is_not_gone_back_to() -> None:
-    run = federation(algorithms.scaffold(), participation=lambda *_: [0, 1, 2, 3, 4, 5])
+def test_a_state_whose_rows_were_released_is_refused() -> None:
+    run = federation(algorithms.scaffold(), sampler=lambda *_: [0, 1, 2, 3, 4, 5])
     states = []
     for _ in range(3):
         run.train_round()
         run.store.retain()  # in place of the one before
         states.append(deepcopy(run.state_dict()))
     before = everything(run)
-    assert states[0]["place"].equal(states[2]["place"])  # where by now other rows lie
+    assert states[0]["slot"].equal(states[2]["slot"])  # which now hold other rows
     for state in states[:2]:
-        with pytest.raises(ValueError, match=r"may have written over .*store\.pin\(name\)"):
+        with pytest.raises(ValueError, match=r"written over .*store\.retain\(name\)"):
             run.load_state_dict(state)
     assert run.round == 3
     assert all(everything(run)[name].equal(value) for name, value in before.items())
 
 
-# ------------------------------------------------------------------------------------------------------- what is frozen
-
-
 def half_frozen(outer: int = 3) -> nn.Module:
-    """Its last layer as drawn."""
+    """The classifier with a new last layer that is not trained."""
     module = classifier()
     module.outer = nn.Linear(8, outer).double().requires_grad_(False)
     return module
 
 
 @EXECUTORS
-def test_what_is_frozen_comes_back_too(executor: Any) -> None:
-    """Whether the algorithm froze it or the model came with it; also into a federation that has trained."""
+def test_frozen_parameters_are_restored(executor: Any) -> None:
+    """Whether the algorithm or the user froze them; also into a federation that has trained."""
     cases = (
         (hard(algorithms.fedbabu()), classifier(), other_start()),
         (hard(Algorithm()), half_frozen(), half_frozen()),
@@ -160,70 +236,66 @@ def test_what_is_frozen_comes_back_too(executor: Any) -> None:
         again.load_state_dict(state)
         for each in (run, again):
             each.fit()
-        expected = run.load_global().state_dict()
-        assert all(
-            value.equal(expected[name]) for name, value in again.load_global().state_dict().items()
-        )
+        expected, found = (each.load_global().state_dict() for each in (run, again))
+        assert all(value.equal(expected[name]) for name, value in found.items())
 
 
-def test_a_model_with_another_frozen_part_is_refused() -> None:
-    state = federation(Algorithm(), module=half_frozen()).state_dict()
-    with pytest.raises(ValueError, match=r"another model.* outer\.bias, which is not trained"):
-        federation(Algorithm(), module=half_frozen(4)).load_state_dict(state)
+# ------------------------------------------------------------------- a federation's refusals
+
+FLOAT32 = partial(classification, dtype=torch.float32)
 
 
-def test_a_checkpoint_of_an_earlier_version_is_refused() -> None:
-    state = federation(Algorithm()).state_dict()
+def relabeled() -> Any:
+    clients = classification()
+    clients.dataset.y[:] = (clients.dataset.y + 1) % 3
+    return clients
+
+
+@pytest.mark.parametrize(
+    ("saving", "loading", "message"),
+    [
+        (
+            {"algorithm": Algorithm(SAM())},
+            {"algorithm": Algorithm(LESAM())},
+            r"\['SAM\(\)'\].*LESAM",
+        ),
+        ({"algorithm": Algorithm(SAM())}, {}, r"\['SAM\(\)'\].* and \[\]"),
+        ({"algorithm": Algorithm(SAM())}, {"algorithm": algorithms.scaffold()}, "ControlVariate"),
+        ({}, {"module": partial(classifier, norm=False)}, "99 parameters.* this run has 83"),
+        ({"module": half_frozen}, {"module": partial(half_frozen, 4)}, "outer.bias"),
+        ({}, {"clients": partial(classification, [5, 5, 5])}, "num_clients 6, this run has 3"),
+        ({}, {"clients": relabeled}, "data .* resume with the same data"),
+        ({}, {"rounds": 2}, "of round 3, but this run ends with 2"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_state_that_does_not_fit_is_refused(
+    saving: dict[str, Any], loading: dict[str, Any], message: str
+) -> None:
+    def run(algorithm: Algorithm | None = None, **options: Any) -> Any:
+        made = {name: value() if callable(value) else value for name, value in options.items()}
+        return federation(algorithm or Algorithm(), **made)
+
+    state = run(**saving).state_dict() | ({"round": 3} if "rounds" in loading else {})
+    with pytest.raises(ValueError, match=message):
+        run(**loading).load_state_dict(state)
+
+
+def test_a_checkpoint_of_another_precision_or_version_is_refused() -> None:
+    def run(precision: Any) -> Any:
+        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+        module = classifier(dtype=torch.float32)
+        return federation(Algorithm(), fabric=fabric, module=module, clients=FLOAT32())
+
+    state = run("32-true").state_dict()
+    with pytest.raises(ValueError, match="precision 32-true, this run has bf16-mixed"):
+        run("bf16-mixed").load_state_dict(state)
     del state["frozen"]
-    with pytest.raises(
-        ValueError, match=r"another version of this package, lacks \['frozen'\]: start the run anew"
-    ):
-        federation(Algorithm()).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"another version .*\['frozen'\]"):
+        run("32-true").load_state_dict(state)
 
 
-# ------------------------------------------------------------------------------------------------------ what is refused
-
-
-OTHERS = {
-    "another method without server states": Algorithm(LESAM()),
-    "fewer terms": Algorithm(),
-    "other server states": algorithms.scaffold(),
-}
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_a_checkpoint_of_another_algorithm_is_refused(other: str) -> None:
-    state = federation(Algorithm(SAM())).state_dict()
-    with pytest.raises(ValueError, match=re.escape("terms ['SAM()']; this run has")):
-        federation(OTHERS[other]).load_state_dict(state)
-
-
-def test_a_checkpoint_of_another_model_or_other_clients_is_refused() -> None:
-    state = federation(Algorithm()).state_dict()
-    with pytest.raises(ValueError, match=r"99 parameters.*this run has 83"):
-        federation(Algorithm(), module=classifier(norm=False)).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"6 clients.*this run has 99, 3"):
-        federation(Algorithm(), clients=classification([5, 5, 5])).load_state_dict(state)
-
-
-def test_a_checkpoint_of_other_data_or_another_precision_is_refused() -> None:
-    float32 = {
-        "module": classifier(dtype=torch.float32),
-        "clients": classification(dtype=torch.float32),
-    }
-    state = federation(Algorithm(), **float32).state_dict()
-    rounded = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    with pytest.raises(
-        ValueError, match=r"at precision 32-true, .* at bf16-mixed: resume with the same"
-    ):
-        federation(Algorithm(), fabric=rounded, **float32).load_state_dict(state)
-    relabelled = classification(dtype=torch.float32)
-    relabelled.dataset.y[:] = (relabelled.dataset.y + 1) % 3
-    with pytest.raises(ValueError, match=r"the checkpoint is of data .* resume with the same data"):
-        federation(Algorithm(), **{**float32, "clients": relabelled}).load_state_dict(state)
-
-
-def test_a_run_that_has_ended_is_gone_on_from_with_as_many_rounds_or_more() -> None:
+def test_a_finished_run_continues_with_more_rounds() -> None:
     run = trained(Algorithm())
     state = deepcopy(run.state_dict())
     for rounds in (3, 4):
@@ -232,29 +304,23 @@ def test_a_run_that_has_ended_is_gone_on_from_with_as_many_rounds_or_more() -> N
         again.fit()
         assert again.round == rounds
         assert again.w.equal(run.w) == (rounds == 3)
-    with pytest.raises(ValueError, match="of round 3, this run ends with 2: name more"):
-        federation(Algorithm(), rounds=2).load_state_dict(state)
 
 
-def test_a_method_that_knows_how_long_it_runs_goes_on_as_long() -> None:
-    """FedSSG's gate counts visits over those expected in the whole run, its other one over those expected so far."""
+def test_a_method_with_a_horizon_keeps_its_number_of_rounds() -> None:
+    """FedSSG's gate counts visits over those of the whole run, or over those expected so far."""
     fixed, free = algorithms.fedssg(gate="horizon"), algorithms.fedssg(gate="running")
     for algorithm, refused in ((fixed, True), (free, False)):
         state = federation(algorithm, rounds=3).state_dict()
         federation(algorithm, rounds=3).load_state_dict(state)
-        with (
-            pytest.raises(ValueError, match="of a run of 3 rounds, this one has 4")
-            if refused
-            else nullcontext()
-        ):
+        message = re.escape("rounds 3, this run has 4")
+        with pytest.raises(ValueError, match=message) if refused else nullcontext():
             federation(algorithm, rounds=4).load_state_dict(state)
 
 
-def test_other_coefficients_may_go_on_from_a_checkpoint(tmp_path: Path) -> None:
-    folder = tmp_path / "rows"
-    run = federation(algorithms.fedtoga(rho=0.1), state_dir=folder)
+def test_other_coefficients_may_continue_from_a_checkpoint(tmp_path: Path) -> None:
+    run = federation(algorithms.fedtoga(rho=0.1), state_dir=tmp_path / "rows")
     run.train_round()
     run.store.retain()
-    other = federation(algorithms.fedtoga(rho=0.2), state_dir=folder)
+    other = federation(algorithms.fedtoga(rho=0.2), state_dir=tmp_path / "rows")
     other.load_state_dict(run.state_dict())
     assert other.w.equal(run.w)

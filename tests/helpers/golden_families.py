@@ -18,7 +18,6 @@ from torch.optim import SGD
 from fl_lightning import Algorithm, algorithms, by_size, terms
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.local_training import weights_of
 from fl_lightning.terms.lesam import LastRound, by_sum_of_norms
 from fl_lightning.terms.wrapper import WrappedTerm
 
@@ -89,14 +88,17 @@ def _per_epoch(rate: float) -> Schedule:
 
 
 def _server(name: str, factor: float = 1.0) -> State:
-    return lambda federation: factor * next(s[name] for s in federation.shared if name in s)
+    return lambda federation: factor * next(s[name] for s in federation.server.states if name in s)
 
 
 def _clients(name: str, factor: float = 1.0) -> State:
     def rows(federation: Federation) -> torch.Tensor:
         begun = [t.client for t in federation.algorithm.terms]
         term = next(i for i, names in enumerate(begun) if name in names)
-        device, first = federation.w.device, begun[term][name](federation.first, federation.first)
+        device, first = (
+            federation.w.device,
+            begun[term][name](federation.server.initial_w, federation.server.initial_w),
+        )
         store = federation.store
         return factor * torch.stack(
             [store.read(i, device)[term][name] if store.has(i) else first for i in range(10)]
@@ -107,8 +109,10 @@ def _clients(name: str, factor: float = 1.0) -> State:
 
 def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
-    cohorts = [federation.participation(10, 0, round) for round in range(federation.rounds)]
-    weights = torch.stack([weights_of(federation, cohort) for cohort in cohorts])
+    cohorts = [federation.sampler(10, 0, round) for round in range(federation.rounds)]
+    weights = torch.stack(
+        [federation.local_training.aggregation_weights(cohort) for cohort in cohorts]
+    )
     return weights / weights.sum(1, keepdim=True)
 
 

@@ -7,9 +7,7 @@ import torch
 import torchvision
 from torch import nn
 
-from fl_lightning.models import (
-    vit_b32,
-)
+from fl_lightning.models import vit_b32
 
 
 def tiny_vit(image_size: int, num_classes: int = 1000) -> nn.Module:

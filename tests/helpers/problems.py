@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from fl_lightning import (
     DeviceDataset,
     Federation,
     Partition,
+    SequentialExecutor,
+    StackedExecutor,
     Term,
     algorithms,
     zeros,
@@ -25,6 +28,12 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import Clip
+
+STACKED = partial(StackedExecutor, width=3)
+EXECUTORS = pytest.mark.parametrize(
+    "executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"]
+)
+"""Runs a test with each executor."""
 
 SIZES = (13, 7, 12, 9, 4, 10)
 """Samples of six clients; in batches of 5 every last batch but one is short."""
@@ -137,7 +146,7 @@ def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options:
     """A federation of the six clients, unless `options` say otherwise."""
     module = options.pop("module", None) or classifier()
     clients = options.pop("clients", None) or classification()
-    given = {"rounds": 3, "participation": cohorts, "schedule": per_epoch, **options}
+    given = {"rounds": 3, "sampler": cohorts, "schedule": per_epoch, **options}
     return Federation(
         fabric or Fabric(accelerator="cpu", devices=1), module, algorithm, clients, **given
     )
@@ -154,7 +163,7 @@ def trained(algorithm: Algorithm, **options: Any) -> Federation:
 def rows(run: Federation, name: str) -> Tensor:
     """What every client keeps under `name`; as it began for those that never took part."""
     term = next(i for i, t in enumerate(run.algorithm.terms) if name in t.client)
-    begun = run.algorithm.terms[term].client[name](run.first, run.first)
+    begun = run.algorithm.terms[term].client[name](run.server.initial_w, run.server.initial_w)
     store, device = run.store, run.w.device
     return torch.stack(
         [
@@ -166,13 +175,13 @@ def rows(run: Federation, name: str) -> Tensor:
 
 def server(run: Federation, name: str) -> Tensor:
     """What the server keeps under `name`."""
-    return next(states[name] for states in run.shared if name in states)
+    return next(states[name] for states in run.server.states if name in states)
 
 
 def everything(run: Federation) -> dict[str, Tensor]:
     """The global model, its buffers, all states of the server and of the clients."""
     kept = {"model": run.w.detach(), **run.buffers, "visited": run.store.slot >= 0}
-    for i, states in enumerate(run.shared):
+    for i, states in enumerate(run.server.states):
         kept |= {f"server {name} {i}": state for name, state in states.items()}
     for term in run.algorithm.terms:
         kept |= {f"clients' {name}": rows(run, name) for name in term.client}
@@ -244,7 +253,12 @@ def line() -> nn.Module:
 
 
 def regression(
-    algorithm: Algorithm, *, steps: int = 4, lr: float = 0.1, **options: Any
+    algorithm: Algorithm,
+    *,
+    steps: int = 4,
+    lr: float = 0.1,
+    weight_decay: float = 0.0,
+    **options: Any,
 ) -> Federation:
     """Three clients with two samples each and full-batch steps: what is random is the cohort only."""
     x = torch.tensor(INPUTS, dtype=torch.float64).reshape(-1, 2)
@@ -253,12 +267,12 @@ def regression(
     clients = ClientData(DeviceDataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
     given = {
         "schedule": lambda round, epoch: 1.0,
-        "participation": two_of_three,
+        "sampler": two_of_three,
         "loss": half_square,
         **options,
     }
     return federation(
-        algorithm.with_outer_terms(local=partial(SGD, lr=lr)),
+        algorithm.with_outer_terms(local=partial(SGD, lr=lr, weight_decay=weight_decay)),
         module=line(),
         clients=clients,
         **given,

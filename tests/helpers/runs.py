@@ -1,5 +1,6 @@
-"""Runs in processes of their own, one a rank, that can be killed: a recipe's way, forked instead of started anew."""
+"""Runs that can be killed: one forked process a rank, as a launcher would start them."""
 
+import atexit
 import csv
 import logging
 import os
@@ -7,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,11 +21,22 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fl_lightning import DeviceDataset
 from fl_lightning.data import sources
+from fl_lightning.distributed import heartbeat
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
 logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of every resumption
+
+FORK = get_context("fork")
+
+original = cache(sources.digits)
+
+
+def digits() -> tuple[DeviceDataset, DeviceDataset]:
+    return original()
+
 
 Prepare = Callable[[int], None]
 """Called with the rank in each process before the run begins."""
@@ -33,33 +45,59 @@ Prepare = Callable[[int], None]
 def begin(
     folder: Path, *argv: str, ranks: int = 1, prepare: Prepare = lambda rank: None
 ) -> list[BaseProcess]:
-    """Start the ranks of a run in `folder`, resuming what lies there; what they say goes to `<folder>.log`."""
+    """Start the ranks of a run in `folder`, or resume it; their output goes to `<folder>.log`."""
     if (folder / "config.yaml").exists():
         argv = (*argv, "--resume")
     argv = ("--run-dir", str(folder), "--accelerator", "cpu", "--devices", str(ranks), *argv)
     argv = argv if ranks == 1 else (*argv, "--strategy", "ddp")
-    port, fork = find_free_network_port(), get_context("fork")
-    lives = [
-        fork.Process(target=_live, args=(argv, rank, ranks, port, prepare)) for rank in range(ranks)
-    ]
-    for life in lives:
-        life.start()
-    return lives
+    digits()  # imported and read here, the forked processes have it already
+    port = find_free_network_port()
+    processes = []
+    for rank in range(ranks):
+        variables = of_lightning(rank, ranks, port) if ranks > 1 else {}
+        processes.append(start(folder, variables, _run, argv, rank, prepare))
+    return processes
 
 
-def end(lives: list[BaseProcess], seconds: float = 60.0) -> list[int | None]:
-    """Wait for all; their exit codes, None for one that hangs."""
-    for life in lives:
-        life.join(seconds)
-    codes = [life.exitcode for life in lives]
-    for life in lives:
-        life.kill()
-        life.join()
-    return codes
+def of_lightning(rank: int, ranks: int, port: int) -> dict[str, object]:
+    """Environment variables that Lightning's launcher sets for a rank."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {**address, "NODE_RANK": 0, "WORLD_SIZE": ranks, "LOCAL_RANK": rank}
+
+
+def start(
+    folder: Path, variables: dict[str, object], run: Callable[..., Any], *args: Any
+) -> BaseProcess:
+    """Call `run(*args)` in a forked process with these environment variables; output to the log."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    process = FORK.Process(target=_in_process, args=(folder, variables, run, args))
+    process.start()
+    return process
+
+
+def _in_process(
+    folder: Path, variables: dict[str, object], run: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    atexit._clear()
+    log = os.open(f"{folder}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1), os.dup2(log, 2)
+    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
+    os.environ |= {name: str(value) for name, value in variables.items()}
+    rank = int(variables.get("RANK", variables.get("SLURM_PROCID", variables.get("LOCAL_RANK", 0))))
+    rank_zero_only.rank = utilities_rank_zero.rank_zero_only.rank = rank
+    torch.set_num_threads(1)
+    heartbeat.POLL_S = 0.05
+    run(*args)
+
+
+def _run(argv: tuple[str, ...], rank: int, prepare: Prepare) -> None:
+    _sort_behind_the_others(Path(argv[1]))
+    prepare(rank)
+    experiment(*argv).run()
 
 
 def _sort_behind_the_others(folder: Path) -> None:
-    """TensorBoard reads files by name, a second and a process: in one second 10004 would come before 9998."""
+    """TensorBoard reads files by name, a second and a process id: in one second 10004 precedes 9998."""
     while any(
         file.name > f"events.out.tfevents.{int(time.time())}.{gethostname()}.{os.getpid()}."
         for file in folder.glob("events.*")
@@ -67,29 +105,19 @@ def _sort_behind_the_others(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def _live(argv: tuple[str, ...], rank: int, ranks: int, port: int, prepare: Prepare) -> None:
-    folder = Path(argv[1])
-    _sort_behind_the_others(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    log = os.open(f"{folder}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1), os.dup2(log, 2)
-    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
-    if ranks > 1:  # as the launcher sets it
-        address = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "NODE_RANK": 0,
-            "WORLD_SIZE": ranks,
-        }
-        os.environ |= {name: str(value) for name, value in {**address, "LOCAL_RANK": rank}.items()}
-        rank_zero_only.rank = utilities_rank_zero.rank_zero_only.rank = rank
-    torch.set_num_threads(1)
-    prepare(rank)
-    experiment(*argv).run()
+def end(processes: list[BaseProcess], seconds: float = 60.0) -> list[int | None]:
+    """Wait for all; their exit codes, None for one that hangs."""
+    for process in processes:
+        process.join(seconds)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+        process.join()
+    return codes
 
 
 def experiment(*argv: str) -> Experiment:
-    """SCAFFOLD on the digits: four of eight clients a round, seven rounds, checkpoints after 0, 2, 4, 6 and 7."""
+    """SCAFFOLD on the digits: four of eight clients, seven rounds, checkpoints 0, 2, 4, 6 and 7."""
     options: dict[str, Any] = {
         "clients": 8,
         "participation": 0.5,
@@ -97,16 +125,16 @@ def experiment(*argv: str) -> Experiment:
         "batch_size": 32,
         "checkpoint_every": 2,
     }
-    return Experiment([sources.digits], [mlp], algorithm="scaffold", argv=argv, **options)
+    return Experiment([digits], [mlp], algorithm="scaffold", argv=argv, **options)
 
 
 def said(folder: Path) -> str:
-    """What all processes of the run have said."""
+    """The output of all processes of the run."""
     return Path(f"{folder}.log").read_text()
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """What must not depend on kills: the scalars but for times, and every bit of the model."""
+    """The scalars but for times, and every bit of the model: kills must not change them."""
     with (folder / "metrics.csv").open(newline="") as file:
         table = [
             {k: v for k, v in row.items() if not k.startswith("time/")}
@@ -125,7 +153,7 @@ def steps_in_tensorboard(folder: Path) -> list[list[int]]:
     )
 
 
-# ------------------------------------------------------------------------------------------- to die at a chosen instant
+# -------------------------------------------------------------------- to die at a chosen instant
 
 
 def die(*_: Any, **__: Any) -> None:
@@ -136,7 +164,7 @@ def die(*_: Any, **__: Any) -> None:
 def at_call(
     number: int, owner: Any, name: str, do: Callable[..., Any] = die, rank: int = 0
 ) -> Prepare:
-    """On one rank, let `do(function, *args)` take the place of the n-th call of a function of `owner`."""
+    """On one rank, replace the n-th call of a function of `owner` by `do(function, *args)`."""
     return partial(_replace, number, owner, name, do, rank)
 
 

@@ -15,7 +15,7 @@ from fl_lightning.models import (
     fedavg_cnn,
     lenet,
     mlp,
-    resnet10_batch,
+    resnet10_bn,
     resnet18,
     resnet18_bn,
     resnet18_gn,
@@ -39,41 +39,40 @@ NETWORKS = [
     pytest.param(lambda: fedavg_cnn(7, size=4), (3, 4, 4), id="fedavg_cnn-4"),
     pytest.param(lambda: vgg11(7, channels=1, size=8), (1, 8, 8), id="vgg11"),
     pytest.param(lambda: resnet18_gn(7, channels=1), (1, 32, 32), id="resnet18_gn"),
-    pytest.param(lambda: resnet10_batch(7, channels=1), (1, 12, 12), id="resnet10_batch"),
-    pytest.param(lambda: resnet18_bn(7), (3, 9, 9), id="resnet18_bn"),
+    pytest.param(lambda: resnet10_bn(7, channels=1), (1, 12, 12), id="resnet10_bn"),
     pytest.param(lambda: resnet18(7, channels=1, weights=None), (1, 40, 40), id="resnet18"),
     pytest.param(lambda: sl_vit(7, channels=1, size=8), (1, 8, 8), id="sl_vit"),
     pytest.param(lambda: tiny_vit_b32(7, size=64, weights=None), (3, 64, 64), id="vit_b32"),
 ]
 
 
-def test_parameter_counts_are_the_papers():
-    assert num_parameters(mlp(784, 10)) == 199_210
-    assert num_parameters(mlp(784, 10, hidden=(100, 100))) == 89_610
-    assert num_parameters(lenet()) == 797_962
-    assert num_parameters(lenet(classes=100)) == 815_332
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        (lambda: mlp(784, 10), 199_210),
+        (lambda: mlp(784, 10, hidden=(100, 100)), 89_610),
+        (lambda: lenet(), 797_962),
+        (lambda: lenet(100), 815_332),
+        (lambda: fedavg_cnn(), 2_156_490),
+        (lambda: fedavg_cnn(size=28), 1_664_970),
+        (lambda: fedavg_cnn(9, size=28), 1_664_457),
+        (lambda: vgg11(), 9_750_922),
+        (lambda: vgg11(size=28), 9_750_922),
+        (lambda: resnet18_gn(), 11_181_642),
+        (lambda: resnet18_gn(100), 11_227_812),
+        (lambda: resnet18_bn(), 11_173_962),
+        (lambda: resnet10_bn(), 4_903_242),
+        (lambda: resnet18(65, weights=None), 11_209_857),
+        (lambda: resnet18(345, weights=None), 11_353_497),
+        (lambda: sl_vit(), 6_176_275),
+        (lambda: sl_vit(9, size=28), 6_132_432),
+        (lambda: vit_b32(65, weights=None), 87_505_217),
+        (lambda: vit_b32(345, weights=None), 87_720_537),
+    ],
+)
+def test_parameter_counts_are_the_papers(model, parameters: int):
     with torch.device("meta"):
-        assert num_parameters(fedavg_cnn()) == 2_156_490
-        assert [num_parameters(fedavg_cnn(c, size=28)) for c in (10, 9, 8)] == [
-            1_664_970,
-            1_664_457,
-            1_663_944,
-        ]
-        assert num_parameters(vgg11()) == num_parameters(vgg11(size=28)) == 9_750_922
-        assert num_parameters(resnet18_gn()) == 11_181_642
-        assert num_parameters(resnet18_gn(classes=100)) == 11_227_812
-        assert num_parameters(resnet18_bn()) == 11_173_962
-        assert num_parameters(resnet10_batch()) == 4_903_242
-        assert num_parameters(sl_vit()) == 6_176_275
-        assert num_parameters(sl_vit(9, size=28)) == 6_132_432
-        assert [num_parameters(resnet18(c, weights=None)) for c in (65, 345)] == [
-            11_209_857,
-            11_353_497,
-        ]
-        assert [num_parameters(vit_b32(c, weights=None)) for c in (65, 345)] == [
-            87_505_217,
-            87_720_537,
-        ]
+        assert num_parameters(model()) == parameters
 
 
 def test_a_fresh_resnet_has_the_published_norm():
@@ -102,25 +101,25 @@ def test_heads_have_the_papers_size():
     with torch.device("meta"):
         heads = [
             [*model().children()][-1]
-            for model in (fedavg_cnn, vgg11, resnet18_bn, resnet10_batch, sl_vit)
+            for model in (fedavg_cnn, vgg11, resnet18_bn, resnet10_bn, sl_vit)
         ]
     assert [num_parameters(head) for head in heads] == [5_130, 5_130, 5_130, 5_130, 2_314]
 
 
 @pytest.mark.parametrize(
-    ("model", "sentence"),
+    ("model", "words"),
     [
-        (lambda: lenet(size=15), "size is 15; LeNet needs .* 16x16 pixels"),
-        (lambda: fedavg_cnn(size=3), "size is 3; this CNN needs .* 4x4 pixels"),
-        (lambda: vgg11(size=33), "size is 33; VGG-11 takes .* at most 32x32 pixels"),
-        (lambda: sl_vit(size=30), "size is 30; .* multiple of 4"),
-        (lambda: vit_b32(size=100), "size is 100; .* multiple of 32"),
-        (lambda: vit_b32(channels=1), "channels is 1; .* RGB"),
-        (lambda: resnet18(channels=1), "channels is 1; .* RGB"),
+        (lambda: lenet(size=15), "size is 15, .*LeNet .*16x16"),
+        (lambda: fedavg_cnn(size=3), "size is 3, .*4x4"),
+        (lambda: vgg11(size=33), "size is 33, .*VGG-11 .*32x32"),
+        (lambda: sl_vit(size=30), "size is 30, .*multiple of 4"),
+        (lambda: vit_b32(size=100), "size is 100, .*multiple of 32"),
+        (lambda: vit_b32(channels=1), "channels is 1, .*RGB"),
+        (lambda: resnet18(channels=1), "channels is 1, .*RGB"),
     ],
 )
-def test_images_that_do_not_fit_are_refused_in_one_sentence(model, sentence: str):
-    with pytest.raises(ValueError, match=f"^{sentence}[^\n]*$"):
+def test_images_that_do_not_fit_are_refused_in_one_line(model, words: str):
+    with pytest.raises(ValueError, match=f"^{words}[^\n]*$"):
         model()
 
 
@@ -133,17 +132,14 @@ def test_gradients_under_vmap_equal_those_one_by_one(model, shape: tuple[int, ..
     }
     buffers = {name: b.clone() for name, b in module.named_buffers()}
 
-    def loss(parameters, x, y):
-        moved = {
-            name: b + torch.zeros_like(y[0], dtype=b.dtype) for name, b in buffers.items()
-        }  # one for each client
+    def loss(parameters, x, y):  # with buffers of each client
+        moved = {name: b + torch.zeros_like(y[0], dtype=b.dtype) for name, b in buffers.items()}
         return F.cross_entropy(functional_call(module, (parameters, moved), (x,)), y)
 
     together = vmap(grad(loss))(parameters, x, y)
     for client in range(2):
-        alone = grad(loss)(
-            {name: p[client] for name, p in parameters.items()}, x[client], y[client]
-        )
+        mine = {name: p[client] for name, p in parameters.items()}
+        alone = grad(loss)(mine, x[client], y[client])
         for name, g in alone.items():
             torch.testing.assert_close(together[name][client], g, rtol=1e-6, atol=1e-9)
             assert g.any()
@@ -165,7 +161,7 @@ def test_vgg11_starts_as_fedsol_does():
 
 
 def test_batch_normalised_resnets_keep_no_statistics_and_use_the_batchs_in_tests():
-    model = resnet10_batch()
+    model = resnet10_bn()
     assert not list(model.buffers())
     x = torch.randn(4, 3, 12, 12)
     trained = model.train()(x)
@@ -203,53 +199,40 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
         raise URLError("no network")
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", download)
-    with pytest.raises(
-        ValueError,
-        match=r"^torchvision's .* not be downloaded .*no network.*resnet18.*\.pth [^\n]*$",
-    ):
+    with pytest.raises(ValueError, match=r"^torchvision's .*no network.*resnet18.*\.pth [^\n]*$"):
         resnet18()
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "words"),
     [
-        (None, "no such file exists"),
+        (None, "is no file"),
         (b"", "cannot be read"),
         (b"pixels", "cannot be read"),
         (nn.Linear(1, 1), "cannot be read"),
-        (torch.zeros(3), "are no state_dict, but a Tensor"),
+        (torch.zeros(3), "cannot be read"),
+        ({"state_dict": {"conv1.weight": torch.zeros(3)}}, "no state_dict"),
+        ({"conv1.weight": torch.zeros(64, 3, 7, 7)}, 'ResNet .Missing .*"bn1.weight"'),
+        (lambda state: state.pop("bn1.bias"), 'ResNet .Missing .*"bn1.bias"'),
+        (lambda state: state.update(conv9=torch.zeros(1)), 'ResNet .Unexpected .*"conv9"'),
         (
-            {"state_dict": {"conv1.weight": torch.zeros(3)}},
-            "are no state_dict, but a dict of other things",
-        ),
-        (
-            {"conv1.weight": torch.zeros(64, 3, 3, 3)},
-            "do not fit ResNet: size mismatch for conv1.weight",
-        ),
-        (
-            {"conv1.weight": torch.zeros(64, 3, 7, 7)},
-            "do not fit ResNet: it lacks bn1.weight and [0-9]+ more;",
+            lambda state: state.update({"conv1.weight": torch.zeros(1)}),
+            "ResNet .size mismatch for conv1.weight",
         ),
     ],
 )
-def test_files_that_do_not_fit_are_refused_in_one_sentence(
-    content: object, sentence: str, tmp_path: Path
-):
+def test_files_that_do_not_fit_are_refused_in_one_line(content: object, words: str, tmp_path: Path):
     path = tmp_path / "weights.pt"
+    if callable(content) and not isinstance(content, nn.Module):
+        state = resnet18(weights=None).state_dict()
+        content(state)
+        content = state
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif content is not None:
         torch.save(content, path)
-    with pytest.raises(ValueError, match=f"^[^\n]*weights.pt[^\n]* {sentence}[^\n]*$"):
+    with pytest.raises(ValueError, match=f"^[^\n]*weights.pt[^\n]* {words}[^\n]*$"):
         resnet18(weights=str(path))
-
-
-def test_weights_of_a_larger_network_are_refused(tmp_path: Path):
-    path = saved(torchvision.models.resnet34(), tmp_path)
-    with pytest.raises(
-        ValueError, match=r"do not fit ResNet: it also holds layer1.2.conv1.weight and \d+ more;"
-    ):
-        resnet18(weights=path)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])

@@ -1,4 +1,4 @@
-"""Runs compared: which of them are one experiment, what is told of them, and what does not fit."""
+"""Runs loaded and compared: experiments, scores, tables, curves and messages."""
 
 import sys
 from collections.abc import Sequence
@@ -9,8 +9,18 @@ import pytest
 import yaml
 from matplotlib.figure import Figure
 
+from fl_lightning import report
 from fl_lightning.__main__ import main
-from fl_lightning.report import BEST, Comparison, Run, across_table, curves, found, scores_table
+from fl_lightning.report import (
+    BEST,
+    Comparison,
+    Run,
+    Table,
+    curves,
+    load_runs,
+    pivot_table,
+    scores_table,
+)
 
 
 def run(
@@ -37,7 +47,7 @@ def run(
 
 
 def compared(folder: Path) -> Comparison:
-    return Comparison.of(found([folder]))
+    return Comparison.of(load_runs([folder]))
 
 
 def cells(comparison: Comparison, targets: Sequence[float] = ()) -> list[dict[str, str]]:
@@ -45,9 +55,57 @@ def cells(comparison: Comparison, targets: Sequence[float] = ()) -> list[dict[st
     return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
 
 
+def seeds(folder: Path) -> list[str]:
+    """The seeds of each experiment."""
+    return [row["seeds"] for row in cells(compared(folder))]
+
+
+def bold(table: Table) -> dict[str, list[str]]:
+    """The methods that are best in each column."""
+    best: dict[str, list[str]] = {heading: [] for heading in table.headings}
+    for row, column in sorted(table.best):
+        best[table.headings[column]].append(table.rows[row][0])
+    return best
+
+
+def test_a_data_frame_has_a_row_per_run_and_round_for_three_lines_to_a_figure(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path / "a", [0.5, 0.7], seed=0, hidden=[200, 100], clip_norm=None)
+    run(tmp_path / "b", [0.7, None], seed=1, hidden=[200, 100], clip_norm=10.0)
+    run(tmp_path / "c", [0.1], algorithm="fedsam", own={"rho": 0.3})
+    runs = report.load(tmp_path)
+    front = ["run", "method", "algorithm", "partition", "partition.alpha", "rounds", "seed"]
+    assert [*runs.columns[:7]] == front
+    assert runs["run"].tolist() == [str(tmp_path / name) for name in "aabbc"]
+    assert runs["round"].tolist() == [1, 2, 1, 2, 1]
+    assert runs["hidden"][0] == (200, 100)
+    assert runs["partition.alpha"].dtype == float
+    assert runs.loc[runs["algorithm.rho"] > 0.2, "test/accuracy"].tolist() == [0.1]
+    assert runs["test/accuracy"].isna().tolist() == [False, False, False, True, False]
+    means = runs.pivot_table("test/accuracy", index="round", columns="method")
+    assert means["fedavg"].tolist() == [pytest.approx(0.6), 0.7]
+    means.plot().figure.savefig(tmp_path / "curves.png")
+    assert len(report.load([tmp_path / "a", str(tmp_path / "c")])) == 3
+
+
+def test_a_run_that_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
+    run(tmp_path / "whole", [0.5])
+    (run(tmp_path / "torn", [0.5]) / "config.yaml").write_text("algorithm: [")
+    with pytest.warns(UserWarning, match="torn holds no run that can be read"):
+        runs = report.load(tmp_path)
+    assert runs["run"].tolist() == [str(tmp_path / "whole")]
+
+
+def test_a_line_that_is_being_written_does_not_count(tmp_path: Path) -> None:
+    table = run(tmp_path / "a", [0.5, 0.6]) / "metrics.csv"
+    table.write_text(table.read_text() + "3,0.9")
+    assert Run.read(tmp_path / "a").scalars["test/accuracy"] == {1: 0.5, 2: 0.6}
+
+
 def test_the_numbers_are_those_worked_out_by_hand(tmp_path: Path) -> None:
-    run(tmp_path / "a", [0.5, 0.7, 0.6], seed=0)
-    run(tmp_path / "b", [0.5, 0.5, 0.9], seed=1)
+    run(tmp_path / "a", [0.5, 0.5, 0.9], seed=1)
+    run(tmp_path / "b", [0.5, 0.7, 0.6], seed=0)
     (row,) = cells(compared(tmp_path), targets=[70])
     assert row["last, %"] == "75.00 ± 21.21"  # 60 and 90; 30 / sqrt 2
     assert row["best, %"] == "80.00 ± 14.14"  # 70 and 90
@@ -59,13 +117,13 @@ def test_the_numbers_are_those_worked_out_by_hand(tmp_path: Path) -> None:
 
 
 def test_one_run_has_no_deviation_and_its_last_ten_evaluations_are_ten(tmp_path: Path) -> None:
-    accuracies = [0.1, 0.2] + [accuracy for _ in range(10) for accuracy in (None, 0.8)]
-    (row,) = cells(Comparison.of([Run.read(run(tmp_path / "a", accuracies))]))
+    run(tmp_path / "a", [0.1, 0.2] + [accuracy for _ in range(10) for accuracy in (None, 0.8)])
+    (row,) = cells(compared(tmp_path))
     assert (row["last 10, %"], row["last, %"]) == ("80.00", "80.00")
 
 
 @pytest.mark.parametrize(("second", "said"), [([0.5, 0.9], "in 1 of 2"), ([0.5, 0.5], "never")])
-def test_a_target_that_not_all_reach_is_no_mean(
+def test_a_target_that_not_all_reach_has_no_mean(
     second: list[float], said: str, tmp_path: Path
 ) -> None:
     run(tmp_path / "a", [0.5, 0.6], seed=0)
@@ -74,181 +132,147 @@ def test_a_target_that_not_all_reach_is_no_mean(
     assert row["rounds to 80%"] == row["MB to 80%"] == said
 
 
-def test_runs_that_differ_in_their_seed_and_in_what_has_no_effect_are_one_experiment(
-    tmp_path: Path,
-) -> None:
-    run(
-        tmp_path / "b", [0.5], seed=1, executor="stacked", width=4, compile=True, keep_checkpoints=1
-    )
-    run(tmp_path / "a", [0.5], seed=0)
-    (entry,) = compared(tmp_path).entries
-    assert entry.seeds == [0, 1]
+def test_clients_own_models_have_columns(tmp_path: Path) -> None:
+    table = run(tmp_path / "a", [0.5, 0.6]) / "metrics.csv"
+    run(tmp_path / "b", [0.5], algorithm="fedsam")
+    first, one, two = table.read_text().splitlines()
+    table.write_text(f"{first},personal/accuracy_5\n{one},\n{two},0.75\n")
+    assert [row["own models after 5, %"] for row in cells(compared(tmp_path))] == ["75.00", ""]
 
 
 @pytest.mark.parametrize(
-    "other", [{"lr": 0.2}, {"alpha": 0.2}, {"precision": "bf16-mixed"}, {"data_dir": "elsewhere"}]
+    ("options", "other", "expected"),
+    [
+        ({}, {"executor": "stacked", "parallel_clients": 4, "keep_checkpoints": 1}, ["0,1"]),
+        ({"local_epochs": 2, "hidden": [2, 1]}, {"local_epochs": 2.0, "hidden": [2.0, 1]}, ["0,1"]),
+        ({}, {"lr": 0.2}, ["0", "1"]),
+        ({}, {"alpha": 0.2}, ["0", "1"]),
+        ({}, {"precision": "bf16-mixed"}, ["0", "1"]),
+        ({}, {"data_dir": "elsewhere"}, ["0", "1"]),
+    ],
 )
-def test_runs_that_differ_in_anything_else_are_two(other: dict[str, Any], tmp_path: Path) -> None:
-    run(tmp_path / "a", [0.5])
+def test_runs_are_one_experiment_if_they_differ_in_seed_and_rounding_alone(
+    options: dict[str, Any], other: dict[str, Any], expected: list[str], tmp_path: Path
+) -> None:
+    run(tmp_path / "a", [0.5], **options)
     run(tmp_path / "b", [0.5], seed=1, **other)
-    assert len(compared(tmp_path).entries) == 2
+    assert seeds(tmp_path) == expected
 
 
-def test_a_configuration_that_was_read_back_is_the_same(tmp_path: Path) -> None:
-    """Which writes 2.0 for the 2 of a recipe."""
-    run(tmp_path / "a", [0.5], local_epochs=2, hidden=[200, 100])
-    run(tmp_path / "b", [0.5], seed=1, local_epochs=2.0, hidden=[200.0, 100])
-    assert len(compared(tmp_path).entries) == 1
-
-
-def test_an_edited_file_of_the_users_makes_another_experiment(tmp_path: Path) -> None:
+def test_an_edited_user_file_makes_another_experiment(tmp_path: Path) -> None:
     for name, text in (("a", "first"), ("b", "second"), ("c", "second")):
-        own = (
-            run(tmp_path / name, [0.5], seed=int(name == "c"), algorithm="mine.py:own")
-            / "own/mine.py"
-        )
-        own.parent.mkdir()
-        own.write_text(text)
-    assert [entry.seeds for entry in compared(tmp_path).entries] == [[0], [0, 1]]
-    assert all(label.startswith("mine.py:own, file ") for label in compared(tmp_path).listed())
+        folder = run(tmp_path / name, [0.5], seed=int(name == "c"), algorithm="mine.py:own")
+        (folder / "own").mkdir()
+        (folder / "own/mine.py").write_text(text)
+    assert seeds(tmp_path) == ["0", "0,1"]
+    assert all(label.startswith("mine.py:own, file ") for label in compared(tmp_path).labels())
 
 
-def test_the_same_seed_with_other_numbers_is_told(tmp_path: Path) -> None:
-    run(tmp_path / "a", [0.5])
-    run(tmp_path / "b", [0.6])
-    (note,) = compared(tmp_path).notes
-    assert "with the same options and seed, but other numbers, and is left out" in note
+def test_modifiers_belong_to_the_method(tmp_path: Path) -> None:
+    def modified(name: str, rho: float, server: dict[str, Any]) -> None:
+        perturb = {"name": "lesam", "rho": rho} if rho else {"name": "none"}
+        run(tmp_path / name, [0.5], perturb=perturb, server_optimizer=server)
 
-
-def test_what_is_added_belongs_to_the_method(tmp_path: Path) -> None:
-    run(tmp_path / "a", [0.5], perturb={"name": "none"}, server={"name": "mean"})
-    run(tmp_path / "b", [0.6], perturb={"name": "lesam", "rho": 0.1}, server={"name": "mean"})
-    run(
-        tmp_path / "c",
-        [0.7],
-        perturb={"name": "lesam", "rho": 0.2},
-        server={"name": "adam", "lr": 0.1},
-    )
-    run(tmp_path / "d", [0.8], perturb={"name": "lesam", "rho": 0.3}, server={"name": "mean"})
+    modified("a", 0.0, {"name": "mean"})
+    modified("b", 0.1, {"name": "mean"})
+    modified("c", 0.2, {"name": "adam", "lr": 0.1})
+    modified("d", 0.3, {"name": "mean"})
     table = scores_table(compared(tmp_path))
     methods = ["fedavg", "fedavg+lesam, rho 0.1", "fedavg+lesam+adam", "fedavg+lesam, rho 0.3"]
     assert [row[0] for row in table.rows] == methods
     assert table.headings[1] == "seeds"
 
 
-def test_an_experiment_is_told_by_what_it_differs_in(tmp_path: Path) -> None:
+def test_an_experiment_is_labelled_by_what_differs(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5], algorithm="fedsam", own={"rho": 0.1, "kind": "x"}, lr=0.1)
     run(tmp_path / "b", [0.5], algorithm="fedsam", own={"rho": 0.2, "kind": "x"}, lr=0.1)
     run(tmp_path / "c", [0.5], algorithm="fedprox", own={"mu": 0.3}, lr=0.01, momentum=[0, 1])
     comparison = compared(tmp_path)
-    labels = [
+    assert comparison.labels() == [
         "fedsam, rho 0.1, lr 0.1",
         "fedsam, rho 0.2, lr 0.1",
         "fedprox, lr 0.01, momentum 0,1",
     ]
-    assert list(comparison.listed()) == labels
-    assert [row["lr"] for row in cells(comparison)] == ["0.1", "0.1", "0.01"]
-    assert [row["momentum"] for row in cells(comparison)] == ["", "", "0,1"]
+    rows = [(row["lr"], row["momentum"]) for row in cells(comparison)]
+    assert rows == [("0.1", ""), ("0.1", ""), ("0.01", "0,1")]
 
 
-def test_the_same_run_twice_counts_once_and_an_unfinished_one_is_told(tmp_path: Path) -> None:
+def test_what_is_left_out_or_unfinished_is_noted(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5, 0.5], rounds=9)
     run(tmp_path / "b", [0.5, 0.5, 0.8], rounds=9)
-    run(tmp_path / "c", [None, None], seed=1, rounds=9)
+    run(tmp_path / "c", [0.5, 0.6], rounds=9)
+    run(tmp_path / "d", [None, None], seed=1, rounds=9)
     comparison = compared(tmp_path)
-    assert [r.path.name for entry in comparison.entries for r in entry.runs] == ["b"]
-    assert comparison.notes == (
-        f"{tmp_path / 'a'} is {tmp_path / 'b'} once more and is left out.",
-        f"{tmp_path / 'c'} has not been evaluated yet and is left out.",
-        f"{tmp_path / 'b'} has come to round 3 of 9.",
-    )
-
-
-def test_a_line_that_is_being_written_does_not_count(tmp_path: Path) -> None:
-    table = run(tmp_path / "a", [0.5, 0.6]) / "metrics.csv"
-    table.write_text(table.read_text() + "3,0.9")
-    assert Run.read(tmp_path / "a").scalars["test/accuracy"] == {1: 0.5, 2: 0.6}
+    assert [r.path.name for r in comparison.runs] == ["b"]
+    repeated, other, not_evaluated, unfinished = comparison.notes
+    kept = f"the options and seed of {tmp_path / 'b'}"
+    assert repeated == f"{tmp_path / 'a'} is left out: it has {kept}"
+    assert other == f"{tmp_path / 'c'} is left out: it has {kept}, but other numbers"
+    assert not_evaluated == f"{tmp_path / 'd'} has not been evaluated yet and is left out"
+    assert unfinished == f"{tmp_path / 'b'} is at round 3 of 9"
 
 
 def test_the_best_method_of_each_set_up_is_bold(tmp_path: Path) -> None:
-    for alpha, scores in (
-        (0.1, {"fedavg": 0.5, "scaffold": 0.6}),
-        (1.0, {"fedavg": 0.9, "scaffold": 0.8}),
+    for alpha, algorithm, score in (
+        (0.1, "fedavg", 0.5),
+        (0.1, "scaffold", 0.6),
+        (1.0, "fedavg", 0.9),
+        (1.0, "scaffold", 0.8),
     ):
-        for algorithm, score in scores.items():
-            run(tmp_path / f"{algorithm}-{alpha}", [score], algorithm=algorithm, alpha=alpha)
+        run(tmp_path / f"{algorithm}-{alpha}", [score], algorithm=algorithm, alpha=alpha)
     table = scores_table(compared(tmp_path))
-    bold = {
-        (table.rows[r][0], table.rows[r][1])
-        for r, c in table.best
-        if table.headings[c] == "best, %"
-    }
-    assert bold == {("scaffold", "0.1"), ("fedavg", "1.0")}
-    across = across_table(compared(tmp_path), "partition.alpha", BEST)
-    assert across.markdown().splitlines() == [
-        "| method | partition.alpha 0.1 | partition.alpha 1.0 |",
+    best = [table.rows[r][:2] for r, c in sorted(table.best) if table.headings[c] == "best, %"]
+    assert best == [["fedavg", "1"], ["scaffold", "0.1"]]
+    assert pivot_table(compared(tmp_path), "partition.alpha", BEST).markdown().splitlines() == [
+        "| method | partition.alpha 0.1 | partition.alpha 1 |",
         "|---|---|---|",
         "| fedavg | 50.00 | **90.00** |",
         "| scaffold | **60.00** | 80.00 |",
     ]
 
 
+def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path: Path) -> None:
+    run(tmp_path / "a", [0.8, 0.8], algorithm="fedavg")
+    run(tmp_path / "b", [0.5, 0.8], algorithm="scaffold")
+    best = bold(scores_table(compared(tmp_path), targets=[75]))
+    assert best["last, %"] == ["fedavg", "scaffold"]
+    assert best["last 10, %"] == best["rounds to 75%"] == best["MB to 75%"] == ["fedavg"]
+    assert best["s a round"] == best["method"] == []
+
+
 @pytest.mark.parametrize(
-    ("option", "values"),
+    ("option", "values", "texts"),
     [
-        ("partition.alpha", [10.0, 9.0, 0.5]),
-        ("algorithm.rho", [1, 0.05, 0.3]),
-        ("clip", [10.0, None, 1]),
+        ("partition.alpha", [10.0, 9.0, 0.5], ["0.5", "9", "10"]),
+        ("algorithm.rho", [1, 0.05, 0.3], ["0.05", "0.3", "1"]),
+        ("clip_norm", [10.0, None, 1], ["none", "1", "10"]),
     ],
 )
 def test_columns_are_in_the_order_of_numbers(
-    option: str, values: list[Any], tmp_path: Path
+    option: str, values: list[Any], texts: list[str], tmp_path: Path
 ) -> None:
     for k, value in enumerate(values):
-        where = {"own": {"rho": value}} if "rho" in option else {option.rpartition(".")[2]: value}
-        run(tmp_path / str(k), [0.5], algorithm="fedsam", **where)  # type: ignore[arg-type]
-    table = across_table(compared(tmp_path), option, BEST)
-    order = sorted(values, key=lambda value: -1 if value is None else value)
-    assert list(table.headings[1:]) == [f"{option} {'none' if v is None else v}" for v in order]
+        options: dict[str, Any] = {option.rpartition(".")[2]: value}
+        options = {"own": options} if option == "algorithm.rho" else options
+        run(tmp_path / str(k), [0.5], algorithm="fedsam", **options)
+    table = pivot_table(compared(tmp_path), option, BEST)
+    assert list(table.headings[1:]) == [f"{option} {text}" for text in texts]
     assert [row[0] for row in table.rows] == ["fedsam"]
 
 
-def test_across_a_part_its_own_options_go_with_it(tmp_path: Path) -> None:
-    iid = {"partition": {"name": "iid", "sigma": 0.0}}
-    for algorithm in ("fedavg", "scaffold"):
+def test_across_a_choice_its_own_options_go_with_it(tmp_path: Path) -> None:
+    iid: dict[str, Any] = {"partition": {"name": "iid", "sigma": 0.0}}
+    for algorithm in ("scaffold", "fedavg"):
         run(tmp_path / algorithm / "a", [0.5], algorithm=algorithm, alpha=0.1)
         run(tmp_path / algorithm / "b", [0.6], algorithm=algorithm, alpha=0.2)
-        run(tmp_path / algorithm / "c", [0.7], algorithm=algorithm, **iid)  # type: ignore[arg-type]
-    table = across_table(compared(tmp_path), "partition", BEST)
+    run(tmp_path / "fedavg" / "c", [0.7], algorithm="fedavg", **iid)
+    table = pivot_table(compared(tmp_path), "partition", BEST)
     assert [heading.replace("partition.", "") for heading in table.headings[1:]] == [
         "partition dirichlet, alpha 0.1",
         "partition dirichlet, alpha 0.2",
         "partition iid",
     ]
-    assert [list(row) for row in table.rows] == [
-        [name, "50.00", "60.00", "70.00"] for name in ("fedavg", "scaffold")
-    ]
-
-
-def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path: Path) -> None:
-    run(tmp_path / "a", [0.8, 0.8], algorithm="fedavg")
-    run(tmp_path / "b", [0.5, 0.8], algorithm="scaffold")
-    table = scores_table(compared(tmp_path), targets=[75])
-    bold = {table.headings[c]: table.rows[r][0] for r, c in table.best}
-    assert {h: bold.get(h) for h in table.headings[5:]} == {
-        "last 10, %": "fedavg",
-        "rounds to 75%": "fedavg",
-        "MB to 75%": "fedavg",
-        "s a round": None,
-    }
-
-
-def test_clients_own_models_have_columns(tmp_path: Path) -> None:
-    table = run(tmp_path / "a", [0.5, 0.6]) / "metrics.csv"
-    first, one, two = table.read_text().splitlines()
-    table.write_text(f"{first},personal/accuracy_5\n{one},\n{two},0.75\n")
-    (row,) = cells(compared(tmp_path))
-    assert row["own models after 5, %"] == "75.00"
+    assert table.rows == [["fedavg", "50.00", "60.00", "70.00"], ["scaffold", "50.00", "60.00", ""]]
 
 
 def drawn(figure: Figure) -> list[list[list[float]]]:
@@ -258,52 +282,51 @@ def drawn(figure: Figure) -> list[list[list[float]]]:
 def test_curves_are_means_in_bands_over_the_seeds_that_have_come_so_far(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5, 0.7, 0.6], seed=0)
     run(tmp_path / "b", [0.7, 0.9], seed=1, rounds=3)
-    run(tmp_path / "c", [0.1, 0.2, 0.3], algorithm="scaffold")
+    run(tmp_path / "c", [0.1, None, 0.3], algorithm="scaffold")
     figure = curves(compared(tmp_path))
-    assert drawn(figure) == [[pytest.approx([0.6, 0.8, 0.6]), [0.1, 0.2, 0.3]]]
+    assert drawn(figure) == [[pytest.approx([0.6, 0.8, 0.6]), [0.1, 0.3]]]
     (band,) = figure.axes[0].collections
     heights = band.get_paths()[0].vertices[:, 1]
-    assert (min(heights), max(heights)) == (
-        pytest.approx(0.6 - 0.02**0.5),
-        pytest.approx(0.8 + 0.02**0.5),
-    )
+    spread = 0.02**0.5
+    assert min(heights) == pytest.approx(0.6 - spread)
+    assert max(heights) == pytest.approx(0.8 + spread)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
 
 
 def test_a_panel_for_each_value_of_an_option(tmp_path: Path) -> None:
-    run(tmp_path / "a", [0.5], alpha=0.1)
-    run(tmp_path / "b", [0.6], alpha=1.0)
+    run(tmp_path / "a", [0.5], alpha=1.0)
+    run(tmp_path / "b", [0.6], alpha=0.1)
     run(tmp_path / "c", [0.7], alpha=1.0, algorithm="scaffold")
     figure = curves(compared(tmp_path), across="partition.alpha")
-    assert drawn(figure) == [[[0.5]], [[0.6], [0.7]]]
-    assert [axes.get_title() for axes in figure.axes] == [
-        "partition.alpha 0.1",
-        "partition.alpha 1.0",
-    ]
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["partition.alpha 0.1", "partition.alpha 1"]
+    assert drawn(figure) == [[[0.6]], [[0.5], [0.7]]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
 
 
 def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path / "runs/a", [0.5], seed=0, algorithm="fedlesam_s{$}", rounds=2)
-    run(tmp_path / "runs/b", [0.6], seed=1, algorithm="fedlesam_s{$}", rounds=2)
-    main(
-        [
-            "compare",
-            str(tmp_path / "runs"),
-            "--format",
-            "latex",
-            "--figure",
-            str(tmp_path / "curves.png"),
-        ]
-    )
-    told = capsys.readouterr()
-    assert r"fedlesam\_s\{\$\} & 0,1 & 1 & 55.00 $\pm$ 7.07" in told.out
-    assert "last, \\%" in told.out
-    assert told.out.startswith(
-        "% test accuracy of the global model, mean ± standard deviation over seeds\n"
-    )
-    assert f"note: {tmp_path / 'runs/a'} has come to round 1 of 2." in told.err
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for seed, accuracy in enumerate((0.5, 0.6)):
+        run(tmp_path / f"runs/{seed}", [accuracy], seed, "a_{$}~^\\", rounds=2)
+    run(tmp_path / "runs/3", [0.1], algorithm="b", rounds=1, alpha=0.1)
+    (run(tmp_path / "runs/torn", [0.5]) / "config.yaml").write_text("algorithm: [")
+    figure = tmp_path / "curves.png"
+    main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(figure)])
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0].startswith("% test accuracy of the global model, mean ± standard deviation")
+    assert "last, \\%" in printed.out
+    escaped = r"a\_\{\$\}\textasciitilde \textasciicircum \textbackslash  & 0,1 & 1 & 55.00 $\pm$"
+    assert escaped in printed.out
+    notes = [line for line in printed.err.splitlines() if line.startswith("note: ")]
+    assert "torn holds no run that can be read" in notes[0]
+    assert notes[1:] == [f"note: {tmp_path / 'runs' / seed} is at round 1 of 2" for seed in "01"]
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_bold_in_latex_and_a_bar_in_markdown() -> None:
+    table = Table(["method", "%"], [["a|b", "1 ± 2"], ["c", "0"]], best=frozenset({(0, 1)}))
+    assert r"a|b & \textbf{1 $\pm$ 2} \\" in table.latex()
+    assert r"| a\|b | **1 ± 2** |" in table.markdown()
 
 
 def test_the_command_shows_a_table_in_a_terminal(
@@ -319,31 +342,25 @@ def test_the_command_shows_a_table_in_a_terminal(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "names"),
     [
-        (["nowhere"], "there is no run in nowhere: name the folder of a run"),
-        (
-            ["runs", "--across", "lr"],
-            "these runs do not differ in lr, but in nothing but the algorithm",
-        ),
-        (["runs", "--curve", "train/loss"], "--curve says what --figure FILE draws: give that too"),
-        (["runs", "--score", "last"], "--score says what the table --across OPTION holds"),
-        (["runs", "--target", "80", "--across", "lr"], "--target does not go with --across"),
-        (["runs", "--target", "0.8"], "give a percentage from 1 to 100, such as 80, not '0.8'"),
-        (
-            ["runs", "--curve", "test/acuracy", "--figure", "f.png"],
-            "no run has recorded test/acuracy: there are",
-        ),
-        (["runs", "--figure", "nowhere/f.png"], "nowhere/f.png"),
-        (["runs", "--figure", "f.doc"], "'doc' is not supported"),
-        (["empty"], "none of these runs has been evaluated yet"),
-        (["torn"], "holds no run that can be read"),
-        ([], "required: runs"),
+        (["nowhere"], ["no run in nowhere"]),
+        (["runs", "--across", "lr"], ["lr", "nothing but the algorithm"]),
+        (["runs", "--curve", "train/loss"], ["--curve", "--figure FILE"]),
+        (["runs", "--score", "last"], ["--score", "--across OPTION"]),
+        (["runs", "--target", "80", "--across", "lr"], ["--target", "--across"]),
+        (["runs", "--target", "0.8"], ["1 to 100", "'0.8'"]),
+        (["runs", "--curve", "acc", "--figure", "f.png"], ["recorded acc", "test/accuracy"]),
+        (["runs", "--figure", "nowhere/f.png"], ["nowhere/f.png"]),
+        (["runs", "--figure", "f.doc"], ["'doc' is not supported"]),
+        (["empty"], ["none of these runs has been evaluated"]),
+        (["torn"], ["torn/a holds no run that can be read"]),
+        ([], ["required: runs"]),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_sentence(
+def test_what_does_not_fit_is_refused_in_one_line(
     arguments: list[str],
-    said: str,
+    names: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -352,10 +369,11 @@ def test_what_does_not_fit_is_told_in_one_sentence(
     run(Path("runs/a"), [0.5])
     run(Path("empty/a"), [None])
     (run(Path("torn/a"), [0.5]) / "config.yaml").write_text("algorithm: [")
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stop:
         main(["compare", *arguments])
-    told = capsys.readouterr()
-    assert (left.value.code, told.out) == (2, "")
-    assert told.err.startswith("error: ")
-    assert said in told.err
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert (stop.value.code, printed.out) == (2, "")
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    for name in names:
+        assert name in printed.err

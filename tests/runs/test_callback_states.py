@@ -58,13 +58,11 @@ def test_a_run_whose_callback_is_missing_is_not_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scaffold(tmp_path, "--rounds", "2", callbacks=[Average()])
-    assert "had a callback Average with a state: give it again" in sentence(
-        capsys, scaffold, tmp_path, "--resume"
-    )
+    assert "had a callback Average with a state" in sentence(capsys, scaffold, tmp_path, "--resume")
 
 
 def test_what_cannot_be_loaded_is_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = sentence(capsys, scaffold, tmp_path, callbacks=[Odd()])
-    assert "Odd.state_dict() is to hold tensors, numbers and text" in said
+    assert "Odd.state_dict() holds tensors, numbers and text" in said

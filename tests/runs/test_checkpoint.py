@@ -52,7 +52,7 @@ def begun(
         hard(algorithms.fedlesam_s()),
         fabric=fabric,
         rounds=rounds,
-        participation=lambda num_clients, seed, round: COHORTS[round],
+        sampler=lambda num_clients, seed, round: COHORTS[round],
         state_dir=clients,
     )
     if resume:
@@ -197,7 +197,7 @@ def test_a_damaged_newest_file_falls_back_to_the_one_before(
     again = run(tmp_path, last=5)  # killed a second time before anything is saved
     said = capsys.readouterr().out
     assert said.startswith("round-6.ckpt is damaged (")
-    assert said.endswith("): going on from round-5.ckpt\n")
+    assert said.endswith("): continuing from round-5.ckpt\n")
     assert said.count("\n") == 1
     assert "round-6.damaged" in names(tmp_path)
     assert again.round == 6
@@ -214,7 +214,7 @@ def test_two_damaged_files_are_told_in_one_sentence(
     said = capsys.readouterr().out
     assert "round-6.ckpt is damaged" in said
     assert "round-5.ckpt is damaged" in said
-    assert said.endswith(": going on from round-4.ckpt\n")
+    assert said.endswith(": continuing from round-4.ckpt\n")
 
 
 def test_nothing_whole_is_told_in_a_sentence(tmp_path: Path) -> None:

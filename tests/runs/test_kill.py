@@ -1,8 +1,7 @@
-"""A run that is killed at any instant, and resumed, is the run that never was."""
+"""A run that is killed at any instant and resumed gives the results of one that was not."""
 
 import io
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,26 +18,11 @@ from fl_lightning.runs.metrics_csv import MetricsCSV
 
 ROUNDS = tuple(range(1, 8))
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-
-
-@pytest.fixture(scope="module")
-def never_killed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
-    """The results with so many ranks."""
-
-    def results(ranks: int) -> dict[str, Any]:
-        folder = tmp_path_factory.getbasetemp() / "never" / str(ranks)
-        if not folder.exists():
-            assert runs.end(runs.begin(folder, ranks=ranks)) == [0] * ranks, runs.said(folder)
-        return runs.results(folder)
-
-    return results
-
 
 def write_half(write: Any, files: RowFiles, place: int, client: int, row: torch.Tensor) -> None:
     """Die in the middle of a client's row."""
     half = row.clone()
-    half[len(row) // 2 :] = 7  # what was never written
+    half[len(row) // 2 :] = 7  # in place of numbers that were never written
     write(files, place, client, half)
     runs.die()
 
@@ -60,14 +44,14 @@ POINTS = {
         2, MetricsCSV, "log_metrics"
     ),
     "before the old checkpoint goes": runs.at_call(1, Path, "unlink"),
-    "after the old checkpoint went": runs.at_call(1, ClientStore, "unpin"),
+    "after the old checkpoint went": runs.at_call(1, ClientStore, "release"),
     "in the checkpoint's write": runs.at_call(1, torch, "save", save_half),
 }
-"""Every life goes on from the last one's checkpoint, one of the middle ones with rows that a killed life wrote."""
+"""Each process resumes the one before; one in the middle meets rows that a killed process wrote."""
 
 
 def test_killed_at_every_stage_and_resumed_equals_never_killed(
-    never_killed: Any, tmp_path: Path
+    reference: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     for point, prepare in POINTS.items():
@@ -76,13 +60,13 @@ def test_killed_at_every_stage_and_resumed_equals_never_killed(
         )
         assert not (folder / "model.pt").exists()
     assert runs.end(runs.begin(folder)) == [0], runs.said(folder)
-    assert runs.results(folder) == never_killed(1)
+    assert runs.results(folder) == reference(1)
     assert runs.steps_in_tensorboard(folder) == [ROUNDS]
 
 
 @pytest.mark.parametrize(("victim", "other"), [(0, 1), (1, 0)])
-def test_a_rank_killed_in_the_sum_ends_the_other_with_a_sentence_and_both_resume(
-    victim: int, other: int, never_killed: Any, tmp_path: Path
+def test_a_rank_killed_in_the_sum_ends_the_other_and_both_resume(
+    victim: int, other: int, reference: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     sums = 11  # two a round: of training, of evaluation
@@ -94,5 +78,5 @@ def test_a_rank_killed_in_the_sum_ends_the_other_with_a_sentence_and_both_resume
     assert (codes[victim], codes[other]) == (-9, 2), runs.said(folder)
     assert "error: round 6 of 7: another rank ended" in runs.said(folder)
     assert runs.end(runs.begin(folder, ranks=2)) == [0, 0], runs.said(folder)
-    assert runs.results(folder) == never_killed(2)
+    assert runs.results(folder) == reference(2)
     assert runs.steps_in_tensorboard(folder) == [ROUNDS]

@@ -1,4 +1,4 @@
-"""The flat gradient of a traced program, never written where arithmetic on its parts will do."""
+"""A graph pass that moves concatenations behind elementwise arithmetic."""
 
 from itertools import accumulate
 from typing import Any
@@ -20,23 +20,19 @@ ELEMENTWISE = {
 
 
 def with_late_concatenation(graph: fx.GraphModule) -> fx.GraphModule:
-    """The program with `cat(f(part, slice of v), ...)` for every elementwise `f(cat(parts), v)`; changes `graph`.
+    """Replace every elementwise `f(cat(parts), v)` by `cat(f(part, slice of v), ...)`, in place.
 
-    A backward pass ends in one gradient for each parameter, and terms work on the flat vector of
-    all. The compiler writes that vector out before it reads it again; this way it is the new
-    weights that are written, and the gradients go from their kernels straight into the step
-    (benchmarks/RESULTS.md); and a perturbed vector, which the next pass splits into parameters, is
-    never put together. What needs the whole vector, such as its norm, still gets it.
+    A backward pass ends in one gradient a parameter, and terms work on their flat vector, which the
+    compiler would write out and read again. After this pass only the new weights are written, and a
+    perturbed vector, which the next forward pass splits, is never put together
+    (benchmarks/RESULTS.md). Other operations, such as norms, still get the whole vector.
     """
-    for node in graph.graph.nodes:  # what is inserted before a node's users is met later
+    for node in graph.graph.nodes:  # nodes inserted before a node's users are visited later
         if node.target is aten.cat.default and _is_flat(node):
             for user in list(node.users):
-                if (
-                    user.target in ELEMENTWISE
-                    and not user.kwargs
-                    and user.meta["val"].shape == node.meta["val"].shape
-                ):
-                    _sink(graph.graph, node, user)
+                if user.target in ELEMENTWISE and not user.kwargs:
+                    if user.meta["val"].shape == node.meta["val"].shape:
+                        _sink(graph.graph, node, user)
                 elif user.target is aten.split_with_sizes.default:
                     _undo(node, user)
     graph.graph.eliminate_dead_code()
@@ -45,14 +41,14 @@ def with_late_concatenation(graph: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_flat(node: fx.Node, at: int = 1) -> bool:
-    """Whether a node's dimension, its argument at this place, is the last one, which is that of the flat vector."""
+    """Whether a node's dimension, its argument number `at`, is the last one: the flat vector's."""
     value: Any = node.args[0]
     ndim = (value if isinstance(value, fx.Node) else value[0]).meta["val"].ndim
     return (node.args[at] if len(node.args) > at else 0) in (-1, ndim - 1)
 
 
 def _sink(graph: fx.Graph, cat: fx.Node, user: fx.Node) -> None:
-    """Replace the user of a concatenation by a concatenation of the same for each part."""
+    """Replace the user of a concatenation by a concatenation of its results for each part."""
     with graph.inserting_before(user):
         arguments = [_parts(graph, argument, _sizes(cat)) for argument in user.args]
         parts = [_call(graph, user.target, *each) for each in zip(*arguments, strict=True)]
@@ -63,7 +59,7 @@ def _sink(graph: fx.Graph, cat: fx.Node, user: fx.Node) -> None:
 
 
 def _undo(cat: fx.Node, split: fx.Node) -> None:
-    """Let who takes a concatenation apart again have the parts."""
+    """Replace a split that undoes the concatenation by the parts."""
     parts: Any = cat.args[0]
     if _is_flat(split, at=2) and _sizes(cat) == list(split.args[1]):  # type: ignore[arg-type]
         for user in list(split.users):
@@ -76,7 +72,7 @@ def _sizes(cat: fx.Node) -> list[int]:
 
 
 def _parts(graph: fx.Graph, argument: Any, sizes: list[int]) -> list[Any]:
-    """What an argument is for each part: its slice if it is as long as the vector, itself if it is broadcast."""
+    """The argument for each part: its slice if it is as long as the vector, else itself."""
     value = argument.meta["val"] if isinstance(argument, fx.Node) else None
     if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[-1] != sum(sizes):
         return [argument] * len(sizes)

@@ -1,10 +1,10 @@
-"""Pooling by 2x2 of a traced program, as arithmetic that the compiler turns into vector instructions.
+"""A graph pass that turns 2x2 max-pooling into arithmetic, which the compiler vectorizes.
 
-PyTorch's max-pooling writes eight bytes of an index for each of its results, and its backward pass
-clears the gradient before it scatters into it; the compiler's own is slower still. Here an offset
-of one byte says which of the four was the largest, and the gradient is written once: the same bits,
-sooner (benchmarks/RESULTS.md). Of several stacked clients PyTorch's own pooling stays: `vmap`
-reshapes its indices between the passes, and stacking does not pay on a CPU.
+PyTorch's max-pooling writes an index of eight bytes for each result, and its backward pass clears
+the gradient before it scatters into it; the compiler's own pooling is slower still. Here an offset
+of one byte marks the largest of four, and the gradient is written once: the same bits, sooner
+(benchmarks/RESULTS.md). Pooling of several stacked clients stays as it is, as `vmap` reshapes its
+indices between the passes.
 """
 
 from typing import Any, cast
@@ -20,11 +20,11 @@ DEFAULTS: list[Any] = [[], [], [0, 0], [1, 1], False]
 
 
 def with_vector_pooling(graph: fx.GraphModule, examples: list[Tensor]) -> fx.GraphModule:
-    """The program with its 2x2 max-pooling, forwards and backwards, in elementwise operations.
+    """Rewrite 2x2 max-pooling, forward and backward, as elementwise operations.
 
     Args:
         graph: The program.
-        examples: Its arguments, for their shapes.
+        examples: Arguments with the shapes of the real ones.
     """
     if not any(_halves(node) for node in graph.graph.nodes):
         return graph
@@ -46,7 +46,7 @@ class _Rewritten(fx.Interpreter):
 
 
 def _halves(node: fx.Node) -> bool:
-    """Whether a node halves height and width by max-pooling, its indices being for its backward pass alone."""
+    """Whether a node is 2x2 max-pooling whose indices only its backward pass reads."""
     if node.target is not FORWARD:
         return False
     x, *window = cast(list[Any], node.args)
@@ -59,15 +59,14 @@ def _halves(node: fx.Node) -> bool:
 
 
 def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, C, 2 h, 2 w) to the largest of each window, (N, C, h, w), and which of its four it was, int8."""
-    windows = (
-        x.movedim(-3, -1).unflatten(-2, (-1, 2)).unflatten(-4, (-1, 2))
-    )  # N h 2 w 2 C: channels vary fastest
+    """(N, C, 2 h, 2 w) to the largest of each window, (N, C, h, w), and its offset in it, int8."""
+    # N h 2 w 2 C: channels vary fastest
+    windows = x.movedim(-3, -1).unflatten(-2, (-1, 2)).unflatten(-4, (-1, 2))
     largest = windows[..., 0, :, 0, :]
     offset = torch.zeros_like(largest, dtype=torch.float32)
     for k in 1, 2, 3:
         other = windows[..., k // 2, :, k % 2, :]
-        larger = (other > largest) | (other != other)  # of equal ones the first, and NaN before all
+        larger = (other > largest) | (other != other)  # the first of equal ones; NaN before all
         largest, offset = torch.where(larger, other, largest), torch.where(larger, float(k), offset)
     return largest.movedim(-1, -3), offset.to(torch.int8).movedim(-1, -3)
 
@@ -75,8 +74,7 @@ def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
 def _spread(gradient: Tensor, offset: Tensor) -> Tensor:
     """The gradient of `_pool`'s argument."""
     position = torch.arange(4, dtype=torch.float32, device=offset.device).view(2, 1, 2, 1)
-    gradient, offset = (
-        of.movedim(-3, -1).unsqueeze(-2).unsqueeze(-4) for of in (gradient, offset)
-    )  # N h 1 w 1 C
+    # N h 1 w 1 C
+    gradient, offset = (t.movedim(-3, -1).unsqueeze(-2).unsqueeze(-4) for t in (gradient, offset))
     windows = torch.where(offset.to(torch.float32) == position, gradient, gradient.new_zeros(()))
     return windows.flatten(-3, -2).flatten(-4, -3).movedim(-1, -3)

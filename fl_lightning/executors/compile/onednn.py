@@ -1,8 +1,8 @@
-"""Float32 matrix products of a traced program, by oneDNN where MKL leaves half of the processor unused.
+"""A graph pass that replaces MKL's float32 matrix products by oneDNN's on processors not by Intel.
 
-PyTorch's CPU builds multiply float32 matrices with MKL, which has its fast code for Intel's
-processors only: on an EPYC with AVX-512 oneDNN is 2.3 times as fast at 512x512x512, and twice at
-the thin products of small batches (benchmarks/RESULTS.md). Products in bf16 are oneDNN's anyway.
+PyTorch's CPU builds multiply float32 matrices with MKL, whose fast code is for Intel's processors
+only. On an EPYC with AVX-512 oneDNN is 2.3 times as fast at 512x512x512, and twice as fast at the
+thin products of small batches (benchmarks/RESULTS.md). bf16 products are oneDNN's in any case.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from torch import Tensor, fx
 aten = torch.ops.aten
 
 LEAST = 2**20
-"""Multiplications from which on oneDNN's longer way to begin, some 30 microseconds, pays."""
+"""Fewest multiplications of a product at which oneDNN's overhead, some 30 microseconds, pays."""
 
 _library = torch.library.Library("fl_lightning", "DEF")
 _library.define("product(Tensor a, Tensor b) -> Tensor")
@@ -30,7 +30,7 @@ _library.impl("product", lambda a, b: a.new_empty(a.shape[0], b.shape[1]), "Meta
 
 
 def with_onednn(graph: fx.GraphModule) -> fx.GraphModule:
-    """The program with oneDNN's products in place of MKL's, where that is faster; changes `graph`."""
+    """Replace MKL's products by oneDNN's where they are faster, in place."""
     if not _mkl_is_slow():
         return graph
     for node in list(graph.graph.nodes):
@@ -38,9 +38,9 @@ def with_onednn(graph: fx.GraphModule) -> fx.GraphModule:
             continue
         *added, a, b = node.args
         left, right = a.meta["val"], b.meta["val"]
-        if (left.dtype, left.device.type) != (torch.float32, "cpu") or left.numel() * right.shape[
-            1
-        ] < LEAST:
+        if (left.dtype, left.device.type) != (torch.float32, "cpu"):
+            continue
+        if left.numel() * right.shape[1] < LEAST:
             continue
         with graph.graph.inserting_before(node):
             new = graph.graph.call_function(torch.ops.fl_lightning.product.default, (a, b))
@@ -54,13 +54,10 @@ def with_onednn(graph: fx.GraphModule) -> fx.GraphModule:
 
 @cache
 def _mkl_is_slow() -> bool:
-    """Whether products are MKL's, on another maker's processor, with oneDNN at hand."""
+    """Whether PyTorch uses MKL on a processor not by Intel, and has oneDNN."""
     try:
-        other = "GenuineIntel" not in Path("/proc/cpuinfo").read_text()
+        intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
     except OSError:
-        other = False
-    return (
-        other
-        and torch.backends.mkl.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )
+        return False
+    has_onednn = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return not intel and torch.backends.mkl.is_available() and has_onednn

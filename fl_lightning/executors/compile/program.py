@@ -19,16 +19,15 @@ from fl_lightning.executors.compile.onednn import with_onednn
 
 
 class Program:
-    """A function, traced down to its tensor operations once for each shape of its arguments, then compiled.
+    """A function, traced to tensor operations and compiled, once for each shape of its arguments.
 
-    The trace goes through everything that Python does in between (terms, hooks, autocast,
-    `torch.func` and the backward pass), so what is compiled is a flat list of operations on
-    tensors.
+    The trace goes through all Python in between (terms, hooks, autocast, `torch.func`, the backward
+    pass), so the compiler gets a flat list of operations on tensors.
 
     Args:
-        function: Takes pytrees of tensors and returns one; it must not change its arguments. What
-            else is in them, such as a layout, is taken for constant.
-        mode: Of `torch.compile`, as far as it sets the compiler's options.
+        function: Takes and returns pytrees of tensors; must not change its arguments. Leaves that
+            are not tensors, such as a layout, are constants.
+        mode: The mode of `torch.compile`, as far as it sets the compiler's options.
     """
 
     def __init__(self, function: Callable[..., Any], mode: str = "default"):
@@ -39,8 +38,7 @@ class Program:
         """The function's value.
 
         Raises:
-            ModelError: If it cannot be traced: it decides by the values of tensors, or calls what
-                leaves no trace.
+            ModelError: If the function cannot be traced, e.g. as it branches on values of tensors.
         """
         leaves, structure = tree_flatten(trees)
         tensors = _distinct([leaf for leaf in leaves if isinstance(leaf, Tensor)])
@@ -54,13 +52,13 @@ class Program:
         except (TermError, ModelError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            told = ModelError(
-                f"this local step cannot be compiled ({type(error).__name__}: {first_sentence(error)}): train without "
-                "--compile"
+            reason = f"{type(error).__name__}: {first_sentence(error)}"
+            failure = ModelError(
+                f"this local step cannot be compiled ({reason}): train without --compile"
             )
-            for note in getattr(error, "__notes__", []):  # which say in whose hook
-                told.add_note(note)
-            raise told from error
+            for note in getattr(error, "__notes__", []):  # they name the hook
+                failure.add_note(note)
+            raise failure from error
         self._compiled[key] = run, out
         return tree_unflatten(values, out)
 
@@ -77,7 +75,7 @@ class Program:
             return values
 
         fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
-        with fake:  # what stands for the tensors takes none of a GPU's memory
+        with fake:  # stand-ins, which take no memory on a GPU
             examples = [
                 torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
                 for t in tensors
@@ -85,7 +83,7 @@ class Program:
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         if tensors[0].device.type == "cpu":
             graph = with_vector_pooling(with_onednn(with_late_concatenation(graph)), examples)
-        # the threads of a kernel are part of it, and older compilers' caches only know them if they are named
+        # kernels hold their number of threads; older compilers' caches ignore it unless it is named
         options = {
             **torch._inductor.list_mode_options(self.mode),
             "cpp.threads": torch.get_num_threads(),
@@ -97,11 +95,10 @@ class Program:
 def _compiled(
     graph: fx.GraphModule, tensors: Sequence[Tensor], options: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The graph through torch.compile's compiler.
+    """The graph, compiled by inductor.
 
-    Without torch.compile itself, which checks at every call what a program's key says already, for
-    0.1 to 0.3 ms (benchmarks/RESULTS.md). In a tracing context, or the compiler does not look into
-    its cache on the disk.
+    `torch.compile` itself would check at every call what a program's key says already, for 0.1 to
+    0.3 ms (benchmarks/RESULTS.md). Inductor uses its disk cache only in a tracing context.
     """
     fake = FakeTensorMode(shape_env=ShapeEnv())
     with tracing(TracingContext(fake)):
@@ -111,7 +108,7 @@ def _compiled(
 
 
 def _replayed(graph: Callable[..., Any]) -> Callable[..., Any]:
-    """A CUDA graph whose results stay: they lie where its next replay will write, while they are its arguments."""
+    """A CUDA graph with copied results: its next replay overwrites them while reading them."""
 
     def replay(*tensors: Tensor) -> list[Tensor]:
         torch.compiler.cudagraph_mark_step_begin()
@@ -121,6 +118,6 @@ def _replayed(graph: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors, copied where one comes twice: a program would take two arguments for one, in later calls too."""
+    """The tensors, repeated ones copied: a trace would merge them for all later calls."""
     seen: set[int] = set()
     return [t.clone() if id(t) in seen or seen.add(id(t)) else t for t in tensors]  # type: ignore[func-returns-value]

@@ -1,0 +1,206 @@
+"""The pages of the methods, written from the docstrings of their functions and terms."""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from fl_lightning import Algorithm, Term, models
+from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
+from fl_lightning.core.constraints import Range
+from fl_lightning.core.cost import Cost, cost
+from fl_lightning.core.vector import Layout
+
+NETWORK = models.mlp(100, 10, (100,))  # wide enough that single numbers round away
+COST_HEADINGS = "sends", "receives", "keeps", "gradients a step"
+COST_NOTE = (
+    "Counted by running the terms. Sent, received and kept numbers are multiples of the model's "
+    "size, for one client and one round; brackets name the server's and the client's states."
+)
+
+
+def page(name: str) -> str:
+    """The page of one method, in Markdown."""
+    make = ALGORITHMS[name]
+    algorithm = make()
+    heading, summary = headline(make)
+    options = dict(entries(sections(make).get("Args", "")))
+    lines = [f"# {heading}", "", summary, "", *prose(make, skip={"Args", "Raises"})]
+    lines += ["```sh", f"python recipes/digits.py --algorithm {name}", "```", "", "```python"]
+    lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
+    lines += ["## Options", "", *option_table(make, algorithm, options), ""]
+    lines += ["## Cost", "", *table(COST_HEADINGS, [cost_row(algorithm)]), "", COST_NOTE, ""]
+    lines += ["## Terms", ""]
+    lines += ["From the innermost to the outermost, at the default options:", ""] * bool(
+        algorithm.terms
+    )
+    lines += ["```text", re.sub(r"\), (?=[A-Z])", "),\n          ", repr(algorithm)), "```", ""]
+    for term in dict.fromkeys(map(type, algorithm.terms)):
+        lines += term_section(term)
+    lines += ["## Source", "", f"`{source_path(make)}`", "", *code(make)]
+    return "\n".join(lines)
+
+
+def index() -> str:
+    """The list of all methods by family, in Markdown."""
+    lines = ["# Methods", "", COST_NOTE, ""]
+    for family in FAMILIES:
+        lines += [f"## {title(family)}", ""]
+        rows = []
+        for name, make in functions(family).items():
+            rows.append((f"[`{name}`]({name}.md)", first_sentence(make), *cost_row(make())))
+        lines += [*table(("name", "method", *COST_HEADINGS), rows), ""]
+    return "\n".join(lines)
+
+
+def title(family: ModuleType) -> str:
+    """The subject of a family of methods: its docstring up to the first punctuation."""
+    return re.split(r"[.:;]", family.__doc__ or "")[0]
+
+
+def headline(make: Callable[..., Any]) -> tuple[str, str]:
+    """The method's name and the rest of the docstring's first sentence."""
+    name, _, summary = first_sentence(make).partition(": ")
+    return name, summary[:1].upper() + summary[1:]
+
+
+def first_sentence(thing: Any) -> str:
+    """The first paragraph of a docstring on one line."""
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
+
+
+def sections(thing: Any) -> dict[str, str]:
+    """The sections of a docstring by title; the text before the first has the title ""."""
+    found: dict[str, list[str]] = {"": []}
+    current = ""
+    for line in (inspect.getdoc(thing) or "").splitlines():
+        heading = re.fullmatch(r"([A-Z][\w ]+):{1,2}", line)
+        if heading:
+            current = heading[1]
+            found[current] = []
+        else:
+            found[current].append(line)
+    return {name: inspect.cleandoc("\n" + "\n".join(text)) for name, text in found.items()}
+
+
+def prose(thing: Any, skip: set[str]) -> Iterator[str]:
+    """A docstring's paragraphs after the first one, then its sections."""
+    for heading, text in sections(thing).items():
+        if not heading:
+            text = text.partition("\n\n")[2]
+        elif heading in skip:
+            continue
+        else:
+            yield from (f"**{heading}**", "")
+        yield from (bullets(text) if heading in ("Attributes", "Args") else [text])
+        yield ""
+
+
+def entries(text: str) -> Iterator[tuple[str, str]]:
+    """`name: text` entries, whose further lines are indented."""
+    for entry in re.split(r"\n(?=\S)", text):
+        name, colon, rest = entry.partition(":")
+        if colon:
+            yield name.strip(), " ".join(rest.split())
+
+
+def bullets(text: str) -> list[str]:
+    """The entries as a list."""
+    return [f"- `{name}`: {rest}" for name, rest in entries(text)]
+
+
+def option_table(
+    make: Callable[..., Algorithm], algorithm: Algorithm, described: dict[str, str]
+) -> list[str]:
+    """Options with defaults, allowed values and descriptions."""
+    hints = get_type_hints(make, include_extras=True)
+    rows = [
+        (
+            f"`{name}`",
+            f"`{getattr(parameter.default, '__name__', parameter.default)}`",
+            allowed(hints.get(name), name, algorithm),
+            described.get(name) or documented(hints.get(name)),
+        )
+        for name, parameter in inspect.signature(make).parameters.items()
+    ]
+    if not rows:
+        return ["None."]
+    note = "Arguments of the function; on the command line each has the prefix `--algorithm.`"
+    return [note, "", *table(("option", "default", "allowed", "meaning"), rows)]
+
+
+def allowed(hint: Any, name: str, algorithm: Algorithm) -> str:
+    """The values that an annotation admits; a bare number has the range of the term's field."""
+    if get_origin(hint) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(hint))
+    stated = ranges(hint)
+    for term in algorithm.terms:
+        stated = stated or ranges(get_type_hints(type(term), include_extras=True).get(name))
+    if stated:
+        return stated[0]
+    return getattr(hint, "__name__", str(hint))
+
+
+def ranges(hint: Any) -> list[str]:
+    """The ranges in an annotation, in words."""
+    kinds = (hint, *get_args(hint))
+    notes = [note for kind in kinds for note in getattr(kind, "__metadata__", ())]
+    return [note.says for note in notes if isinstance(note, Range)]
+
+
+def documented(hint: Any) -> str:
+    """The description that an annotation carries."""
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((note.documentation for note in notes if hasattr(note, "documentation")), "")
+
+
+def cost_row(algorithm: Algorithm) -> tuple[str, ...]:
+    """What one client sends, receives, keeps and computes."""
+    layout = Layout(NETWORK)
+    counted: Cost = cost(algorithm, layout, layout.read(NETWORK))
+    part = () if algorithm.trains_head else ("body",)
+
+    def count(numbers: int, names: tuple[str, ...]) -> str:
+        states = ", ".join(f"`{name}`" for name in names if name != "model")
+        return f"{numbers / layout.size:.2g}" + (f" ({states})" if states else "")
+
+    return (
+        count(counted.uplink, part),
+        count(counted.downlink, (*part, *counted.receives)),
+        count(counted.client_state, counted.keeps),
+        str(counted.gradients),
+    )
+
+
+def term_section(term: type[Term]) -> Iterator[str]:
+    """A term: its formula, its fields, its code."""
+    yield from (f"### {term.__name__}", "")
+    yield from (first_sentence(term), "")
+    yield from prose(term, skip={"Raises"})
+    yield from (f"`{source_path(term)}`", "", *code(term))
+
+
+def source_path(thing: Any) -> str:
+    """The file of a function or class, from the repository's root."""
+    return thing.__module__.replace(".", "/") + ".py"
+
+
+def code(thing: Any) -> Iterator[str]:
+    """The source of a function or class without its docstring."""
+    source = textwrap.dedent(inspect.getsource(thing))
+    lines = source.splitlines()
+    docstring = ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
+    start, end = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+    del lines[start : end + (not "".join(lines[end : end + 1]).strip())]
+    yield from ("```python", *lines, "```", "")
+
+
+def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """A Markdown table."""
+    lines = [headings, tuple("---" for _ in headings), *rows]
+    return [
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    ]

@@ -1,0 +1,40 @@
+"""The public names: the only list of them, read by editors, mypy and `lazy_loader`."""
+
+from . import algorithms as algorithms
+from . import callbacks as callbacks
+from . import data as data
+from . import experiment as experiment
+from . import models as models
+from . import optim as optim
+from . import report as report
+from . import terms as terms
+from .core.algorithm import Algorithm as Algorithm
+from .core.schedule import Decay as Decay
+from .core.term import Term as Term
+from .core.term import initial as initial
+from .core.term import received as received
+from .core.term import scalar as scalar
+from .core.term import zeros as zeros
+from .core.vector import Layout as Layout
+from .core.vector import unit as unit
+from .core.weighting import Cohort as Cohort
+from .core.weighting import by_size as by_size
+from .core.weighting import uniform as uniform
+from .data import ClientData as ClientData
+from .data import CropFlip as CropFlip
+from .data import DeviceDataset as DeviceDataset
+from .data import Partition as Partition
+from .errors import DivergenceError as DivergenceError
+from .errors import ModelError as ModelError
+from .errors import RankLostError as RankLostError
+from .errors import TermError as TermError
+from .executors import AutotunedExecutor as AutotunedExecutor
+from .executors import Executor as Executor
+from .executors import SequentialExecutor as SequentialExecutor
+from .executors import StackedExecutor as StackedExecutor
+from .federation.federation import Federation as Federation
+from .federation.sampling import BernoulliSampling as BernoulliSampling
+from .federation.sampling import SizeWeightedSampling as SizeWeightedSampling
+from .federation.sampling import UniformSampling as UniformSampling
+
+__version__: str

@@ -1,0 +1,92 @@
+"""`fl-lightning show`: an algorithm's docstring, options, terms and costs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from inspect import getdoc, signature
+from textwrap import fill
+from typing import Any, get_args, get_type_hints
+
+from docstring_parser import parse
+
+from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.cli.converters import metavar, nearest, shown
+from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.list_algorithms import costs_in_models
+from fl_lightning.cli.parser import ArgumentParser
+from fl_lightning.cli.summary import weighting
+from fl_lightning.core.constraints import Range
+from fl_lightning.core.term import Term
+from fl_lightning.terms.wrapper import WrappedTerm
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the explanation of the algorithm that `argv` names."""
+    parser = ArgumentParser("fl-lightning show", description=__doc__, allow_abbrev=False)
+    parser.add_argument("algorithm", help="its name; fl-lightning list shows all")
+    name = parser.parse_args(argv).algorithm.lower().replace("-", "_")
+    if name not in ALGORITHMS:
+        exit_with_error(f"there is no algorithm {name!r}{nearest(name, ALGORITHMS)}")
+    print(explanation(name))
+
+
+def explanation(name: str) -> str:
+    """The text for a terminal of 80 columns."""
+    make = ALGORITHMS[name]
+    algorithm, doc = make(), parse(make.__doc__ or "")
+    terms = [*_flat(algorithm.terms)]
+    description = [doc.short_description or "", *(doc.long_description or "").split("\n\n")]
+    lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in description if part)]
+    lines += ["", f"Options, as --algorithm {name} --algorithm.NAME VALUE"]
+    helps = {p.arg_name: p.description or "" for p in doc.params}
+    ranges = {option: said for term in terms for option, said in _ranges(term)}
+    for p in signature(make).parameters.values():
+        kind = get_type_hints(make)[p.name]
+        limits = f"; {ranges[p.name]}" if p.name in ranges else ""
+        lines.append(f"  {p.name} {metavar(kind)}")
+        lines.append(_indented(f"{helps.get(p.name, '')} (default: {shown(p.default)}{limits})"))
+    lines += ["", "Terms at the default options, from the inside out" if terms else "No terms"]
+    for term in terms:
+        lines += [f"  {type(term).__name__}{_values(term)}", _indented(_first_paragraph(term))]
+    (sent, received, kept), gradients = costs_in_models(algorithm)
+    lines += ["", "A client, in a round"]
+    for verb, (number, states) in (("sends", sent), ("receives", received), ("keeps", kept)):
+        named = f" ({', '.join(states)})" if states else ""
+        lines.append(f"  {verb:9} {number} model(s){named}")
+    lines.append(f"  {'evaluates':9} {gradients} gradient(s) a step")
+    lines.append(f"  is {weighting(algorithm)} in the mean update")
+    return "\n".join(lines)
+
+
+def _flat(terms: Sequence[Term]) -> Iterator[Term]:
+    """The terms, and those inside of them."""
+    for term in terms:
+        if isinstance(term, WrappedTerm):
+            yield from _flat([term.inner])
+        yield term
+
+
+def _ranges(term: Term) -> Iterator[tuple[str, str]]:
+    """The numbers that the coefficients of a term may be, by name."""
+    for name, hint in get_type_hints(type(term), include_extras=True).items():
+        for kind in (hint, *get_args(hint)):
+            for note in getattr(kind, "__metadata__", ()):
+                if isinstance(note, Range):
+                    yield name, note.says
+
+
+def _values(term: Term) -> str:
+    """The coefficients of a term, as `(rho=0.1)`."""
+    values: dict[str, Any] = {}
+    if is_dataclass(term):
+        values = {f.name: getattr(term, f.name) for f in fields(term)}
+    numbers = (f"{k}={v}" for k, v in values.items() if isinstance(v, int | float | str))
+    listed = ", ".join(numbers)
+    return f"({listed})" if listed else ""
+
+
+def _first_paragraph(term: Term) -> str:
+    return (getdoc(type(term)) or "").partition("\n\n")[0]
+
+
+def _indented(text: str) -> str:
+    return fill(" ".join(text.split()), 80, initial_indent=" " * 6, subsequent_indent=" " * 6)

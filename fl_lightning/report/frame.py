@@ -1,0 +1,45 @@
+"""Runs as a pandas data frame."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pandas import DataFrame, concat
+
+from fl_lightning.report.comparison import method_name
+from fl_lightning.runs.run import load_runs
+
+
+def load(folders: str | Path | Iterable[str | Path]) -> DataFrame:
+    """Load runs as a data frame with one row per run and round.
+
+    The columns are `run` (its folder), `method` (such as `scaffold+lesam`), every option under its
+    name on the command line (`seed`, `partition.alpha`, ...), `round`, and every recorded tag. What
+    a run does not have is missing (NaN). A run that cannot be read is left out with a warning.
+
+    Args:
+        folders: Folders of runs, or folders that contain them.
+
+    Raises:
+        ValueError: If a folder contains no run, or none of the runs can be read.
+
+    Example::
+
+        from fl_lightning import report
+
+        runs = report.load("runs/digits")
+        means = runs.pivot_table("test/accuracy", index="round", columns="method")  # over seeds
+        means.plot().figure.savefig("curves.png")
+    """
+    runs = load_runs([Path(folders)] if isinstance(folders, str | Path) else [*map(Path, folders)])
+    options = DataFrame(
+        {"run": str(run.path), "method": method_name(run.options), **_hashable(run.options)}
+        for run in runs
+    )
+    metrics = concat([run.metrics.reset_index().assign(run=str(run.path)) for run in runs])
+    return options.merge(metrics, on="run")
+
+
+def _hashable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with tuples for lists, which pandas can group by."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}

@@ -1,0 +1,231 @@
+"""All executors compute the same thing."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from executors import EAGER, STACKED, TOLERANCE, TRACED, assert_agree, ragged_clients
+from lightning.fabric import Fabric
+from problems import (
+    EVERY_ALGORITHM,
+    classification,
+    classifier,
+    cohorts,
+    everything,
+    federation,
+    hard,
+    trained,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW
+
+from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, algorithms, zeros
+from fl_lightning.core.oracle import Oracle
+
+NARROW, WIDE = (partial(StackedExecutor, width=width) for width in (1, 8))
+
+
+@pytest.mark.parametrize("name", EVERY_ALGORITHM)
+def test_executors_agree_with_batchnorm_dropout_momentum_decay_clipping_and_ragged_clients(
+    name: str, traces: list[Any]
+) -> None:
+    """One trace serves all rounds, clients and learning rates."""
+    algorithm, clients = hard(EVERY_ALGORITHM[name]), ragged_clients(name)
+    one_by_one = federation(algorithm, clients=clients)
+    losses = [one_by_one.train_round()["train/loss"] for _ in range(3)]
+    for executor in (STACKED, partial(TRACED, compiled=clients.batch_size)):
+        other = federation(algorithm, clients=clients, executor=executor)
+        others = [other.train_round()["train/loss"] for _ in range(3)]
+        assert others == pytest.approx(losses, abs=TOLERANCE)
+        assert_agree(one_by_one, other)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("executor", [NARROW, STACKED, WIDE], ids=["1", "3", "8"])
+@pytest.mark.parametrize("name", ["fedsam", "scaffold", "fedtoga", "fedssg"])
+def test_executors_agree_under_adamw(name: str, executor: Any) -> None:
+    algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=partial(AdamW, lr=0.01))
+    one_by_one, other = (
+        trained(algorithm, module=classifier(norm=False), **options)
+        for options in ({}, {"executor": executor})
+    )
+    assert_agree(one_by_one, other)
+
+
+def with_sgd(**options: float) -> dict[str, Any]:
+    return {"algorithm": hard(algorithms.fedsam()).with_outer_terms(local=partial(SGD, **options))}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"algorithm": algorithms.fedsam().with_outer_terms(local=hard(Algorithm()).local)},
+        with_sgd(lr=0.1, weight_decay=0.01),
+        with_sgd(lr=0.1, momentum=0.9),
+        {"module": classifier(dropout=0.0)},
+        {"module": classifier(norm=False)},
+        {"schedule": lambda round, epoch: 0.9**round},
+    ],
+    ids=["clipping", "momentum", "decay", "dropout", "norm", "schedule"],
+)
+def test_every_ingredient_of_the_comparison_matters(change: dict[str, Any]) -> None:
+    def model(**options: Any) -> Tensor:
+        return trained(**{"algorithm": hard(algorithms.fedsam()), "rounds": 2, **options}).w
+
+    usual, other = model(), model(**change)
+    assert other.shape != usual.shape or (other - usual).abs().max() > 1e-5
+
+
+def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
+    def statistics(cohort: list[int]) -> dict[str, Tensor]:
+        run = federation(algorithms.fedavg(), participation=lambda *_: cohort)
+        run.train_round()
+        return run.buffers
+
+    first, fifth, both = statistics([0]), statistics([4]), statistics([0, 4])
+    for name in ("norm.running_mean", "norm.running_var"):
+        expected = (13 * first[name] + 4 * fifth[name]) / (13 + 4)
+        torch.testing.assert_close(both[name], expected, rtol=0, atol=1e-12)
+    assert both["norm.num_batches_tracked"] == round((13 * 6 + 4 * 2) / (13 + 4))
+
+
+def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> None:
+    for algorithm in (Algorithm(), algorithms.fedsam(rho=0.5)):
+        run = federation(algorithm, participation=lambda *_: [0])
+        run.train_round()
+        assert run.buffers["norm.num_batches_tracked"] == 6
+
+
+def test_a_client_trained_alone_is_the_client_trained_among_others() -> None:
+    algorithm = hard(algorithms.scaffold())
+    among = federation(algorithm, executor=WIDE)
+    alone = federation(algorithm, participation=lambda *_: [2])
+    among.train_round()
+    alone.train_round()
+    mine, theirs = (run.store.read(2, run.w.device)[0]["c_i"] for run in (alone, among))
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=TOLERANCE)
+
+
+# ------------------------------------------------------------------------------ changes in place
+
+
+@dataclass(frozen=True)
+class Keeping(Term):
+    """Keeps the weights themselves and the direction that it returns; or copies of both."""
+
+    copied: bool = False
+    client = {"before": zeros, "g": zeros}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        g = oracle(w) + 0.1 * (w - v.before) + 0.5 * v.g
+        v.before, v.g = (w.clone(), g.clone()) if self.copied else (w, g)
+        return g
+
+
+@pytest.mark.parametrize("executor", [*EAGER.values(), NARROW, TRACED])
+def test_what_a_term_keeps_stays_as_it_was_in_the_step(executor: Any, traces: list[Any]) -> None:
+    """Optimizers move the weights in place, and this one the gradient too."""
+    local = partial(SGD, lr=0.1, momentum=0.9, nesterov=True, foreach=True)
+    expected = trained(Algorithm(Keeping(copied=True), local=local))
+    assert_agree(trained(Algorithm(Keeping(), local=local), executor=executor), expected)
+
+
+# --------------------------------------------------------------------- models that do not stack
+
+
+class Branching(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out if out.sum() > 0 else -out
+
+
+class HiddenDropout(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.dropout(x, 0.5))
+
+
+@pytest.mark.parametrize("model", [Branching, HiddenDropout])
+def test_a_model_that_cannot_be_stacked_is_referred_to_the_sequential_executor(
+    model: type[nn.Linear],
+) -> None:
+    run = federation(Algorithm(), module=model(6, 3).double(), executor=WIDE)
+    with pytest.raises(ModelError, match="sequential executor"):
+        run.train_round()
+    trained(Algorithm(), module=model(6, 3).double())
+
+
+def test_stacked_needs_a_width() -> None:
+    with pytest.raises(ValueError, match=r"width .* not 0"):
+        federation(Algorithm(), executor=partial(StackedExecutor, width=0))
+
+
+# --------------------------------------------------------------------------------- random numbers
+
+
+@pytest.mark.parametrize("executor", EAGER.values(), ids=EAGER)
+def test_a_run_neither_reads_nor_moves_the_global_generator(executor: Any) -> None:
+    models = []
+    for seed in (1, 2):
+        module, clients = classifier(), classification()
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        run = trained(algorithms.fedavg(), module=module, clients=clients, executor=executor)
+        assert torch.get_rng_state().equal(before)
+        models.append(run.w.detach())
+    assert models[0].equal(models[1])
+
+
+class Noisy(nn.Module):
+    """Draws from PyTorch's own generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier(dropout=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(F.dropout(x, 0.5) + 0.1 * torch.randn_like(x))
+
+
+def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
+    runs = []
+    for seed, executor in ((3, EAGER["sequential"]), (4, EAGER["sequential"]), (5, NARROW)):
+        module = Noisy()
+        torch.manual_seed(seed)
+        runs.append(trained(algorithms.fedavg(), module=module, executor=executor))
+    assert runs[0].w.equal(runs[1].w)
+    assert_agree(runs[0], runs[2])
+
+
+def test_dropout_and_order_come_from_the_seed() -> None:
+    def model(order: int = 0, run: int = 0) -> Tensor:
+        clients = classification(seed=order)
+        federated = federation(Algorithm(), clients=clients, seed=run, participation=cohorts)
+        federated.train_round()
+        return federated.w.detach()
+
+    assert model().equal(model())
+    assert not model().equal(model(run=1))
+    assert not model().equal(model(order=1))
+
+
+@pytest.mark.parametrize("compiled", [0, 5])
+def test_bf16_trains_batchnorm_of_several_clients_too(compiled: int, traces: list[Any]) -> None:
+    """A number is rounded by up to 0.4 %; the models' moves differ by 0.3 %."""
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    clients = classification((10,) * 6, dtype=torch.float32)
+    one_by_one, stacked = (
+        trained(
+            algorithms.fedsam(),
+            fabric=fabric,
+            module=classifier(dtype=torch.float32),
+            clients=clients,
+            **executor,
+        )
+        for executor in ({}, {"executor": partial(STACKED, compiled=compiled)})
+    )
+    moved = everything(one_by_one)["model"] - one_by_one.first
+    assert (one_by_one.w - stacked.w).norm() < 0.01 * moved.norm()
+    assert len(traces) == (2 if compiled else 0)

@@ -1,0 +1,41 @@
+"""Executors by name, and the comparison of runs that differ in nothing but the executor."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+from problems import classification, distances
+
+from fl_lightning import ClientData, Federation, SequentialExecutor, StackedExecutor
+
+TOLERANCE = 1e-10
+
+STACKED = partial(StackedExecutor, width=3)
+TRACED = partial(StackedExecutor, width=1, compiled=5)
+"""Compiles full batches of `problems.classification`; use the fixture `traces`, or it takes seconds."""
+
+EAGER = {"sequential": SequentialExecutor, "stacked": STACKED}
+COMPILED = {"traced": TRACED, "stacked, traced": partial(TRACED, width=2)}
+ALL = EAGER | COMPILED
+
+on_eager_executors = pytest.mark.parametrize("executor", EAGER.values(), ids=EAGER)
+on_all_executors = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
+
+
+def assert_agree(run: Any, other: Any, tolerance: float = TOLERANCE) -> None:
+    """Assert that model, buffers and all states are the same."""
+    assert not {name: d for name, d in distances(run, other).items() if not d <= tolerance}
+
+
+def ragged_clients(algorithm: str) -> ClientData:
+    """Clients with short last batches; Per-FedAvg's halves hold two samples, as BatchNorm needs."""
+    if algorithm == "perfedavg":
+        return classification((16, 10, 12, 11, 4, 6), batch_size=6)
+    return classification()
+
+
+def after(run: Federation, rounds: int = 3) -> Federation:
+    """The run, after so many rounds."""
+    for _ in range(rounds):
+        run.train_round()
+    return run

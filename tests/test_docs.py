@@ -1,0 +1,210 @@
+"""The README and the pages of docs/: their commands and programs run.
+
+The blocks of a page run in order, in one folder. A block marked `bash` or `python` is run, one
+marked `sh` or `text` is not. A Python block with a title is saved under it. Runs are shortened: a
+twentieth of their rounds, one where none are given, of one local step, on one rank; large data sets
+are replaced by small random ones.
+"""
+
+import os
+import re
+import runpy
+import shlex
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+
+import pytest
+import torch
+from locations import ROOT
+from PIL import Image
+from torch.distributed.run import get_args_parser
+
+from fl_lightning import DeviceDataset
+from fl_lightning.__main__ import main
+from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.data import sources
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import mlp
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r'^```(bash|python)(?: title="([\w.]+)")?\n(.*?)^```$', re.S | re.M)
+LAUNCHING = {"--accelerator", "--devices", "--strategy", "--num-nodes", "--node-rank"}
+LAUNCHING |= {"--main-address", "--main-port"}
+STAND_INS = {"mnist": (1, 28, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
+# Agreed on and not merged: commands with one of these are not run until the tuple is emptied.
+NOT_MERGED = "fl-lightning run", "fl-lightning show", "--server-optimizer", "--client-start"
+
+
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    return BLOCK.findall(page.read_text())
+
+
+def small(channels: int, side: int, classes: int) -> Callable[..., tuple[DeviceDataset, ...]]:
+    g = torch.Generator().manual_seed(0)
+    names, scale = tuple(map(str, range(classes))), (0.5,) * channels
+
+    def random(samples: int) -> DeviceDataset:
+        x = torch.randint(0, 256, (samples, channels, side, side), generator=g, dtype=torch.uint8)
+        return DeviceDataset(x, torch.arange(samples) % classes, names, scale, scale)
+
+    return lambda root: (random(1200), random(100))
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like a clone, with a folder of images, and small stand-ins for downloads."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    for split, count in (("train", 100), ("test", 2)):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "path/to/folder" / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (32, 32), (i, 99, 30)).save(folder / f"{i}.png")
+    for name, shape in STAND_INS.items():
+        source = small(*shape)
+        source.__name__ = name
+        monkeypatch.setattr(sources, name, source)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shortened(arguments: list[str]) -> list[str]:
+    """A recipe's arguments without those of the launcher, and with a twentieth of the rounds."""
+    dropped = {i + k for i, a in enumerate(arguments) if a in LAUNCHING for k in (0, 1)}
+    kept = [a for i, a in enumerate(arguments) if i not in dropped]
+    rounds = int(kept[kept.index("--rounds") + 1]) if "--rounds" in kept else 20
+    short = ["--rounds", str(max(1, rounds // 20)), "--local-steps", "1"]
+    return [*kept, *short, "--accelerator", "cpu", "--devices", "1"]
+
+
+def run_recipe(recipe: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [recipe, *arguments])
+    runpy.run_path(recipe, run_name="__main__")
+
+
+def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(line)
+    if any(waiting in line for waiting in NOT_MERGED):
+        return
+    if words[0] == "fl-lightning":
+        main(words[1:])
+        return
+    at = next(i for i, word in enumerate(words) if word.startswith("recipes/"))
+    recipe, arguments = words[at], words[at + 1 :]
+    if "--help" in arguments:
+        with pytest.raises(SystemExit) as stop:
+            run_recipe(recipe, arguments, monkeypatch)
+        assert stop.value.code == 0
+    elif recipe == "recipes/sam_in_lightning.py":
+        run_recipe(recipe, [*arguments, "--epochs", "1"], monkeypatch)
+    else:
+        run_recipe(recipe, shortened(arguments), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if blocks(p)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_the_blocks_of_a_page_run(
+    page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, object] = {"__name__": "page"}
+    for language, title, text in blocks(page):
+        if title:
+            Path(title).write_text(text)
+        elif language == "python":
+            exec(text, names)
+        else:
+            for line in text.splitlines():
+                run_command(line, monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    named = re.findall(r"`((?:docs|fl_lightning|benchmarks|recipes|tests)/[\w./-]+\w)`", text)
+    linked = re.findall(r"\]\(([\w./-]+)[#)]", text)
+    missing = [name for name in named if not (ROOT / name).exists()]
+    missing += [link for link in linked if not (page.parent / link).exists()]
+    generated = re.compile(r"(\.\./)*methods/\w+\.md")
+    assert not [name for name in missing if not generated.fullmatch(name)]
+
+
+def test_the_readme_is_short_and_links_every_method() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 1000
+    linked = re.findall(r"\[(\w+)\]\((fl_lightning/algorithms/\w+\.py)#(\w+)\)", text)
+    files = {name: make.__module__.replace(".", "/") + ".py" for name, make in ALGORITHMS.items()}
+    assert {name: file for name, file, anchor in linked if name == anchor} == files
+
+
+def test_ci_runs_the_make_targets_of_the_readme() -> None:
+    ci = (ROOT / ".ci/run").read_text()
+    assert all(target in ci for target in ("make demo", "make test"))
+
+
+def test_the_pages_of_the_methods_show_their_options_and_terms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import method_pages
+
+    index = method_pages.index()
+    for name, make in ALGORITHMS.items():
+        page = method_pages.page(name)
+        assert f"]({name}.md)" in index
+        for term in make().terms:
+            assert f"### {type(term).__name__}\n" in page
+        for option in signature(make).parameters:
+            (row,) = (line for line in page.splitlines() if line.startswith(f"| `{option}` |"))
+            assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
+
+
+def test_the_architecture_page_has_the_layers_that_import_linter_holds() -> None:
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [re.findall(r"\w+", layer) for layer in configuration["contracts"][0]["layers"]]
+    page = (ROOT / "docs/architecture.md").read_text()
+    rows = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| \d+ \|([^|]+)\|", page, re.M)]
+    assert rows == layers
+
+
+def test_torchrun_leaves_the_options_of_recipes_alone() -> None:
+    """`fabric run` is torchrun: an option that abbreviates two of its own is refused anywhere."""
+    parser = get_args_parser()
+    for name in Experiment([sources.digits], [mlp], argv=[]).resolved():
+        flag = f"--{name.replace('_', '-')}"
+        assert parser.parse_args(["recipe.py", flag, "x"]).training_script_args == [flag, "x"]
+
+
+def test_fabric_run_on_two_ranks_gives_the_model_of_one(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = ["--algorithm", "fedtoga", "--rounds", "3", "--evaluate-every", "3"]
+    alone = ["--accelerator", "cpu", "--devices", "1", "--run-dir", "one"]
+    run_recipe("recipes/digits.py", [*common, *alone], monkeypatch)
+    # the second rank does not know which folder is free
+    (workplace / "runs/digits/fedtoga-0").mkdir(parents=True)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    ranks = ["--accelerator", "cpu", "--devices", "2", "--main-port", port]
+    fabric = str(Path(sys.executable).parent / "fabric")
+    done = subprocess.run(
+        [fabric, "run", "recipes/digits.py", *ranks, *common],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 rank(s)" in done.stdout
+    one, two = (
+        torch.load(workplace / run / "model.pt", weights_only=True)
+        for run in ("one", "runs/digits/fedtoga-1")
+    )
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-5)

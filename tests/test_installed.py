@@ -1,0 +1,95 @@
+"""The package as installed from a wheel, without the repository."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from locations import ROOT
+
+SOURCES = (
+    "pyproject.toml",
+    "setup.cfg",
+    "README.md",
+    "LICENSE",
+    "fl_lightning",
+    "callbacks",
+    "recipes",
+)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the installed package alone."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    for name in SOURCES:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    options = ["--no-deps", "--no-build-isolation", "--target", target, source]
+    subprocess.run([*pip, *options], check=True, timeout=300)
+    return target
+
+
+def fl_lightning(installed: Path, folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "fl_lightning", *argv],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_a_recipe_and_a_preset_are_found_by_name_and_train_on_two_ranks(
+    installed: Path, tmp_path: Path
+) -> None:
+    table = "--config", "fedssg/table4", "--data", "digits", "--model.hidden", "8"
+    small = "--clients", "10", "--rounds", "1", "--local-epochs", "1", "--algorithm", "scaffold"
+    ranks = "--accelerator", "cpu", "--devices", "2"
+    done = fl_lightning(installed, tmp_path, "run", "digits", *table, *small, *ranks)
+    assert done.returncode == 0, done.stderr
+    assert "2 rank(s) on cpu" in done.stdout
+    config = (tmp_path / "runs/digits/scaffold-0/config.yaml").read_text()
+    assert "correction_lr: base" in config, "the preset's row for scaffold"
+
+
+def test_a_recipe_of_the_user_may_import_its_neighbor(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "neighbor.py").write_text("WORD = 'trained'\n")
+    (tmp_path / "mine.py").write_text("import sys, neighbor\nprint(neighbor.WORD, sys.argv[1:])\n")
+    assert "trained ['--x']" in fl_lightning(installed, tmp_path, "run", "mine.py", "--x").stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--version"], ["fl-lightning 0"]),
+        (["--help"], ["run", "list", "show", "compare"]),
+        (["run"], ["digits", "papers", "scikit-learn"]),
+    ],
+)
+def test_first_answers_do_not_wait_for_torch(
+    argv: list[str], words: list[str], installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('torch is slow to import')\n")
+    done = fl_lightning(installed, tmp_path, *argv)
+    assert all(word in done.stdout for word in words), done.stderr
+
+
+@pytest.mark.parametrize("argv", [["train"], ["run", "digts"]])
+def test_unknown_names_are_refused(argv: list[str], installed: Path, tmp_path: Path) -> None:
+    done = fl_lightning(installed, tmp_path, *argv)
+    assert done.returncode == 2
+    assert argv[-1] in done.stderr
+
+
+def test_a_reader_that_ends_early_is_no_error(installed: Path, tmp_path: Path) -> None:
+    command = f"set -o pipefail; PYTHONPATH={installed} {sys.executable} -m fl_lightning run | true"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")
