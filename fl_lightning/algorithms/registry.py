@@ -44,5 +44,5 @@ def parameter_help(documented: Callable[..., Any]) -> dict[str, str]:
         name: next((note.documentation for note in notes(hint) if isinstance(note, Doc)), "")
         for name, hint in hints.items()
     }
-    names = dict.fromkeys((*shared, *described))
+    names = dict.fromkeys(name for name in (*shared, *described) if name != "return")
     return {name: f"{shared.get(name, '')} {described.get(name, '')}".strip() for name in names}

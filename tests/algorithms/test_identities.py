@@ -1,10 +1,10 @@
 """One method is another where a coefficient vanishes; invariants of every round."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
+from executors import STACKED
 from problems import (
     EVERY_ALGORITHM,
     Left,
@@ -22,10 +22,9 @@ from problems import (
     vec,
 )
 
-from fl_lightning import Algorithm, StackedExecutor, algorithms
+from fl_lightning import Algorithm, algorithms
 from fl_lightning.terms import TOGA, ReleasedControlVariate
 
-STACKED = partial(StackedExecutor, width=3)
 C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
 
@@ -99,7 +98,7 @@ def test_fedtoga_without_trend_is_fedspeed() -> None:
 
 
 def test_fedvra_adds_up_to_the_mean_of_the_models_where_d_is_all_clients_over_the_cohort() -> None:
-    options = {"participation": lambda n, seed, round: [round, round + 1, round + 2]}
+    options = {"sampler": lambda n, seed, round: [round, round + 1, round + 2]}
     assert_same_unless(C.fedvra(a=1.0, d=2.0), C.feddyn(), C.fedvra(a=1.0, d=1.5), **options)
 
 

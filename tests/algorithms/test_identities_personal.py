@@ -4,22 +4,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
+from executors import on_eager_executors
 from problems import SIZES, assert_same_unless, classifier, federation, hard, rows, trained
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, algorithms
+from fl_lightning import Algorithm, Term, algorithms
 from fl_lightning.core.oracle import Oracle
 
 C = algorithms
 UNIFORM = C.fedavg(weighting="uniform")
-EXECUTORS = pytest.mark.parametrize(
-    "executor",
-    [SequentialExecutor, partial(StackedExecutor, width=3)],
-    ids=["sequential", "stacked"],
-)
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class BodyOnly(Term):
         return oracle(w) * (1 - v.layout.mask("outer.", w))
 
 
-@EXECUTORS
+@on_eager_executors
 def test_fedbabu_keeps_the_head_as_it_was_drawn_under_decay_and_momentum(executor: Any) -> None:
     module = classifier()
     drawn = {name: p.detach().clone() for name, p in module.named_parameters()}
@@ -72,7 +67,7 @@ def test_fedbabu_is_fedavg_whose_head_has_no_gradient() -> None:
     assert (babu - plain[:72]).abs().max() > 1e-6
 
 
-@EXECUTORS
+@on_eager_executors
 def test_of_local_only_clients_the_global_model_never_moves_and_each_is_as_if_alone(
     executor: Any,
 ) -> None:

@@ -1,11 +1,11 @@
 """FedSOL: where it takes gradients, when it is another method, where it rests."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from executors import EAGER
 from oracles import view
 from problems import (
     Recorder,
@@ -25,7 +25,7 @@ from problems import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, algorithms, by_size
+from fl_lightning import Algorithm, Term, algorithms, by_size
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import (
     SAM,
@@ -41,7 +41,6 @@ from fl_lightning.terms.sol import MoveScale, by_column, by_tensor
 
 C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
-STACKED = partial(StackedExecutor, width=3)
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def test_the_head_in_one_pass_is_the_head_in_two(scale: MoveScale | None) -> Non
     runs = [
         trained(algorithm, executor=executor)
         for algorithm in (two, one)
-        for executor in (SequentialExecutor, STACKED)
+        for executor in EAGER.values()
     ]
     for run in runs[1:]:
         unaliased = distances(run, runs[0])

@@ -29,7 +29,7 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...], rounds: int) -> Tens
         hard(algorithm),
         clients=CLIENTS,
         module=classifier(norm=name == "local_only"),  # its running statistics alone are averaged
-        participation=lambda num_clients, seed, round: COHORTS[round],
+        sampler=lambda num_clients, seed, round: COHORTS[round],
     )
     round_after_round(run, rounds)
     if algorithm.predict is from_logits:

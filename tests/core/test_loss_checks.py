@@ -1,11 +1,11 @@
 """Mistakes in a user-defined loss, and the messages of every executor."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from executors import ALL, on_all_executors
 from problems import classifier, trained
 from torch import Tensor
 from torch.nn import functional as F
@@ -13,8 +13,6 @@ from torch.nn import functional as F
 from fl_lightning import (
     Algorithm,
     ModelError,
-    SequentialExecutor,
-    StackedExecutor,
     Term,
     TermError,
     scalar,
@@ -22,13 +20,7 @@ from fl_lightning import (
 from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.terms import Contrastive, Distill
 
-TOGETHER = {
-    "stacked": partial(StackedExecutor, width=3),
-    "traced": partial(StackedExecutor, width=1, compiled=5),
-    "traced and stacked": partial(StackedExecutor, width=2, compiled=5),
-}
-ALL = {"sequential": SequentialExecutor, **TOGETHER}
-ON_ALL = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
+FUNCTIONAL = {name: executor for name, executor in ALL.items() if name != "sequential"}
 
 pytestmark = pytest.mark.usefixtures("traces")
 
@@ -59,7 +51,7 @@ MISTAKES: dict[str, tuple[Term, str]] = {
 }
 
 
-@ON_ALL
+@on_all_executors
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_a_loss_is_one_sentence_that_names_the_term(
     mistake: str, executor: Any
@@ -69,7 +61,7 @@ def test_a_mistake_in_a_loss_is_one_sentence_that_names_the_term(
         trained(Algorithm(Distill(), term, Contrastive()), executor=executor)
 
 
-@ON_ALL
+@on_all_executors
 @pytest.mark.parametrize(
     "ask", [lambda oracle, w: oracle(w).sum(), lambda oracle, w: oracle.loss(w)]
 )
@@ -87,7 +79,7 @@ def test_a_loss_asks_no_oracle(ask: Callable[[Oracle, Tensor], Tensor], executor
         trained(Algorithm(term), executor=executor)
 
 
-@pytest.mark.parametrize("executor", TOGETHER.values(), ids=TOGETHER)
+@pytest.mark.parametrize("executor", FUNCTIONAL.values(), ids=FUNCTIONAL)
 def test_a_loss_that_one_hot_encodes_is_named_with_what_to_write_instead(executor: Any) -> None:
     term = mistaken(lambda b, v: b.loss + (F.one_hot(b.y, 3) * b.out).mean())
     with pytest.raises(TermError, match=r"Mistaken\.gradient's loss .* torch\.arange"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from executors import ALL, EAGER, STACKED, assert_agree, on_all_executors, on_eager_executors
 from problems import classification, classifier, distances, federation, hard, trained
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,17 +17,6 @@ from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, s
 from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.errors import ModelError
 from fl_lightning.terms import Proximal
-
-STACKED = partial(StackedExecutor, width=3)
-BOTH = pytest.mark.parametrize(
-    "executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"]
-)
-TRACED = {
-    f"traced, {width} at once": partial(StackedExecutor, width=width, compiled=5)
-    for width in (1, 2)
-}
-ALL = {"sequential": SequentialExecutor, "stacked": STACKED, **TRACED}
-ON_ALL = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 
 @dataclass(frozen=True)
@@ -88,7 +78,7 @@ def one_step(
     data = classification([8], batch_size=8, epochs=1)
     module = classifier(norm=False, dropout=0.0)
     algorithm = Algorithm(*terms, local=partial(SGD, lr=1.0))
-    options = {"schedule": lambda *_: 1.0, "participation": lambda *_: [0], "executor": executor}
+    options = {"schedule": lambda *_: 1.0, "sampler": lambda *_: [0], "executor": executor}
     run = federation(algorithm, clients=data, module=module, **options)
     before = run.w.detach().clone()
     run.train_round()
@@ -107,7 +97,7 @@ def by_hand(w: Tensor, loss: Any) -> Tensor:
     return w.grad
 
 
-@BOTH
+@on_eager_executors
 def test_an_added_loss_has_the_gradient_written_by_hand(executor: Any) -> None:
     before, after, (x, y) = one_step(SmallOutputs(), SmallFeatures(), executor=executor)
 
@@ -119,7 +109,7 @@ def test_an_added_loss_has_the_gradient_written_by_hand(executor: Any) -> None:
     torch.testing.assert_close(before - after, by_hand(before, loss), rtol=0, atol=1e-12)
 
 
-@BOTH
+@on_eager_executors
 def test_a_loss_that_ignores_the_loss_so_far_replaces_it(executor: Any) -> None:
     """The outer term chooses its loss first; the inner one adds to what it is asked for."""
     alone_before, alone_after, (x, y) = one_step(Smoothed(), executor=executor)
@@ -177,10 +167,10 @@ def test_executors_agree_on_losses_of_ones_own_under_batchnorm_and_dropout(term:
     one_by_one = trained(algorithm)
     plain = trained(hard(Algorithm()))
     assert distances(one_by_one, plain)["model"] > 1e-6
-    assert max(distances(one_by_one, trained(algorithm, executor=STACKED)).values()) <= 1e-10
+    assert_agree(one_by_one, trained(algorithm, executor=STACKED))
 
 
-@BOTH
+@on_eager_executors
 def test_two_added_losses_commute(executor: Any) -> None:
     for first, second in [(SmallOutputs(), SmallFeatures()), (SmallFeatures(), Teacher())]:
         one, other = (
@@ -196,7 +186,7 @@ def test_a_term_that_never_asks_the_oracle_steps_all_the_same() -> None:
         def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
             return w
 
-    for executor in (SequentialExecutor, STACKED):
+    for executor in EAGER.values():
         run = federation(
             Algorithm(Shrink()),
             schedule=lambda *_: 1.0,
@@ -209,7 +199,7 @@ def test_a_term_that_never_asks_the_oracle_steps_all_the_same() -> None:
         )
 
 
-@BOTH
+@on_eager_executors
 @pytest.mark.parametrize(
     ("returned", "shown"), [(lambda b: b.out.sum(1), r"of shape \(8,\)"), (lambda b: None, "None")]
 )
@@ -232,7 +222,7 @@ def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, execu
 # what a loss is, and is elsewhere
 
 
-@BOTH
+@on_eager_executors
 def test_the_loss_at_other_weights_is_the_loss_so_far_there_and_a_constant(executor: Any) -> None:
     # What an outer term adds is in it already; at the first step the other weights are the
     # client's own.
@@ -267,7 +257,7 @@ class Told(Term):
         return delta * mean.sqrt()
 
 
-@ON_ALL
+@on_all_executors
 @pytest.mark.usefixtures("traces")
 def test_the_oracle_tells_the_loss_whose_gradient_it_takes(executor: Any) -> None:
     # Dropout's masks included; BatchNorm's statistics and the training loss are as if nobody
@@ -300,8 +290,7 @@ def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
         "clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)
     }  # two samples in a half, for BatchNorm
     one_by_one = trained(algorithm, **even)
-    assert one_by_one.shared[1]["F_mean"] > 0.1
+    assert one_by_one.server.states[1]["F_mean"] > 0.1
     executors = {**ALL, "traced, all at once": partial(StackedExecutor, width=6, compiled=4)}
-    for name, executor in executors.items():
-        unaliased = distances(one_by_one, trained(algorithm, executor=executor, **even))
-        assert max(unaliased.values()) <= 1e-10, name
+    for executor in executors.values():
+        assert_agree(one_by_one, trained(algorithm, executor=executor, **even))

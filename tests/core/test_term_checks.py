@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from executors import STACKED, on_eager_executors
 from problems import distances, federation, trained, vec
 from torch import Tensor
 
@@ -15,8 +16,6 @@ from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, T
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term_checks import check_alike
 from fl_lightning.terms import SAM, Proximal
-
-STACKED = partial(StackedExecutor, width=3)
 
 
 def in_gradient(mistake: Callable[[Tensor, Any], Any]) -> Callable[..., Any]:
@@ -190,7 +189,7 @@ def test_a_term_may_not_change_itself() -> None:
         Algorithm(Shrinking())
 
 
-@pytest.mark.parametrize("executor", [SequentialExecutor, STACKED], ids=["sequential", "stacked"])
+@on_eager_executors
 @pytest.mark.parametrize("name", ["anchor", "c"])
 def test_what_all_share_may_not_change_in_place_in_a_later_round_either(
     name: str, executor: Any

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from executors import COMPILED, EAGER, STACKED, assert_agree
 from lightning.fabric import Fabric
 from problems import (
     classification,
     classifier,
-    distances,
     federation,
     hard,
     layout,
@@ -24,8 +23,6 @@ from torch.nn import functional as F
 
 from fl_lightning import (
     Algorithm,
-    SequentialExecutor,
-    StackedExecutor,
     Term,
     TermError,
     initial,
@@ -35,8 +32,6 @@ from fl_lightning import (
 from fl_lightning.core.cost import dummy_facts
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import FACTS
-
-STACKED = partial(StackedExecutor, width=3)
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ def test_a_users_term_runs_in_both_executors() -> None:
         trained(hard(Algorithm(Anchored()))),
         trained(hard(Algorithm(Anchored())), executor=STACKED),
     )
-    assert max(distances(one_by_one, together).values()) <= 1e-10
+    assert_agree(one_by_one, together)
     assert rows(one_by_one, "visits").tolist() == [2, 2, 2, 2, 2, 1]
 
 
@@ -97,7 +92,7 @@ def test_a_state_may_count_in_whole_numbers() -> None:
             v.rounds_so_far = v.rounds_so_far + 1
             return delta / v.rounds_so_far
 
-    for executor in (SequentialExecutor, STACKED):
+    for executor in EAGER.values():
         run = trained(Algorithm(Counting()), executor=executor)
         assert rows(run, "count").tolist() == [2, 2, 2, 2, 2, 1]
         assert run.server.states[0]["rounds_so_far"] == run.round
@@ -149,7 +144,7 @@ class Balanced(Term):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_view_tells_how_many_samples_of_each_class_a_client_holds(dtype: torch.dtype) -> None:
     clients = classification(dtype=dtype)
-    for executor in (SequentialExecutor, STACKED):
+    for executor in EAGER.values():
         run = trained(
             Algorithm(Balanced()),
             clients=clients,
@@ -164,18 +159,8 @@ def test_all_executors_calibrate_a_loss_alike(traces: list[Any]) -> None:
     algorithm, clients = hard(Algorithm(Balanced())), classification((5, 5, 10, 10, 5, 15))
     one_by_one = trained(algorithm, clients=clients)
     assert (one_by_one.w - trained(hard(Algorithm()), clients=clients).w).abs().max() > 1e-3
-    for executor in (
-        STACKED,
-        *(partial(StackedExecutor, width=width, compiled=5) for width in (1, 2)),
-    ):
-        assert (
-            max(
-                distances(
-                    one_by_one, trained(algorithm, clients=clients, executor=executor)
-                ).values()
-            )
-            <= 1e-10
-        )
+    for executor in (STACKED, *COMPILED.values()):
+        assert_agree(one_by_one, trained(algorithm, clients=clients, executor=executor))
     assert len(traces) == 2  # one for all clients and rounds
 
 
