@@ -1,7 +1,9 @@
-"""Callbacks of a federation: plain objects whose methods Fabric calls by name.
+"""Callbacks of a federation: plain objects whose hooks Fabric calls by name, on every rank.
 
-`on_fit_start(federation)`, `on_round_end(federation, metrics)` (measure, and add to `metrics`),
-`on_round_logged(federation, metrics)` (show, save), `on_fit_end(federation)`; on every rank.
+- `on_fit_start(federation)`
+- `on_round_end(federation, metrics)`: measure, and add to `metrics`
+- `on_round_logged(federation, metrics)`: show, save
+- `on_fit_end(federation)`
 """
 
 from fl_lightning.callbacks.checkpoint import Checkpoint

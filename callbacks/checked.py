@@ -1,4 +1,4 @@
-"""Callbacks of the user, checked: what they raise names the callback and the hook."""
+"""User-defined callbacks, checked: an error names the callback and the hook."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,18 +12,20 @@ HOOKS = {
     "on_round_logged": ("federation", "metrics"),
     "on_fit_end": ("federation",),
 }
-"""The hooks of a callback, and what each is called with, by name."""
-
+"""The hooks of a callback, and the names of their arguments."""
 
 OPEN = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
-"""Parameters that take what there is."""
+"""Kinds of parameters that accept any arguments."""
 
 
 class CheckedCallback:
-    """A callback of the user's: what it raises says which callback and which hook it was.
+    """A user-defined callback whose errors name the callback and the hook.
+
+    Args:
+        callback: Any object with at least one of the hooks.
 
     Raises:
-        ValueError: If it has no hook, or one that cannot be called.
+        ValueError: If it has no hook, or one with other arguments.
     """
 
     def __init__(self, callback: Any):
@@ -31,7 +33,8 @@ class CheckedCallback:
         hooks = {name: hook for name in HOOKS if callable(hook := getattr(callback, name, None))}
         if not hooks or isinstance(callback, type):
             raise ValueError(
-                f"a callback is an object with one of the methods {', '.join(HOOKS)}, not {callback!r}"
+                f"a callback is an object with one of the methods {', '.join(HOOKS)}, "
+                f"not {callback!r}"
             )
         for name, hook in hooks.items():
             needed = {
@@ -41,8 +44,8 @@ class CheckedCallback:
             }
             if other := sorted(needed.difference(HOOKS[name])):
                 raise ValueError(
-                    f"{type(callback).__name__}.{name} asks for {', '.join(other)}, but is called by name with "
-                    f"{' and '.join(HOOKS[name])}"
+                    f"{type(callback).__name__}.{name} asks for {', '.join(other)}, but is called "
+                    f"by name with {' and '.join(HOOKS[name])}"
                 )
 
     def __getattr__(self, name: str) -> Any:
@@ -65,18 +68,17 @@ def _blaming(where: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_numbers(metrics: dict[str, Any]) -> None:
-    """Let every scalar of a round be a float.
+    """Convert every scalar of a round to float.
 
     Raises:
-        ValueError: If one is none, or takes the table's column of rounds.
+        ValueError: If one is not a number, or has the name of the table's column of rounds.
     """
     for tag, value in metrics.items():
         try:
             metrics[tag] = float(value)
         except (TypeError, ValueError, RuntimeError):
-            raise ValueError(
-                f"metrics[{tag!r}] is to be one number, not {shorten(repr(value), 80)}"
-            ) from None
+            shown = shorten(repr(value), 80)
+            raise ValueError(f"metrics[{tag!r}] is to be one number, not {shown}") from None
     if "round" in metrics:
         raise ValueError(
             "metrics['round'] is the number of the round in metrics.csv: choose another name"

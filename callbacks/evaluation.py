@@ -9,11 +9,10 @@ from fl_lightning.federation.federation import Federation, Metrics
 
 
 class Evaluation:
-    """Adds `test/accuracy` and `test/loss` every so many rounds, and after the last one.
+    """Adds `test/accuracy` and `test/loss` to the metrics of some rounds and of the last one.
 
-    The batches of the test set are dealt out to the ranks, and each has a row of its own in what
-    the ranks add up: no sample counts twice, and the scores are the same to the last bit on any
-    number of ranks.
+    The ranks share the batches of the test set. Each batch has its own row in the sum over ranks,
+    so the scores are identical to the last bit on any number of ranks.
 
     Args:
         test: The test set, on the device.
@@ -30,7 +29,7 @@ class Evaluation:
         loss: TaskLoss = nn.functional.cross_entropy,
     ):
         if every < 1:
-            raise ValueError(f"evaluate after every n-th round with n at least 1, not {every}")
+            raise ValueError(f"every is a number of rounds, at least 1, not {every}")
         self.test, self.every, self.batch_size, self.loss = test, every, batch_size, loss
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
@@ -43,9 +42,8 @@ class Evaluation:
         with torch.inference_mode(), fabric.autocast():
             for k in range(fabric.global_rank, len(batches), fabric.world_size):
                 out, y = module(self.test.inputs(batches[k])).float(), self.test.y[batches[k]]
-                right = (
-                    (out.argmax(1) == y) & ~out.isnan().any(1)
-                ).sum()  # or no number at all would be a class
-                scores[k] = torch.stack([right.double(), self.loss(out, y).double() * len(y)])
+                right = (out.argmax(1) == y) & ~out.isnan().any(1)  # argmax takes NaN for a class
+                loss = self.loss(out, y).double() * len(y)
+                scores[k] = torch.stack([right.sum().double(), loss])
         federation.all_reduce_sum(scores)
         metrics["test/accuracy"], metrics["test/loss"] = (scores.sum(0) / len(self.test)).tolist()

@@ -1,4 +1,4 @@
-"""How good the clients' own models are, each on a test set like its own data."""
+"""Test accuracy of personal models, each on a test set like the client's own data."""
 
 import csv
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ from fl_lightning.federation.fine_tuning import FineTuning
 
 
 class Personalization:
-    """After the last round, lets every client fine-tune the global model and scores all of these models.
+    """Fine-tunes the global model on every client after the last round, and scores these models.
 
     A client's test set holds test samples in the proportions of its own classes (FedSOL's aligned
     test set). Logs `personal/accuracy_<e>` and `personal/std_<e>`, mean and standard deviation over
-    clients, for no fine-tuning (0, the global model, or what the algorithm keeps for the client)
-    and each number of epochs; writes `personal.csv`. It may take long, and comes when the last
-    round is logged and saved: whatever ends it, a resumed run does it anew.
+    clients, for each number of epochs `e`, and for 0: the global model, or the one that the
+    algorithm keeps for the client. Writes a table with a row a client. It runs after the last round
+    is logged and saved; if it is interrupted, a resumed run does it again.
 
     Args:
         test: The test set, on the device.
-        epochs: After how many epochs of fine-tuning models are scored.
-        path: The file, a row a client.
-        lr: The learning rate of fine-tuning; None is that of the round to come.
-        samples: Test samples a client has at most.
+        epochs: Numbers of epochs of fine-tuning after which models are scored.
+        path: The table, `personal.csv`.
+        lr: The learning rate of fine-tuning; None is that of the next round.
+        samples: Most test samples of a client.
         batch_size: Samples a forward pass.
     """
 
@@ -45,7 +45,7 @@ class Personalization:
     ):
         if any(e < 1 for e in epochs):
             raise ValueError(
-                f"clients fine-tune for at least one epoch, not {min(epochs)}; 0 is always scored"
+                f"fine-tune for at least one epoch, not {min(epochs)}; 0 is always scored"
             )
         self.test, self.epochs, self.path = test, [0, *epochs], path
         self.lr, self.samples, self.batch_size = lr, samples, batch_size
@@ -56,22 +56,19 @@ class Personalization:
             federation.fabric.log_dict(metrics, step=federation.round)
 
     def score(self, federation: Federation) -> Metrics:
-        """Score on all ranks; nothing comes of it where one of them is asked to stop before it is done.
+        """Score on all ranks. Returns nothing if one of them is asked to stop before the end.
 
         Raises:
-            DivergenceError: If a client's own model is not finite; where clients may be skipped its
-                scores are nan.
+            DivergenceError: If a personal model is not finite; with "skip-client" its score is nan.
         """
         if federation.should_stop:
             return {}
         fabric, clients = federation.fabric, federation.clients
         epochs = ", ".join(map(str, self.epochs[1:]))
-        fabric.print(
-            f"{clients.num_clients:,} clients fine-tune for {epochs} epochs, to be scored on data like theirs"
-        )
-        adaptation = FineTuning(federation, self.lr)
+        fabric.print(f"{clients.num_clients:,} clients fine-tune for {epochs} epochs")
+        tuning = FineTuning(federation, self.lr)
         tests = aligned(self.test.y.cpu(), clients.class_counts, self.samples, federation.seed)
-        scores = self._scores(adaptation, tests)
+        scores = self._scores(tuning, tests)
         federation.all_reduce_sum(scores)
         scores, votes = scores[:-1], scores[-1]
         if votes.any():
@@ -80,32 +77,30 @@ class Personalization:
         if scores.isnan().any() and federation.on_divergence == "stop":
             lost = ", ".join(map(str, scores.isnan().any(1).nonzero().flatten().tolist()[:5]))
             raise DivergenceError(
-                f"the fine-tuning of clients {lost} is not finite (learning rate {adaptation.lr:.3g}): lower it, by "
-                "--finetune-lr; the rounds are done and saved"
+                f"the fine-tuning of clients {lost} is not finite (learning rate {tuning.lr:.3g}): "
+                "lower --finetune-lr; the rounds are done and saved"
             )
         if fabric.is_global_zero:
             self._write(scores.tolist(), tests.sizes.tolist())
         return self._metrics(scores)
 
-    def _scores(self, adaptation: FineTuning, tests: Partition) -> Tensor:
-        """A row for each client, of which those of other ranks are 0; the last one is 1 if this rank shall stop."""
-        federation, fabric = adaptation.federation, adaptation.federation.fabric
-        block = (
-            adaptation.executor.width if federation.local_training.deterministic else 1
-        )  # who trains at once: not by the ranks
+    def _scores(self, tuning: FineTuning, tests: Partition) -> Tensor:
+        """A row for each client, 0 for those of other ranks; then a row of 1 if this rank stops."""
+        federation, fabric = tuning.federation, tuning.federation.fabric
+        # clients that train together must not depend on the number of ranks
+        block = tuning.executor.width if federation.local_training.deterministic else 1
         every = range(federation.clients.num_clients)
         mine = [i for i in every if i // block % fabric.world_size == fabric.global_rank]
         scores = torch.zeros(
             len(every) + 1, len(self.epochs), dtype=torch.float64, device=federation.w.device
         )
         for column, epochs in enumerate(self.epochs):
-            models = adaptation.models(mine, epochs)
+            models = tuning.models(mine, epochs)
             for client, (w, buffers) in zip(mine, models, strict=True):
-                own = adaptation.own(client, w, buffers)
-                finite = bool(all_below(w))
-                scores[client, column] = (
-                    self._accuracy(own, federation, tests[client]) if finite else nan
-                )
+                model, score = tuning.personal_model(client, w, buffers), nan
+                if all_below(w):
+                    score = self._accuracy(model, federation, tests[client])
+                scores[client, column] = score
                 if federation.stop_requested:
                     scores[-1] = 1
                     return scores
@@ -119,18 +114,18 @@ class Personalization:
             metrics[f"personal/std_{e}"] = float(finite.std(correction=0))
         return metrics
 
-    def _accuracy(self, own: PersonalModel, federation: Federation, index: Tensor) -> float:
+    def _accuracy(self, model: PersonalModel, federation: Federation, index: Tensor) -> float:
         index, right = index.to(self.test.y.device), 0
         with torch.inference_mode():
-            scores = federation.algorithm.predict(own)
+            predict = federation.algorithm.predict(model)
             for batch in index.split(self.batch_size):
-                given = scores(self.test.inputs(batch))
-                if given.ndim != 2 or len(given) != len(batch):
+                scores = predict(self.test.inputs(batch))
+                if scores.ndim != 2 or len(scores) != len(batch):
                     raise TermError(
-                        f"the algorithm's predict gave scores of shape {tuple(given.shape)} for {len(batch)} samples; "
-                        "they are (samples, classes)"
+                        f"the algorithm's predict gave scores of shape {tuple(scores.shape)} for "
+                        f"{len(batch)} samples; they are (samples, classes)"
                     )
-                right += int((given.argmax(1) == self.test.y[batch]).sum())
+                right += int((scores.argmax(1) == self.test.y[batch]).sum())
         return right / len(index)
 
     def _write(self, scores: list[list[float]], sizes: list[int]) -> None:

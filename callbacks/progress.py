@@ -1,4 +1,4 @@
-"""One line for the whole run."""
+"""A progress bar for the whole run."""
 
 import sys
 import time
@@ -11,10 +11,10 @@ from fl_lightning.federation.federation import Federation, Metrics
 
 
 class ProgressBar:
-    """Shows round, accuracy, loss, rounds a second and the time left: one live line, or plain lines without a terminal.
+    """Shows round, accuracy, loss, rounds a second and the time left.
 
     Args:
-        lines: How many plain lines a run prints at most, where there is no terminal.
+        lines: Most plain lines of a run; they replace the live line where there is no terminal.
     """
 
     def __init__(self, lines: int = 20):
@@ -41,26 +41,26 @@ class ProgressBar:
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Show the round."""
-        if (
-            "test/accuracy" in metrics and federation.cost.uplink
-        ):  # or it is of a model that nobody trains
+        # without uplink nobody trains the global model
+        if "test/accuracy" in metrics and federation.cost.uplink:
             self._accuracy = f"  accuracy {metrics['test/accuracy']:.2%}"
         if not federation.fabric.is_global_zero:
             return
         done, rounds = federation.round, federation.rounds
         speed = (done - self._from) / (time.monotonic() - self._started)
-        text = f"round {done}/{rounds}{self._accuracy}  loss {metrics.get('train/loss', nan):.3f}  {speed:.2f} rounds/s"
+        loss = metrics.get("train/loss", nan)
+        text = f"round {done}/{rounds}{self._accuracy}  loss {loss:.3f}  {speed:.2f} rounds/s"
         if self._live:
             self._live.update(self._task, description=text, completed=done)
         elif done % -(-rounds // self.lines) == 0 or done == rounds:
             print(f"{text}  {_clock((rounds - done) / speed)} left", flush=True)
 
     def on_fit_end(self, federation: Federation) -> None:
-        """Take the line down."""
+        """Remove the live line."""
         self.stop()
 
     def stop(self) -> None:
-        """Give the terminal back, also when the run ends early."""
+        """Restore the terminal, also when the run ends early."""
         if self._live:
             self._live.stop()
             self._live = None

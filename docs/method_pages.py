@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -13,6 +13,7 @@ from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.core.constraints import Range
 from fl_lightning.core.cost import Cost, cost
 from fl_lightning.core.vector import Layout
+from fl_lightning.terms.wrapper import WrappedTerm
 
 NETWORK = models.mlp(100, 10, (100,))  # wide enough that single numbers round away
 COST_HEADINGS = "sends", "receives", "keeps", "gradients a step"
@@ -38,7 +39,7 @@ def page(name: str) -> str:
         algorithm.terms
     )
     lines += ["```text", re.sub(r"\), (?=[A-Z])", "),\n          ", repr(algorithm)), "```", ""]
-    for term in dict.fromkeys(map(type, algorithm.terms)):
+    for term in dict.fromkeys(map(type, flat(algorithm.terms))):
         lines += term_section(term)
     lines += ["## Source", "", f"`{source_path(make)}`", "", *code(make)]
     return "\n".join(lines)
@@ -122,7 +123,7 @@ def option_table(
             f"`{name}`",
             f"`{getattr(parameter.default, '__name__', parameter.default)}`",
             allowed(hints.get(name), name, algorithm),
-            described.get(name) or documented(hints.get(name)),
+            " ".join(filter(None, (documented(hints.get(name)), described.get(name)))),
         )
         for name, parameter in inspect.signature(make).parameters.items()
     ]
@@ -134,14 +135,15 @@ def option_table(
 
 def allowed(hint: Any, name: str, algorithm: Algorithm) -> str:
     """The values that an annotation admits; a bare number has the range of the term's field."""
-    if get_origin(hint) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(hint))
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(plain) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(plain))
     stated = ranges(hint)
     for term in algorithm.terms:
         stated = stated or ranges(get_type_hints(type(term), include_extras=True).get(name))
     if stated:
         return stated[0]
-    return getattr(hint, "__name__", str(hint))
+    return getattr(plain, "__name__", str(plain))
 
 
 def ranges(hint: Any) -> list[str]:
@@ -173,6 +175,14 @@ def cost_row(algorithm: Algorithm) -> tuple[str, ...]:
         count(counted.client_state, counted.keeps),
         str(counted.gradients),
     )
+
+
+def flat(terms: Iterable[Term]) -> Iterator[Term]:
+    """The terms, each after the one that it wraps."""
+    for term in terms:
+        if isinstance(term, WrappedTerm):
+            yield from flat([term.inner])
+        yield term
 
 
 def term_section(term: type[Term]) -> Iterator[str]:

@@ -4,22 +4,22 @@ import re
 
 
 class TermError(Exception):
-    """A mistake in a term; the message names the term, the hook and the mend."""
+    """A mistake in a term; the message names the term, the hook and the fix."""
 
 
 class ModelError(Exception):
-    """The model, not a term, cannot be evaluated in the way that was asked for."""
+    """A model that cannot be evaluated in the requested way."""
 
 
 class DivergenceError(Exception):
-    """A client's training or the model left the finite numbers; the last checkpoint is as it was."""
+    """A client's training or the global model has diverged; the last checkpoint is intact."""
 
 
 class RankLostError(Exception):
-    """Another rank ended in the middle of a round."""
+    """The end of another rank in the middle of a round."""
 
 
 def first_sentence(error: BaseException) -> str:
-    """The first sentence of an error's message, without its full stop: PyTorch's messages go on for many lines."""
+    """The first sentence of an error's message, without its full stop."""
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return re.split(r"\.\s+(?=[A-Z])", first_line)[0].rstrip(". ")

@@ -13,8 +13,8 @@ from fl_lightning.models import mlp
 
 
 def main() -> None:
-    """Train, with one thread: rounds take milliseconds."""
-    torch.set_num_threads(1)
+    """Train."""
+    torch.set_num_threads(1)  # a step is too short for several threads
     Experiment(
         data=[sources.digits],
         models=[mlp],

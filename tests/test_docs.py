@@ -87,6 +87,9 @@ def run_recipe(recipe: str, arguments: list[str], monkeypatch: pytest.MonkeyPatc
 
 def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(line)
+    if words[:2] == ["fl-lightning", "run"] and len(words) > 2:
+        main(["run", words[2], *shortened(words[3:])])
+        return
     if words[0] == "fl-lightning":
         main(words[1:])
         return

@@ -1,4 +1,4 @@
-"""Every recorded trajectory of the authors' code, replayed through all executors to 1e-9 in float64.
+"""Every recorded trajectory of the authors' code, replayed to 1e-9 in float64 by all executors.
 
 A traced program runs as it is here, without the compiler, which takes seconds for each.
 

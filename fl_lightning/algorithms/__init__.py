@@ -1,4 +1,4 @@
-"""The papers' algorithms: a function makes each from its coefficients, e.g. `algorithms.fedtoga(rho=0.1)`.
+"""The papers' algorithms, a function each: `algorithms.fedtoga(rho=0.1)`.
 
 Defaults are the papers'. In the docstrings g is the gradient on the batch, w the client's model,
 w^t the received one, u_i the one after the last local step, N the number of clients, M of the

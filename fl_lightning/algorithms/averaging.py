@@ -69,7 +69,7 @@ def fednova(
     server_lr: ServerLR = 1.0,
     weighting: Weighting = "by_size",
 ) -> Algorithm:
-    """FedNova: the mean of each client's progress per unit of path, momentum counted in (Wang et al., NeurIPS 2020).
+    """FedNova: the mean progress of clients per unit of path (Wang et al., NeurIPS 2020).
 
     With path length tau_i the server moves by mean(tau_i) mean((u_i - w^t) / tau_i).
 

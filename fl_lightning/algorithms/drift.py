@@ -83,7 +83,7 @@ def fedvra(
     d: PositiveFloat | None = None,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedVRA: ADMM with separate dual and aggregation steps, reconstructed (Wang et al., AAAI 2023).
+    """FedVRA: ADMM with a separate dual step, reconstructed (Wang et al., AAAI 2023).
 
     FedDyn with h_i <- h_i + a (u_i - w^t) and w <- w^t + (d/N) sum_S (u_i - w^t) + h; a = 1 is
     FedDyn.

@@ -38,7 +38,7 @@ def local_only(weighting: Weighting = "uniform") -> Algorithm:
 
 @checked
 def fedbabu(weighting: Weighting = "uniform") -> Algorithm:
-    """FedBABU: only the body is trained and averaged; clients then fine-tune all (Oh et al., ICLR 2022).
+    """FedBABU: training of the body alone; clients then fine-tune all (Oh et al., ICLR 2022).
 
     The head keeps its initial weights, the same for every client.
 
@@ -73,7 +73,7 @@ def knn_per(
     combine: Literal["probabilities", "logits"] = "probabilities",
     weighting: Weighting = "by_size",
 ) -> Algorithm:
-    """kNN-Per: FedAvg, with a vote of the nearest neighbours among a client's own samples (Marfoq et al., ICML 2022).
+    """kNN-Per: FedAvg with a vote of a client's nearest samples (Marfoq et al., ICML 2022).
 
     A client predicts with mix (vote) + (1 - mix) (probabilities of the global model).
 

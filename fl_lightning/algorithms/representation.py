@@ -84,9 +84,7 @@ def fedsol(
         (`first_step="noise"`), and models are averaged by size (`weighting`; Algorithm 1: uniform).
     """
     if (scope, proximal) == ("head", "moon"):
-        raise ValueError(
-            "moon does not depend on the head, so it gives the head no direction: choose scope body or all"
-        )
+        raise ValueError("proximal moon gives the head no direction: choose scope body or all")
     scale, still = (PER[per], True) if strength == "adaptive" else (None, first_step == "still")
     nova = (terms.NormalizedAveraging(),) if proximal == "fednova" else ()
     term: Term = (
@@ -108,7 +106,9 @@ def fedsol_ablation(
     tau: Tau = 3.0,
     weighting: Weighting = "by_size",
 ) -> Algorithm:
-    """FedSOL's Table 10: where the local (l) and the proximal (p) gradient are taken, e being along the proximal one.
+    """FedSOL's Table 10: where local and proximal gradients are taken (Lee et al., CVPR 2024).
+
+    l is the local gradient, p the proximal one, and e the perturbation along p.
 
     Args:
         row: a0 l(w); a1 l(w+e), FedSOL; a2 l(w) + p(w+e); a3 l(w+e) + p(w+e); a4 both at w + rho
@@ -142,7 +142,7 @@ def gradient_projection(
     tau: Tau = 3.0,
     weighting: Weighting = "by_size",
 ) -> Algorithm:
-    """Gradient projection: drop from the gradient what raises the proximal objective (FedSOL's Table 1).
+    """Gradient projection: no step against a proximal objective (Lee et al., CVPR 2024, Table 1).
 
     Clients step along g - min(0, <g, q> / ||q||^2) q, q being the proximal gradient.
 
@@ -156,7 +156,7 @@ def gradient_projection(
 def fedntd(
     beta: NonNegativeFloat = 1.0, tau: Tau = 1.0, weighting: Weighting = "by_size"
 ) -> Algorithm:
-    """FedNTD: distillation of the received model on the classes that are not true (Lee et al., NeurIPS 2022).
+    """FedNTD: distillation on the classes that are not true (Lee et al., NeurIPS 2022).
 
     Adds beta tau^2 KL(received || local) over the C - 1 other classes to the loss.
 
@@ -174,7 +174,7 @@ def fedntd(
 def moon(
     mu: NonNegativeFloat = 1.0, tau: PositiveFloat = 0.5, weighting: Weighting = "by_size"
 ) -> Algorithm:
-    """MOON: features near the received model's, far from the client's own last ones (Li et al., CVPR 2021).
+    """MOON: features near the received model's, far from the last own ones (Li et al., CVPR 2021).
 
     Adds mu softplus((cos(z, z_own) - cos(z, z_received)) / tau) to the loss, z being what enters
     the head. A client's last model begins as w^0.

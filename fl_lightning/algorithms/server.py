@@ -138,7 +138,7 @@ def fedinit(
     server_lr: ServerLR = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedInit: relaxed initialization, clients start away from their own last model (Sun et al., NeurIPS 2023).
+    """FedInit: clients start away from their own last model (Sun et al., NeurIPS 2023).
 
     Clients start at w^t + beta (w^t - w_i), w_i being their last local model.
 

@@ -140,7 +140,7 @@ def by_relative_size(size_weighting: bool) -> drift.VisitScale:
 def control_variate(
     correction_lr: str, size_weighting: bool, kept: drift.VisitScale | None = None
 ) -> Term:
-    """SCAFFOLD's control variate: the paper's, or that of released code where an option asks for it."""
+    """SCAFFOLD's control variate: the paper's, or released code's where options choose it."""
     if correction_lr == "current" and not size_weighting:
         return terms.ControlVariate()
     scale = by_relative_size(size_weighting)

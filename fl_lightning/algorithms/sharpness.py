@@ -165,8 +165,8 @@ def fedsmoo(
 ) -> Algorithm:
     """FedSMOO: FedDyn with perturbations that agree on a common one (Sun et al., ICML 2023).
 
-    Clients step along g(w + e) + lam (h_i + w - w^t), e = rho unit(g - mu_i - s), mu_i <- mu_i + e -
-    s; s is the common perturbation.
+    Clients step along g(w + e) + lam (h_i + w - w^t), with e = rho unit(g - mu_i - s) and
+    mu_i <- mu_i + e - s; s is the common perturbation.
 
     References:
         Sun et al., ICML 2023, https://arxiv.org/abs/2305.11584
@@ -186,7 +186,7 @@ def fedlesam(
     server_lr: ServerLR = 1.0,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedLESAM: perturb along a local estimate of the global direction, one pass a step (Fan et al., ICML 2024).
+    """FedLESAM: perturbation along an estimate of the global direction (Fan et al., ICML 2024).
 
     Clients step along g(w + rho unit(o_i - w^t)), o_i being the model received at the last visit.
 
@@ -265,7 +265,7 @@ def fedtoga(
     prox_clip: ProxClip = "whole",
     weighting: Weighting = "uniform",
 ) -> Algorithm:
-    """FedTOGA: perturbation and dual corrected by the global trend Delta (arXiv 2408.14144, Algorithm 1).
+    """FedTOGA: perturbation and dual corrected by the global trend (arXiv 2408.14144).
 
     Clients step along g(w + rho unit(g + kappa Delta)) + beta Delta + lam (h_i + w - w^t), Delta
     being the last mean of (w^t - u_i) / K. kappa = 0 drops the SAM correction; kappa = beta = 0

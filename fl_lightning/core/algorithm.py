@@ -1,4 +1,4 @@
-"""Algorithm: terms folded around the oracle, a local and a server optimizer, aggregation weights."""
+"""Algorithm: terms, a local and a server optimizer, aggregation weights."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -22,23 +22,15 @@ OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""
 
 Facts = Mapping[str, Any]
-"""What a view tells besides states (see `View`)."""
+"""The facts of a view, by name (see `View`)."""
 
 
 def dummy_facts(layout: Layout, w: Tensor, classes: int = 10) -> dict[str, Any]:
-    """Facts of a made-up visit, to run hooks outside a round; the client holds one sample of each class."""
-    one, labels = w.new_ones(()), w.new_ones(classes)
-    own = {
-        "origin": w,
-        "steps": one,
-        "epochs": one,
-        "span": one,
-        "size": one,
-        "weight": one,
-        "labels": labels,
-    }
+    """Facts of a dummy visit, to run hooks outside a round; one sample of each class."""
+    visit = "steps", "epochs", "span", "size", "weight"
     run = {"share": 0.5, "expected": 0.5, "round": 1, "rounds": 2, "nominal": 1.0, "layout": layout}
-    return {"anchor": w, **run, **own}
+    numbers = {name: w.new_ones(()) for name in visit}
+    return {"anchor": w, **run, "origin": w, **numbers, "labels": w.new_ones(classes)}
 
 
 class TermOracle:
@@ -69,7 +61,7 @@ class TermOracle:
 
 
 class _GuardedOracle:
-    """An oracle in the hands of a term, whose losses name the term, assign no state and ask no oracle."""
+    """The oracle that a term receives; its losses may assign no state and call no oracle."""
 
     def __init__(self, oracle: Oracle, term: Term, view: View):
         self.oracle, self.term, self.view = oracle, term, view
@@ -104,8 +96,8 @@ class _GuardedOracle:
     def _check_free(self, asked: str) -> None:
         if self.view._in_loss:
             raise TermError(
-                f"{type(self.term).__name__}.gradient's loss asks for {asked}, but a loss looks at its own pass only: "
-                "b.at(w) is the same batch at other weights, and b.at(w).loss the loss there"
+                f"{type(self.term).__name__}.gradient's loss asks for {asked}, but a loss reads "
+                "its own pass only: b.at(w) is the batch at other weights, b.at(w).loss its loss"
             )
 
 
@@ -120,14 +112,22 @@ class Algorithm:
         server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the
             global model.
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
-        trains_head: Whether clients train the head too; if not it stays as it was drawn, and is not
-            sent.
-        predict: How a client of its own reads the model that it has made its own (see
+        trains_head: Whether clients train the head too; if not, it keeps its initial weights and
+            is not sent.
+        predict: The way in which a client's personal model predicts (see
             `fl_lightning.core.prediction`).
 
     Raises:
-        TermError: If a term is written in a way that cannot be meant (see
+        TermError: If a term is written in a way that cannot work (see
             `fl_lightning.core.term_checks`).
+
+    Example:
+        >>> from fl_lightning.terms import SAM, ControlVariate
+        >>> fedgamma = Algorithm(SAM(rho=0.1), ControlVariate())
+        >>> [type(term).__name__ for term in fedgamma.terms]
+        ['SAM', 'ControlVariate']
+        >>> fedgamma.span([0.1, 0.1])
+        0.2
     """
 
     def __init__(
@@ -145,22 +145,22 @@ class Algorithm:
         self.trains_head, self.predict = trains_head, predict
 
     def replace(self, *terms: Term, **changes: Any) -> "Algorithm":
-        """The same with these terms, and with whatever else is named like an argument of this class."""
+        """The same algorithm with these terms, and with changed arguments."""
         return Algorithm(
             *terms, **{**{k: v for k, v in vars(self).items() if k != "terms"}, **changes}
         )
 
     def with_outer_terms(self, *terms: Term, local: OptimizerFactory | None = None) -> "Algorithm":
-        """This algorithm with further, outermost, terms, and with another local optimizer if one is given.
+        """This algorithm with further outermost terms, and with another local optimizer if given.
 
-        Only what must stay outside of any clipping (`UnclippedPull`) stays outside of these.
+        Terms that must stay outside of any clipping (`UnclippedPull`) stay outside of these.
         """
         inner = [term for term in self.terms if "unclipped" not in term.roles]
         outer = [term for term in self.terms if "unclipped" in term.roles]
         return self.replace(*inner, *terms, *outer, local=local or self.local)
 
     def span(self, lrs: Sequence[float]) -> float:
-        """How far a constant unit gradient travels in a visit: the local optimizer's own steps, without weight decay.
+        """The distance that a constant unit gradient travels in a visit, without weight decay.
 
         The sum of the learning rates for plain SGD, more with momentum. SCAFFOLD, FedCM and others
         divide a displacement by it to estimate the mean gradient.
@@ -170,14 +170,14 @@ class Algorithm:
     def __repr__(self) -> str:
         return f"Algorithm({', '.join(map(_shown, self.terms))})"
 
-    # The hooks of all terms as pure functions: views live only inside, so that vmap sees nothing but tensors.
-    # `states` are one client's (client and local), `shared` the server's, each one dictionary a term.
+    # The hooks of all terms as pure functions: views live only inside, so vmap sees tensors only.
+    # `states` are one client's (client and local); all states are a dictionary for each term.
 
     def start(
-        self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]
+        self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
     ) -> tuple[Tensor, list[States]]:
-        """Where a client starts when it has received `w`, and its states."""
-        views = self._views("start", facts, states, shared)
+        """The model where a client starts after receiving `w`, and the client's states."""
+        views = self._views("start", facts, states, server_states)
         for term, view in zip(self.terms, views, strict=True):
             with blame(term, "start", w, *view._given):
                 started = term.start(w, view)
@@ -190,19 +190,19 @@ class Algorithm:
         w: Tensor,
         facts: Facts,
         states: Sequence[States],
-        shared: Sequence[States],
+        server_states: Sequence[States],
     ) -> tuple[Tensor, list[States]]:
         """The direction of one local step at `w`, and the client's states."""
-        views = self._views("gradient", facts, states, shared)
+        views = self._views("gradient", facts, states, server_states)
         for term, view in zip(self.terms, views, strict=True):
             oracle = TermOracle(term, view, oracle)
         return oracle(w), [view._states() for view in views]
 
     def report(
-        self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]
+        self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
     ) -> tuple[list[Any], list[States]]:
         """One message a term, after the last local step at `w`, and the client's states."""
-        views = self._views("report", facts, states, shared)
+        views = self._views("report", facts, states, server_states)
         messages = []
         for term, view in zip(self.terms, views, strict=True):
             with blame(term, "report", w, *view._given):
@@ -211,43 +211,37 @@ class Algorithm:
         return messages, [view._states() for view in views]
 
     def personal(
-        self, w: Tensor, facts: Facts, states: Sequence[States], shared: Sequence[States]
+        self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
     ) -> Tensor:
         """The model that a client uses for itself when the global one is `w`."""
-        for term, view in zip(
-            self.terms, self._views("personal", facts, states, shared), strict=True
-        ):
+        views = self._views("personal", facts, states, server_states)
+        for term, view in zip(self.terms, views, strict=True):
             with blame(term, "personal", w, *view._given):
                 own = term.personal(w, view)
             w = returned(own, w, term, "personal")
         return w
 
     def update(
-        self, delta: Tensor, means: Sequence[Any], facts: Facts, shared: Sequence[States]
+        self, delta: Tensor, means: Sequence[Any], facts: Facts, server_states: Sequence[States]
     ) -> tuple[Tensor, list[States]]:
-        """The update that the server's optimizer gets, and the server's states."""
-        views = [
-            View(term, "update", facts, mine) for term, mine in zip(self.terms, shared, strict=True)
-        ]
+        """The update for the server's optimizer, and the server's states."""
+        views = self._views("update", facts, server_states)
         for term, mean, view in zip(self.terms, means, views, strict=True):
-            with (
-                blame(term, "update", delta, *tree_leaves(mean), *view._given),
-                blame_silence(term, mean),
-            ):
+            given = delta, *tree_leaves(mean), *view._given
+            with blame(term, "update", *given), blame_silence(term, mean):
                 updated = term.update(delta, mean, view)
             delta = returned(updated, delta, term, "update")
         return delta, [view._states() for view in views]
 
-    def _views(
-        self, hook: str, facts: Facts, states: Sequence[States], shared: Sequence[States]
-    ) -> list[View]:
-        every = zip(self.terms, states, shared, strict=True)
-        return [View(term, hook, facts, mine, theirs) for term, mine, theirs in every]
+    def _views(self, hook: str, facts: Facts, *states: Sequence[States]) -> list[View]:
+        """A view for each term, of states to assign and of states to read only."""
+        given = zip(self.terms, *states, strict=True)
+        return [View(term, hook, facts, *its_states) for term, *its_states in given]
 
 
 @lru_cache
 def _span(local: OptimizerFactory, lrs: tuple[float, ...]) -> float:
-    """See `Algorithm.span`: once for all visits of a round that are alike."""
+    """See `Algorithm.span`; cached, since many visits have the same learning rates."""
     w = nn.Parameter(torch.zeros((), dtype=torch.float64))
     optimizer = local([w])
     for lr in lrs:
@@ -259,7 +253,7 @@ def _span(local: OptimizerFactory, lrs: tuple[float, ...]) -> float:
 
 
 def _shown(term: Term) -> str:
-    """A term with its coefficients; functions by their names, without their addresses."""
+    """A term with its coefficients; functions by name, without their addresses."""
     values: dict[str, Any] = (
         {f.name: getattr(term, f.name) for f in fields(term)} if is_dataclass(term) else {}
     )

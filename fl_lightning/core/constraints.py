@@ -1,4 +1,4 @@
-"""Annotated number types: the range of an option or a coefficient, and its help text, stated once."""
+"""Annotated number types: the range and the help text of an option, stated once."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -91,7 +91,7 @@ def _ranges(hint: Any) -> Iterator[Range]:
 
 
 def _evaluated(dataclass: type, field: str, hint: Any) -> Any:
-    """A field's annotation, which is text where `from __future__ import annotations` stands above it.
+    """A field's annotation, also where `from __future__ import annotations` made it text.
 
     `get_type_hints` would give up all fields for one name that only type checkers know, and does
     not find the names of a file that was run, as `--algorithm file.py:function` does. Such text

@@ -1,38 +1,38 @@
-"""What an algorithm costs, derived from its terms by running them once on made-up vectors."""
+"""The cost of an algorithm, derived from its terms by running them once on random vectors."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.algorithm import Algorithm, dummy_facts
+from fl_lightning.core.algorithm import Algorithm, Facts, dummy_facts
 from fl_lightning.core.oracle import Loss
-from fl_lightning.core.term import ROUND_FACTS, States, Term, init_states
-from fl_lightning.core.term_checks import check_untouched, versions
+from fl_lightning.core.term import ROUND_FACTS, States, Term, View, init_states
 from fl_lightning.core.vector import Layout
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Counted in numbers (not bytes), for one client; an upper bound where a message could ride on the model.
+    """Counts of numbers (not bytes) for one client.
 
-    FedSpeed with active duals is such a case: its paper sends u_i + h_i alone, the terms send both.
+    They are upper bounds where a message could be part of the model, as of FedSpeed with active
+    duals: its paper sends u_i + h_i alone, the terms send both.
 
     Attributes:
-        uplink: Sent to the server after a visit: the model, and messages that cannot be read off
-            the model.
+        uplink: Sent to the server after a visit: the model, and messages that are no multiple of
+            the model's progress.
         downlink: Received before a visit: the model, and the server states that the client's hooks
-            depend on. What only tells where to start is one vector together with the model.
+            read. Those that only decide where to start are one vector together with the model.
         client_state: Kept between rounds.
-        server_state: Kept by the server beside the model.
+        server_state: Kept by the server besides the model.
         gradients: Gradient evaluations in one local step.
-        sends: What is sent, by name: the model, and the terms whose messages are.
-        receives: What is received: the model or the start, and server states.
-        keeps: The client's states.
-        has_horizon: Whether the method depends on how many rounds a run has.
+        sends: Names of what is sent: the model, and the terms with messages.
+        receives: Names of what is received: the model or the start, and server states.
+        keeps: Names of the client's states.
+        has_horizon: Whether the method depends on the number of rounds of a run.
     """
 
     uplink: int
@@ -49,17 +49,15 @@ class Cost:
 class _Stub:
     """An oracle that answers random gradients, which it counts, and random positive losses."""
 
-    def __init__(self, seed: int = 0):
-        self.calls, self.random = 0, torch.Generator().manual_seed(seed)
+    def __init__(self) -> None:
+        self.calls, self.random = 0, torch.Generator().manual_seed(0)
 
     def __call__(self, w: Tensor) -> Tensor:
         self.calls += 1
-        return (
-            torch.randn(w.shape, generator=self.random).to(w) + 0 * w.sum()
-        )  # a gradient at NaN is NaN
+        return torch.randn(w.shape, generator=self.random).to(w)
 
     def loss(self, w: Tensor) -> Tensor:
-        return (1 + torch.rand((), generator=self.random)).to(w) + 0 * w.sum()
+        return (1 + torch.rand((), generator=self.random)).to(w)
 
     def of(self, loss: Loss, *layers: str) -> "_Stub":
         return self
@@ -68,186 +66,142 @@ class _Stub:
         return self
 
 
-@dataclass
-class _Told:
-    """What the server tells a client: the model, and its own states, one dictionary a term."""
+class _RecordingView(View):
+    """A view that notes the names that its hook reads and assigns."""
 
-    model: Tensor
-    states: list[States]
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name[0] != "_":
+            self.__dict__["_read"].add(name)
+        return value
 
-    def names(self) -> list[tuple[int, str]]:
-        return [
-            (-1, "model"),
-            *((i, name) for i, states in enumerate(self.states) for name in states),
-        ]
-
-    def __getitem__(self, which: tuple[int, str]) -> Tensor:
-        return self.model if which[0] < 0 else self.states[which[0]][which[1]]
-
-    def poisoned(self, which: tuple[int, str]) -> "_Told":
-        """The same with one vector not a number, which spreads to whatever depends on it."""
-        term, name = which
-        if term < 0:
-            return _Told(torch.full_like(self.model, torch.nan), self.states)
-        states = [dict(s) for s in self.states]
-        states[term][name] = torch.full_like(states[term][name], torch.nan)
-        return _Told(self.model, states)
+    def __setattr__(self, name: str, value: Tensor) -> None:
+        super().__setattr__(name, value)
+        self.__dict__["_assigned"].add(name)
 
 
 @dataclass
-class _Visit:
-    """What came of a made-up visit; `weight` is what the server weighs the client with."""
+class _Use:
+    """The names that one hook of one term has read and assigned."""
 
-    weight: Tensor
-    origin: Tensor
-    begun: list[States]
-    progress: Tensor
-    messages: list[Any]
-    gradients: int
-    delta: Tensor
+    hook: str
+    term: int
+    read: set[str] = field(default_factory=set)
+    assigned: set[str] = field(default_factory=set)
+
+
+class _Recorded(Algorithm):
+    """An algorithm that notes what its hooks use."""
+
+    uses: list[_Use]
+
+    def _views(self, hook: str, facts: Facts, *states: Sequence[States]) -> list[View]:
+        views = list[View]()
+        for i, (term, *given) in enumerate(zip(self.terms, *states, strict=True)):
+            view = _RecordingView(term, hook, facts, *given)
+            self.uses.append(use := _Use(hook, i))
+            view.__dict__.update(_read=use.read, _assigned=use.assigned)
+            views.append(view)
+        return views
 
 
 class _DummyRound:
-    """A made-up visit, from random states: start, one step, report; and what the server does with it."""
+    """One visit from random states, by start, one step and report, and the server's update."""
 
     def __init__(self, algorithm: Algorithm, layout: Layout, w: Tensor, classes: int):
-        self.algorithm, self.layout, self.classes = algorithm, layout, classes
-        random = torch.Generator().manual_seed(1)
+        self.terms, self.w, random = algorithm.terms, w, torch.Generator().manual_seed(1)
 
-        def begun(term: Term, lifetime: str) -> States:
-            states = init_states(getattr(term, lifetime), w, w, f" of {type(term).__name__}")
-            return {
-                k: torch.randn(t.shape, generator=random).to(t) if _real(t) else t
-                for k, t in states.items()
-            }
+        def begun(lifetime: str) -> list[States]:
+            return [_random(term, lifetime, w, random) for term in algorithm.terms]
 
-        self.client = [begun(term, "client") for term in algorithm.terms]
-        self.states = [
-            {**kept, **begun(t, "local")}
-            for kept, t in zip(self.client, algorithm.terms, strict=True)
+        self.client, self.server = begun("client"), begun("server")
+        local = begun("local")
+        kept = [{**mine, **visit} for mine, visit in zip(self.client, local, strict=True)]
+        recorded, oracle = _Recorded(*algorithm.terms), _Stub()
+        self.uses = recorded.uses = []
+        facts = dummy_facts(layout, w, classes)
+        started = {name: fact for name, fact in facts.items() if name != "origin"}
+        server = self.server
+
+        origin, states = recorded.start(w, started, kept, server)
+        elsewhere, _ = recorded.start(w + 1, {**started, "anchor": w + 1}, kept, server)
+        self.origin_depends_on_model = not origin.equal(elsewhere)
+        facts["origin"] = origin
+        direction, states = recorded.gradient(oracle, origin, facts, states, server)
+        self.progress, self.gradients = -direction, oracle.calls
+        messages, _ = recorded.report(origin - direction, facts, states, server)
+        common = {name: facts[name] for name in ROUND_FACTS}
+        delta, _ = recorded.update(self.progress, messages, common, server)
+        other, _ = recorded.update(2 * self.progress, messages, common, server)
+        self.server_uses_progress = not delta.equal(other)
+        self.has_horizon = any("rounds" in use.read for use in self.uses)
+        self.messages = [
+            (type(term).__name__, message)
+            for term, own in zip(self.terms, messages, strict=True)
+            for message in tree_leaves(own)
+            if message is not facts["weight"]  # the server gave it out
         ]
-        self.told = _Told(w, [begun(term, "server") for term in algorithm.terms])
+        recorded.personal(w, common, kept, server)  # only a mistake would show
 
-    def run(
-        self,
-        first: _Told | None = None,
-        later: _Told | None = None,
-        moved: float = 1.0,
-        rounds: float = 2,
-    ) -> _Visit:
-        """Let the client see `first` where it starts and `later` afterwards; multiply its progress by `moved`."""
-        first, later, oracle = first or self.told, later or self.told, _Stub()
-        facts = dummy_facts(self.layout, first.model, self.classes) | {"rounds": rounds}
-        del facts["origin"]
-        origin, begun = self._hook("start", first.model, facts, self.states, first.states)
-        here = (
-            torch.zeros_like(origin) if origin.isnan().any() else origin
-        )  # what follows is not of interest then
-        facts |= {"anchor": later.model, "origin": here}
-        direction, states = self._hook("gradient", oracle, here, facts, begun, later.states)
-        messages, _ = self._hook("report", here - direction, facts, states, later.states)
-        delta, _ = self._hook("update", moved * -direction, messages, _common(facts), later.states)
-        return _Visit(facts["weight"], origin, begun, -direction, messages, oracle.calls, delta)
+    def uplink(self) -> tuple[int, tuple[str, ...]]:
+        """Numbers and names of what the server must receive."""
+        sent = [(name, m) for name, m in self.messages if not _follows_from(self.progress, m)]
+        model = self.server_uses_progress or len(sent) < len(self.messages)
+        names = ["model"] * model + list(dict.fromkeys(name for name, _ in sent))
+        numbers = model * self.progress.numel() + sum(m.numel() for _, m in sent)
+        return numbers, tuple(names)
 
-    def personal(self) -> None:
-        """Let the client make its own model, which a run does after its last round."""
-        facts = _common(dummy_facts(self.layout, self.told.model))
-        self._hook("personal", self.told.model, facts, self.states, self.told.states)
-
-    def _hook(self, hook: str, *given: Any) -> Any:
-        """Run a hook of all terms, which may not change what they were given."""
-        tensors = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
-        before = versions(tensors)
-        result = getattr(self.algorithm, hook)(*given)
-        check_untouched(
-            tensors,
-            before,
-            f"{', '.join(type(term).__name__ for term in self.algorithm.terms)}.{hook}",
+    def downlink(self) -> tuple[int, tuple[str, ...]]:
+        """Numbers and names of what the client must receive."""
+        start_only, needed = set[str](), set[tuple[int, str]]()
+        if self.origin_depends_on_model:
+            start_only.add("model")
+        for use in self.uses:
+            for name in use.read & {"anchor", *self.server[use.term]}:
+                source = (-1, "model") if name == "anchor" else (use.term, name)
+                if use.hook in ("gradient", "report") or (use.hook == "start" and use.assigned):
+                    needed.add(source)
+                elif use.hook == "start":
+                    start_only.add(source[1])
+        start_only -= {name for _, name in needed}
+        names = [name for _, name in sorted(needed)]
+        if start_only:  # one vector, made of whatever decides where to start
+            names.insert(0, "model" if start_only == {"model"} else "start")
+        numbers = sum(
+            self.w.numel() if i < 0 else self.server[i][name].numel() for i, name in needed
         )
-        return result
-
-    def downlink(self) -> tuple[int, list[str]]:
-        """Numbers and names of what the client must be told."""
-        needed, start_only = list[tuple[int, str]](), list[str]()
-        for which in self.told.names():
-            if not _real(self.told[which]):
-                needed.append(which)  # who reads a whole number cannot be found out in this way
-                continue
-            poisoned = self.told.poisoned(which)
-            late, early = self.run(later=poisoned), self.run(first=poisoned)
-            if _spoiled(late.progress, late.messages) or _spoiled(early.begun):
-                needed.append(which)
-            elif _spoiled(early.origin):
-                start_only.append(which[1])
-        names = [name for _, name in needed]
-        if start_only:  # one vector tells it, whatever it is made of
-            names.insert(0, "model" if start_only == ["model"] else "start")
-        return sum(self.told[which].numel() for which in needed) + bool(
-            start_only
-        ) * self.told.model.numel(), names
-
-    def has_horizon(self) -> bool:
-        """Whether anything depends on the number of rounds."""
-        visit, usual = self.run(rounds=torch.nan), self.run()
-        outcomes = [(v.origin, v.progress, v.messages, v.delta) for v in (visit, usual)]
-        return any(
-            _spoiled(one) and not _spoiled(other) for one, other in zip(*outcomes, strict=True)
-        )
-
-    def uplink(self) -> tuple[int, list[str]]:
-        """Numbers and names of what the server must be told."""
-        visit = self.run()
-        every = [
-            (t, m)
-            for t, ms in zip(self.algorithm.terms, visit.messages, strict=True)
-            for m in tree_leaves(ms)
-        ]
-        told = [
-            (term, message) for term, message in every if message is not visit.weight
-        ]  # the server gave it out
-        own = [(type(term).__name__, m) for term, m in told if not _follows_from(visit.progress, m)]
-        model = len(own) < len(told) or _spoiled(self.run(moved=torch.nan).delta)
-        names = ["model"] * model + list(dict.fromkeys(name for name, _ in own))
-        return model * visit.progress.numel() + sum(m.numel() for _, m in own), names
+        return numbers + bool(start_only) * self.w.numel(), tuple(names)
 
 
 def cost(algorithm: Algorithm, layout: Layout, w: Tensor, classes: int = 10) -> Cost:
-    """Count what `algorithm` sends, keeps and computes for a model like `w` and data of so many classes.
+    """The cost of `algorithm` for a model like `w` and data of so many classes.
 
     Raises:
-        TermError: If a term makes a mistake that shows in a made-up round, such as changing a
-            tensor in place.
+        TermError: If a term has a mistake that shows in a dummy round, such as changing a tensor
+            in place.
     """
-    for term in algorithm.terms:  # each alone, so that an error names it
-        alone = _DummyRound(Algorithm(term), layout, w, classes)
-        alone.run()
-        alone.personal()
-    trial = _DummyRound(algorithm, layout, w, classes)
-    up, sends = trial.uplink()
-    down, receives = trial.downlink()
+    dummy = _DummyRound(algorithm, layout, w, classes)
+    up, sends = dummy.uplink()
+    down, receives = dummy.downlink()
     return Cost(
         uplink=up,
         downlink=down,
-        client_state=sum(t.numel() for t in tree_leaves(trial.client)),
-        server_state=sum(t.numel() for t in tree_leaves(trial.told.states)),
-        gradients=trial.run().gradients,
-        sends=tuple(sends),
-        receives=tuple(receives),
-        keeps=tuple(name for states in trial.client for name in states),
-        has_horizon=trial.has_horizon(),
+        client_state=sum(t.numel() for t in tree_leaves(dummy.client)),
+        server_state=sum(t.numel() for t in tree_leaves(dummy.server)),
+        gradients=dummy.gradients,
+        sends=sends,
+        receives=receives,
+        keeps=tuple(name for states in dummy.client for name in states),
+        has_horizon=dummy.has_horizon,
     )
 
 
-def _common(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: facts[name] for name in ROUND_FACTS}
-
-
-def _real(t: Tensor) -> bool:
-    return t.is_floating_point()
-
-
-def _spoiled(*trees: Any) -> bool:
-    return any(bool(t.isnan().any()) for t in tree_leaves(trees))
+def _random(term: Term, lifetime: str, w: Tensor, random: torch.Generator) -> States:
+    states = init_states(getattr(term, lifetime), w, w, f" of {type(term).__name__}")
+    return {
+        name: torch.randn(t.shape, generator=random).to(t) if t.is_floating_point() else t
+        for name, t in states.items()
+    }
 
 
 def _follows_from(progress: Tensor, message: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What is sent to the device without waiting for it, and when it is waited for."""
+"""Asynchronous copies to the device, and a clock that waits for it."""
 
 import time
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 def to_device_async(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor, from the CPU, on the device; nobody waits for what a GPU was given before.
+    """A copy of a CPU tensor on the device, without waiting for a GPU's queue.
 
-    An ordinary copy to a GPU waits until all that is queued there is done, and the queue then runs
-    empty. PyTorch gives pinned memory out again only once the copies from it are done.
+    An ordinary copy to a GPU waits until its queue is empty. PyTorch reuses pinned memory only
+    after the copies from it are done.
     """
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def synchronized_time(device: torch.device) -> float:
-    """Seconds, once the device has done what it was given."""
+    """Seconds on a clock, after the device has finished its queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

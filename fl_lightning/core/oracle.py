@@ -1,4 +1,4 @@
-"""The gradient oracle: `w -> gradient at w` on the current mini-batch, and the losses it can be asked about."""
+"""The gradient oracle: `w -> gradient at w` on the current mini-batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from fl_lightning.errors import ModelError
 
 
 class Network(Protocol):
-    """The model at some weights, as a pass needs it."""
+    """The model at some weights, as a `ForwardPass` uses it."""
 
     module: nn.Module
     head: str
@@ -28,7 +28,7 @@ class Network(Protocol):
         ...
 
     def with_head_offset(self, features: Tensor, e: Tensor, detached: bool) -> Tensor:
-        """The head's output for its input `features`, its weights displaced by `e`; `detached` weights get no gradient."""
+        """The head's output with weights displaced by `e`; `detached` ones get no gradient."""
         ...
 
 
@@ -42,17 +42,17 @@ class Activations(dict[str, tuple[Any, Any]]):
     def __missing__(self, name: str) -> tuple[Any, Any]:
         if name in self.layers:
             raise ModelError(
-                f"b.activations[{name!r}] shows nothing, because this model's forward does not call {name!r}"
+                f"b.activations[{name!r}] is empty, because the model's forward does not call it"
             )
         named = ", ".join(map(repr, self.layers)) or "none"
         raise ModelError(
-            f"b.activations[{name!r}] is not observed: name the submodule beside the loss, as in "
+            f"b.activations[{name!r}] is not recorded: name the submodule after the loss, as in "
             f"oracle.of(loss, {name!r}); named so far: {named}"
         )
 
 
 class ForwardPass:
-    """One forward pass of one mini-batch: what a loss may look at.
+    """One forward pass of one mini-batch, as a loss sees it.
 
     Attributes:
         x: Inputs.
@@ -67,38 +67,38 @@ class ForwardPass:
     def __init__(self, network: Network, x: Tensor, y: Tensor, layers: tuple[str, ...]):
         self.x, self.y = x, y
         self.earlier: Sequence[Loss] = ()
-        self._network, self._taps = network, layers
+        self._network, self._layers = network, layers
         with record_activations(network.module, layers) as self.activations:
             self.out = network.forward(x)
 
     @cached_property
     def loss(self) -> Tensor:
-        """The loss so far: `objective` sets it, of a pass at other weights it is computed when it is read."""
+        """The loss so far: set by `objective`; computed when read, of a pass at other weights."""
         with torch.no_grad():
             return objective(self, self.earlier)[0] if self.earlier else self.x.new_zeros(())
 
     def at(self, w: Tensor) -> "ForwardPass":
-        """The same batch through the same network with weights `w`: no gradient, running statistics as received.
+        """The same batch through the network with weights `w`: no gradient, received statistics.
 
         `loss` is the loss so far at `w`, computed if it is read.
         """
         with torch.no_grad():
-            there = ForwardPass(self._network.at(w), self.x, self.y, self._taps)
+            there = ForwardPass(self._network.at(w), self.x, self.y, self._layers)
         there.earlier = self.earlier
         return there
 
     def with_head_offset(self, e: Tensor, detached: bool = False) -> "ForwardPass":
-        """The same features through the head alone, its weights displaced by `e`, a vector like the model.
+        """The same features through the head alone, its weights displaced by the vector `e`.
 
         The head must have been observed. `loss` is the loss so far of the displaced head.
 
         Args:
-            e: The displacement; what it holds for the body is ignored.
+            e: The displacement; its values for the body are ignored.
             detached: The gradient of `out` is with respect to `e` alone; `loss` stays that of this
                 pass.
 
         Raises:
-            ModelError: If the model goes on after its head, or the head keeps statistics.
+            ModelError: If the head is not the model's last step, or keeps statistics.
         """
         head = self._network.head
         features, out = self.activations[head]
@@ -106,8 +106,8 @@ class ForwardPass:
             True for _ in self._network.module.get_submodule(head).buffers()
         ):
             raise ModelError(
-                f"the head {head!r} cannot be displaced alone, because it has buffers or is not the last thing that "
-                "the model does: name another submodule in the model's attribute `head`, or perturb all or the body"
+                f"the head {head!r} cannot be displaced alone, since it has buffers or is not the "
+                "model's last step: set the model's attribute `head`, or perturb all or the body"
             )
         displaced = object.__new__(ForwardPass)
         displaced.__dict__.update(self.__dict__, activations=copy(self.activations))
@@ -127,38 +127,38 @@ Loss = Callable[[ForwardPass], Tensor]
 
 
 class Oracle(Protocol):
-    """`oracle(w)` is the gradient at `w`, `oracle.loss(w)` the loss; `of` and `part` make other oracles of it."""
+    """`oracle(w)` is the gradient at `w`; `of` and `part` make other oracles from it."""
 
     def __call__(self, w: Tensor) -> Tensor:
         """The gradient at `w`, a vector like `w`. It cannot be differentiated again."""
         ...
 
     def loss(self, w: Tensor) -> Tensor:
-        """The loss at `w` on this batch, 0-dim, for one more forward pass; with `of` and `part`, of what they made.
+        """The loss at `w` on this batch, 0-dim, for one further forward pass.
 
         No gradient flows through it, dropout draws the masks of the gradient, and running
-        statistics do not move. What inner terms do to the gradient is not in it.
+        statistics do not move. It does not include what inner terms do to the gradient.
         """
         ...
 
     def of(self, loss: Loss, *layers: str) -> "Oracle":
-        """The oracle of `loss` on the same batch, which may read `b.loss`; `taps` names submodules to observe."""
+        """The oracle of `loss` on the same batch; `layers` are submodules to record."""
         ...
 
     def part(self, index: int, count: int) -> "Oracle":
-        """The same oracle on one of `count` interleaved parts of the batch; a part is never empty."""
+        """The same oracle on one of `count` interleaved parts of the batch, none of them empty."""
         ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """What an evaluation is asked for besides the weights.
+    """The parts of a question to an oracle besides the weights.
 
     Attributes:
         losses: Further losses after the task's.
-        taps: The submodules they observe.
-        index, count: Which of how many parts of the batch.
-        loss_only: Whether the loss is the answer, not its gradient.
+        layers: Submodules whose activations they read.
+        index, count: Part `index` of `count` parts of the batch.
+        loss_only: Whether to answer with the loss, not its gradient.
     """
 
     losses: tuple[Loss, ...] = ()
@@ -168,7 +168,7 @@ class Request:
     loss_only: bool = False
 
     def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The asked part of a batch, interleaved; where a batch is smaller than `count`, parts share samples."""
+        """The part of a batch; parts share samples where it is smaller than `count`."""
         if self.count == 1:
             return x, y
         index = self.index % max(1, min(self.count, len(y)))
@@ -176,35 +176,33 @@ class Request:
 
 
 TASK_LOSS = Request()
-"""The task's loss on the whole batch: what any ordinary closure answers."""
+"""The task's loss on the whole batch, as of an ordinary closure."""
 
 
 class BatchOracle:
-    """The innermost oracle: asks `evaluate(w, question)` for every gradient, and for every loss."""
+    """The innermost oracle: calls `evaluate(w, request)` for each gradient and each loss."""
 
-    def __init__(
-        self, evaluate: Callable[[Tensor, Request], Tensor], question: Request = TASK_LOSS
-    ):
-        self.evaluate, self.question = evaluate, question
+    def __init__(self, evaluate: Callable[[Tensor, Request], Tensor], request: Request = TASK_LOSS):
+        self.evaluate, self.request = evaluate, request
 
     def __call__(self, w: Tensor) -> Tensor:
         """The gradient at `w`."""
-        return self.evaluate(w, self.question)
+        return self.evaluate(w, self.request)
 
     def loss(self, w: Tensor) -> Tensor:
         """The loss at `w`, in the model's dtype."""
-        return self.evaluate(w, replace(self.question, loss_only=True)).to(w)
+        return self.evaluate(w, replace(self.request, loss_only=True)).to(w)
 
     def of(self, loss: Loss, *layers: str) -> "BatchOracle":
         """The oracle of another loss on the same batch."""
-        q = self.question
+        q = self.request
         return BatchOracle(
             self.evaluate, replace(q, losses=(*q.losses, loss), layers=(*q.layers, *layers))
         )
 
     def part(self, index: int, count: int) -> "BatchOracle":
         """The same oracle on a part of the batch, or of the part that this one sees."""
-        q = self.question
+        q = self.request
         return BatchOracle(
             self.evaluate, replace(q, index=q.index + index * q.count, count=q.count * count)
         )
@@ -227,8 +225,8 @@ def objective(b: ForwardPass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
             is_tensor, of_term = isinstance(b.loss, Tensor), getattr(loss, "__qualname__", loss)
             returned = f"a tensor of shape {tuple(b.loss.shape)}" if is_tensor else repr(b.loss)
             raise ModelError(
-                f"{f'the loss {of_term}' if i else 'the loss of the task'} returned {returned}; a loss is one number, "
-                "a 0-dim tensor such as the mean over the batch"
+                f"the loss {of_term if i else 'of the task'} returned {returned}, not one number: "
+                "return a 0-dim tensor such as the mean over the batch"
             )
         values.append(b.loss)
         b.earlier = losses[: i + 1]
@@ -237,7 +235,7 @@ def objective(b: ForwardPass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def record_activations(module: nn.Module, names: tuple[str, ...]) -> Iterator[Activations]:
-    """Record input and output of submodules during one forward pass; no change to the model, works under vmap."""
+    """Record input and output of submodules during one forward pass, also under vmap."""
     activations = Activations(names)
 
     def record(name: str) -> Callable[..., None]:
@@ -257,5 +255,5 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
     except AttributeError as error:
         there = ", ".join(known for known, _ in module.named_modules() if known)
         raise ModelError(
-            f"the model has no submodule {name!r} to look at; there are: {there}"
+            f"the model has no submodule {name!r} to record: choose among {there}"
         ) from error

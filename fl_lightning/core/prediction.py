@@ -1,4 +1,4 @@
-"""How a client reads the model that it has made its own: from its outputs, or with its own samples' neighbours."""
+"""Prediction rules of personal models: outputs, or a vote of nearest samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from fl_lightning.core.constraints import PositiveFloat, PositiveInt, UnitInterv
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A client's own model and samples.
+    """A client's personal model and samples.
 
     Attributes:
         look: Features (what enters the head, flattened) and logits of a batch of inputs, in
             evaluation mode.
         x, y: The client's training samples, not augmented.
-        classes: How many classes there are.
+        classes: Number of classes.
     """
 
     look: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -27,7 +27,7 @@ class PersonalModel:
 
 
 Predict = Callable[[PersonalModel], Callable[[Tensor], Tensor]]
-"""`predict(own)` prepares a client once; what it returns gives scores (b, classes) for a batch of inputs."""
+"""`predict(own)` prepares a client once and returns a map from inputs to scores (b, classes)."""
 
 
 def from_logits(own: PersonalModel) -> Callable[[Tensor], Tensor]:
@@ -37,17 +37,20 @@ def from_logits(own: PersonalModel) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True)
 class NearestNeighbours:
-    """kNN-Per (Marfoq et al., ICML 2022): `mix` of the neighbours' vote, `1 - mix` of the model's probabilities.
+    """kNN-Per: `mix` of the neighbours' vote, `1 - mix` of the model's probabilities.
 
     A neighbour among the client's training samples votes with `exp(-d^2 / (F scale))`, d being its
     distance in the F features that enter the head.
 
     Attributes:
-        neighbours: How many vote.
-        mix: Their share; it should be chosen on validation data.
-        scale: Of the squared distances.
-        capacity: How many samples a client stores, drawn at random; None is all.
-        logits: Mix with the raw logits, as the authors' code does by a slip.
+        neighbours: Number of neighbours that vote.
+        mix: Weight of the vote; choose it on validation data.
+        scale: Scale of the squared distances.
+        capacity: Number of samples that a client stores, drawn at random; None is all.
+        logits: Mix with the raw logits, as the authors' code does by mistake.
+
+    References:
+        Marfoq et al., ICML 2022, https://arxiv.org/abs/2111.09360
     """
 
     neighbours: PositiveInt = 7

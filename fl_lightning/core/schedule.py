@@ -1,4 +1,4 @@
-"""How the local learning rate changes over a run."""
+"""Schedules of the local learning rate."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Schedule = Callable[[int, int], float]
 
 @dataclass(frozen=True)
 class Decay:
-    """The local learning rate is multiplied by `rate` every round."""
+    """A local learning rate that is multiplied by `rate` every round."""
 
     rate: PositiveFloat = 1.0
 

@@ -81,7 +81,7 @@ class View:
     origin: Tensor
     """The model where this client starts, after every term's `start`."""
     span: Tensor
-    """The distance that a constant unit gradient travels in this visit (see `Algorithm.span`), 0-dim."""
+    """The distance of a constant unit gradient in this visit (see `Algorithm.span`), 0-dim."""
     steps: Tensor
     """Number of local steps K_i, 0-dim."""
     epochs: Tensor
@@ -102,7 +102,7 @@ class View:
     share: float
     """(s) Size of the cohort over the number of clients, M / N."""
     expected: float
-    """(s) Expectation of `share`: the probability of taking part in a round, its mean over clients."""
+    """(s) Expectation of `share`: the mean probability of taking part in a round."""
     nominal: float
     """(s) K eta_0 of FedDC's code: the span of a client of mean size at the first round's rate."""
     round: int
@@ -124,7 +124,7 @@ class View:
         self.__dict__.update(facts, **read_only, **states)
         self.__dict__["_where"] = f"{type(term).__name__}.{hook}"
         self.__dict__["_mine"], self.__dict__["_in_loss"] = tuple(states), False
-        self.__dict__["_given"] = (facts["anchor"], *read_only.values(), *states.values())
+        self.__dict__["_given"] = [x for x in self.__dict__.values() if isinstance(x, Tensor)]
 
     def __getattr__(self, name: str) -> Tensor:
         known = ", ".join(sorted(k for k in self.__dict__ if not k.startswith("_")))
@@ -148,15 +148,15 @@ class View:
         if name not in self._mine:
             allowed = ", ".join(self._mine) or "no state"
             raise TermError(
-                f"{self._where} assigns v.{name}, but may assign {allowed} there. Declare it, client = "
-                f"{{'{name}': zeros}} to keep it between rounds or local = ... for one visit; "
-                "server states are assigned in `update` only"
+                f"{self._where} assigns v.{name}, but may assign {allowed} there: declare it, as "
+                f"client = {{'{name}': zeros}} or local = ... for one visit; server states are "
+                "assigned in `update` only"
             )
         old = self.__dict__[name]
         if value is old:
             raise TermError(
-                f"{self._where} assigns v.{name} to itself, as v.{name} += ... does, which changes a "
-                f"shared tensor in place: write v.{name} = v.{name} + ..."
+                f"{self._where} assigns v.{name} to itself, as += does, which changes a shared "
+                f"tensor in place: write v.{name} = v.{name} + ..."
             )
         check_like(
             value, old, f"{self._where} assigns v.{name}", "it must keep the {} in which it began"
@@ -168,7 +168,7 @@ class View:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """A context in which one of the term's losses is evaluated, so that no state may be assigned."""
+        """A context of evaluating one of the term's losses: no state may be assigned."""
         outer, self.__dict__["_in_loss"] = self._in_loss, True
         try:
             yield
@@ -226,7 +226,7 @@ class Term:
         return w
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        """The direction of one local step at `w`; may call the oracle elsewhere, or twice, or never.
+        """The direction of one local step at `w`; may call the oracle elsewhere, twice, or never.
 
         May assign client and local states. `oracle.loss(w)` is the loss, `oracle.of(loss)` the
         oracle of another one (see `fl_lightning.core.oracle`).
@@ -234,9 +234,9 @@ class Term:
         return oracle(w)
 
     def report(self, w: Tensor, v: View) -> Any:
-        """The message after the last local step at `w`: a tensor or a tuple of them, averaged over the cohort.
+        """The message after the last local step at `w`: a tensor or a tuple of tensors.
 
-        May assign client and local states.
+        The server averages it over the cohort. May assign client and local states.
         """
         return ()
 
@@ -245,7 +245,7 @@ class Term:
         return delta
 
     def personal(self, w: Tensor, v: View) -> Tensor:
-        """The model that a client uses for itself, before any fine-tuning; `w` is the global one."""
+        """The model that a client uses for itself; `w` is the global one."""
         return w
 
 
@@ -263,7 +263,7 @@ def check_like(value: Any, like: Tensor, what: str, rule: str) -> None:
 
 
 def check_kind(value: Tensor, like: Tensor, what: str, rule: str) -> None:
-    """Raise a `TermError` unless a tensor has the dtype and the device of another; see `check_like`."""
+    """Raise a `TermError` unless a tensor has another's dtype and device (see `check_like`)."""
     if value.dtype != like.dtype:
         raise TermError(f"{what} a tensor of {value.dtype}; {rule.format('dtype')}, {like.dtype}")
     if value.device != like.device:

@@ -1,4 +1,4 @@
-"""A model as one flat vector, and the little vector algebra that the methods share."""
+"""A model as one flat vector, and vector algebra that the methods share."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 
 class Layout:
-    """Where each trainable parameter of a module lies in the flat vector `w`.
+    """The places of a module's trainable parameters in the flat vector `w`.
 
     Frozen parameters (`requires_grad=False`) and buffers are not part of the vector.
 
@@ -27,23 +27,28 @@ class Layout:
     Raises:
         ValueError: If there is nothing to train, parameters have no shape yet or differ in dtype or
             device, or there is no such head.
+
+    Example:
+        >>> layout = Layout(nn.Linear(2, 1))
+        >>> layout.names, layout.size
+        (['weight', 'bias'], 3)
+        >>> layout.mask("bias", like=torch.zeros(3))
+        tensor([0., 0., 1.])
     """
 
     def __init__(self, module: nn.Module):
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not named:
-            raise ValueError(
-                "the model has no trainable parameter: set requires_grad=True on what is to be trained"
-            )
+            raise ValueError("the model has no trainable parameter: set requires_grad=True on some")
         if lazy := [name for name, p in named.items() if is_lazy(p)]:
             raise ValueError(
-                f"{lazy[0]} has no shape yet: run a lazy model on a sample before it is returned"
+                f"{lazy[0]} has no shape yet: run a lazy model on a sample before returning it"
             )
         kinds = {(p.dtype, p.device) for p in named.values()}
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise ValueError(
-                f"trainable parameters must share one dtype and one device, but the model has {found}"
+                f"trainable parameters must share one dtype and device, but the model has {found}"
             )
         self.names = list(named)
         self.shapes = [p.shape for p in named.values()]
@@ -120,12 +125,12 @@ class Layout:
 
 
 def _head(module: nn.Module) -> str:
-    """The part that the model declares as its head, or its last child that holds a parameter."""
+    """The submodule that the model declares as its head, or its last child with a parameter."""
     declared = getattr(module, "head", None)
     if isinstance(declared, str):
         if declared not in dict(module.named_modules()):
             raise ValueError(
-                f"the model says that its head is {declared!r}, but has no such submodule"
+                f"the model's attribute `head` is {declared!r}, but it has no such submodule"
             )
         return declared
     children = [
@@ -135,23 +140,28 @@ def _head(module: nn.Module) -> str:
 
 
 def unit(v: Tensor, eps: float = 1e-12) -> Tensor:
-    """`v / (||v|| + eps)`: one L2 norm over the whole vector; zero stays zero."""
+    """`v / (||v|| + eps)`: one L2 norm over the whole vector; zero stays zero.
+
+    Example:
+        >>> unit(torch.tensor([3.0, 4.0]))
+        tensor([0.6000, 0.8000])
+    """
     return v / (v.norm() + eps)
 
 
 @torch.no_grad()
 def copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy each source into its target: on a GPU all of a type at once, where a kernel for each would take longer."""
-    alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    """Copy each source into its target; on a GPU all of a type in one kernel."""
+    kinds: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
         if target.is_cpu:
             target.copy_(source)
         else:
             kind = target.device, target.dtype, source.device, source.dtype
-            into, out_of = alike.setdefault(kind, ([], []))
+            into, out_of = kinds.setdefault(kind, ([], []))
             into.append(target)
             out_of.append(source)
-    for into, out_of in alike.values():
+    for into, out_of in kinds.values():
         torch._foreach_copy_(into, out_of)
 
 

@@ -255,7 +255,7 @@ def _read(path: Path, size: int | None, crop: float) -> np.ndarray[Any, np.dtype
                 image.draft("RGB", (ceil(size / crop),) * 2)
             rgb = image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} is no readable image ({error}): replace or remove it") from error
+        raise ValueError(f"{path} is no image ({error}): replace it or remove it") from error
     if size:
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
     return np.asarray(rgb).transpose(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Adaptation: clients make the global model their own, by plain local steps on their own samples."""
+"""Fine-tuning: personal models by plain local steps on each client's samples."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -20,10 +20,10 @@ from fl_lightning.terms import LocalOnly
 
 
 class FineTuning:
-    """The clients' own models, begun from the global one, or from what the algorithm keeps for them (`Term.personal`).
+    """Personal models, from the global model or from the one of the algorithm (`Term.personal`).
 
-    Fine-tuning is the local optimizer without any term, head included, in the federation's kind of
-    executor. It works on a copy: the federation stays as it is.
+    Fine-tuning is the local optimizer without any term, head included, in an executor like the
+    federation's. It works on a copy: the federation does not change.
 
     Args:
         federation: After its rounds.
@@ -38,47 +38,39 @@ class FineTuning:
         self.layout = Layout(self.module)
         self.executor = federation.local_training.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
-        self.lr = (
-            federation.local_training.local_lr * federation.schedule(federation.round, 0)
-            if lr is None
-            else lr
-        )
+        next_lr = federation.local_training.local_lr * federation.schedule(federation.round, 0)
+        self.lr = next_lr if lr is None else lr
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
-        """Weights and buffers of each client's own model after so many epochs on its own samples.
+        """Weights and buffers of each client's model after so many epochs on its samples.
 
-        They are made when asked for, and no more at once than the executor trains together.
+        They are made on demand, and at most as many as the executor trains in parallel.
         """
         if isclose(epochs, 0):
-            yield from ((self._begun(client), self.federation.buffers) for client in clients)
+            yield from ((self._initial(client), self.federation.buffers) for client in clients)
             return
         data = self.federation.clients.lasting(epochs)
-        width = min(
-            self.executor.width, self.federation.local_training.group_size
-        )  # fewer where memory did not suffice
+        width = min(self.executor.width, self.federation.local_training.group_size)
         for first in range(0, len(clients), width):
             yield from self._tuned(clients[first : first + width], data)
 
     def _tuned(self, clients: Sequence[int], data: ClientData) -> Iterator[tuple[Tensor, Buffers]]:
-        """The models of clients that train together."""
+        """The models of clients that train in parallel."""
         federation, visits = self.federation, []
         for client in clients:
             batches = data.visit(client, federation.round)
             seed = derived_seed(federation.seed, "adaptation", client)
-            states = [{"w_i": self._begun(client)}]
+            states = [{"w_i": self._initial(client)}]
             visits.append(Visit(client, {}, states, batches, [self.lr] * len(batches), seed))
-        common = federation.round_facts(1) | {
-            "anchor": visits[0].states[0]["w_i"],
-            "layout": self.layout,
-        }
-        outcomes = list(
-            self.executor(self.tuning, common, visits, [{}], federation.buffers)
-        )  # `own` moves the module
+        anchor = visits[0].states[0]["w_i"]
+        facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
+        outcomes = self.executor(self.tuning, facts, visits, [{}], federation.buffers)
+        outcomes = list(outcomes)  # all of them, before `personal_model` changes the module
         for visit, outcome in zip(visits, outcomes, strict=True):
             yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
 
-    def own(self, client: int, w: Tensor, buffers: Buffers) -> PersonalModel:
-        """What predictions for a client are made from; valid until the next model is made or asked for."""
+    def personal_model(self, client: int, w: Tensor, buffers: Buffers) -> PersonalModel:
+        """A client's model with its samples, for predictions; valid until the next one is made."""
         self.layout.load(self.module, w)
         live = dict(self.module.named_buffers())
         for name, value in buffers.items():
@@ -86,21 +78,22 @@ class FineTuning:
         self.module.eval()
         data = self.federation.clients.dataset
         index = self.federation.clients.partition[client].to(data.y.device)
-        return PersonalModel(self._look, data.inputs(index), data.y[index], len(data.classes))
+        return PersonalModel(
+            self._features_and_logits, data.inputs(index), data.y[index], len(data.classes)
+        )
 
-    def _look(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with (
             torch.inference_mode(),
             self.federation.fabric.autocast(),
-            record_activations(self.module, (self.head,)) as seen,
+            record_activations(self.module, (self.head,)) as activations,
         ):
             out = self.module(x)
-        return seen[self.head][0].flatten(1).float(), out.float()
+        return activations[self.head][0].flatten(1).float(), out.float()
 
-    def _begun(self, client: int) -> Tensor:
-        """What the client would use without fine-tuning, as a vector of the whole model."""
+    def _initial(self, client: int) -> Tensor:
+        """The client's model before fine-tuning, as a vector of the whole model."""
         whole: nn.Module = self.federation.load_global()
         self.trained.load(whole, self.federation.personal(client))
-        return self.layout.flatten(
-            p.detach() for p in map(whole.get_parameter, self.layout.names)
-        ).clone()
+        parameters = map(whole.get_parameter, self.layout.names)
+        return self.layout.flatten(p.detach() for p in parameters).clone()

@@ -1,7 +1,7 @@
 """Checks before the first round: settings, ranks, optimizers, and the model on two samples."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from typing import Any, get_args
 
@@ -161,8 +161,8 @@ def dry_run(
         autocast: Context of forward passes.
 
     Raises:
-        ModelError: If the model does not take the samples, cannot train on a single one, or has no
-            trainable score for each label.
+        ModelError: If the model does not take the samples, changes them in place, cannot train on
+            a single one, or has no trainable score for each label.
     """
 
     def forward(samples: int, training: bool = True) -> object:
@@ -170,13 +170,18 @@ def dry_run(
         x = data.inputs(torch.arange(samples, device=data.x.device) % len(data))
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         devices = [device] if device.type == "cuda" else []
-        with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
+        with (
+            torch.enable_grad(),
+            torch.random.fork_rng(devices),
+            autocast(),
+            _refusing_changes_of(x, module),
+        ):
             return functional_call(module.train(training), buffers, (x,))
 
     for training in (True, False):
         try:
             out = forward(2, training)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
             raise _does_not_take(module, clients, training, error) from error
@@ -192,6 +197,37 @@ def dry_run(
                 f"{type(module).__name__} has BatchNorm, which cannot train client "
                 f"{int(alone[0])}'s last batch of one sample: use GroupNorm, or change --batch-size"
             ) from error
+
+
+@contextmanager
+def _refusing_changes_of(x: Tensor, module: nn.Module) -> Iterator[None]:
+    """Raise a ModelError, naming the submodule, if a forward pass changes its input in place.
+
+    Methods with several passes a step, such as SAM, would train on another batch in the second.
+    """
+    version, guilty = x._version, list[str]()
+
+    def watch(name: str) -> Callable[..., None]:
+        def look(*_: object) -> None:
+            if x._version != version:
+                guilty.append(name)
+
+        return look
+
+    named = list(module.named_modules())
+    handles = [m.register_forward_pre_hook(watch(name.rpartition(".")[0])) for name, m in named]
+    handles += [m.register_forward_hook(watch(name)) for name, m in named]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    if guilty:
+        where = f" in {guilty[0]!r}" if guilty[0] else ""
+        raise ModelError(
+            f"{type(module).__name__} changes its input in place{where}: write x = x - m instead of "
+            "x.sub_(m), and inplace=False"
+        )
 
 
 def _does_not_take(

@@ -1,4 +1,4 @@
-"""Runs, and what distinguishes them."""
+"""Comparison of runs: experiments, their labels, and the options in which they differ."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def method_name(options: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs, and what distinguishes them. Lists have one entry per run.
+    """Runs and the options in which they differ. Lists have one entry per run.
 
     Attributes:
         runs: The runs. Those with equal labels are one experiment with different seeds.
@@ -54,7 +54,7 @@ class Comparison:
 
     @staticmethod
     def of(runs: Sequence[Run]) -> "Comparison":
-        """Leave out what cannot be compared; of runs with the same options and seed, the longest stays.
+        """Leave out runs without an evaluation, and repeated ones except the longest.
 
         Raises:
             ValueError: If no run has been evaluated.
@@ -83,9 +83,16 @@ class Comparison:
 
     @cached_property
     def options(self) -> DataFrame:
-        """One row per run: its options as text; NaN if they belong to a choice that it did not make."""
+        """The options as text, empty if absent; NaN if they belong to a choice not made."""
         frame = DataFrame([_options(run) for run in self.runs])
-        return frame.fillna({option: "" for option in frame if "." not in str(option)})
+        for option in map(str, frame):
+            choice, dot, _ = option.partition(".")
+            texts = frame[option].fillna("")
+            if dot and choice in frame:
+                made = frame[option].notna().groupby(frame[choice]).transform("any")
+                texts = texts.where(made)
+            frame[option] = texts
+        return frame
 
     @cached_property
     def varying(self) -> list[str]:
@@ -105,7 +112,7 @@ class Comparison:
         return _labels(names, shown.rename(columns=lambda option: option.partition(".")[2]))
 
     def labels(self, without: str | None = None) -> list[str]:
-        """What distinguishes each run, except its seed, the option `without` and what belongs to it."""
+        """Each run's method and differing options, except `without` and its own options."""
         rest = [o for o in self.differing if without is None or not _belongs(o, without)]
         return _labels(self.methods(without), self.options[rest])
 
@@ -129,7 +136,7 @@ class Comparison:
         headings = Series(_labels([""] * len(self.runs), self.options[parts]))
         numbers = to_numeric(self.options[option].fillna("none").replace("none", "-inf"), "coerce")
         if not numbers.hasnans:
-            headings = headings[numbers.sort_values().index]
+            headings = headings[numbers.sort_values(kind="stable").index]
         return Categorical(headings.sort_index(), categories=headings.unique())
 
 
@@ -138,7 +145,7 @@ def _options(run: Run) -> dict[str, str]:
 
 
 def _agree(run: Run, other: Run) -> bool:
-    """Whether two runs have the same test accuracies in the rounds that both have recorded."""
+    """True if two runs have the same test accuracies in the rounds recorded by both."""
     mine, theirs = run.scalars["test/accuracy"], other.scalars["test/accuracy"]
     return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
 

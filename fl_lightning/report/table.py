@@ -102,7 +102,7 @@ def scores_table(comparison: Comparison, targets: Sequence[float] = ()) -> Table
         how[score.name] = score.format
     groups = frame.groupby(comparison.labels(), sort=False)
     cells = groups.agg(how)
-    best = cells != cells
+    best = DataFrame(False, index=cells.index, columns=cells.columns)
     set_ups = Series(comparison.set_ups()).groupby(comparison.labels(), sort=False).first()
     for score in scores:
         means = groups[score.name].agg(score.mean)

@@ -48,10 +48,12 @@ class Run:
         """
         try:
             options = flat(yaml.safe_load((path / "config.yaml").read_text()))
+            if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:
+                raise ValueError(f"config.yaml lacks {', '.join(missing)}")
             own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))
             options |= {"algorithm.file": sha256(own).hexdigest()[:8]} if own else {}
             return Run(path, options, scalars(path / "metrics.csv"))
-        except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
+        except (OSError, ValueError, AttributeError, TypeError, csv.Error, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{path} holds no run that can be read: {reason}") from None
 

@@ -44,7 +44,7 @@ class Distill(Term):
 
 @dataclass(frozen=True)
 class NotTrueDistillation(Term):
-    """FedNTD: adds `beta tau^2 KL(received || local)` over the C - 1 classes that are not the label's.
+    """FedNTD: adds `beta tau^2 KL(received || local)` over the classes that are not true.
 
     References:
         Lee et al., NeurIPS 2022, https://arxiv.org/abs/2106.03097
@@ -96,7 +96,7 @@ class Contrastive(Term):
 
 @dataclass(frozen=True)
 class RelaxedContrastive(Term):
-    """FedRCL: a supervised contrastive loss at several levels, with a penalty on too similar classmates.
+    """FedRCL: a supervised contrastive loss at several levels; penalizes too similar classmates.
 
     Attributes:
         layers: Submodules whose outputs are contrasted; None is every block of the body.

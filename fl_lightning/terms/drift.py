@@ -154,9 +154,9 @@ class CenteredGradientVariate(LastGradientVariate):
 
 @dataclass(frozen=True)
 class ClientMomentum(Term):
-    """The global momentum in each step: `alpha g + (1 - alpha) m`, m being the cohort's last mean gradient.
+    """FedCM's momentum in each step: `alpha g + (1 - alpha) m`.
 
-    `gain` replaces alpha before g (1 in FedLESAM's MoFedSAM).
+    m is the cohort's last mean gradient; `gain` replaces alpha before g (1 in FedLESAM's code).
 
     References:
         FedCM: Xu et al., 2021, https://arxiv.org/abs/2106.10874
@@ -180,7 +180,7 @@ class ClientMomentum(Term):
 
 @dataclass(frozen=True)
 class Clip(Term):
-    """The direction scaled down to norm `max_norm`; outermost, so that weight decay stays outside."""
+    """The direction scaled down to norm `max_norm`. Outermost; weight decay stays outside."""
 
     max_norm: PositiveFloat = 10.0
 

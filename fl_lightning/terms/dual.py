@@ -52,7 +52,7 @@ class DynamicRegularizer(Term):
 
 @dataclass(frozen=True)
 class CohortDual(DynamicRegularizer):
-    """The same, with the mean dual of the cohort: the mean of FedSpeed's amended models `u_i + h_i`.
+    """The same, with the cohort's mean dual: FedSpeed's mean of amended models `u_i + h_i`.
 
     References:
         Sun et al., ICLR 2023, https://arxiv.org/abs/2302.10429
@@ -90,12 +90,12 @@ class FedVRADual(DynamicRegularizer):
 
 
 def horizon(v: View) -> Tensor:
-    """Visits so far over those expected in the whole run: 0 to about 1 (Algorithm 1, and the code)."""
+    """Visits so far over those expected in the whole run: 0 to about 1 (Algorithm 1, code)."""
     return v.count / (v.expected * v.rounds)
 
 
 def running(v: View) -> Tensor:
-    """Visits so far over those expected so far (Eq. 5): about 1, but N/M at a visit in the first round."""
+    """Visits so far over those expected so far (Eq. 5): about 1, but N/M in the first round."""
     return v.count / (v.expected * (v.round + 1) + 1e-6)
 
 
@@ -130,7 +130,7 @@ def over_cohort(delta: Tensor, drift: Tensor, v: View) -> Tensor:
 
 
 def over_all_clients(delta: Tensor, drift: Tensor, v: View) -> Tensor:
-    """The cohort's sum of model plus memory over N (Algorithm 1): shrinks the model to M/N of itself."""
+    """The cohort's sum of model plus memory over N (Algorithm 1): shrinks the model by M/N."""
     return v.share * (v.anchor + delta + drift) - v.anchor
 
 

@@ -29,7 +29,7 @@ def adagrad(v: Tensor, square: Tensor, beta: float) -> Tensor:
 
 @dataclass(frozen=True)
 class AdaptiveServer(Term):
-    """FedAdam and its relatives: the server moves by `m / (sqrt(v) + tau)`, moments of the mean update.
+    """FedAdam and its relatives: the server moves by `m / (sqrt(v) + tau)`.
 
     A term, because `torch.optim.Adam` corrects the bias and cannot begin at `v0` (tau^2 in the
     paper).

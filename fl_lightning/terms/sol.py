@@ -16,7 +16,7 @@ from fl_lightning.terms.wrapper import WrappedTerm
 
 
 class Taskless:
-    """An oracle without the task: a term folded around it gives what the term alone adds to the gradient."""
+    """An oracle without the task: a term around it gives what it adds to the gradient."""
 
     def __init__(self, oracle: Oracle):
         self.oracle = oracle
@@ -71,7 +71,7 @@ def head(layout: Layout, q: Tensor) -> Tensor:
 
 
 def _strength(w: Tensor, v: View, scale: MoveScale | None, still: bool) -> Tensor:
-    """The factor of the unit direction; 0 until the client has moved, since q is rounding noise there."""
+    """The factor of the unit direction; 0 until the client moves, since q is then noise."""
     moved = w - v.anchor
     if scale is not None:
         return v.layout.map(scale, moved)

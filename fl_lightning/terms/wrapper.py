@@ -12,7 +12,7 @@ from fl_lightning.core.term import Initializer, Term, View
 
 @dataclass(frozen=True)
 class WrappedTerm(Term):
-    """A term around another one: has the inner term's states, and those of its hooks that it does not override."""
+    """A term around another one, with the inner term's states, and its hooks by default."""
 
     inner: Term
 

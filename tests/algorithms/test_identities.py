@@ -1,4 +1,4 @@
-"""One method is another when a coefficient vanishes, and not otherwise; what stays true in every round."""
+"""One method is another where a coefficient vanishes; invariants of every round."""
 
 from dataclasses import replace
 from functools import partial
@@ -87,7 +87,8 @@ SAME = {
 
 @pytest.mark.parametrize("claim", SAME)
 def test_identity(claim: str) -> None:
-    """The third algorithm is the first one with the coefficient that the second lacks: it differs."""
+    # The third algorithm is the first one with the coefficient that the second lacks: it
+    # differs.
     assert_same_unless(*SAME[claim])
 
 
@@ -123,7 +124,8 @@ def test_fednova_is_fedavg_where_clients_go_equally_far() -> None:
 
 
 def test_feddyn_without_its_multiplier_still_adds_the_mean_dual_on_the_server() -> None:
-    """With alpha = 0 the clients are free, but the server goes on by h, the sum of all mean moves, times M/N."""
+    # With alpha = 0 the clients are free, but the server goes on by h, the sum of all mean
+    # moves, times M/N.
     run, h = regression(C.feddyn(alpha=0.0)), vec(0, 0)
     for _ in range(4):
         before = run.w.detach().clone()

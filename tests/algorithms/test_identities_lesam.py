@@ -41,7 +41,8 @@ def test_with_everybody_taking_part_the_last_active_model_is_the_last_rounds() -
 
 
 def test_a_first_visit_refers_to_the_first_model_or_to_the_one_received() -> None:
-    """Client 2 comes first in round 1 and is not perturbed there if the first participation is skipped."""
+    # Client 2 comes first in round 1 and is not perturbed there if the first participation is
+    # skipped.
     options = {"participation": lambda n, seed, round: [[0, 1], [2]][round]}
     runs = [
         regression(C.fedlesam(rho=0.3, first_participation=first), **options)

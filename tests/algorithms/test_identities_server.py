@@ -1,4 +1,4 @@
-"""Starts and server steps: when they are nothing, when they are torch's own, and what the new model is made of."""
+"""Starts and server steps: identities, torch's optimizers, and what the new model consists of."""
 
 from collections.abc import Callable
 from functools import partial

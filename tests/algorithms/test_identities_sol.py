@@ -132,7 +132,8 @@ SAME = {
 
 @pytest.mark.parametrize("claim", SAME)
 def test_identity(claim: str) -> None:
-    """The third algorithm is the first one with the coefficient that the second lacks: it differs."""
+    # The third algorithm is the first one with the coefficient that the second lacks: it
+    # differs.
     assert_same_unless(*SAME[claim], tolerance=1e-10)
 
 
@@ -148,7 +149,8 @@ def test_fedsol_along_a_control_variate_moves_it_as_scaffold_does() -> None:
 
 @pytest.mark.parametrize("scale", [None, by_column, by_tensor], ids=["fixed", "column", "tensor"])
 def test_the_head_in_one_pass_is_the_head_in_two(scale: MoveScale | None) -> None:
-    """Through both executors, under BatchNorm, and under dropout, whose mask the passes of one step share."""
+    # Through both executors, under BatchNorm, and under dropout, whose mask the passes of one
+    # step share.
     one, two = (
         hard(Algorithm(term, weight=by_size))
         for term in (HeadSOL(1.0, scale=scale), SOL(Distill(), 1.0, scale, orthogonal.head))
@@ -165,11 +167,12 @@ def test_the_head_in_one_pass_is_the_head_in_two(scale: MoveScale | None) -> Non
     assert distances(trained(hard(AVG)), runs[0])["model"] > 1e-6
 
 
-# ------------------------------------------------------------------------------------------ where the gradient is taken
+# where the gradient is taken
 
 
 def displacements(term: Term, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Where the last gradient of each step is taken less the model, and how far the model has moved: client 0."""
+    # Where the last gradient of each step is taken less the model, and how far the model has
+    # moved: client 0.
     inside: list[tuple[Tensor, Tensor]] = []
     outside: list[tuple[Tensor, Tensor]] = []
     run = federation(
@@ -221,7 +224,7 @@ def test_as_released_a_fixed_perturbation_begins_along_rounding_noise() -> None:
     assert float(noise) == pytest.approx(0.3, abs=1e-3)
 
 
-# --------------------------------------------------------------------------------------------------- the toy of Fig. 12
+# the toy of Fig. 12
 
 LOCAL, DELTA = vec(3.0, 4.0), 0.1
 """Where the local loss `(u - 3)^2 / 2 + delta (v - 4)^2 / 2` is least; the received model is 0."""

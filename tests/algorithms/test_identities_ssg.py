@@ -37,7 +37,8 @@ def only_corrected(**options: Any) -> Algorithm:
 
 
 def test_fedssg_without_alignment_gate_and_server_memory_is_scaffold() -> None:
-    """As coded, for equal clients; where sizes differ FedSSG divides the server's memory everywhere."""
+    # As coded, for equal clients; where sizes differ FedSSG divides the server's memory
+    # everywhere.
     general, different = only_corrected(gate=None), only_corrected()
     coded = C.scaffold(correction_lr="base", size_weighting=True)
     assert_same_unless(general, coded, different, clients=EQUAL)
@@ -158,7 +159,7 @@ def test_the_gate_expects_what_is_probable_whoever_is_drawn(gate: Any) -> None:
 def test_gating_and_the_undecayed_rate_make_the_gradient_memory_a_running_mean(
     correction_lr: Any,
 ) -> None:
-    """d_i' = (1 - rho s) (d_i - d) + rho s (mean gradient + alpha h_i), s being the decay of the rate so far.
+    """d_i' = (1 - rho s) (d_i - d) + rho s (mean gradient + alpha h_i), s being the decay so far.
 
     Client 1 comes in rounds 0 and 1 of 3; in round 1 it is alone, so that it was drawn 2 times of
     1/3 * 3 expected.

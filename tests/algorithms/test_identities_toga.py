@@ -50,7 +50,7 @@ def test_round_0_of_fedtoga_knows_no_trend(algorithm: str) -> None:
 
 
 def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
-    """C.1: u - w = -a sum gamma_k gt_k + gamma a (h_i - beta Delta); C.2: h_i' = (1-gamma) h_i + sum gamma_k gt_k + ...
+    """C.1: u - w = -a sum gamma_k gt_k + gamma a (h_i - beta Delta), and C.2 for h_i'.
 
     In the paper's letters a = 1/lam, and h_i = -lam times our displacement.
     """
@@ -101,11 +101,12 @@ def test_the_servers_dual_only_converges_with_its_sign() -> None:
         assert distance < 1e-6 if converges else distance > 0.1
 
 
-# ------------------------------------------------------------------------------------------ neighbourhood perturbation
+# neighbourhood perturbation
 
 
 def displacements(algorithm: Callable[..., Algorithm], **options: bool) -> list[float]:
-    """How far from its model client 1 takes the gradient of its last question, at each of three steps of two visits."""
+    # How far from its model client 1 takes the gradient of its last question, at each of
+    # three steps of two visits.
     inside: list[tuple[Tensor, Tensor]] = []
     outside: list[tuple[Tensor, Tensor]] = []
     recorded = Algorithm(Recorder(inside), *algorithm(**options).terms, Recorder(outside))

@@ -1,4 +1,4 @@
-"""What is added to an algorithm: it combines with everything, equals the named methods, or is refused with a reason."""
+"""Modifiers combine with everything, equal the named methods, or are refused with a reason."""
 
 from functools import partial
 from itertools import product
@@ -85,7 +85,8 @@ def pairs(choice: Choice) -> set[tuple[int, str, int, str]]:
 
 
 def covering() -> list[Choice]:
-    """A few choices in which every possible pair occurs: each time the one with most pairs not seen yet."""
+    # A few choices in which every possible pair occurs: each time the one with most pairs not
+    # seen yet.
     left = set.union(*map(pairs, EVERY_CHOICE))
     chosen = []
     while left:
@@ -109,7 +110,8 @@ def two_rounds(algorithm: Algorithm, **options: Any) -> Any:
 
 
 def test_everything_can_be_added_to_everything_in_one_order() -> None:
-    """Perturbations inside; starts and server steps outside, in this order; in between the algorithm as it was."""
+    # Perturbations inside; starts and server steps outside, in this order; in between the
+    # algorithm as it was.
     for choice in EVERY_CHOICE:
         algorithm, perturb, _, start, server = choice
         made, base = put_together(choice), DRIFT[algorithm].terms
@@ -268,10 +270,7 @@ def test_a_perturbation_that_does_not_ascend_has_no_neighbour_before_the_first_r
     name: str,
 ) -> None:
     algorithm = add(C.fedavg(), [PERTURB[name], A.neighbour()])
-    with pytest.raises(
-        TermError,
-        match=r"asks for 1 gradient.*terms such as SAM",
-    ):
+    with pytest.raises(TermError, match=r"asks for 1 gradient.*terms such as SAM"):
         federation(algorithm)
 
 

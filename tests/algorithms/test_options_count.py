@@ -1,4 +1,4 @@
-"""Every option of every algorithm and modifier changes what is trained, or how a client predicts."""
+"""Every option of every algorithm and modifier changes the training or a client's prediction."""
 
 from functools import cache
 from itertools import combinations

@@ -97,6 +97,6 @@ def test_the_model_is_scored_every_so_many_rounds_and_after_the_last() -> None:
     assert scored == [2, 4, 5]
 
 
-def test_a_rate_of_evaluations_is_at_least_one() -> None:
-    with pytest.raises(ValueError, match="n at least 1, not 0"):
+def test_rounds_between_evaluations_are_at_least_one() -> None:
+    with pytest.raises(ValueError, match="at least 1, not 0"):
         Evaluation(samples(7), every=0)

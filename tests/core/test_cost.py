@@ -19,84 +19,49 @@ D = 99
 NUMBER, BODY = 1 / D, (6 * 8 + 8 + 2 * 8) / D
 """One number, and the classifier without its head, in models."""
 
-# Gradients a step, models up, down, kept by a client, kept by the server beside the model: from the tables of the
-# papers' survey, where they leave a choice as follows.
-# * SCAFFOLD's family (FedDC and FedSSG too) sends c_i beside the model (2 up). The server could work it out from the
-#   model, at the price of a copy of every c_i; so the tables say "2 or 1".
-# * FedSpeed with the active mean needs the clients' duals. The table counts the amended model u_i + h_i alone (1 up);
-#   here the update and the dual travel side by side, so that the update keeps its meaning. So do FedDC's and FedSSG's
-#   (3 up, with the variate), and FedInit's shift where the server takes the mean of the models.
-# * FedLESAM by the last round keeps w^(t-1) on the server and sends it down; FedTOGA sends Delta down.
-# * A dual of FedDyn stays with the client and on the server: 1 up, 1 down.
-# * FedNova's clients tell how far they went, one number; a FedSSG client counts its visits.
-# * FedSOL of the head runs the body once (the tables' "feature re-use"); its Table 10 is in two passes, as written.
-# * FedSSG's server goes on tracking the mean memory where it adds the active clients' instead.
-TABLE = {
-    "fedavg": (1, 1, 1, 0, 0),
-    "fedprox": (1, 1, 1, 0, 0),
-    "fednova": (1, 1 + NUMBER, 1, 0, 0),
-    "fednova, mean": (1, 2 + NUMBER, 2, 1, 1),
-    "feddisco": (1, 1, 1, 0, 0),
-    "feddisco, on feddyn": (1, 1, 1, 1, 1),
-    "fedadam": (1, 1, 1, 0, 2),
-    "fedyogi": (1, 1, 1, 0, 2),
-    "fedadagrad": (1, 1, 1, 0, 2),
-    "fedavgm": (1, 1, 1, 0, 1),
-    "fedacg": (1, 1, 1, 0, 1),
-    "fedinit": (1, 1, 1, 1, 0),
-    "fedinit, models": (1, 2, 1, 1, 0),
-    "fedcm": (1, 1, 2, 0, 1),
-    "scaffold": (1, 2, 2, 1, 1),
-    "feddyn": (1, 1, 1, 1, 1),
-    "feddc": (1, 2, 2, 2, 2),
-    "feddc, active": (1, 3, 2, 2, 1),
-    "fedvra": (1, 1, 1, 1, 1),
-    "fedvra, d": (1, 1, 1, 1, 1),
-    "fedssg": (1, 2, 2, 2 + NUMBER, 2),
-    "fedssg, running gate": (1, 2, 2, 2 + NUMBER, 2),
-    "fedssg, proximal": (1, 2, 2, 2 + NUMBER, 2),
-    "fedssg, active": (1, 3, 2, 2 + NUMBER, 2),
-    "fedsam": (2, 1, 1, 0, 0),
-    "fedasam": (2, 1, 1, 0, 0),
-    "mofedsam": (2, 1, 2, 0, 1),
-    "fedgamma": (2, 2, 2, 1, 1),
-    "fedspeed": (2, 1, 1, 1, 1),
-    "fedspeed, raw ascent, half": (2, 1, 1, 1, 1),
-    "fedspeed, active dual": (2, 2, 1, 1, 0),
-    "fedsmoo": (2, 2, 2, 2, 2),
-    "fedsmoo, as released": (2, 2, 2, 2, 2),
-    "fedlesam": (1, 1, 1, 1, 0),
-    "fedlesam, skip": (1, 1, 1, 1, 0),
-    "fedlesam, last round": (1, 1, 2, 0, 1),
-    "fedlesam, as released": (1, 1, 2, 0, 1),
-    "fedlesam_s": (1, 2, 2, 2, 1),
-    "fedlesam_s, last round": (1, 2, 3, 1, 2),
-    "fedlesam_d": (1, 1, 1, 2, 1),
-    "fedlesam_d, skip": (1, 1, 1, 2, 1),
-    "fedtoga": (2, 1, 2, 1, 2),
-    "fedtoga, neighbour": (1, 1, 2, 1, 2),
-    "fedtoga, neighbour carried": (1, 1, 2, 2, 2),
-    "fedtoga, fusion": (2, 1, 2, 1, 2),
-    "fedtoga, fusion carried": (2, 1, 2, 2, 2),
-    "fedtoga, over epochs": (2, 1, 2, 1, 2),
-    "fedtoga, as a gradient": (2, 1, 2, 1, 2),
-    "fedtoga, active dual": (2, 1, 2, 1, 2),
-    "fedntd": (1, 1, 1, 0, 0),
-    "moon": (1, 1, 1, 1, 0),
-    "fedrcl": (1, 1, 1, 0, 0),
-    "fedsol": (1, 1, 1, 0, 0),
-    "fedsol, all": (2, 1, 1, 0, 0),
-    "fedsol, fixed": (1, 1, 1, 0, 0),
-    "fedsol, by tensor": (2, 1, 1, 0, 0),
-    "fedsol, scaffold": (1, 2, 2, 1, 1),
-    "fedsol_ft": (1, 1, 1, 0, 0),
-    "fedsol_ablation": (2, 1, 1, 0, 0),
-    "gradient_projection": (2, 1, 1, 0, 0),
-    "fedbabu": (1, BODY, BODY, 0, 0),
-    "perfedavg": (2, 1, 1, 0, 0),
-    "knn_per": (1, 1, 1, 0, 0),
-    "local_only": (1, 0, 0, 1, 0),
+# Gradients a step, models sent up, down, kept by a client, kept by the server besides the model.
+# From the tables of the papers' survey. Where they leave a choice:
+# * SCAFFOLD's family (FedDC and FedSSG too) sends c_i besides the model (2 up).
+# * FedSpeed, FedDC and FedSSG with an active mean send the update and the dual; the tables count
+#   amended models u_i + h_i; FedInit sends its shift where the server takes the mean of the models.
+# * FedLESAM by the last round sends w^(t-1) down from the server; FedTOGA sends Delta down.
+# * FedNova's clients report their path length, one number; a FedSSG client counts its visits.
+# * FedSOL of the head runs the body once; its Table 10 is in two passes, as written.
+COSTS = {
+    (1, 1, 1, 0, 0): "fedavg; fedprox; feddisco; fedntd; fedrcl; fedsol; fedsol, fixed; "
+    "fedsol_ft; knn_per",
+    (1, 1 + NUMBER, 1, 0, 0): "fednova",
+    (1, 2 + NUMBER, 2, 1, 1): "fednova, mean",
+    (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; fedvra; fedvra, d",
+    (1, 1, 1, 0, 2): "fedadam; fedyogi; fedadagrad",
+    (1, 1, 1, 0, 1): "fedavgm; fedacg",
+    (1, 1, 1, 1, 0): "fedinit; fedlesam; fedlesam, skip; moon",
+    (1, 2, 1, 1, 0): "fedinit, models",
+    (1, 1, 2, 0, 1): "fedcm; fedlesam, last round; fedlesam, as released",
+    (1, 2, 2, 1, 1): "scaffold; fedsol, scaffold",
+    (1, 2, 2, 2, 2): "feddc",
+    (1, 3, 2, 2, 1): "feddc, active",
+    (1, 2, 2, 2 + NUMBER, 2): "fedssg; fedssg, running gate; fedssg, proximal",
+    (1, 3, 2, 2 + NUMBER, 2): "fedssg, active",
+    (2, 1, 1, 0, 0): "fedsam; fedasam; fedsol, all; fedsol, by tensor; fedsol_ablation; "
+    "gradient_projection; perfedavg",
+    (2, 1, 2, 0, 1): "mofedsam",
+    (2, 2, 2, 1, 1): "fedgamma",
+    (2, 1, 1, 1, 1): "fedspeed; fedspeed, raw ascent, half",
+    (2, 2, 1, 1, 0): "fedspeed, active dual",
+    (2, 2, 2, 2, 2): "fedsmoo; fedsmoo, as released",
+    (1, 2, 2, 2, 1): "fedlesam_s",
+    (1, 2, 3, 1, 2): "fedlesam_s, last round",
+    (1, 1, 1, 2, 1): "fedlesam_d; fedlesam_d, skip",
+    (2, 1, 2, 1, 2): "fedtoga; fedtoga, fusion; fedtoga, over epochs; fedtoga, as a "
+    "gradient; fedtoga, active dual",
+    (1, 1, 2, 1, 2): "fedtoga, neighbour",
+    (1, 1, 2, 2, 2): "fedtoga, neighbour carried",
+    (2, 1, 2, 2, 2): "fedtoga, fusion carried",
+    (1, BODY, BODY, 0, 0): "fedbabu",
+    (1, 0, 0, 1, 0): "local_only",
 }
+TABLE = {name: row for row, names in COSTS.items() for name in names.split("; ")}
 
 CLIENTS = {dtype: classification(dtype=dtype) for dtype in (torch.float32, torch.float64)}
 
@@ -171,7 +136,8 @@ def test_two_perturbations_ask_four_times() -> None:
 
 @dataclass(frozen=True)
 class Chatty(Term):
-    """Sends a number, its progress three times over, and what nobody could know; reads one of two server states."""
+    # Sends a number, its progress three times over, and what nobody could know; reads one of
+    # two server states.
 
     server = {"read": zeros, "unread": zeros}
     client = {"count": scalar}

@@ -1,4 +1,4 @@
-"""The mistakes that one makes in a loss of one's own, and what is said of them by every executor."""
+"""Mistakes in a user-defined loss, and the messages of every executor."""
 
 from collections.abc import Callable
 from functools import partial
@@ -54,7 +54,7 @@ MISTAKES: dict[str, tuple[Term, str]] = {
     ),
     "it looks at what it has not named": (
         mistaken(lambda b, v: b.activations["drop"][1].sum(), "tanh"),
-        r"'s loss, b\.activations\['drop'\] is not observed: .* oracle\.of\(loss, 'drop'\); named so far: 'outer', 'tanh'",
+        r"'s loss, .*'drop'.* oracle\.of\(loss, 'drop'\).* 'outer', 'tanh'",
     ),
 }
 
@@ -74,7 +74,8 @@ def test_a_mistake_in_a_loss_is_one_sentence_that_names_the_term(
     "ask", [lambda oracle, w: oracle(w).sum(), lambda oracle, w: oracle.loss(w)]
 )
 def test_a_loss_asks_no_oracle(ask: Callable[[Oracle, Tensor], Tensor], executor: Any) -> None:
-    """One after another it would change the weights under the pass of which the gradient is yet to come."""
+    # One after another it would change the weights under the pass of which the gradient is
+    # yet to come.
 
     def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         return oracle.of(lambda b: b.loss + ask(oracle, w))(w)
@@ -89,9 +90,7 @@ def test_a_loss_asks_no_oracle(ask: Callable[[Oracle, Tensor], Tensor], executor
 @pytest.mark.parametrize("executor", TOGETHER.values(), ids=TOGETHER)
 def test_a_loss_that_one_hot_encodes_is_named_with_what_to_write_instead(executor: Any) -> None:
     term = mistaken(lambda b, v: b.loss + (F.one_hot(b.y, 3) * b.out).mean())
-    with pytest.raises(
-        TermError, match=r"Mistaken\.gradient's loss .* F\.one_hot .* torch\.arange"
-    ):
+    with pytest.raises(TermError, match=r"Mistaken\.gradient's loss .* torch\.arange"):
         trained(Algorithm(Distill(), term, Contrastive()), executor=executor)
     trained(Algorithm(term))
 
@@ -101,7 +100,5 @@ def test_a_submodule_that_the_model_does_not_call_is_named() -> None:
     module.add_module("spare", torch.nn.ModuleDict({"idle": torch.nn.Linear(2, 2)}).double())
     module.forward = lambda x: torch.nn.Sequential(*list(module)[:-1])(x)  # type: ignore[method-assign]
     term = mistaken(lambda b, v: b.activations["spare.idle"][1].sum(), "spare.idle")
-    with pytest.raises(
-        ModelError, match=r"b\.activations\['spare\.idle'\] shows nothing, .* does not call"
-    ):
+    with pytest.raises(ModelError, match=r"'spare\.idle'.* does not call"):
         trained(Algorithm(term), module=module)

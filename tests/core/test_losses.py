@@ -143,7 +143,8 @@ def test_a_loss_that_ignores_the_loss_so_far_replaces_it(executor: Any) -> None:
 
 
 def test_another_model_on_the_same_batch_pulls_by_hand_too() -> None:
-    """At the received model the distance and its gradient are zero, so the second step is the first that feels it."""
+    # At the received model the distance and its gradient are zero, so the second step is the
+    # first that feels it.
     data = classification([8], batch_size=8, steps=2)
     run = federation(
         Algorithm(Teacher(), local=partial(SGD, lr=0.5)),
@@ -223,17 +224,18 @@ def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, execu
 
     with pytest.raises(
         ModelError,
-        match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}; .* one number",
+        match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}, not one number",
     ):
         one_step(SmallOutputs(), Mistaken(), executor=executor)
 
 
-# ------------------------------------------------------------------------------------- what a loss is, and is elsewhere
+# what a loss is, and is elsewhere
 
 
 @BOTH
 def test_the_loss_at_other_weights_is_the_loss_so_far_there_and_a_constant(executor: Any) -> None:
-    """What an outer term adds is in it already; at the first step the other weights are the client's own."""
+    # What an outer term adds is in it already; at the first step the other weights are the
+    # client's own.
     before, after, (x, y) = one_step(Harder(), SmallOutputs(), executor=executor)
 
     def loss(A: Tensor, a: Tensor, B: Tensor, b: Tensor) -> Tensor:
@@ -246,7 +248,8 @@ def test_the_loss_at_other_weights_is_the_loss_so_far_there_and_a_constant(execu
 
 @dataclass(frozen=True)
 class Told(Term):
-    """Tells the server the mean over clients and steps of a loss, by which the server's step is weighed."""
+    # Tells the server the mean over clients and steps of a loss, by which the server's step
+    # is weighed.
 
     ask: Callable[[Oracle, Tensor], Tensor]
     local = {"F": scalar}
@@ -267,7 +270,8 @@ class Told(Term):
 @ON_ALL
 @pytest.mark.usefixtures("traces")
 def test_the_oracle_tells_the_loss_whose_gradient_it_takes(executor: Any) -> None:
-    """Dropout's masks included; BatchNorm's statistics and the training loss are as if nobody had asked."""
+    # Dropout's masks included; BatchNorm's statistics and the training loss are as if nobody
+    # had asked.
     told = Told(lambda oracle, w: 0 * oracle.loss(2 * w) + oracle.loss(w))
     run, plain = (federation(hard(Algorithm(*terms)), executor=executor) for terms in ([told], []))
     metrics = run.train_round()

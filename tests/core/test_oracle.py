@@ -107,7 +107,8 @@ class Asking(Term):
 
 
 def direction_of(*terms: Term, **states: Tensor) -> tuple[Tensor, Oracle, Tensor]:
-    """The terms' direction, the last of them having states; the plain oracle; and w, each weight moved by one."""
+    # The terms' direction, the last of them having states; the plain oracle; and w, each
+    # weight moved by one.
     module = network()
     oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
     facts: dict[str, Any] = {"anchor": w - 1, "layout": Layout(module)}
@@ -156,7 +157,7 @@ def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none() 
         torch.testing.assert_close(log[i], one, rtol=0, atol=1e-12)
 
 
-# --------------------------------------------------------------------------------------------- the head displaced alone
+# the head displaced alone
 
 
 def passed(module: nn.Module) -> ForwardPass:
@@ -228,10 +229,7 @@ class Keeping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.below, self.top = (
-            nn.Linear(2, 3),
-            nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)),
-        )
+        self.below, self.top = (nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.top(self.below(x))

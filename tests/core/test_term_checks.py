@@ -80,66 +80,46 @@ def mistaken(hook: str, code: Callable[..., Any]) -> Term:
     return type("Mistaken", (Term,), {**states, hook: code})()
 
 
-AT_ONCE = {
+MISTAKES = {
     "an undeclared state is read": (
         "gradient",
         in_gradient(lambda g, v: g + v.d),
         "Declare a state",
     ),
-    "an undeclared state is assigned": ("gradient", assign("d", lambda w, v: w), "Declare it"),
+    "an undeclared state is assigned": ("gradient", assign("d", lambda w, v: w), "declare it"),
     "a state gets +=": ("gradient", all_reduce_sum, r"write v.c_i = v.c_i \+"),
-    "a state gets another shape": (
-        "gradient",
-        assign("e", lambda w, v: w[:1]),
-        "keep the shape in which it began",
-    ),
-    "a state gets another dtype": (
-        "gradient",
-        assign("e", lambda w, v: w > 0),
-        "keep the dtype in which it began",
-    ),
+    "a state gets another shape": ("gradient", assign("e", lambda w, v: w[:1]), "keep the shape"),
+    "a state gets another dtype": ("gradient", assign("e", lambda w, v: w > 0), "keep the dtype"),
     "a state gets a number": ("gradient", assign("e", lambda w, v: 1.0), "a tensor of shape"),
-    "a client assigns a server state": (
-        "gradient",
-        assign("c", lambda w, v: w),
-        "assigned in `update` only",
-    ),
+    "a client assigns a server state": ("gradient", assign("c", lambda w, v: w), "`update` only"),
     "a fact is assigned": ("gradient", assign("anchor", lambda w, v: w), "may assign"),
     "gradient forgets to return": (
         "gradient",
         in_gradient(lambda g, v: None),
-        "must return a vector like the model",
+        "vector like the model",
     ),
     "gradient returns a number": (
         "gradient",
         in_gradient(lambda g, v: g.sum()),
-        "must return a vector like the model",
+        "vector like the model",
     ),
     "gradient returns another dtype": (
         "gradient",
         in_gradient(lambda g, v: g.float()),
-        "the model, torch.float64",
+        "torch.float64",
     ),
     "gradient returns it elsewhere": (
         "gradient",
         in_gradient(lambda g, v: g.to("meta")),
         "like the model, cpu",
     ),
-    "gradient lacks an argument": (
-        "gradient",
-        lambda self, w, v: w,
-        r"def gradient\(self, oracle, w, v\)",
-    ),
-    "start forgets to return": (
-        "start",
-        lambda self, w, v: None,
-        "must return a vector like the model",
-    ),
+    "gradient lacks an argument": ("gradient", lambda self, w, v: w, "def gradient"),
+    "start forgets to return": ("start", lambda self, w, v: None, "vector like the model"),
     "start reads where it starts": ("start", lambda self, w, v: v.origin, "It can read"),
     "update forgets to return": (
         "update",
         lambda self, delta, mean, v: None,
-        "must return a vector like the model",
+        "vector like the model",
     ),
     "update reads a client's fact": (
         "update",
@@ -151,67 +131,42 @@ AT_ONCE = {
         lambda self, delta, mean, v: delta + v.c_i,
         "`report` returns",
     ),
-    "the message is None": ("report", lambda self, w, v: None, "to say nothing"),
-    "the message is a number": (
-        "report",
-        lambda self, w, v: (w, 1.0),
-        "return a tensor or a tuple of tensors",
-    ),
-    "the message is of whole numbers": (
-        "report",
-        lambda self, w, v: (w > 0).long(),
-        r"return x\.to\(w\)",
-    ),
-    "personal forgets to return": (
-        "personal",
-        lambda self, w, v: None,
-        "must return a vector like the model",
-    ),
+    "the message is None": ("report", lambda self, w, v: None, "for no message"),
+    "the message is a number": ("report", lambda self, w, v: (w, 1.0), "a tuple of tensors"),
+    "the message is of whole numbers": ("report", lambda self, w, v: (w > 0).long(), "return x.to"),
+    "personal forgets to return": ("personal", lambda self, w, v: None, "vector like the model"),
     "personal reads where a client started": (
         "personal",
         lambda self, w, v: v.origin,
         "It can read",
     ),
-    "a state changes in place": ("gradient", in_place("c_i"), r"write v.c = v.c \+ x"),
-    "a server state changes in place": ("gradient", in_place("c"), r"write v.c = v.c \+ x"),
-    "the received model changes in place": (
-        "gradient",
-        in_place("anchor"),
-        r"write v.c = v.c \+ x",
-    ),
-    "it changes under another name": ("gradient", through_an_alias, r"write v.c = v.c \+ x"),
+    "a state changes in place": ("gradient", in_place("c_i"), "in place"),
+    "a server state changes in place": ("gradient", in_place("c"), "in place"),
+    "the received model changes in place": ("gradient", in_place("anchor"), "in place"),
+    "it changes under another name": ("gradient", through_an_alias, "in place"),
     "start changes the weights in place": ("start", weights_in_place, r"return w \+ x"),
 }
 
 
-@pytest.mark.parametrize("mistake", AT_ONCE)
-def test_a_mistake_shows_before_the_first_round_and_names_the_mend(mistake: str) -> None:
-    hook, code, mend = AT_ONCE[mistake]
-    with pytest.raises(TermError, match=rf"Mistaken\.{hook} (?s:.*){mend}"):
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_shows_before_the_first_round_and_names_the_fix(mistake: str) -> None:
+    hook, code, fix = MISTAKES[mistake]
+    with pytest.raises(TermError, match=rf"Mistaken\.{hook} (?s:.*){fix}"):
         federation(Algorithm(SAM(), mistaken(hook, code), Proximal()))
 
 
 DECLARED = {
-    "a state begins as nothing": (
-        {"client": {"c_i": None}},
-        "client state 'c_i' begins as a NoneType; say how",
-    ),
-    "a state begins as a tensor": (
-        {"server": {"c": torch.zeros(2)}},
-        "server state 'c' begins as a Tensor; say how",
-    ),
+    "a state begins as nothing": ({"client": {"c_i": None}}, "client state 'c_i' .* NoneType"),
+    "a state begins as a tensor": ({"server": {"c": torch.zeros(2)}}, "server state 'c' .* Tensor"),
     "a state begins as a number": (
         {"client": {"c_i": lambda *_: 0.0}},
-        "state 'c_i'.* begins as float 0.0; it must",
+        "state 'c_i' .* begins as 0.0",
     ),
     "a state begins elsewhere": (
         {"local": {"e": lambda *_: torch.zeros(2, device="meta")}},
-        "begins on meta; it must",
+        "state 'e' .* begins on meta",
     ),
-    "states have no beginning": (
-        {"local": {"e"}},
-        r"Mistaken declares local as a set; .* local = \{'c_i': zeros\}",
-    ),
+    "states have no beginning": ({"local": {"e"}}, r"local as a set"),
     "a hook is misspelt": (
         {"gradiant": in_gradient(lambda g, v: -g)},
         "Mistaken has .* 'gradiant', .* is 'gradient'",
@@ -231,9 +186,7 @@ def test_a_term_may_not_change_itself() -> None:
     class Shrinking(Term):
         rho: float = 0.1
 
-    with pytest.raises(
-        TermError, match=r"Shrinking is a dataclass that may change .* @dataclass\(frozen=True\)"
-    ):
+    with pytest.raises(TermError, match=r"Shrinking .* @dataclass\(frozen=True\)"):
         Algorithm(Shrinking())
 
 
@@ -252,7 +205,7 @@ def test_what_all_share_may_not_change_in_place_in_a_later_round_either(
     )
     run.train_round()
     run.train_round()
-    with pytest.raises(TermError, match=r"Mistaken\.gradient changes a tensor in place"):
+    with pytest.raises(TermError, match=r"Mistaken\.gradient changes .* in place"):
         run.train_round()
 
 
@@ -270,21 +223,18 @@ STACKED_ONLY = {
     "if on a tensor": (branch, r"torch\.where"),
     "int() of the steps": (loop, r"torch\.where"),
     "boolean indexing": (pick, r"torch\.where"),
-    "random numbers": (
-        noise,
-        "random operation while in randomness error mode. Draw .* in `update` only",
-    ),
+    "random numbers": (noise, "draw random numbers in `update` only"),
     "numpy": (by_numpy, "functions of torch, not of numpy"),
 }
 
 
 @pytest.mark.parametrize("mistake", STACKED_ONLY)
 def test_what_cannot_run_for_several_clients_at_once_is_named(mistake: str) -> None:
-    code, mend = STACKED_ONLY[mistake]
+    code, fix = STACKED_ONLY[mistake]
     algorithm = Algorithm(SAM(), mistaken("gradient", code))
     run = federation(algorithm, executor=STACKED)
     with pytest.raises(
-        TermError, match=rf"Mistaken\.gradient cannot run .* {mend}.* sequential executor"
+        TermError, match=rf"Mistaken\.gradient cannot run .* {fix}.* sequential executor"
     ) as caught:
         run.train_round()
     assert "bug report" not in str(caught.value)
@@ -295,18 +245,16 @@ def test_what_cannot_be_compiled_is_named_with_what_can() -> None:
     def early(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         return oracle(w) if v.round < 1 else 0.5 * oracle(w)
 
-    def mended(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def fixed(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         g = oracle(w)
         return (v.round < 1) * g + (v.round >= 1) * 0.5 * g
 
     compiled = partial(StackedExecutor, width=1, compiled=5)
-    with pytest.raises(
-        TermError, match=r"Mistaken\.gradient decides by .* \(v\.round < 3\) \* a \+"
-    ):
+    with pytest.raises(TermError, match=r"Mistaken\.gradient branches .* \(v\.round < 3\) \* a \+"):
         trained(Algorithm(mistaken("gradient", early)), executor=compiled)
     plain, same = (
         trained(Algorithm(mistaken("gradient", early))),
-        Algorithm(mistaken("gradient", mended)),
+        Algorithm(mistaken("gradient", fixed)),
     )
     for executor in (SequentialExecutor, compiled):
         assert max(distances(plain, trained(same, executor=executor)).values()) <= 1e-10

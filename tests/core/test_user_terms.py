@@ -41,7 +41,8 @@ STACKED = partial(StackedExecutor, width=3)
 
 @dataclass(frozen=True)
 class Anchored(Term):
-    """Pulls towards the mean of the models this client received; the server leans on the mean of the pulls."""
+    # Pulls towards the mean of the models this client received; the server leans on the mean
+    # of the pulls.
 
     mu: float = 0.1
     client = {"mean_i": initial, "visits": scalar}
@@ -105,7 +106,7 @@ def test_a_state_may_count_in_whole_numbers() -> None:
 @pytest.mark.parametrize("name", [*sorted(FACTS), "_mine", "c"])
 def test_a_states_name_may_not_hide_anything_else(name: str) -> None:
     hiding = type("Hiding", (Term,), {"server": {"c": zeros}, "client": {name: zeros}})
-    with pytest.raises(TermError, match=rf"Hiding declares a state '{name}'.*Rename it"):
+    with pytest.raises(TermError, match=rf"Hiding declares a state '{name}'.*rename it"):
         Algorithm(hiding())
 
 
@@ -122,12 +123,13 @@ def test_the_facts_are_those_that_a_visit_tells() -> None:
     assert told == FACTS == set(dummy_facts(layout(), vec(1, 1)))
 
 
-# ------------------------------------------------------------------------------------------ how many samples of a class
+# how many samples of a class
 
 
 @dataclass(frozen=True)
 class Balanced(Term):
-    """Adds a class's log frequency to its score (Ren et al., NeurIPS 2020); keeps and sends the counts."""
+    # Adds a class's log frequency to its score (Ren et al., NeurIPS 2020); keeps and sends
+    # the counts.
 
     client = {"counts": lambda first, now: now.new_zeros(3)}
     server = {"mean_counts": lambda first, now: now.new_zeros(3)}
@@ -189,7 +191,7 @@ def test_two_ranks_count_the_same_labels() -> None:
     assert both.launch(on_ranks) == on_ranks(alone)
 
 
-# ------------------------------------------------------------------------------------- what an author asks for in vain
+# what an author asks for in vain
 
 
 @pytest.mark.parametrize("hook", ["start", "gradient", "report"])

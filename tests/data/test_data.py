@@ -88,11 +88,10 @@ def test_augmentation_equals_padding_cropping_and_flipping_one_by_one(mode):
     x = images(40).inputs(torch.arange(40))[:, :, :, :6]  # not square
     draws = augment.draw(40, torch.Generator().manual_seed(1))
     result = augment.apply(x, draws)
-    for image, (top, left, flip), augmented in zip(
-        x.numpy(), draws.tolist(), result.numpy(), strict=True
-    ):
-        border = ((0, 0), (3, 3), (3, 3))
-        padded = np.pad(image, border) if mode == "zero" else np.pad(image, border, mode="reflect")
+    pad = {"mode": "reflect"} if mode == "reflect" else {}
+    cases = zip(x.numpy(), draws.tolist(), result.numpy(), strict=True)
+    for image, (top, left, flip), augmented in cases:
+        padded = np.pad(image, ((0, 0), (3, 3), (3, 3)), **pad)
         expected = padded[:, top : top + 8, left : left + 6]
         np.testing.assert_array_equal(augmented, expected[:, :, ::-1] if flip else expected)
 
@@ -176,9 +175,8 @@ def test_a_visit_does_not_depend_on_what_was_called_before():
         assert torch.equal(visit(back, *call), first[call])
     assert torch.equal(state, torch.get_rng_state())
     assert not torch.equal(first[0, 0], first[0, 1])
-    assert not torch.equal(
-        visit(ClientData(train, partition, **options | {"seed": 4}), 0, 0), first[0, 0]
-    )
+    other = ClientData(train, partition, **options | {"seed": 4})
+    assert not torch.equal(visit(other, 0, 0), first[0, 0])
 
 
 @pytest.mark.parametrize("drawn", ["order", "augmentation"])
@@ -188,7 +186,7 @@ def test_a_visit_does_not_depend_on_what_was_called_before():
 def test_order_and_augmentation_are_each_of_this_client_round_and_seed(
     drawn: str, other: tuple[int, int, int]
 ):
-    train, alike = images(40), Partition.from_lists([range(40), range(40)])
+    train, equal = images(40), Partition.from_lists([range(40), range(40)])
     options = {
         "batch_size": 8,
         "shuffle": drawn == "order",
@@ -196,9 +194,8 @@ def test_order_and_augmentation_are_each_of_this_client_round_and_seed(
     }
 
     def visit(client: int, round: int, seed: int) -> Tensor:
-        return torch.cat(
-            [x for x, _ in ClientData(train, alike, seed=seed, **options).visit(client, round)]
-        )
+        clients = ClientData(train, equal, seed=seed, **options)
+        return torch.cat([x for x, _ in clients.visit(client, round)])
 
     assert torch.equal(visit(0, 0, 0), visit(0, 0, 0))
     assert not torch.equal(visit(0, 0, 0), visit(*other))

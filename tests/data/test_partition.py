@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,10 @@ def labels(n: int = 2003, classes: int = 10) -> Tensor:
     return (classes * torch.rand(n, generator=g).square()).long()
 
 
+def rng() -> torch.Generator:
+    return generator(0, "test")
+
+
 def covers_exactly(partition: Partition, n: int) -> bool:
     return torch.equal(partition.indices.sort().values, torch.arange(n))
 
@@ -45,17 +50,14 @@ def test_dirichlet_covers_exactly_with_a_minimum_size(
 
 
 @pytest.mark.parametrize("clients", [1, 7, 100, 2003])
-@pytest.mark.parametrize("alpha", [0.001, 0.3, 100.0])
-def test_class_priors_without_reuse_cover_exactly_in_equal_sizes(clients: int, alpha: float):
-    partition = schemes.class_priors(labels(), clients, 1, alpha=alpha)
+@pytest.mark.parametrize(
+    "prior", [{"alpha": 0.001}, {"alpha": 100.0}, {"classes": 1}, {"classes": 3}]
+)
+def test_class_priors_without_reuse_cover_exactly_in_equal_sizes(clients: int, prior: dict):
+    """Also when the classes of all clients are exhausted."""
+    partition = schemes.class_priors(labels(), clients, 1, **prior)
     assert covers_exactly(partition, 2003)
     assert partition.sizes.max() - partition.sizes.min() <= 1
-
-
-@pytest.mark.parametrize("classes", [1, 3, 10])
-def test_class_priors_end_when_all_preferred_classes_are_exhausted(classes: int):
-    partition = schemes.class_priors(labels(), 50, 1, classes=classes)
-    assert covers_exactly(partition, 2003)
 
 
 def test_class_priors_repeat_samples_only_when_asked_to():
@@ -134,12 +136,10 @@ def test_by_domain_gives_every_client_one_domain():
         schemes.dirichlet,
         schemes.pathological,
         schemes.shards,
-        lambda y, clients, seed: schemes.class_priors(y, clients, seed, alpha=0.1),
-        lambda y, clients, seed: schemes.class_priors(y, clients, seed, classes=2, reuse=True),
-        lambda y, clients, seed: schemes.class_priors(
-            y, clients, seed, alpha=0.1, reuse=True, size=9
-        ),
-        lambda y, clients, seed: schemes.by_domain(y, clients, seed, domains=y % 2),
+        partial(schemes.class_priors, alpha=0.1),
+        partial(schemes.class_priors, classes=2, reuse=True),
+        partial(schemes.class_priors, alpha=0.1, reuse=True, size=9),
+        partial(schemes.by_domain, domains=labels() % 2),
     ],
 )
 def test_the_seed_alone_decides_the_split(split):
@@ -168,7 +168,7 @@ def test_the_seed_alone_decides_the_split(split):
         (lambda y: schemes.by_domain(y, 3, 0, domains=y % 2), "multiple"),
     ],
 )
-def test_what_cannot_be_had_is_said(call, message: str):
+def test_impossible_splits_are_refused(call, message: str):
     with pytest.raises(ValueError, match=message):
         call(labels())
 
@@ -178,9 +178,7 @@ def test_what_cannot_be_had_is_said(call, message: str):
     [
         lambda y: schemes.dirichlet(y, 2, 0, alpha=1000.0, min_size=0),
         lambda y: schemes.class_priors(y, 2, 0, alpha=1.0, reuse=True, size=200),
-        lambda y: Partition.from_owners(
-            resize(y.clone(), torch.tensor([500, 500]), generator(0, "test")), 2
-        ),
+        lambda y: Partition.from_owners(resize(y, torch.tensor([500, 500]), rng()), 2),
         lambda y: schemes.iid(y, 2, 0),
         lambda y: schemes.iid(y, 2, 0, stratified=True),
         lambda y: schemes.pathological(y, 2, 0, classes=1),
@@ -188,15 +186,15 @@ def test_what_cannot_be_had_is_said(call, message: str):
     ],
     ids=["dirichlet", "reuse", "resize", "iid", "stratified", "pathological", "domain"],
 )
-def test_who_gets_which_samples_of_a_class_does_not_follow_their_positions(split):
+def test_samples_of_a_class_are_split_independently_of_their_positions(split):
     """Of one class; files are often sorted by more than that, as by writer."""
     for samples in split(torch.zeros(1000, dtype=torch.int64)):
         assert 0.4 < (samples < 500).double().mean() < 0.6
         assert 0.4 < (samples % 2 == 0).double().mean() < 0.6
 
 
-def test_classes_without_samples_are_nobodys():
-    holds = random_classes(2, 50, torch.tensor([0, 3, 0, 4, 5, 0]), generator(0, "test"))
+def test_classes_without_samples_are_not_drawn():
+    holds = random_classes(2, 50, torch.tensor([0, 3, 0, 4, 5, 0]), rng())
     assert holds.sum(1).tolist() == [2] * 50
     assert (holds.sum(0) > 0).tolist() == [False, True, False, True, True, False]
 
@@ -204,10 +202,8 @@ def test_classes_without_samples_are_nobodys():
 def test_clients_whose_classes_are_exhausted_draw_in_proportion_to_what_is_left():
     log_prior = torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, -2.0, 0.0]], dtype=torch.float64)
     clients = torch.arange(2).repeat_interleave(4000)
-    drawn = draw_classes(log_prior, torch.tensor([0, 30, 10]), clients, generator(0, "test")).view(
-        2, 4000
-    )
-    lost, other = (row.bincount(minlength=3) / 4000 for row in drawn)
+    drawn = draw_classes(log_prior, torch.tensor([0, 30, 10]), clients, rng())
+    lost, other = (row.bincount(minlength=3) / 4000 for row in drawn.view(2, 4000))
     assert lost[0] == other[0] == 0
     assert lost[1] == pytest.approx(0.75, abs=0.03)  # 4 standard deviations
     assert other[1] == pytest.approx(1 / (1 + torch.e**2), abs=0.03)
@@ -215,18 +211,14 @@ def test_clients_whose_classes_are_exhausted_draw_in_proportion_to_what_is_left(
 
 def test_clients_of_a_given_size_may_outnumber_the_samples():
     y = labels()
-    alike, skewed = (
-        schemes.class_priors(y, 5000, 0, alpha=alpha, reuse=True, size=4)
-        for alpha in (1000.0, 0.01)
-    )
-    for partition in (alike, skewed):
+    split = partial(schemes.class_priors, y, 5000, 0, reuse=True, size=4)
+    even, skewed = split(alpha=1000.0), split(alpha=0.01)
+    for partition in (even, skewed):
         assert (partition.sizes == 4).all()
         assert len(partition.indices.unique()) == len(y)
-    mean_classes = [(p.histogram(y, 10) > 0).sum(1).double().mean() for p in (alike, skewed)]
+    mean_classes = [(p.histogram(y, 10) > 0).sum(1).double().mean() for p in (even, skewed)]
     assert mean_classes[1] < 1.2 < 3 < mean_classes[0]
-    assert (
-        schemes.class_priors(y, 5000, 0, alpha=1.0, reuse=True, size=4, sigma=0.5).sizes.min() >= 1
-    )
+    assert split(alpha=1.0, sigma=0.5).sizes.min() >= 1
 
 
 @pytest.mark.parametrize("clients", [[3, 0, 19], [7], [5, 5]])
@@ -244,7 +236,9 @@ def test_a_description_in_blocks_is_that_of_the_whole(monkeypatch: pytest.Monkey
     whole = split.describe(y, tuple("abcdefghij"))
     monkeypatch.setattr("fl_lightning.data.partition.CELLS", 70)
     assert split.describe(y, tuple("abcdefghij")) == whole
+    assert whole.startswith("20 clients, 2003 samples; per client min ")
     assert "mean number of classes 3.0;" in whole
+    assert "8 more clients" in whole
 
 
 def test_a_hundred_thousand_clients_are_feasible():
@@ -263,9 +257,8 @@ def test_saved_partitions_come_back_and_damage_is_noticed(tmp_path: Path):
 
     content = path.read_bytes()
     for position in (len(content) // 3, len(content) // 2):
-        path.write_bytes(
-            content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
-        )
+        flipped = bytes([content[position] ^ 1])
+        path.write_bytes(content[:position] + flipped + content[position + 1 :])
         with pytest.raises(ValueError, match="damaged"):
             Partition.load(path)
     path.write_bytes(content[:1000])
@@ -275,11 +268,9 @@ def test_saved_partitions_come_back_and_damage_is_noticed(tmp_path: Path):
         Partition.load(tmp_path / "nothing.npz")
 
 
-def test_a_split_is_named_by_what_is_held_and_by_whom():
-    splits = [
-        Partition.from_lists(lists) for lists in ([[0, 1], [2]], [[0], [1, 2]], [[0, 2], [1]])
-    ]
-    assert len({split.digest for split in splits}) == 3
+def test_the_digest_depends_on_samples_and_on_their_clients():
+    lists = [[0, 1], [2]], [[0], [1, 2]], [[0, 2], [1]]
+    assert len({Partition.from_lists(split).digest for split in lists}) == 3
 
 
 def test_a_saved_split_is_the_one_that_its_digest_names(tmp_path: Path):
@@ -313,19 +304,9 @@ def test_sizes_are_raised_and_cut_at_a_level_and_what_is_over_goes_to_the_first(
 def test_partition_by_hand():
     partition = Partition.from_lists([[4, 0], [], [1]])
     assert [part.tolist() for part in partition] == [[4, 0], [], [1]]
-    assert partition.histogram(torch.tensor([0, 1, 1, 1, 0]), 2).tolist() == [
-        [2, 0],
-        [0, 0],
-        [0, 1],
-    ]
+    counts = partition.histogram(torch.tensor([0, 1, 1, 1, 0]), 2)
+    assert counts.tolist() == [[2, 0], [0, 0], [0, 1]]
     with pytest.raises(IndexError, match="client 3"):
         partition[3]
     with pytest.raises(ValueError, match="rise from 0"):
         Partition(torch.arange(3), torch.tensor([0, 2]))
-
-
-def test_description_shows_sizes_and_the_first_clients():
-    y = labels()
-    text = schemes.dirichlet(y, 20, 0).describe(y, tuple("abcdefghij"))
-    assert text.startswith("20 clients, 2003 samples; per client min ")
-    assert "8 more clients" in text

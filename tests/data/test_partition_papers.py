@@ -31,7 +31,7 @@ def test_shards_by_class_are_pure_runs_of_the_class():
     )  # 2 shards a class, of 15, 30 and 45
     assert torch.equal(partition.indices.sort().values, torch.arange(180))
     halves = [(y == label).nonzero().flatten().view(2, -1).tolist() for label in range(3)]
-    dealt = []
+    owned = []
     for part in partition:
         held = set(part.tolist())
         whole = [
@@ -39,8 +39,8 @@ def test_shards_by_class_are_pure_runs_of_the_class():
         ]
         assert len(whole) == 2
         assert len(held) == sum(15 * (label + 1) for label, _ in whole)
-        dealt += whole
-    assert len(set(dealt)) == 6
+        owned += whole
+    assert len(set(owned)) == 6
 
 
 def test_shards_by_class_are_mcmahans_where_classes_are_equal_and_hold_all_where_nothing_divides():
@@ -102,9 +102,9 @@ def test_aligned_test_sets_have_the_proportions_of_training():
 
 
 def test_shares_that_are_whole_numbers_are_not_lost_to_rounding():
-    y = labels([1000, 1000])
-    counts = torch.tensor([[k, 1000 - k] for k in range(1001)])
-    assert torch.equal(aligned(y, counts, size=1000).histogram(y, 2), counts)
+    y = labels([300, 300])
+    counts = torch.tensor([[k, 300 - k] for k in range(301)])
+    assert torch.equal(aligned(y, counts, size=300).histogram(y, 2), counts)
 
 
 def test_every_client_gets_a_test_image():

@@ -1,8 +1,7 @@
-"""A round on a device whose numbers nobody can look at: PyTorch's `meta`, which has shapes and places only.
+"""A round on PyTorch's device `meta`, whose tensors have shapes but no values.
 
-Whatever mixes tensors of device and CPU, or waits for a number of the device, raises an error
-there, as neither does on the CPU; on a GPU the one is an error and the other lets its queue run
-empty.
+Mixing tensors of device and CPU, or waiting for a number of the device, raises an error there. On a
+GPU the first is an error and the second lets its queue run empty; on the CPU neither shows.
 """
 
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from executors import EAGER, on_eager_executors
 from problems import EVERY_ALGORITHM, classification, classifier, convolutional, federation, hard
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -22,8 +22,6 @@ from fl_lightning import (
     Algorithm,
     AutotunedExecutor,
     Federation,
-    SequentialExecutor,
-    StackedExecutor,
     Term,
     scalar,
 )
@@ -32,16 +30,16 @@ from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor
+from fl_lightning.federation.local_training import train
 
 DEVICE = torch.device("meta")
-EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecutor, width=3)}
-MEASURED = partial(AutotunedExecutor, candidates=[*EXECUTORS.values()])
+AUTOTUNED = partial(AutotunedExecutor, candidates=[*EAGER.values()])
 EVEN = 24, 18, 12, 12, 18, 18
 """Samples of clients whose batches of six, and halves of these, all hold two samples."""
 
 
 class Unwaiting(TorchFunctionMode):
-    """Refuses copies from the CPU to the device that wait until it has done what it was given."""
+    """Refuses copies from the CPU to the device that wait for its queue."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -61,36 +59,32 @@ def moved(tree: Any) -> Any:
 
 
 def to_device(run: Federation) -> Federation:
-    """All that lies on the device, moved there; clients' rows, whose copies end in numbers, are left out."""
-    run.prepare()
+    """Move the run to the device, but for clients' rows, whose copies end in numbers."""
     run.clients.labels_of(torch.tensor([0]))  # once from the device, before the rounds
     vars(run.clients.dataset).update(moved(vars(run.clients.dataset)))
     run.module.to(DEVICE)
     run.layout = Layout(run.module)
-    run.local_training.executor = run.local_training.new_executor(run.module, run.layout)
-    run.server.w = nn.Parameter(moved(run.w.detach()))
-    run.server.optimizer = run.algorithm.server([run.w])
-    run.server.initial_w, run.server.buffers, run.server.states, run.local_training.template = map(
-        moved, (run.server.initial_w, run.buffers, run.server.states, run.local_training.template)
+    run.executor = run.new_executor(run.module, run.layout)
+    run.w = nn.Parameter(moved(run.w.detach()))
+    run.optimizer = run.algorithm.server([run.w])
+    run.first, run.buffers, run.shared, run.message = map(
+        moved, (run.first, run.buffers, run.shared, run.message)
     )
-    begun = [
-        init_states(term.client, run.server.initial_w, run.server.initial_w)
-        for term in run.algorithm.terms
-    ]
+    begun = [init_states(term.client, run.first, run.first) for term in run.algorithm.terms]
     run.store.read = lambda client, device: begun  # type: ignore[method-assign]
     run.store.write = lambda client, states: None  # type: ignore[method-assign]
     return run
 
 
 def run_unread(run: Federation, cohort: list[int]) -> Tensor:
-    """Clients' training, sums and the server's step; what the program looks at in between is left out."""
+    """Local training, sums and the server's step, without the values that the program reads between."""
     with Unwaiting():
-        facts = run.round_facts(len(cohort))
-        sums = run.local_training.run(run.server, cohort, facts, "round 1")
-        progress, message, *_ = sums.means()
-        delta, run.server.states = run.algorithm.update(progress, message, facts, run.server.states)
+        common = run.common_facts(run.w.detach().clone(), len(cohort))
+        tally = train(run, cohort, common)
+        progress, message, *_ = tally.means()
+        delta, run.shared = run.algorithm.update(progress, message, common, run.shared)
         run.w.grad = -delta
-        run.server.optimizer.step()
+        run.optimizer.step()
     return run.w
 
 
@@ -101,7 +95,7 @@ def no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_autocast")
-@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+@on_eager_executors
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
 def test_nothing_waits_for_the_device_in_a_round_of(
     name: str, executor: Callable[..., Executor]
@@ -112,7 +106,7 @@ def test_nothing_waits_for_the_device_in_a_round_of(
 
 
 class Calibrated(Term):
-    """With what a view and an oracle tell besides: the labels that a client holds, and losses."""
+    """Reads the labels that a client holds, and losses."""
 
     local = {"F": scalar}
 
@@ -126,7 +120,7 @@ class Calibrated(Term):
         return v.F, v.labels
 
 
-@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+@on_eager_executors
 def test_nor_for_labels_and_losses(executor: Callable[..., Executor]) -> None:
     run = to_device(federation(hard(Algorithm(Calibrated())), executor=executor))
     assert run_unread(run, [0, 1, 2, 4]).is_meta
@@ -135,7 +129,7 @@ def test_nor_for_labels_and_losses(executor: Callable[..., Executor]) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"deterministic": True}, {"on_divergence": "skip-client"}], ids=str
 )
-@pytest.mark.parametrize("executor", [*EXECUTORS.values(), MEASURED], ids=[*EXECUTORS, "fastest"])
+@pytest.mark.parametrize("executor", [*EAGER.values(), AUTOTUNED], ids=[*EAGER, "autotuned"])
 def test_nor_where_images_are_augmented_and_clients_are_ragged(
     executor: Any, options: dict[str, Any]
 ) -> None:
@@ -151,7 +145,7 @@ def test_nor_where_images_are_augmented_and_clients_are_ragged(
     assert run_unread(run, [0, 1, 2, 4, 5]).is_meta
 
 
-@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+@on_eager_executors
 def test_the_keys_of_dropout_lie_where_the_model_lies(executor: Callable[..., Executor]) -> None:
     module = classifier().to(DEVICE)
     executor(module, Layout(module))
@@ -159,13 +153,10 @@ def test_the_keys_of_dropout_lie_where_the_model_lies(executor: Callable[..., Ex
     assert module(torch.zeros(5, 6, dtype=torch.float64, device=DEVICE)).is_meta
 
 
-def test_data_that_lie_elsewhere_than_the_model_are_refused() -> None:
+def test_data_on_another_device_than_the_model_are_refused() -> None:
     clients = classification()
     vars(clients.dataset).update(moved(vars(clients.dataset)))
-    with pytest.raises(
-        ValueError,
-        match=r"data are on meta, the models on cpu: .*dataset.to\(fabric.device\)",
-    ):
+    with pytest.raises(ValueError, match=r"meta.*cpu: .*dataset.to\(fabric.device"):
         federation(EVERY_ALGORITHM["fedavg"], clients=clients)
 
 

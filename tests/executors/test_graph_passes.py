@@ -1,7 +1,9 @@
-"""Rewriting a traced program does not change its values."""
+"""Graph passes do not change a program's values."""
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -9,19 +11,43 @@ import torch
 from problems import vec
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import max_pool2d
 from torch.optim import SGD, Adam, Optimizer
 
-from fl_lightning.executors.compile import onednn as matrix_products
+from fl_lightning.executors.compile import onednn
 from fl_lightning.executors.compile.late_concat import with_late_concatenation
+from fl_lightning.executors.compile.max_pool import with_vector_pooling
 from fl_lightning.executors.compile.onednn import with_onednn
 from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.local_step import weight_decay
 
+aten = torch.ops.aten
+
+PRIVATE = {
+    "torch._guards": ["TracingContext", "tracing"],
+    "torch._inductor": ["compile", "list_mode_options"],
+    "torch._subclasses": ["FakeTensorMode"],
+    "torch.fx.experimental.proxy_tensor": ["make_fx"],
+    "torch.fx.experimental.symbolic_shapes": ["GuardOnDataDependentSymNode", "ShapeEnv"],
+    "torch.ops.mkldnn": ["_linear_pointwise"],
+    "torch.utils._pytree": ["tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"],
+}
+"""Functions without a promise of stability that executors/compile and its neighbours use."""
+
+
+def test_this_torch_has_the_private_functions_that_compiling_uses() -> None:
+    missing = []
+    for module, names in PRIVATE.items():
+        owner = torch.ops.mkldnn if module == "torch.ops.mkldnn" else import_module(module)
+        missing += [f"{module}.{name}" for name in names if not hasattr(owner, name)]
+    assert not missing, f"torch {torch.__version__} lacks {missing}: --compile is broken with it"
+
 
 def traced(function: Callable[..., Any], *arguments: Tensor) -> fx.GraphModule:
-    return make_fx(
-        lambda *tensors: function(*tensors), tracing_mode="fake", _allow_non_fake_inputs=True
-    )(*arguments)
+    def flat(*tensors: Tensor) -> Any:
+        return function(*tensors)
+
+    return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
 
 
 def joined(a: Tensor, b: Tensor) -> Tensor:
@@ -31,9 +57,7 @@ def joined(a: Tensor, b: Tensor) -> Tensor:
 CONCATENATED = {
     "with a factor": lambda a, b, v: torch.add(joined(a, b), v, alpha=3),
     "less a multiple": lambda a, b, v: torch.sub(v, joined(a, b), alpha=3),
-    "split as it was": lambda a, b, v: [
-        part.sum() for part in (joined(a, b) * v).split([2, 2], -1)
-    ],
+    "split as it was": lambda a, b, v: [p.sum() for p in (joined(a, b) * v).split([2, 2], -1)],
     "split elsewhere": lambda a, b, v: [part.sum() for part in joined(a, b).split([1, 3], -1)],
     "split along the rows": lambda a, b, v: [part.sum() for part in joined(a, b).split([2, 2], 0)],
     "along the rows": lambda a, b, v: torch.cat([a, b], 0) * 2 + v[0, 0],
@@ -64,33 +88,26 @@ def test_onednns_products_have_the_same_values(
 ) -> None:
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(matrix_products, "_mkl_is_slow", lambda: True)
-    monkeypatch.setattr(matrix_products, "LEAST", 1)
+    monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(onednn, "LEAST", 1)
     c, a, b = (torch.randn(*shape, dtype=dtype) for shape in ((4, 3), (4, 5), (5, 3)))
     rewritten = with_onednn(traced(function, c, a, b))
     torch.testing.assert_close(rewritten(c, a, b), function(c, a, b), rtol=0, atol=1e-5)
-    ours = any(
-        node.target is torch.ops.fl_lightning.product.default for node in rewritten.graph.nodes
-    )
-    assert ours == (dtype == torch.float32 and function in (PRODUCTS["plain"], PRODUCTS["added"]))
+    product = torch.ops.fl_lightning.product.default
+    replaced = any(node.target is product for node in rewritten.graph.nodes)
+    assert replaced == (dtype == torch.float32 and function in [*PRODUCTS.values()][:2])
 
 
 def test_a_program_is_for_shapes_strides_and_dtypes(traces: list[Any]) -> None:
     program, x = Program(lambda x: (x.reshape(-1) * 2,)), torch.randn(3, 3)
-    for argument, made in [
-        (x, 1),
-        (x + 1, 1),
-        (x.t(), 2),
-        (x.double(), 3),
-        (x[:2], 4),
-        (x.t() + 1, 4),
-    ]:
+    arguments = {x: 1, x + 1: 1, x.t(): 2, x.double(): 3, x[:2]: 4, x.t() + 1: 4}
+    for argument, made in arguments.items():
         torch.testing.assert_close(program(argument), (argument.reshape(-1) * 2,), rtol=0, atol=0)
         assert len(traces) == made
 
 
 class Scaled(SGD):
-    """A descent of its own."""
+    """A subclass, which may step differently."""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +123,62 @@ class Scaled(SGD):
     ],
     ids=["sgd", "decay", "momentum", "ascent", "subclass", "adam", "groups"],
 )
-def test_only_a_plain_descent_is_part_of_the_program(
+def test_only_plain_sgd_is_part_of_the_program(
     make: Callable[..., Optimizer], decay: float | None
 ) -> None:
     assert weight_decay(make([vec(1.0), vec(2.0)])) == decay
+
+
+# ---------------------------------------------------------------------------------- max-pooling
+
+
+def pooled(x: Tensor, weights: Tensor, **window: Any) -> tuple[Tensor, Tensor]:
+    """Max-pooling of `x`, and the gradient of its sum with these weights."""
+    y, gradient, *_ = torch.func.vjp(lambda x: max_pool2d(x, **{"kernel_size": 2, **window}), x)
+    return y, gradient(weights)[0]
+
+
+def pools(graph: fx.GraphModule) -> bool:
+    return any(node.target is aten.max_pool2d_with_indices.default for node in graph.graph.nodes)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("stride", [None, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_vector_pooling_has_the_same_bits(
+    dtype: torch.dtype, layout: torch.memory_format, stride: int | None
+) -> None:
+    """Few different values, so that the first of equal ones counts; infinities and NaN."""
+    draw = torch.Generator().manual_seed(0)
+    values = torch.tensor([-1.0, 0.0, 1.0, 2.0, inf, -inf, nan], dtype=dtype)
+    x = values[torch.randint(7, (3, 5, 6, 8), generator=draw)].contiguous(memory_format=layout)
+    weights = torch.randn(3, 5, 3, 4, generator=draw).to(dtype)
+    function = partial(pooled, stride=stride)
+    rewritten = with_vector_pooling(traced(function, x, weights), [x, weights])
+    assert not pools(rewritten)
+    for actual, expected in zip(rewritten(x, weights), function(x, weights), strict=True):
+        assert actual.dtype == expected.dtype
+        assert torch.equal(actual.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+OTHER_WINDOWS = [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"ceil_mode": True}]
+
+
+@pytest.mark.parametrize(
+    ("size", "window"),
+    [*(((6, 6), window) for window in OTHER_WINDOWS), ((6, 7), {}), ((7, 6), {}), ((7, 7), {})],
+    ids=str,
+)
+def test_other_pooling_stays(size: tuple[int, int], window: dict[str, Any]) -> None:
+    x = torch.randn(2, 3, *size)
+    weights = torch.randn_like(max_pool2d(x, **{"kernel_size": 2, **window}))
+    graph = traced(partial(pooled, **window), x, weights)
+    assert pools(graph)
+    assert with_vector_pooling(graph, [x, weights]) is graph
+
+
+def test_pooling_whose_indices_are_read_stays() -> None:
+    x = torch.randn(2, 3, 4, 4)
+    graph = traced(lambda x: max_pool2d(x, 2, return_indices=True), x)
+    assert pools(graph)
+    assert with_vector_pooling(graph, [x]) is graph

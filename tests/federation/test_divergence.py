@@ -54,10 +54,17 @@ def begin(
     )
 
 
+BOTH = pytest.mark.parametrize("deterministic", [False, True], ids=["plain", "exact"])
+"""Both kinds of sums."""
+
+
+@BOTH
 @EXECUTORS
-def test_stopping_names_round_clients_learning_rate_and_algorithm(executor: Any) -> None:
-    options = {"on_divergence": "stop", "executor": executor, "schedule": lambda *_: 0.5}
-    run = begin(Algorithm(), 1, 4, **options)
+def test_stopping_names_round_clients_learning_rate_and_algorithm(
+    executor: Any, deterministic: bool
+) -> None:
+    options = {"on_divergence": "stop", "executor": executor, "deterministic": deterministic}
+    run = begin(Algorithm(), 1, 4, schedule=lambda *_: 0.5, **options)
     before = run.w.detach().clone()
     message = r"round 1 of 3: the training of clients 1, 4 .*rate 0.05, Algorithm\(Clip"
     with pytest.raises(DivergenceError, match=message):
@@ -135,35 +142,36 @@ def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(
     assert [run.store.has(i) for i in range(6)] == [False, True, False, False, True, True]
 
 
-WEIGHED = [
-    Algorithm(),
-    Algorithm(weight=by_size),
-    algorithms.fednova(),
-    algorithms.fedinit(server="models", weighting="by_size"),
-]
+WEIGHTED = {
+    "uniform": Algorithm(),
+    "by_size": Algorithm(weight=by_size),
+    "fednova": algorithms.fednova(),
+    "fedinit": algorithms.fedinit(server="models", weighting="by_size"),
+}
 
 
+@BOTH
 @EXECUTORS
-@pytest.mark.parametrize("algorithm", WEIGHED, ids=["uniform", "by_size", "fednova", "fedinit"])
-def test_a_skipped_client_is_as_one_that_was_not_there(algorithm: Algorithm, executor: Any) -> None:
-    """Model, BatchNorm and scalars; its weight is shared out among the others, also where messages are weighed."""
-    run, other = begin(algorithm, executor=executor), begin(algorithm, executor=executor)
-    for one in (run, other):
-        one.train_round()
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_a_skipped_client_counts_as_absent(name: str, executor: Any, deterministic: bool) -> None:
+    """In the model, BatchNorm, weights, messages and scalars."""
+    options = {"executor": executor, "deterministic": deterministic}
+    run, other = (begin(WEIGHTED[name], **options) for _ in range(2))
+    for each in (run, other):
+        each.train_round()
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan
     other.sampler = lambda *_: [0, 1, 2, 5]
     metrics, expected = run.train_round(), other.train_round()
-    assert all(
-        distance < 1e-12 for name, distance in distances(run, other).items() if name != "visited"
-    )
+    apart = distances(run, other) | {"visited": 0.0}
+    assert max(apart.values()) < 1e-12
     assert (metrics.pop("client/skipped"), expected.pop("client/skipped")) == (1.0, 0.0)
-    for name in ("train/loss", "client/drift", "server/update_norm"):
-        assert metrics[name] == pytest.approx(expected[name], rel=1e-10)
+    for tag in ("train/loss", "client/drift", "server/update_norm"):
+        assert metrics[tag] == pytest.approx(expected[tag], rel=1e-10)
 
 
 @EXECUTORS
 def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(executor: Any) -> None:
-    """Client 4 diverges at its second visit, client 2 at its first; their rows lie where they would be written over."""
+    """Client 4 diverges at its second visit, client 2 at its first."""
     run = begin(algorithms.scaffold(), executor=executor)
     run.sampler = lambda num_clients, seed, round: [0, 1, 4, 5] if round == 0 else COHORT
     run.train_round()
@@ -176,42 +184,40 @@ def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(execut
     assert after[[2, 3, 4]].equal(before[[2, 3, 4]])
     moves = after[[0, 1, 5]] - before[[0, 1, 5]]
     assert (moves != 0).any(1).all()
-    mean = (
-        5 / 6 * moves.mean(0)
-    )  # SCAFFOLD's share of clients, times the mean message of those that count
+    mean = 5 / 6 * moves.mean(0)  # the share of clients, times the mean message
     torch.testing.assert_close(server(run, "c"), variate + mean, rtol=0, atol=1e-12)
 
 
 @EXECUTORS
-def test_a_cohort_that_is_skipped_as_a_whole_moves_nothing(executor: Any) -> None:
+def test_a_round_without_finite_clients_moves_nothing(executor: Any) -> None:
     algorithm = algorithms.scaffold()
     algorithm.server = partial(Adam, lr=0.1)
     run = begin(algorithm, executor=executor)
     run.train_round()
-    before, optimizer = (
-        everything(run),
-        run.server.optimizer.state_dict()["state"][0]["exp_avg"].clone(),
-    )
+    momentum = run.server.optimizer.state_dict()["state"][0]["exp_avg"]
+    before, momentum_before = everything(run), momentum.clone()
     run.clients.dataset.x[:] = torch.nan
     metrics = run.train_round()
     assert run.round == 2
     assert metrics["client/skipped"] == len(COHORT)
     assert metrics["server/update_norm"] == 0
     assert all(value.equal(before[name]) for name, value in everything(run).items())
-    assert run.server.optimizer.state_dict()["state"][0]["exp_avg"].equal(optimizer)
+    assert momentum.equal(momentum_before)
 
 
-def test_finite_training_is_the_same_in_every_way() -> None:
-    runs = [
-        trained(hard(algorithms.fedlesam_s()), on_divergence=way)
-        for way in ("stop", "skip-client", "continue")
-    ]
-    for other in runs[1:]:
-        assert not any(distances(runs[0], other).values())
+def test_finite_training_is_the_same_in_every_mode() -> None:
+    algorithm = hard(algorithms.fedlesam_s())
+    first, *others = (
+        trained(algorithm, on_divergence=mode) for mode in ("stop", "skip-client", "continue")
+    )
+    for other in others:
+        assert not any(distances(first, other).values())
 
 
-def test_continuing_keeps_the_states_of_diverged_clients() -> None:
-    run = begin(algorithms.scaffold(), 4, on_divergence="continue")
+@BOTH
+def test_continuing_keeps_the_states_of_diverged_clients(deterministic: bool) -> None:
+    options = {"on_divergence": "continue", "deterministic": deterministic}
+    run = begin(algorithms.scaffold(), 4, **options)
     assert "client/skipped" not in run.train_round()
     assert [run.store.has(i) for i in range(6)] == [i in COHORT for i in range(6)]
     assert rows(run, "c_i").isnan().all(1).tolist() == [i == 4 for i in range(6)]

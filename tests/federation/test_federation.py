@@ -6,7 +6,6 @@ import io
 import os
 import tempfile
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,16 +17,12 @@ from problems import (
     COHORTS,
     EXECUTORS,
     SIZES,
-    STACKED,
-    all_three,
     classification,
     classifier,
     distances,
     federation,
     hard,
     per_epoch,
-    regression,
-    trained,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -72,25 +67,21 @@ def test_the_constructor_runs_no_collective_opens_no_file_and_evaluates_no_model
     assert (tmp_path / "rows").exists()
 
 
-def plain_fedavg(
-    module: nn.Module, data: Any, cohort: list[int], sizes: list[float], lr: float, **sgd: float
-) -> list:
-    """One round of FedAvg as anyone would write it; the clients' models and their weighted mean."""
-    models = []
-    for client in cohort:
-        own = classifier(norm=False, dropout=0.0)
-        own.load_state_dict(module.state_dict())
-        optimizer = SGD(own.parameters(), lr=lr, **sgd)
-        batches = data.visit(client, 0)
+def plain_fedavg(sizes: list[float], lr: float, **sgd: float) -> tuple[list[Tensor], Tensor]:
+    """A round of FedAvg in plain PyTorch: the clients' models and their weighted mean."""
+    models, data = [], classification()
+    for client in COHORTS[0]:
+        module = classifier(norm=False, dropout=0.0)
+        optimizer, batches = SGD(module.parameters(), lr=lr, **sgd), data.visit(client, 0)
         for k, epoch in enumerate(batches.epochs):
             x, y = batches[k]
             optimizer.param_groups[0]["lr"] = lr * per_epoch(0, epoch)
             optimizer.zero_grad()
-            F.cross_entropy(own(x), y).backward()
+            F.cross_entropy(module(x), y).backward()
             optimizer.step()
-        models.append(parameters_to_vector(own.parameters()).detach())
-    total = sum(sizes)
-    return [models, sum(n / total * w for n, w in zip(sizes, models, strict=True))]
+        models.append(parameters_to_vector(module.parameters()).detach())
+    mean = sum(n / sum(sizes) * w for n, w in zip(sizes, models, strict=True))
+    return models, mean
 
 
 def one_round(
@@ -106,15 +97,14 @@ def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> N
     sgd = {"momentum": 0.9, "weight_decay": 0.01}
     run, metrics = one_round(Algorithm(local=partial(SGD, lr=0.1, **sgd), weight=weight), executor)
     sizes = [SIZES[i] if weight is by_size else 1 for i in COHORTS[0]]
-    module = classifier(norm=False, dropout=0.0)
-    models, mean = plain_fedavg(module, classification(), COHORTS[0], sizes, 0.1, **sgd)
+    models, mean = plain_fedavg(sizes, 0.1, **sgd)
     torch.testing.assert_close(run.w.detach(), mean, rtol=0, atol=1e-12)
-    start = parameters_to_vector(module.parameters()).detach()
-    drift = sum(n * (w - mean).square().sum() for n, w in zip(sizes, models, strict=True)) / sum(
-        sizes
-    )
+    squares = [n * (w - mean).square().sum() for n, w in zip(sizes, models, strict=True)]
+    drift = sum(squares) / sum(sizes)
     assert metrics["client/drift"] == pytest.approx(float(drift), rel=1e-9)
-    assert metrics["server/update_norm"] == pytest.approx(float((mean - start).norm()), rel=1e-12)
+    assert metrics["server/update_norm"] == pytest.approx(
+        float((mean - run.server.initial_w).norm()), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("algorithm", "sent", "received"), [("scaffold", 2, 2), ("fedtoga", 1, 2)])
@@ -161,21 +151,6 @@ def test_the_training_loss_is_the_tasks_without_what_terms_add(executor: Any) ->
     assert added["train/loss"] == plain["train/loss"]
 
 
-def test_the_server_may_have_momentum() -> None:
-    """FedAvgM: m <- 0.5 m + delta, w <- w + 2 m, on a problem where delta is known: one step of full batches."""
-    algorithm = Algorithm(server=partial(SGD, lr=2.0, momentum=0.5))
-    run = regression(algorithm, steps=1, sampler=all_three)
-    w, m = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    for _ in range(3):
-        plain = regression(Algorithm(), steps=1, sampler=all_three)
-        plain.w.data.copy_(w)
-        plain.train_round()
-        m = 0.5 * m + plain.w.detach() - w
-        w = w + 2 * m
-        run.train_round()
-        torch.testing.assert_close(run.w.detach(), w, rtol=0, atol=1e-12)
-
-
 class Listener:
     """Writes down the hooks that are called."""
 
@@ -204,19 +179,9 @@ def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks() -> None:
     assert run.round == 3
 
 
-def test_load_global_gives_the_module_with_the_global_model() -> None:
-    run = trained(hard(Algorithm()), executor=STACKED)
-    module = run.load_global()
-    assert not module.training
-    torch.testing.assert_close(
-        parameters_to_vector(module.parameters()), run.w.detach(), rtol=0, atol=0
-    )
-    assert module.get_buffer("norm.running_mean").equal(run.buffers["norm.running_mean"])
-
-
 @EXECUTORS
 def test_an_evaluation_between_rounds_changes_nothing(executor: Any) -> None:
-    """It leaves the module in evaluation mode: without dropout, and with BatchNorm's statistics at rest."""
+    """Though it leaves the module in evaluation mode."""
     run, other = (federation(hard(Algorithm()), executor=executor) for _ in range(2))
     for _ in range(2):
         run.load_global()
@@ -270,12 +235,8 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor: Any) -> None:
 
     def model(client: int, round: int, dropout: float) -> Tensor:
         options = {"sampler": lambda *_: [client], "schedule": Decay(), "clients": clients}
-        run = federation(
-            Algorithm(),
-            module=classifier(norm=False, dropout=dropout),
-            executor=executor,
-            **options,
-        )
+        module = classifier(norm=False, dropout=dropout)
+        run = federation(Algorithm(), module=module, executor=executor, **options)
         run.server.round = round
         run.train_round()
         return run.w.detach()
@@ -309,27 +270,3 @@ def test_a_temporary_client_store_goes_with_its_federation(
     del run
     gc.collect()
     assert not list(tmp_path.iterdir())
-
-
-class Noisy(Term):
-    """Draws at the server."""
-
-    def update(self, delta: Tensor, message: Any, v: Any) -> Tensor:
-        return delta + torch.randn_like(delta)
-
-
-def drawn(of_this_process: int, seed: int = 0) -> list[Tensor]:
-    """What the server draws in two rounds; clients hardly move."""
-    torch.manual_seed(of_this_process)
-    run = regression(Algorithm(Noisy()), lr=1e-12, seed=seed)
-    models = [
-        run.w.detach().clone(),
-        *(run.w.detach().clone() for _ in range(2) if run.train_round()),
-    ]
-    return [after - before for before, after in pairwise(models)]
-
-
-def test_what_the_server_draws_is_identical_on_every_rank_and_new_with_round_and_seed() -> None:
-    once, again, other = drawn(1), drawn(2), drawn(1, seed=1)
-    torch.testing.assert_close(once, again, rtol=0, atol=0)
-    assert not any(torch.allclose(once[0], draw, rtol=1e-3) for draw in (once[1], *other))

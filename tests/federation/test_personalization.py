@@ -80,7 +80,7 @@ def test_rows_are_read_only_where_a_term_has_a_use_for_them(
     assert torch.equal(own.personal(1), rows(own, "w_i")[1])
 
 
-def test_executors_fine_tune_alike_with_batchnorm_and_dropout() -> None:
+def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout() -> None:
     one, several = (
         list(FineTuning(trained(algorithms.fedavg(), **options), LR).models(range(6), 2))
         for options in ({}, {"executor": partial(StackedExecutor, width=4)})
@@ -91,7 +91,7 @@ def test_executors_fine_tune_alike_with_batchnorm_and_dropout() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "local_only", "scaffold"])
-def test_personalisation_leaves_the_federation_as_it_was(algorithm: str) -> None:
+def test_fine_tuning_leaves_the_federation_as_it_was(algorithm: str) -> None:
     run = trained(ALGORITHMS[algorithm]())
     before = {name: kept.clone() for name, kept in everything(run).items()}
     list(FineTuning(run, LR).models(range(6), 1))
@@ -143,9 +143,9 @@ def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
 def test_a_client_reads_its_own_model_with_its_own_samples() -> None:
     """Features are what enters the head; the running statistics are the client's, not the federation's."""
     run = trained(algorithms.fedavg(), executor=partial(StackedExecutor, width=3))
-    adaptation, data = FineTuning(run, LR), run.clients.dataset
-    for client, (w, buffers) in enumerate(adaptation.models([0, 1, 2], 1)):
-        own, index = adaptation.own(client, w, buffers), run.clients.partition[client]
+    tuning, data = FineTuning(run, LR), run.clients.dataset
+    for client, (w, buffers) in enumerate(tuning.models([0, 1, 2], 1)):
+        own, index = tuning.personal_model(client, w, buffers), run.clients.partition[client]
         assert own.x.equal(data.x[index])
         assert own.y.equal(data.y[index])
         module = classifier().eval()
@@ -161,8 +161,8 @@ class Counting(FineTuning):
     begun: list[ref[torch.Tensor]]
     most = 0
 
-    def _begun(self, client: int) -> torch.Tensor:
-        w = super()._begun(client)
+    def _initial(self, client: int) -> torch.Tensor:
+        w = super()._initial(client)
         self.begun.append(ref(w))
         self.most = max(self.most, sum(model() is not None for model in self.begun))
         return w
@@ -175,12 +175,12 @@ class Counting(FineTuning):
 def test_no_more_models_are_held_than_train_together(
     width: int, executor: Any, epochs: int
 ) -> None:
-    adaptation = Counting(federation(algorithms.fedavg(), executor=executor), LR)
-    adaptation.begun = []
-    for model in adaptation.models(range(6), epochs):
+    tuning = Counting(federation(algorithms.fedavg(), executor=executor), LR)
+    tuning.begun = []
+    for model in tuning.models(range(6), epochs):
         del model
-    assert len(adaptation.begun) == 6
-    assert adaptation.most == (width if epochs else 1)
+    assert len(tuning.begun) == 6
+    assert tuning.most == (width if epochs else 1)
 
 
 def test_local_only_brings_its_own_models() -> None:
@@ -249,7 +249,7 @@ def test_lasting_changes_the_visits_and_nothing_else() -> None:
 # ------------------------------------------------------------------------------------------------ after the last round
 
 
-PERSONALISE = "--rounds", "3", "--checkpoint-every", "100", "--finetune-epochs", "1"
+FINE_TUNE = "--rounds", "3", "--checkpoint-every", "100", "--finetune-epochs", "1"
 
 
 def raises(*_: Any) -> None:
@@ -265,13 +265,13 @@ def stops(score: Any, *args: Any) -> Any:
     ("ranks", "hit", "luck", "codes", "told"),
     [
         (1, 0, runs.die, [-9], "round 3/3"),
-        (1, 0, raises, [2], "error: RuntimeError: bad luck"),
+        (1, 0, raises, [2], "bad luck"),
         (
             1,
             0,
             stops,
             [EXIT_PREEMPTED],
-            "stopped by SIGTERM after round 3 of 3, which is saved: go on with --run-dir",
+            "stopped by SIGTERM after round 3 of 3, which is saved: ",
         ),
         (
             2,
@@ -280,25 +280,25 @@ def stops(score: Any, *args: Any) -> Any:
             [EXIT_PREEMPTED, 0],
             "stopped as another rank or a callback asked after round 3 of 3",
         ),
-        (2, 1, raises, [2, 2], "error: RuntimeError: bad luck"),
+        (2, 1, raises, [2, 2], "bad luck"),
     ],
     ids=["killed", "raises", "signal", "signal on one of two", "raises on one of two"],
 )
-def test_bad_luck_in_it_loses_no_round_and_a_resumption_does_it_anew(
+def test_a_failure_in_it_loses_no_round_and_a_resumed_run_repeats_it(
     ranks: int, hit: int, luck: Any, codes: list[int], told: str, tmp_path: Path
 ) -> None:
     """It comes after the last checkpoint; the scores stand in the row of the last round."""
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    assert runs.end(runs.begin(whole, *PERSONALISE, ranks=ranks)) == [0] * ranks, runs.said(whole)
+    assert runs.end(runs.begin(whole, *FINE_TUNE, ranks=ranks)) == [0] * ranks, runs.said(whole)
     prepare = runs.at_call(12 // ranks, Personalization, "_accuracy", luck, rank=hit)
-    assert runs.end(runs.begin(folder, *PERSONALISE, ranks=ranks, prepare=prepare)) == codes, (
+    assert runs.end(runs.begin(folder, *FINE_TUNE, ranks=ranks, prepare=prepare)) == codes, (
         runs.said(folder)
     )
     assert told in runs.said(folder)
     assert (folder / "checkpoints" / "round-3.ckpt").exists()
     assert (folder / "model.pt").exists()
     assert not (folder / "personal.csv").exists()
-    assert runs.end(runs.begin(folder, *PERSONALISE, ranks=ranks)) == [0] * ranks, runs.said(folder)
+    assert runs.end(runs.begin(folder, *FINE_TUNE, ranks=ranks)) == [0] * ranks, runs.said(folder)
     assert runs.results(folder) == runs.results(whole)
     assert runs.results(folder)["metrics"][-1]["personal/accuracy_1"]
     assert (folder / "personal.csv").read_text() == (whole / "personal.csv").read_text()
@@ -308,15 +308,15 @@ def test_bad_luck_in_it_loses_no_round_and_a_resumption_does_it_anew(
 def test_a_signal_in_the_last_round_leaves_it_for_a_resumption(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     prepare = runs.at_call(12, SequentialExecutor, "_visit", stops)
-    assert runs.end(runs.begin(folder, *PERSONALISE, prepare=prepare)) == [EXIT_PREEMPTED], (
-        runs.said(folder)
+    assert runs.end(runs.begin(folder, *FINE_TUNE, prepare=prepare)) == [EXIT_PREEMPTED], runs.said(
+        folder
     )
     assert not (folder / "personal.csv").exists()
-    assert runs.end(runs.begin(folder, *PERSONALISE)) == [0], runs.said(folder)
+    assert runs.end(runs.begin(folder, *FINE_TUNE)) == [0], runs.said(folder)
     assert (folder / "personal.csv").exists()
 
 
-def test_a_wish_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:
+def test_a_request_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:
     """That comes after the ranks have agreed, in the round itself, on whether to go on."""
 
     class Asks:
@@ -330,7 +330,7 @@ def test_a_wish_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: P
     assert not (tmp_path / "run/personal.csv").exists()
 
 
-def test_fine_tuning_that_leaves_the_numbers_is_told_or_left_out(tmp_path: Path) -> None:
+def test_fine_tuning_that_diverges_is_an_error_or_skipped(tmp_path: Path) -> None:
     """Of client 4 alone, in the samples that it has now."""
     run = trained(algorithms.fedavg())
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan

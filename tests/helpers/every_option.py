@@ -53,7 +53,8 @@ NEEDS_A_PAST = {
     for name in names.split()
     for option in options.split()
 }
-"""Options of algorithms that change nothing before a second or third round; those of most modifiers do not."""
+# Options of algorithms that change nothing before a second or third round; those of most
+# modifiers do not.
 
 OPTIONS = [(name, option) for name, make in MAKERS.items() for option in signature(make).parameters]
 

@@ -1,4 +1,4 @@
-"""How each repository's recorded hyper-parameters become one of our runs: once per family and method, not per file.
+"""Setups of the recorded runs, once per repository and method.
 
 A file is named `<family>-<method>[-ragged][-variant...].npz`. `set_up` finds the family by its
 first word and the method by the longest name that fits; the words left over are the variant.
@@ -84,7 +84,7 @@ def _per_epoch(rate: float) -> Schedule:
     return lambda round, epoch: rate ** (round + epoch)
 
 
-# ------------------------------------------------------------------------------------------------------ states
+# states
 
 
 def _server(name: str, factor: float = 1.0) -> State:
@@ -119,7 +119,7 @@ def _weights(federation: Federation) -> torch.Tensor:
 SCAFFOLD_STATES = {"c_i": _clients("c_i"), "c": _server("c")}
 
 
-# ---------------------------------------------------------------------------------------------------- families
+# families
 
 
 def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
@@ -173,7 +173,8 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
 
 
 def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
-    """FedSOL's repository: model averages weighted by samples, eps 1e-12, no clipping, local momentum in some files."""
+    # FedSOL's repository: model averages weighted by samples, eps 1e-12, no clipping, local
+    # momentum in some files.
     c, alpha = algorithms, h.get("dyn_alpha", 0.0)
 
     def sol(strength: Any, variant: set[str]) -> Algorithm:
@@ -207,7 +208,8 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
 
 
 def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
-    """FedSSG's and FedDC's repositories: coefficients over the client's size, one fixed length, clipping at 10."""
+    # FedSSG's and FedDC's repositories: coefficients over the client's size, one fixed
+    # length, clipping at 10.
     c, alpha = algorithms, h.get("alpha_coef", 0.0)
     steps = h.get("n_minibatch") if words[0] == "scaffold" else None
     methods: dict[str, Callable[[set[str]], Algorithm]] = {

@@ -1,9 +1,9 @@
-"""Small problems that tests share: a classifier with everything in it, and linear regressions to solve by hand."""
+"""Small problems that tests share: a classifier, and linear regressions to solve by hand."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -39,7 +39,7 @@ SIZES = (13, 7, 12, 9, 4, 10)
 """Samples of six clients; in batches of 5 every last batch but one is short."""
 
 COHORTS = ([0, 1, 2, 4, 5], [2, 3], [0, 1, 3, 4])
-"""Who takes part: another number of clients every round, client 3 late."""
+"""Cohorts of three rounds, of different sizes; client 3 comes late."""
 
 OPTIONS = {
     "fedspeed, active dual": algorithms.fedspeed(dual="active"),
@@ -117,7 +117,7 @@ def classification(
     shape: tuple[int, ...] = (6,),
     **options: Any,
 ) -> ClientData:
-    """Of noise around each class's number, in samples of that shape."""
+    """Clients with samples of noise around each class's number."""
     g = torch.Generator().manual_seed(2)
     y = torch.randint(3, (sum(sizes),), generator=g)
     x = torch.randn(len(y), *shape, generator=g, dtype=torch.float64) + y.view(
@@ -133,7 +133,7 @@ def classification(
 
 
 def hard(algorithm: Algorithm) -> Algorithm:
-    """With weight decay, momentum, and clipping that acts."""
+    """The algorithm with weight decay, momentum, and clipping that acts."""
     local = partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
     return algorithm.with_outer_terms(Clip(0.5), local=local)
 
@@ -142,18 +142,22 @@ def per_epoch(round: int, epoch: int) -> float:
     return 0.9**round * 0.7**epoch
 
 
+@cache
+def cpu() -> Fabric:
+    """One Fabric for all, since it takes a while to make."""
+    return Fabric(accelerator="cpu", devices=1)
+
+
 def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options: Any) -> Federation:
-    """A federation of the six clients, unless `options` say otherwise."""
+    """A federation of the six clients; `options` override its arguments."""
     module = options.pop("module", None) or classifier()
     clients = options.pop("clients", None) or classification()
     given = {"rounds": 3, "sampler": cohorts, "schedule": per_epoch, **options}
-    return Federation(
-        fabric or Fabric(accelerator="cpu", devices=1), module, algorithm, clients, **given
-    )
+    return Federation(fabric or cpu(), module, algorithm, clients, **given)
 
 
 def trained(algorithm: Algorithm, **options: Any) -> Federation:
-    """The same, after its rounds."""
+    """A federation after its rounds."""
     run = federation(algorithm, **options)
     for _ in range(run.rounds):
         run.train_round()
@@ -161,7 +165,7 @@ def trained(algorithm: Algorithm, **options: Any) -> Federation:
 
 
 def rows(run: Federation, name: str) -> Tensor:
-    """What every client keeps under `name`; as it began for those that never took part."""
+    """The client state `name` of every client; its initial value for those never visited."""
     term = next(i for i, t in enumerate(run.algorithm.terms) if name in t.client)
     begun = run.algorithm.terms[term].client[name](run.server.initial_w, run.server.initial_w)
     store, device = run.store, run.w.device
@@ -174,7 +178,7 @@ def rows(run: Federation, name: str) -> Tensor:
 
 
 def server(run: Federation, name: str) -> Tensor:
-    """What the server keeps under `name`."""
+    """The server state `name`."""
     return next(states[name] for states in run.server.states if name in states)
 
 
@@ -189,7 +193,7 @@ def everything(run: Federation) -> dict[str, Tensor]:
 
 
 def distances(run: Federation, other: Federation) -> dict[str, float]:
-    """How far two runs are apart, thing by thing."""
+    """The largest differences between two runs, by the names of `everything`."""
     mine, theirs = everything(run), everything(other)
     assert mine.keys() == theirs.keys()
     return {name: float((mine[name].double() - theirs[name].double()).abs().max()) for name in mine}
@@ -203,7 +207,7 @@ def assert_same_unless(
     tolerance: float = 1e-12,
     **options: Any,
 ) -> None:
-    """Two algorithms train one model, and a third one, with what the first lacks, trains another."""
+    """Assert that two algorithms train the same model, and that a third trains another."""
     w, expected, other = (
         trained(hard(a), **options).w.detach() for a in (general, special, different)
     )
@@ -213,7 +217,7 @@ def assert_same_unless(
 
 @dataclass(frozen=True)
 class Recorder(Term):
-    """Writes down every gradient that passes by, and where it was taken."""
+    """Logs every gradient, and the point where it was taken."""
 
     log: list[tuple[Tensor, Tensor]]
 
@@ -225,7 +229,7 @@ class Recorder(Term):
 
 @dataclass(frozen=True)
 class Left(Term):
-    """Keeps the model with which a client ended its last visit, and the one with which it began."""
+    """Keeps the models at the end and the beginning of a client's last visit."""
 
     client = {"u": zeros, "began": zeros}
 
@@ -234,11 +238,11 @@ class Left(Term):
         return ()
 
 
-# ----------------------------------------------------------------------------------- linear regressions of two weights
+# ------------------------------------------------- linear regressions with two weights
 
 INPUTS = ([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 2.0]])
 TARGETS = ([1, 2], [6, 0], [0, 3])
-"""Client i minimises `1/4 sum_j (x_ij w - y_ij)^2`: three different minima."""
+"""Client i minimizes `1/4 sum_j (x_ij w - y_ij)^2`: three different minima."""
 
 
 def half_square(out: Tensor, y: Tensor) -> Tensor:
@@ -260,7 +264,7 @@ def regression(
     weight_decay: float = 0.0,
     **options: Any,
 ) -> Federation:
-    """Three clients with two samples each and full-batch steps: what is random is the cohort only."""
+    """Three clients with two samples each and full-batch steps: only the cohort is random."""
     x = torch.tensor(INPUTS, dtype=torch.float64).reshape(-1, 2)
     y = torch.tensor(TARGETS).flatten()
     parts = Partition.from_lists([[0, 1], [2, 3], [4, 5]])
@@ -288,14 +292,14 @@ def all_three(num_clients: int, seed: int, round: int) -> list[int]:
 
 
 def round_after_round(run: Federation, rounds: int = 4) -> Federation:
-    """The same, after as many rounds."""
+    """The federation after so many more rounds."""
     for _ in range(rounds):
         run.train_round()
     return run
 
 
 def mean_gradient(w: Tensor) -> Tensor:
-    """Of the mean of the three clients' objectives."""
+    """The gradient of the mean of the three clients' objectives."""
     x, y = torch.tensor(INPUTS, dtype=w.dtype), torch.tensor(TARGETS, dtype=w.dtype)
     return ((x @ w - y)[..., None] * x).mean((0, 1))
 

@@ -25,7 +25,7 @@ def test_sl_vit_tokens_attend_to_all_others():
     assert attention.temperature.exp().item() == pytest.approx(64**-0.5)
     x, values = torch.randn(2, 5, 192), attention.qkv.weight[-12 * 64 :]
     with torch.no_grad():
-        attention.qkv.weight[: -12 * 64] = 0  # all tokens look alike
+        attention.qkv.weight[: -12 * 64] = 0  # all tokens look the same
     others = (x.sum(1, keepdim=True) - x) / 4
     torch.testing.assert_close(attention(x), attention.out(others @ values.T))
 

@@ -96,25 +96,28 @@ def test_trainer_trains_in_bf16_mixed():
     assert lit.passes == 12
 
 
-def test_trainer_in_16_mixed_says_what_to_do():
+def test_trainer_in_16_mixed_is_refused_with_the_fix():
     scaled = TrainerMixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    with pytest.raises(ValueError, match=r"SAM\.step needs a closure.*GradScaler.*'bf16-mixed'"):
+    with pytest.raises(ValueError, match=r"SAM\.step .*GradScaler.*'bf16-mixed'"):
         fit(Classifier(torch.float32), plugins=scaled)
 
 
-def test_accumulating_over_batches_is_refused():
-    with pytest.raises(ValueError, match=r"must zero the gradients.*accumulate_grad_batches=1"):
-        fit(Classifier(), accumulate_grad_batches=2)
-
-
-def test_accumulation_that_begins_later_is_refused_too():
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"accumulate_grad_batches": 2}, 0),
+        ({"callbacks": [GradientAccumulationScheduler({1: 2})]}, 3),
+    ],
+    ids=["from the start", "in the second epoch"],
+)
+def test_accumulating_over_batches_is_refused(settings: dict[str, Any], steps: int):
     lit = Classifier()
     with pytest.raises(ValueError, match=r"accumulate_grad_batches=1"):
-        fit(lit, callbacks=[GradientAccumulationScheduler({1: 2})])
-    assert len(lit.norms) == 3  # the steps of the first epoch
+        fit(lit, **settings)
+    assert len(lit.norms) == steps
 
 
-def test_manual_optimization_without_a_closure_is_told_of_it():
+def test_manual_optimization_without_a_closure_is_refused():
     class Manual(Classifier):
         automatic_optimization = False
 
@@ -122,9 +125,7 @@ def test_manual_optimization_without_a_closure_is_told_of_it():
             self.manual_backward(super().training_step(batch, index))
             self.optimizers().step()
 
-    with pytest.raises(
-        ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"
-    ):
+    with pytest.raises(ValueError, match=r"no gradient.*optimizer\.step\(closure\)"):
         fit(Manual())
 
 

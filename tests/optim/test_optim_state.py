@@ -1,4 +1,4 @@
-"""A wrapper and its base are one optimizer; what goes wrong is said."""
+"""A wrapper and its base are one optimizer; errors name what is wrong."""
 
 import copy
 import pickle
@@ -63,7 +63,7 @@ def test_groups_state_and_defaults_are_those_of_the_base_also_after_loading():
 @pytest.mark.parametrize(
     "clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"]
 )
-def test_a_copy_with_its_model_goes_on_alike_and_apart(wrap, clone):
+def test_a_copy_with_its_model_continues_identically_and_separately(wrap, clone):
     model, data = network(), batches(4)
     optimizer = wrap(SGD(model.parameters(), lr=0.1, momentum=0.9))
     train(model, optimizer, data[:2])
@@ -74,33 +74,29 @@ def test_a_copy_with_its_model_goes_on_alike_and_apart(wrap, clone):
     assert_equal(model, other)
 
 
-def test_a_learning_rate_schedule_drives_the_base():
-    model, other = network(), network()
-    optimizer, base = SAM(SGD(model.parameters(), lr=1.0), rho=0.0), SGD(other.parameters(), lr=1.0)
-    schedule, of_base = (LambdaLR(o, lambda step: 0.1 / (step + 1)) for o in (optimizer, base))
-    for batch in batches(4):
-        train(model, optimizer, [batch])
-        train(other, base, [batch])
-        schedule.step()
-        of_base.step()
-    assert (
-        optimizer.base.param_groups[0]["lr"] == schedule.get_last_lr()[0] == pytest.approx(0.1 / 5)
-    )
-    assert_equal(model, other)
-
-
-def test_one_cycle_schedules_rate_and_momentum_of_the_base():
-    model = network()
-    base = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer = SAM(base)
-    schedule = OneCycleLR(optimizer, max_lr=0.4, total_steps=10)
-    seen = []
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        partial(LambdaLR, lr_lambda=lambda step: 0.1 / (step + 1)),
+        partial(OneCycleLR, max_lr=0.4, total_steps=10),
+    ],
+    ids=["rate", "rate and momentum"],
+)
+def test_schedules_drive_the_base(schedule):
+    models, seen = (network(), network()), ([], [])
+    base = SGD(models[1].parameters(), lr=1.0, momentum=0.9)
+    wrapped = SGD(models[0].parameters(), lr=1.0, momentum=0.9)
+    optimizers = SAM(wrapped, rho=0.0), base
+    schedules = [schedule(optimizer) for optimizer in optimizers]
     for batch in batches(9):
-        train(model, optimizer, [batch])
-        schedule.step()
-        seen.append((base.param_groups[0]["lr"], base.param_groups[0]["momentum"]))
-    assert max(seen)[0] == pytest.approx(0.4, rel=0.05)
-    assert min(m for _, m in seen) == pytest.approx(0.85, rel=0.01)
+        for k in range(2):
+            train(models[k], optimizers[k], [batch])
+            schedules[k].step()
+            group = (wrapped, base)[k].param_groups[0]
+            seen[k].append((group["lr"], group["momentum"]))
+    assert seen[0] == seen[1]
+    assert len({rate for rate, _ in seen[0]}) == 9
+    assert_equal(*models)
 
 
 def test_step_hooks_run_once_a_step():
@@ -118,49 +114,35 @@ def test_a_step_needs_a_closure():
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_grad_scaler_gets_our_sentence(fused: bool):
+def test_a_grad_scaler_gets_our_error(fused: bool):
     model = network(torch.float32)
     optimizer, scaler = SAM(AdamW(model.parameters(), fused=fused)), torch.amp.GradScaler("cpu")
     ((x, y),) = batches(1, torch.float32)
     scaler.scale(F.cross_entropy(model(x), y)).backward()
-    with pytest.raises(ValueError, match=r"GradScaler \(fp16, '16-mixed'\) cannot pass one on"):
+    with pytest.raises(ValueError, match=r"GradScaler .* 'bf16-mixed'"):
         scaler.step(optimizer)
 
 
-@pytest.mark.parametrize("wrap", [SAM, ASAM])
-def test_a_closure_that_does_not_zero_the_gradients_is_refused(wrap):
-    model = network()
-    optimizer = wrap(SGD(model.parameters(), lr=0.1))
-    ((x, y),) = batches(1)
-    with pytest.raises(ValueError, match=r"the closure must zero the gradients"):
-        optimizer.step(lambda: F.cross_entropy(model(x), y).backward())
-
-
+@pytest.mark.parametrize("steps", [0, 2])
 @pytest.mark.parametrize(
     "model", [network(), nn.Linear(4, 3, bias=False).double()], ids=["network", "one tensor"]
 )
-def test_a_closure_that_stops_zeroing_is_refused(model):
+def test_a_closure_that_does_not_zero_the_gradients_is_refused(model, steps):
+    """From the first step on, or after some steps."""
     optimizer = SAM(SGD(model.parameters(), lr=0.1))
-    train(model, optimizer, batches(2))
+    train(model, optimizer, batches(steps))
     optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=r"the closure must zero the gradients"):
+    with pytest.raises(ValueError, match=r"must zero the gradients.*accumulate_grad_batches=1"):
         train(model, optimizer, batches(1))
 
 
-@pytest.mark.parametrize("loss", [None, torch.ones(())])
-def test_a_closure_without_backward_is_not_taken_for_one_that_does_not_zero(loss):
-    with pytest.raises(
-        ValueError, match=r"the closure computed no gradient.*optimizer\.step\(closure\)"
-    ):
-        SAM(SGD(network().parameters(), lr=0.1)).step(lambda: loss)
-
-
-def test_an_empty_closure_is_refused_at_later_steps_too():
+@pytest.mark.parametrize(("steps", "loss"), [(0, None), (0, torch.ones(())), (1, None)])
+def test_a_closure_without_backward_is_not_taken_for_one_that_does_not_zero(steps, loss):
     model = network()
     optimizer = SAM(SGD(model.parameters(), lr=0.1))
-    train(model, optimizer, batches(1))
-    with pytest.raises(ValueError, match=r"the closure computed no gradient"):
-        optimizer.step(lambda: None)
+    train(model, optimizer, batches(steps))
+    with pytest.raises(ValueError, match=r"computed no gradient.*optimizer\.step\(closure\)"):
+        optimizer.step(lambda: loss)
 
 
 def test_gradients_that_are_not_numbers_are_not_taken_for_accumulation():
@@ -188,44 +170,36 @@ def test_zeroing_in_place_is_as_good_as_setting_to_none():
 @pytest.mark.parametrize(
     "asks",
     [lambda oracle, w: oracle.of(lambda b: b.loss)(w), lambda oracle, w: oracle.part(0, 2)(w)],
+    ids=["loss", "part"],
 )
-def test_a_loss_of_the_transforms_own_or_a_part_needs_a_closure_that_takes_the_question(asks):
+def test_another_loss_or_a_part_of_the_batch_needs_a_closure_that_takes_the_request(asks):
     model = network()
     optimizer = GradientTransform(SGD(model.parameters(), lr=0.1), asks)
-    with pytest.raises(ValueError, match=r"or a part of the batch: pass closure\(question\)"):
+    with pytest.raises(ValueError, match=r"pass closure\(request\)"):
         train(model, optimizer, batches(1))
 
 
 @pytest.mark.parametrize(
     ("direction", "said"),
     [
-        ([torch.zeros(3)], r"0, \(8, 4\), holds \(3,\)"),
-        (list(network().parameters())[:3], r"3, \(3,\), holds None"),
-        ([*network().parameters(), torch.zeros(1)], r"4, None, holds \(1,\)"),
-        (network().state_dict(), r"0, \(8, 4\), holds None"),
+        ([torch.zeros(3)], r"\[0\] .* \(8, 4\), but has \(3,\)"),
+        (list(network().parameters())[:3], r"\[3\] .* \(3,\), but has None"),
+        ([*network().parameters(), torch.zeros(1)], r"\[4\] .* None, but has \(1,\)"),
+        (network().state_dict(), r"\[0\] .* \(8, 4\), but has None"),
     ],
     ids=["another shape", "too few", "too many", "names"],
 )
 def test_a_direction_must_match_the_parameters(direction, said):
-    with pytest.raises(
-        ValueError, match=rf"the direction must match the parameters, but for number {said}"
-    ):
+    with pytest.raises(ValueError, match=rf"direction{said}"):
         LESAM(SGD(network().parameters(), lr=0.1), direction)
 
 
 def test_a_direction_may_be_any_iterable():
-    model, other = network(), network()
-    train(
-        model,
-        LESAM(SGD(model.parameters(), lr=0.1), (torch.ones_like(p) for p in model.parameters())),
-        batches(2),
-    )
-    train(
-        other,
-        LESAM(SGD(other.parameters(), lr=0.1), [torch.ones_like(p) for p in other.parameters()]),
-        batches(2),
-    )
-    assert_equal(model, other)
+    models = network(), network()
+    for model, kind in zip(models, (iter, list), strict=True):
+        direction = kind([torch.ones_like(p) for p in model.parameters()])
+        train(model, LESAM(SGD(model.parameters(), lr=0.1), direction), batches(2))
+    assert_equal(*models)
 
 
 @pytest.mark.parametrize("rho", [-1.0, float("nan"), float("inf")])
@@ -243,7 +217,7 @@ def test_a_group_added_to_lesam_needs_a_direction():
         SGD(model[0].parameters(), lr=0.1), [torch.ones_like(p) for p in model[0].parameters()]
     )
     optimizer.add_param_group({"params": list(model[2].parameters())})
-    with pytest.raises(ValueError, match=r"without a direction.*toward"):
+    with pytest.raises(ValueError, match=r"no direction.*toward"):
         train(model, optimizer, batches(1))
     optimizer.toward([torch.ones_like(p) for p in model.parameters()], rho=0.1)
     train(model, optimizer, batches(1))
@@ -262,7 +236,7 @@ def test_a_transform_must_return_a_vector_like_the_weights():
 
 
 @pytest.mark.parametrize("wrap", [SAM, ASAM, LESAM, GradientTransform])
-def test_the_signature_of_other_packages_gets_our_sentence(wrap):
+def test_the_signature_of_other_packages_gets_our_error(wrap):
     with pytest.raises(
         TypeError, match=r"an optimizer object, as in SAM\(SGD\(model\.parameters\(\), lr=0\.1"
     ):
@@ -273,7 +247,7 @@ def test_the_signature_of_other_packages_gets_our_sentence(wrap):
     "base", [LBFGS, lambda params: SAM(SGD(params, lr=0.1))], ids=["LBFGS", "SAM"]
 )
 def test_the_base_must_step_without_a_closure(base):
-    with pytest.raises(TypeError, match=r"cannot be wrapped: its step needs a closure of its own"):
+    with pytest.raises(TypeError, match=r"(LBFGS|SAM) cannot be wrapped"):
         SAM(base(network().parameters()))
 
 
@@ -290,7 +264,7 @@ def test_sparse_gradients_are_refused_and_the_weights_stay():
     assert torch.equal(model.weight, before)
 
 
-def test_nothing_to_train_is_said():
+def test_nothing_to_train_is_an_error():
     model = network().requires_grad_(False)
     with pytest.raises(ValueError, match="no parameter of the optimizer requires a gradient"):
         train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))

@@ -89,9 +89,20 @@ def test_a_data_frame_has_a_row_per_run_and_round_for_three_lines_to_a_figure(
     assert len(report.load([tmp_path / "a", str(tmp_path / "c")])) == 3
 
 
-def test_a_run_that_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.yaml", "algorithm: ["),
+        ("config.yaml", "lr: 0.1"),
+        ("metrics.csv", "a,b\n1,2\n"),
+        ("metrics.csv", "round,test/accuracy\n1,x\n"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_named_and_left_out(
+    file: str, content: str, tmp_path: Path
+) -> None:
     run(tmp_path / "whole", [0.5])
-    (run(tmp_path / "torn", [0.5]) / "config.yaml").write_text("algorithm: [")
+    (run(tmp_path / "torn", [0.5]) / file).write_text(content)
     with pytest.warns(UserWarning, match="torn holds no run that can be read"):
         runs = report.load(tmp_path)
     assert runs["run"].tolist() == [str(tmp_path / "whole")]
@@ -149,6 +160,7 @@ def test_clients_own_models_have_columns(tmp_path: Path) -> None:
         ({}, {"alpha": 0.2}, ["0", "1"]),
         ({}, {"precision": "bf16-mixed"}, ["0", "1"]),
         ({}, {"data_dir": "elsewhere"}, ["0", "1"]),
+        ({}, {"own": {"rho": 0.1}}, ["0", "1"]),
     ],
 )
 def test_runs_are_one_experiment_if_they_differ_in_seed_and_rounding_alone(

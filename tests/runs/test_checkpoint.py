@@ -1,16 +1,14 @@
-"""Checkpoints: which are kept, what happens to damaged ones, and that every one of them can be gone on from."""
+"""Checkpoints: the kept ones, damaged ones, and resuming from each of them."""
 
 import os
-import shutil
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
 import torch
-import yaml
 from lightning.fabric import Fabric
 from problems import distances, federation, hard
 
@@ -22,11 +20,11 @@ ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8
 """Test accuracy after each round: the second one is the best."""
 
 COHORTS = [0, 1, 2, 4], [2, 5], [0, 4], [1, 2], [5], [0, 1, 4], [2], [0, 3, 5]
-"""Some clients take part in every stretch between checkpoints, some in few, client 3 in the last round only."""
+"""Clients that take part often, seldom, and client 3, in the last round only."""
 
 
 class Scores:
-    """Gives each round its accuracy, and may end the run in the middle of the next one."""
+    """Gives each round its accuracy, and ends the run in the middle of round `last` + 1."""
 
     def __init__(self, last: int = 8):
         self.last = last
@@ -34,7 +32,7 @@ class Scores:
     def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
         if federation.round > self.last:
             raise KeyboardInterrupt
-        metrics["test/accuracy"] = ACCURACIES[federation.round - 1]
+        metrics["test/accuracy"] = ACCURACIES[(federation.round - 1) % 8]
 
 
 def begun(
@@ -45,14 +43,14 @@ def begun(
     rounds: int = 8,
     **checkpoints: Any,
 ) -> Federation:
-    """An algorithm with states everywhere, before its eight rounds or what remains of them, `last` of them at most."""
+    """A federation with states everywhere, before its rounds, of which `last` will end."""
     checkpoint = Checkpoint(folder, **{"every": 1, "keep": 3, **checkpoints})
     fabric = Fabric(accelerator="cpu", devices=1, callbacks=[Scores(last), checkpoint])
     run = federation(
         hard(algorithms.fedlesam_s()),
         fabric=fabric,
         rounds=rounds,
-        sampler=lambda num_clients, seed, round: COHORTS[round],
+        participation=lambda num_clients, seed, round: COHORTS[round % 8],
         state_dir=clients,
     )
     if resume:
@@ -61,7 +59,7 @@ def begun(
 
 
 def run(folder: Path, resume: bool = True, last: int = 8, **options: Any) -> Federation:
-    """The same, after its rounds."""
+    """A federation after its rounds."""
     run = begun(folder, folder / "clients", resume, last, **options)
     try:
         run.fit()
@@ -107,10 +105,10 @@ def test_the_best_model_lies_beside_the_last(
 
 
 @pytest.mark.parametrize("name", ["round-2.ckpt", "round-4.ckpt", "round-5.ckpt", "round-6.ckpt"])
-def test_every_kept_checkpoint_can_be_gone_on_from(
+def test_a_run_resumes_from_every_kept_checkpoint(
     name: str, finished: tuple[Path, Federation], tmp_path: Path
 ) -> None:
-    """Also the older ones, whose clients have been visited since; and after a seventh round that was abandoned."""
+    """Also from older ones, whose clients have trained since, and after an abandoned round."""
     run(tmp_path, resume=False, last=6)
     assert names(tmp_path) == ["round-2.ckpt", "round-4.ckpt", "round-5.ckpt", "round-6.ckpt"]
     for newer in names(tmp_path)[names(tmp_path).index(name) + 1 :]:
@@ -118,7 +116,7 @@ def test_every_kept_checkpoint_can_be_gone_on_from(
     assert same(run(tmp_path), finished[1])
 
 
-def test_a_row_takes_no_more_places_than_checkpoints_and_one(tmp_path: Path) -> None:
+def test_a_row_takes_one_place_more_than_checkpoints(tmp_path: Path) -> None:
     store, begin = ClientStore(tmp_path, 2, [{"c": torch.zeros(3)}]), torch.arange(3.0)
     for round in range(20):
         store.write(0, [{"c": begin + round}])
@@ -139,7 +137,7 @@ def test_a_row_takes_no_more_places_than_checkpoints_and_one(tmp_path: Path) -> 
 def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(
     name: str, finished: tuple[Path, Federation], tmp_path: Path
 ) -> None:
-    """A run goes on from it and writes checkpoints, is resumed, and then the state is as good as before."""
+    """A run starts from it, writes checkpoints and is resumed; the state can still be loaded."""
     first = begun(tmp_path / "first", tmp_path / "clients")
     for _ in range(3):
         first.train_round()
@@ -174,7 +172,7 @@ def empty(path: Path) -> None:
 
 
 def flip_a_bit(path: Path) -> None:
-    """In the numbers of the model, where a reader of the file would not stumble."""
+    """In the numbers of the model, which a reader of the file accepts."""
     content = bytearray(path.read_bytes())
     w = torch.load(path, weights_only=True)["w"].numpy().tobytes()
     content[content.index(w) + 5] ^= 1
@@ -195,40 +193,36 @@ def test_a_damaged_newest_file_falls_back_to_the_one_before(
     run(tmp_path, resume=False, last=6)
     damage(tmp_path / "checkpoints" / "round-6.ckpt")
     again = run(tmp_path, last=5)  # killed a second time before anything is saved
-    said = capsys.readouterr().out
-    assert said.startswith("round-6.ckpt is damaged (")
-    assert said.endswith("): continuing from round-5.ckpt\n")
-    assert said.count("\n") == 1
+    assert re.fullmatch(
+        r"round-6.ckpt is damaged \(.*\): continuing from round-5.ckpt\n", capsys.readouterr().out
+    )
     assert "round-6.damaged" in names(tmp_path)
     assert again.round == 6
     assert same(run(tmp_path), finished[1])
 
 
-def test_two_damaged_files_are_told_in_one_sentence(
+def test_two_damaged_files_are_reported_in_one_line(
     finished: tuple[Path, Federation], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path, resume=False, last=6)
     for name in ("round-6.ckpt", "round-5.ckpt"):
         truncate(tmp_path / "checkpoints" / name)
     assert same(run(tmp_path), finished[1])
-    said = capsys.readouterr().out
-    assert "round-6.ckpt is damaged" in said
-    assert "round-5.ckpt is damaged" in said
-    assert said.endswith(": continuing from round-4.ckpt\n")
+    assert re.fullmatch(
+        r"round-6.ckpt is damaged .* and round-5.ckpt is damaged .*: continuing from round-4.ckpt\n",
+        capsys.readouterr().out,
+    )
 
 
-def test_nothing_whole_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
     run(tmp_path, resume=False, last=3)
     for name in names(tmp_path):
         truncate(tmp_path / "checkpoints" / name)
-    with pytest.raises(
-        ValueError,
-        match=r"no checkpoint in .* is whole, round-3.ckpt is damaged .*start another run",
-    ):
+    with pytest.raises(ValueError, match=r"no checkpoint in .* round-3.ckpt is damaged"):
         run(tmp_path)
 
 
-def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(
+def test_a_file_without_read_permission_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(tmp_path, resume=False, last=3)
@@ -262,60 +256,55 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
     assert same(run(tmp_path), finished[1])
 
 
-@pytest.mark.parametrize("bad", [{"every": 0}, {"keep": 0}])
-def test_absurd_numbers_are_refused(bad: dict[str, int], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at least"):
+@pytest.mark.parametrize("bad", [{"every": 0}, {"keep": 0}], ids=str)
+def test_numbers_below_one_are_refused(bad: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} is at least 1, not 0"):
         Checkpoint(tmp_path, **bad)
 
 
-# ----------------------------------------------------------------------------------------------------------- options
+# ---------------------------------------------------------------------- the newest and the best
 
 
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        runs.experiment(*argv).run()
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+def of(*rounds: int) -> list[str]:
+    return [f"round-{round}.ckpt" for round in rounds]
 
 
-@pytest.fixture
-def short(tmp_path: Path) -> tuple[Path, list[str]]:
-    folder = tmp_path / "run"
-    argv = ["--run-dir", str(folder), "--accelerator", "cpu", "--rounds", "1"]
-    runs.experiment(*argv).run()
-    return folder, argv
+def test_round_10_is_newer_than_round_9(tmp_path: Path) -> None:
+    run(tmp_path, resume=False, rounds=10, last=10, keep=2)
+    assert names(tmp_path) == of(10, 2, 9)
+    assert begun(tmp_path, tmp_path / "clients", resume=True, rounds=11).round == 10
+    run(tmp_path, rounds=11, last=11, keep=2)
+    assert names(tmp_path) == of(10, 11, 2)
 
 
-def test_options_lie_in_the_checkpoint_and_are_compared(
-    short: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+def test_a_resumed_run_knows_the_best_and_which_rows_are_kept(tmp_path: Path) -> None:
+    first = run(tmp_path, resume=False, rounds=4, keep=2)
+    assert sorted(first.store.retained) == names(tmp_path) == of(2, 3, 4)
+    best = (tmp_path / "best.pt").read_bytes()
+    assert sorted(run(tmp_path, rounds=7, keep=2).store.retained) == names(tmp_path) == of(2, 6, 7)
+    assert (tmp_path / "best.pt").read_bytes() == best
+    state = torch.load(tmp_path / "checkpoints" / "round-7.ckpt", weights_only=True)
+    assert state["best"] == {"name": "round-2.ckpt", "round": 2, "accuracy": 0.9}
+
+
+def test_rows_of_a_deleted_checkpoint_are_released(tmp_path: Path) -> None:
+    run(tmp_path, resume=False, rounds=4, keep=2)
+    (tmp_path / "checkpoints" / "round-3.ckpt").unlink()
+    assert sorted(run(tmp_path, rounds=4).store.retained) == of(2, 4)
+
+
+def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, argv = short
-    state = torch.load(folder / "checkpoints" / "round-1.ckpt", weights_only=True)
-    assert state["options"]["lr"] == 0.1
-    assert state["options"]["algorithm"]["name"] == "scaffold"
-    assert state["best"]["accuracy"] > 0
-    assert "lr was 0.1 and is now 0.2" in refused(capsys, *argv, "--resume", "--lr", "0.2")
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    (folder / "config.yaml").write_text(
-        yaml.safe_dump({**config, "lr": 0.2})
-    )  # by hand: the checkpoint knows better
-    assert "lr was 0.1 and is now 0.2" in refused(capsys, *argv, "--resume")
+    """With the names of both, so that neither is lost with the power."""
+    fsync, synced = os.fsync, list[str]()
 
+    def noted(file: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+        fsync(file)
 
-def test_harmless_options_may_change(short: tuple[Path, list[str]]) -> None:
-    folder, argv = short
-    more = "--keep-checkpoints", "1", "--on-divergence", "skip-client", "--checkpoint-every", "1"
-    runs.experiment(*argv, "--rounds", "3", "--resume", *more).run()
-    assert "round-3.ckpt" in names(folder)
-
-
-def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
-    short: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, argv = short
-    shutil.rmtree(folder / "checkpoints")
-    before = (folder / "metrics.csv").read_text()
-    assert "nothing to resume" in refused(capsys, *argv, "--resume")
-    assert (folder / "metrics.csv").read_text() == before
+    monkeypatch.setattr(os, "fsync", noted)
+    federation = begun(tmp_path, tmp_path / "clients")
+    federation.train_round()
+    Checkpoint(tmp_path, every=1).on_round_logged(federation, {})
+    assert synced == ["0.rows", "clients", ".part", "checkpoints"]

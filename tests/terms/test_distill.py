@@ -76,13 +76,14 @@ def test_the_last_model_of_the_contrast_is_the_one_that_the_client_left() -> Non
     assert Contrastive().client["w_i"](vec(1, 1), vec(2, 2)).equal(vec(1, 1))
 
 
-# ------------------------------------------------------------------------------------------------- relaxed contrast
+# relaxed contrast
 
 Z = rows([2, 0], [0.6, 0.8], [0, 5])
 """Features with similarities 0.6 (samples 0 and 1), 0 (0 and 2) and 0.8 (1 and 2)."""
 Y = torch.tensor([4, 4, 7])
 ATTRACTION = softplus(0.0 - 0.6) + softplus(0.8 - 0.6) + log(exp(1) + exp(0.8) + exp(0.0)) - 1
-"""The farthest classmate (oneself for sample 2) against the nearest two of other classes, as far as there are two."""
+# The farthest classmate (oneself for sample 2) against the nearest two of other classes, as far
+# as there are two.
 
 
 def contrast(term: RelaxedContrastive, *levels: Tensor, y: Tensor = Y) -> float:

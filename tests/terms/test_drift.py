@@ -1,4 +1,4 @@
-"""Drift corrections, and the vector rules that all terms share, against numbers worked out by hand."""
+"""Drift corrections, and shared vector rules, against numbers worked out by hand."""
 
 from collections import OrderedDict
 from functools import partial

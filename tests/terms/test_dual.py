@@ -66,7 +66,8 @@ def test_two_step_dual_weighs_the_sum_of_moves_by_d_over_all_clients() -> None:
 
 
 def visit(**known: Any) -> Any:
-    """A first visit of a client twice as large as the mean, in round 0 of 4; a quarter came where half are expected."""
+    # A first visit of a client twice as large as the mean, in round 0 of 4; a quarter came
+    # where half are expected.
     begun = {
         "h_i": vec(1, -1),
         "d_i": vec(0.5, 3),

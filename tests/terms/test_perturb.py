@@ -158,8 +158,8 @@ def test_a_neighbour_has_the_inner_terms_states_and_hooks() -> None:
 @pytest.mark.parametrize("inner", [LESAM(), Proximal()], ids=lambda term: type(term).__name__)
 def test_a_term_that_does_not_ascend_has_no_neighbour(inner: Term) -> None:
     v = view(R=vec(0, 0), e=vec(0, 0), anchor=vec(0, 0))
-    mend = rf"{type(inner).__name__} asks for 1 gradient\(s\) a step.* for terms such as SAM, ASAM, SMOO and TOGA"
-    with pytest.raises(TermError, match=mend):
+    fix = rf"{type(inner).__name__} asks for 1 gradient.*terms such as SAM"
+    with pytest.raises(TermError, match=fix):
         Neighbour(inner).gradient(quadratic, vec(3, 2), v)
 
 

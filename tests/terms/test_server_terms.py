@@ -88,7 +88,8 @@ def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(
 
 
 def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
-    """Paths 1 and 3, weights 0.5 and 1.5: 0.25 * 1 + 0.75 * 3 of 0.25 * (2, 4) / 1 + 0.75 * (6, 3) / 3."""
+    # Paths 1 and 3, weights 0.5 and 1.5: 0.25 * 1 + 0.75 * 3 of 0.25 * (2, 4) / 1 + 0.75 *
+    # (6, 3) / 3.
     messages = [
         NormalizedAveraging().report(
             vec(2, 4), view(weight=vec(0.5), span=vec(1), origin=vec(0, 0))

@@ -37,7 +37,8 @@ from fl_lightning.terms.sol import (
 
 
 def seen(module: nn.Module | None = None, **known: Any) -> Any:
-    """At w = (3, 2) this client has moved by (3, 4), which is also where the distance rises most."""
+    # At w = (3, 2) this client has moved by (3, 4), which is also where the distance rises
+    # most.
     return view(anchor=vec(0, -2), layout=Layout(module or line()), **known)
 
 
@@ -156,7 +157,7 @@ def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is
     close(GradientProjection(ControlVariate()).gradient(quadratic, vec(3, 2), v), 0, 4)
 
 
-# ---------------------------------------------------------------------------------------------- through a real network
+# through a real network
 
 X, Y = (
     torch.randn(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
@@ -165,7 +166,8 @@ X, Y = (
 
 
 class Distilled:
-    """A small network away from the received one; the two objectives and their gradients written out."""
+    # A small network away from the received one; the two objectives and their gradients
+    # written out.
 
     def __init__(self, beta: float = 2.0, tau: float = 3.0) -> None:
         torch.manual_seed(1)

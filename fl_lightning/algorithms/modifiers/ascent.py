@@ -1,4 +1,4 @@
-"""`--ascent`: FedTOGA's neighbourhood perturbation, for any perturbation that ascends along a gradient."""
+"""`--ascent`: FedTOGA's neighbourhood perturbation, for any gradient ascent."""
 
 from fl_lightning import terms
 from fl_lightning.algorithms.modifiers.modifier import Modifier

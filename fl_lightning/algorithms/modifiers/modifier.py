@@ -47,8 +47,8 @@ class Modifier:
             return terms
         if not any("perturb" in term.roles for term in terms):
             raise ValueError(
-                "a neighbourhood ascent replaces a perturbation's gradient, but this algorithm does "
-                "not perturb: add one, as --perturb sam"
+                "a neighbourhood ascent needs a perturbation, but this algorithm does not perturb: "
+                "add one, as --perturb sam"
             )
         return tuple(self.around(term) if "perturb" in term.roles else term for term in terms)
 

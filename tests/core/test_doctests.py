@@ -1,0 +1,25 @@
+"""The examples in the docstrings of core and terms run."""
+
+import doctest
+from importlib import import_module
+from pkgutil import iter_modules
+
+import pytest
+
+from fl_lightning import core, terms
+
+MODULES = [
+    f"{package.__name__}.{module.name}"
+    for package in (core, terms)
+    for module in iter_modules(package.__path__)
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name: str) -> None:
+    assert doctest.testmod(import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", ["core.term", "core.algorithm", "core.vector", "terms.perturb"])
+def test_central_modules_have_examples(name: str) -> None:
+    assert doctest.testmod(import_module(f"fl_lightning.{name}")).attempted

@@ -1,0 +1,112 @@
+"""A resumed run: its options, and the states of its callbacks."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+import yaml
+from refusals import scaffold, sentence
+
+from fl_lightning import Federation
+
+
+class Average:
+    """The mean of the global models so far."""
+
+    def __init__(self) -> None:
+        self.rounds, self.mean = 0, torch.zeros(())
+
+    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
+        self.mean = self.mean + (federation.w.detach() - self.mean) / federation.round
+
+    def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
+        self.rounds += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rounds, self.mean = state["rounds"], state["mean"]
+
+
+class Odd(Average):
+    def state_dict(self) -> dict[str, Any]:
+        return {"myself": self}
+
+
+class Stops:
+    def __init__(self, at: int):
+        self.at = at
+
+    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
+        if federation.round == self.at:
+            raise KeyboardInterrupt
+
+
+def test_a_callback_keeps_its_state(tmp_path: Path) -> None:
+    """Also after rounds that are repeated, since they came after the last checkpoint."""
+    whole, before, after = Average(), Average(), Average()
+    scaffold(tmp_path / "whole", callbacks=[whole])
+    with pytest.raises(SystemExit):
+        scaffold(tmp_path / "run", callbacks=[before, Stops(5)])
+    scaffold(tmp_path / "run", "--resume", callbacks=[Stops(9), after])
+    assert (before.rounds, after.rounds) == (4, 7)
+    assert after.mean.equal(whole.mean)
+
+
+def test_a_run_whose_callback_is_missing_is_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scaffold(tmp_path, "--rounds", "2", callbacks=[Average()])
+    assert "had a callback Average with a state" in sentence(capsys, scaffold, tmp_path, "--resume")
+
+
+def test_a_state_that_cannot_be_loaded_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = sentence(capsys, scaffold, tmp_path, callbacks=[Odd()])
+    assert "Odd.state_dict() holds tensors, numbers and text" in said
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> tuple[Path, list[str]]:
+    folder = tmp_path / "run"
+    argv = ["--run-dir", str(folder), "--accelerator", "cpu", "--rounds", "1"]
+    runs.experiment(*argv).run()
+    return folder, argv
+
+
+def test_options_in_the_checkpoint_are_compared(
+    short: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, argv = short
+    state = torch.load(folder / "checkpoints" / "round-1.ckpt", weights_only=True)
+    assert state["options"]["lr"] == 0.1
+    assert state["options"]["algorithm"]["name"] == "scaffold"
+    assert state["best"]["accuracy"] > 0
+    assert "lr was 0.1 and is now 0.2" in sentence(
+        capsys, runs.experiment(*argv, "--resume", "--lr", "0.2").run
+    )
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "lr": 0.2}))
+    assert "lr was 0.1 and is now 0.2" in sentence(capsys, runs.experiment(*argv, "--resume").run)
+
+
+def test_harmless_options_may_change(short: tuple[Path, list[str]]) -> None:
+    folder, argv = short
+    more = "--keep-checkpoints", "1", "--on-divergence", "skip-client", "--checkpoint-every", "1"
+    runs.experiment(*argv, "--rounds", "3", "--resume", *more).run()
+    assert (folder / "checkpoints/round-3.ckpt").exists()
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_start_again(
+    short: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, argv = short
+    shutil.rmtree(folder / "checkpoints")
+    before = (folder / "metrics.csv").read_text()
+    assert "nothing to resume" in sentence(capsys, runs.experiment(*argv, "--resume").run)
+    assert (folder / "metrics.csv").read_text() == before
