@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from fl_lightning.callbacks import Evaluation, Personalization
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -26,7 +27,6 @@ from fl_lightning import (
     SequentialExecutor,
     StackedExecutor,
 )
-from fl_lightning.callbacks import Evaluation, Personalization
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
