@@ -1,4 +1,4 @@
-"""The presets of the papers: every one resolves for every method of its table, to the values that the papers have."""
+"""The presets of the papers resolve to their values for every method of their tables."""
 
 import re
 import runpy

@@ -1,1 +1,1 @@
-"""The command line: parsing, options, choices, messages, subcommands. Only `experiment` imports it."""
+"""The command line: parsing, options, choices, messages and commands."""

@@ -1,4 +1,4 @@
-"""Calls of the chosen functions, with checks of what they return, since users may have written them."""
+"""Calls of the chosen functions, and checks of their results: users may have written them."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -86,7 +86,7 @@ def build_partition(
         )
     if len(partition.indices) and (highest := int(partition.indices.max())) >= len(train):
         raise ValueError(
-            f"{scheme.name} gives sample {highest} to a client, but the last one is {len(train) - 1}"
+            f"{scheme.name} gives a client sample {highest}, but the last one is {len(train) - 1}"
         )
     return partition
 

@@ -120,7 +120,7 @@ def _is_in(frame: FrameSummary, folders: Iterable[Path]) -> bool:
 
 
 def exit_with_error(message: str, on_one_rank: bool = False) -> NoReturn:
-    """Leave with one sentence and exit code 2, printed by the first rank unless one failed alone."""
+    """Leave with exit code 2 and one sentence, of the first rank unless one failed alone."""
     first_of_its_console = os.environ.get("LOCAL_RANK") == "0"  # torchrun has one on each machine
     if on_one_rank or is_first_rank() or first_of_its_console:
         print(f"error: {message}", file=sys.stderr)

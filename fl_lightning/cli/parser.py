@@ -1,9 +1,9 @@
 """The command line of the recipes, made from signatures.
 
-An option is a field of a dataclass (`--batch-size`), a choice (`--algorithm fedtoga`: one of several
-functions), or a parameter of the chosen function (`--algorithm.rho 0.1`). Types, defaults and help
-come from the signature and the docstring. `--config FILE` reads a YAML file of the same names, which
-flags override. argparse instead of jsonargparse, which lacks short names in any order of flags,
+An option is a field of a dataclass (`--batch-size`), a choice (`--algorithm fedtoga`: one of
+several functions), or a parameter of the chosen function (`--algorithm.rho 0.1`). Types, defaults
+and help come from the signature and the docstring. `--config FILE` reads a YAML file of the same
+names, which flags override. argparse instead of jsonargparse, which lacks short names in any order of flags,
 errors of one line, and help for functions.
 """
 
@@ -103,7 +103,7 @@ def parse(
     return {o.name: values[o.name] for options in general.values() for o in options}, chosen
 
 
-# ------------------------------------------------------------------------- choices and the options of files
+# --- choices and the options of files
 
 
 def _selected_name(
@@ -171,7 +171,7 @@ def _row(
     return {q if q in known else option: own[option] for option, q in qualified.items()}
 
 
-# --------------------------------------------------------------------------------------- options and argparse
+# --- options and argparse
 
 
 class ArgumentParser(argparse.ArgumentParser):

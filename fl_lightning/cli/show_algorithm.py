@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from inspect import getdoc, signature
+from inspect import cleandoc, getdoc, signature
+from itertools import takewhile
 from textwrap import fill
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from docstring_parser import parse
 
@@ -14,7 +15,7 @@ from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.cli.summary import weighting
-from fl_lightning.core.constraints import Range
+from fl_lightning.core.constraints import Range, notes
 from fl_lightning.core.term import Term
 from fl_lightning.terms.wrapper import WrappedTerm
 
@@ -36,12 +37,14 @@ def explanation(name: str) -> str:
     terms = [*_flat(algorithm.terms)]
     description = [doc.short_description or "", *(doc.long_description or "").split("\n\n")]
     lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in description if part)]
+    for title in ("References", "Released code"):
+        lines += _section(make.__doc__ or "", title)
     lines += ["", f"Options, as --algorithm {name} --algorithm.NAME VALUE"]
     helps = parameter_help(make)
-    ranges = {option: said for term in terms for option, said in _ranges(term)}
+    hints = get_type_hints(make, include_extras=True)
     for p in signature(make).parameters.values():
         kind = get_type_hints(make)[p.name]
-        limits = f"; {ranges[p.name]}" if p.name in ranges else ""
+        limits = "".join(f"; {n.says}" for n in notes(hints[p.name]) if isinstance(n, Range))
         lines.append(f"  {p.name} {metavar(kind)}")
         lines.append(_indented(f"{helps.get(p.name, '')} (default: {shown(p.default)}{limits})"))
     lines += ["", "Terms at the default options, from the inside out" if terms else "No terms"]
@@ -65,13 +68,11 @@ def _flat(terms: Sequence[Term]) -> Iterator[Term]:
         yield term
 
 
-def _ranges(term: Term) -> Iterator[tuple[str, str]]:
-    """The numbers that the coefficients of a term may be, by name."""
-    for name, hint in get_type_hints(type(term), include_extras=True).items():
-        for kind in (hint, *get_args(hint)):
-            for note in getattr(kind, "__metadata__", ()):
-                if isinstance(note, Range):
-                    yield name, note.says
+def _section(doc: str, title: str) -> list[str]:
+    """The lines of a section of a docstring that `docstring_parser` does not know."""
+    lines = cleandoc(doc).partition(f"\n{title}:\n")[2].splitlines()
+    text = [*takewhile(lambda line: not line or line.startswith(" "), lines)]
+    return ["", title, *(f"  {line.strip()}" for line in text if line)] if text else []
 
 
 def _values(term: Term) -> str:

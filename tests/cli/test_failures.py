@@ -1,4 +1,4 @@
-"""Errors of machines and of user code: one sentence, said by the ranks that have something to say."""
+"""Errors of machines and of user code: one sentence, printed by the ranks concerned."""
 
 import os
 import re
@@ -288,7 +288,8 @@ sys.modules["fl_lightning"] = None  # as if it were not installed
 import torch
 from torch import nn
 
-layers = nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
+first, second, last = nn.Linear(64, 200), nn.Linear(200, 200), nn.Linear(200, 10)
+layers = nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last
 names = "flatten", "hidden1", "relu1", "hidden2", "relu2", "classifier"
 network = nn.Sequential(OrderedDict(zip(names, layers)))
 x, y = torch.load(sys.argv[1], weights_only=True)
