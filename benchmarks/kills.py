@@ -23,9 +23,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
+from fl_lightning.callbacks import Checkpoint
 from fl_lightning.executors import SequentialExecutor
 from fl_lightning.federation.row_files import RowFiles
 

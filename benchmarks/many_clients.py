@@ -26,11 +26,11 @@ from tempfile import mkdtemp
 
 import torch
 from contest import where
-from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 
 from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.callbacks import Checkpoint
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.data import schemes
 from fl_lightning.federation.disk_budget import human_bytes

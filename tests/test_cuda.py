@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from executors import STACKED, TRACED, after
-from fl_lightning.callbacks import Evaluation, Personalization
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -27,6 +26,7 @@ from fl_lightning import (
     Federation,
     SequentialExecutor,
 )
+from fl_lightning.callbacks import Evaluation, Personalization
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from fl_lightning.callbacks import Evaluation
 from lightning.fabric import Fabric
 from problems import classification, classifier, federation
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, DeviceDataset
+from fl_lightning.callbacks import Evaluation
 
 SIZES = [(7, 2), (7, 100), (2, 1), (1, 5), (13, 3)]
 """Samples and batch size; for three ranks they do not divide, or are too few."""

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import runs
 import torch
-from fl_lightning.callbacks import partition_heat_map
 from refusals import experiment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from fl_lightning.callbacks import partition_heat_map
 
 
 def read(folder: Path) -> EventAccumulator:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from fl_lightning.callbacks import Evaluation, Personalization
 from lightning.fabric import Fabric
 from problems import federation, hard, rows, server
 from torch import nn
@@ -21,6 +20,7 @@ from fl_lightning import (
     StackedExecutor,
     algorithms,
 )
+from fl_lightning.callbacks import Evaluation, Personalization
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Visit
 

@@ -11,7 +11,6 @@ from weakref import ref
 import pytest
 import runs
 import torch
-from fl_lightning.callbacks import Personalization
 from problems import classification, classifier, everything, federation, hard, rows
 from refusals import scaffold
 from torch import nn
@@ -26,6 +25,7 @@ from fl_lightning import (
     algorithms,
 )
 from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.callbacks import Personalization
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, aligned
 from fl_lightning.distributed.signals import EXIT_PREEMPTED

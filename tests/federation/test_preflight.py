@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import runs
 import torch
-from fl_lightning.callbacks import Checkpoint, Evaluation
 from lightning.fabric import Fabric
 from problems import classification, classifier, everything, federation, trained
 from refusals import digits, experiment, refused, scaffold, sentence
 from torch import Tensor, nn
 
 from fl_lightning import Algorithm, DeviceDataset, Federation, Term, TermError
+from fl_lightning.callbacks import Checkpoint, Evaluation
 from fl_lightning.data import Partition
 from fl_lightning.experiment import Experiment
 

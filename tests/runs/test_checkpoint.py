@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from fl_lightning.callbacks import Checkpoint
 from lightning.fabric import Fabric
 from problems import distances, federation, hard
 
 from fl_lightning import Federation, algorithms
+from fl_lightning.callbacks import Checkpoint
 from fl_lightning.federation.client_store import ClientStore
 
 ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import runs
 import torch
-from fl_lightning.callbacks import Checkpoint
 from PIL import Image
 from refusals import refused, scaffold, sentence
 
 from fl_lightning import Federation
+from fl_lightning.callbacks import Checkpoint
 from fl_lightning.data import image_folder
 from fl_lightning.federation.row_files import RowFiles
 

@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 import pytest
 import runs
 import torch
-from fl_lightning.callbacks import Checkpoint
 
 from fl_lightning import Federation
+from fl_lightning.callbacks import Checkpoint
 from fl_lightning.executors import SequentialExecutor
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.row_files import RowFiles
