@@ -45,8 +45,8 @@ class LaunchOptions(PrecisionOption):
             core, but no more than clients in a round (stacks of them with --executor stacked), and
             3 GiB of free memory for each. CPU ranks share the cores as threads, unless
             OMP_NUM_THREADS is set.
-        num_nodes: The number of machines that this program is started on (see "Several machines" in
-            the README).
+        num_nodes: The number of machines that this program is started on (see
+            docs/guides/ranks.md).
         strategy: How ranks communicate, e.g. auto or ddp.
         precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
     """
@@ -141,7 +141,7 @@ def launch_fabric(
         if launch.num_nodes > 1 and is_first_rank():
             print(
                 f"waiting for {launch.num_nodes} machines: start this program on each, MASTER_ADDR "
-                'names the first, NODE_RANK this one ("Several machines" in the README)',
+                "names the first, NODE_RANK this one (docs/guides/ranks.md)",
                 flush=True,
             )
     most = torch.get_num_threads()  # the program may want fewer than Fabric sets
