@@ -115,6 +115,7 @@ class Experiment:
         with exit_with_message():
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
+            self._checked = [*map(CheckedCallback, callbacks)]
         self.callbacks = callbacks
 
     @property
@@ -197,7 +198,7 @@ class Experiment:
             TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes),
             Evaluation(test, o.evaluate_every),
             progress,
-            *map(CheckedCallback, self.callbacks),
+            *self._checked,
             checkpoint,  # saves the states of the others
         ]
         if o.finetune_epochs:

@@ -34,7 +34,7 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...], rounds: int) -> Tens
     round_after_round(run, rounds)
     if algorithm.predict is from_logits:
         return torch.cat([run.w.detach(), *(b.flatten() for b in run.buffers.values())])
-    own = FineTuning(run).own(0, run.w.detach(), run.buffers)
+    own = FineTuning(run).personal_model(0, run.w.detach(), run.buffers)
     return algorithm.predict(own)(CLIENTS.dataset.x).flatten()
 
 

@@ -20,6 +20,7 @@ from problems import federation
 from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError
+from fl_lightning import experiment as experiment_module
 from fl_lightning.distributed.signals import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -133,7 +134,9 @@ def test_ctrl_c_before_the_first_round_leaves_nothing(
     processes = runs.begin(
         folder,
         ranks=ranks,
-        prepare=lambda rank: runs.at_call(1, Experiment, "federation", interrupted, rank)(rank),
+        prepare=lambda rank: runs.at_call(
+            1, experiment_module, "build_federation", interrupted, rank
+        )(rank),
     )
     assert runs.end(processes) == codes, runs.said(folder)
     assert runs.said(folder).endswith("interrupted before anything was saved\n")

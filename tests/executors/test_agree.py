@@ -81,7 +81,7 @@ def test_every_ingredient_of_the_comparison_matters(change: dict[str, Any]) -> N
 
 def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
     def statistics(cohort: list[int]) -> dict[str, Tensor]:
-        run = federation(algorithms.fedavg(), participation=lambda *_: cohort)
+        run = federation(algorithms.fedavg(), sampler=lambda *_: cohort)
         run.train_round()
         return run.buffers
 
@@ -94,7 +94,7 @@ def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
 
 def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> None:
     for algorithm in (Algorithm(), algorithms.fedsam(rho=0.5)):
-        run = federation(algorithm, participation=lambda *_: [0])
+        run = federation(algorithm, sampler=lambda *_: [0])
         run.train_round()
         assert run.buffers["norm.num_batches_tracked"] == 6
 
@@ -102,7 +102,7 @@ def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> 
 def test_a_client_trained_alone_is_the_client_trained_among_others() -> None:
     algorithm = hard(algorithms.scaffold())
     among = federation(algorithm, executor=WIDE)
-    alone = federation(algorithm, participation=lambda *_: [2])
+    alone = federation(algorithm, sampler=lambda *_: [2])
     among.train_round()
     alone.train_round()
     mine, theirs = (run.store.read(2, run.w.device)[0]["c_i"] for run in (alone, among))
@@ -202,7 +202,7 @@ def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
 def test_dropout_and_order_come_from_the_seed() -> None:
     def model(order: int = 0, run: int = 0) -> Tensor:
         clients = classification(seed=order)
-        federated = federation(Algorithm(), clients=clients, seed=run, participation=cohorts)
+        federated = federation(Algorithm(), clients=clients, seed=run, sampler=cohorts)
         federated.train_round()
         return federated.w.detach()
 
@@ -226,6 +226,6 @@ def test_bf16_trains_batchnorm_of_several_clients_too(compiled: int, traces: lis
         )
         for executor in ({}, {"executor": partial(STACKED, compiled=compiled)})
     )
-    moved = everything(one_by_one)["model"] - one_by_one.first
+    moved = everything(one_by_one)["model"] - one_by_one.server.initial_w
     assert (one_by_one.w - stacked.w).norm() < 0.01 * moved.norm()
     assert len(traces) == (2 if compiled else 0)

@@ -24,7 +24,7 @@ from fl_lightning.executors import Outcome
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
-THREE_A_ROUND: dict[str, Any] = {"rounds": 8, "participation": lambda *_: [0, 1, 2]}
+THREE_A_ROUND: dict[str, Any] = {"rounds": 8, "sampler": lambda *_: [0, 1, 2]}
 """One call a round, where all of them train in parallel."""
 
 

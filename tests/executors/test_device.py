@@ -30,7 +30,6 @@ from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor
-from fl_lightning.federation.local_training import train
 
 DEVICE = torch.device("meta")
 AUTOTUNED = partial(AutotunedExecutor, candidates=[*EAGER.values()])
@@ -60,17 +59,19 @@ def moved(tree: Any) -> Any:
 
 def to_device(run: Federation) -> Federation:
     """Move the run to the device, but for clients' rows, whose copies end in numbers."""
+    run.prepare()
     run.clients.labels_of(torch.tensor([0]))  # once from the device, before the rounds
     vars(run.clients.dataset).update(moved(vars(run.clients.dataset)))
     run.module.to(DEVICE)
     run.layout = Layout(run.module)
-    run.executor = run.new_executor(run.module, run.layout)
-    run.w = nn.Parameter(moved(run.w.detach()))
-    run.optimizer = run.algorithm.server([run.w])
-    run.first, run.buffers, run.shared, run.message = map(
-        moved, (run.first, run.buffers, run.shared, run.message)
-    )
-    begun = [init_states(term.client, run.first, run.first) for term in run.algorithm.terms]
+    local, server = run.local_training, run.server
+    local.executor = local.new_executor(run.module, run.layout)
+    server.w = nn.Parameter(moved(run.w.detach()))
+    server.optimizer = run.algorithm.server([server.w])
+    for owner, names in ((server, ("initial_w", "buffers", "states")), (local, ("template",))):
+        vars(owner).update({name: moved(vars(owner)[name]) for name in names})
+    w = server.initial_w
+    begun = [init_states(term.client, w, w) for term in run.algorithm.terms]
     run.store.read = lambda client, device: begun  # type: ignore[method-assign]
     run.store.write = lambda client, states: None  # type: ignore[method-assign]
     return run
@@ -79,12 +80,12 @@ def to_device(run: Federation) -> Federation:
 def run_unread(run: Federation, cohort: list[int]) -> Tensor:
     """Local training, sums and the server's step, without reading values between them."""
     with Unwaiting():
-        common = run.common_facts(run.w.detach().clone(), len(cohort))
-        tally = train(run, cohort, common)
-        progress, message, *_ = tally.means()
-        delta, run.shared = run.algorithm.update(progress, message, common, run.shared)
+        facts = run.round_facts(len(cohort))
+        sums = run.local_training.run(run.server, cohort, facts, "round 1")
+        progress, message, *_ = sums.means()
+        delta, run.server.states = run.algorithm.update(progress, message, facts, run.server.states)
         run.w.grad = -delta
-        run.optimizer.step()
+        run.server.optimizer.step()
     return run.w
 
 
