@@ -28,11 +28,10 @@ def page(name: str) -> str:
     make = ALGORITHMS[name]
     algorithm = make()
     heading, summary = headline(make)
-    options = dict(entries(sections(make).get("Args", "")))
     lines = [f"# {heading}", "", summary, "", *prose(make, skip={"Args", "Raises"})]
     lines += ["```sh", f"python recipes/digits.py --algorithm {name}", "```", "", "```python"]
     lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
-    lines += ["## Options", "", *option_table(make, algorithm, options), ""]
+    lines += ["## Options", "", *option_table(make), ""]
     lines += ["## Cost", "", *table(COST_HEADINGS, [cost_row(algorithm)]), "", COST_NOTE, ""]
     lines += ["## Terms", ""]
     lines += ["From the innermost to the outermost, at the default options:", ""] * bool(
@@ -120,17 +119,16 @@ def entries(text: str) -> Iterator[tuple[str, str]]:
             yield name, rest
 
 
-def option_table(
-    make: Callable[..., Algorithm], algorithm: Algorithm, described: dict[str, str]
-) -> list[str]:
+def option_table(make: Callable[..., Algorithm]) -> list[str]:
     """Options with defaults, allowed values and descriptions."""
     hints = get_type_hints(make, include_extras=True)
+    described = dict(entries(sections(make).get("Args", "")))
     rows = [
         (
             f"`{name}`",
             f"`{getattr(parameter.default, '__name__', parameter.default)}`",
-            allowed(hints.get(name), name, algorithm),
-            " ".join([*documented(hints.get(name)), described.get(name, "")]).strip(),
+            allowed(hints[name]),
+            " ".join([*documented(hints[name]), described.get(name, "")]).strip(),
         )
         for name, parameter in inspect.signature(make).parameters.items()
     ]
@@ -140,17 +138,12 @@ def option_table(
     return [note, "", *table(("option", "default", "allowed", "meaning"), rows)]
 
 
-def allowed(hint: Any, name: str, algorithm: Algorithm) -> str:
-    """The values that an annotation admits; a bare number has the range of the term's field."""
+def allowed(hint: Any) -> str:
+    """The values that an annotation admits."""
     plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(plain) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(plain))
-    stated = ranges(hint)
-    for term in algorithm.terms:
-        stated = stated or ranges(get_type_hints(type(term), include_extras=True).get(name))
-    if stated:
-        return stated[0]
-    return getattr(plain, "__name__", str(plain))
+    return ", ".join(ranges(hint)) or getattr(plain, "__name__", str(plain))
 
 
 def ranges(hint: Any) -> list[str]:
