@@ -115,7 +115,6 @@ class Experiment:
         with exit_with_message():
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
-            self._checked = [*map(CheckedCallback, callbacks)]
         self.callbacks = callbacks
 
     @property
@@ -158,6 +157,7 @@ class Experiment:
     def _run(
         self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]
     ) -> None:
+        checked = [*map(CheckedCallback, self.callbacks)]
         o = self.options
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
         try:
@@ -198,7 +198,7 @@ class Experiment:
             TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes),
             Evaluation(test, o.evaluate_every),
             progress,
-            *self._checked,
+            *checked,
             checkpoint,  # saves the states of the others
         ]
         if o.finetune_epochs:

@@ -115,8 +115,6 @@ def check_checkpoint(
         rounds: Rounds of this run; equal too if the method `has_horizon`.
         has_horizon: Whether the method depends on the number of rounds.
     """
-    if missing := sorted({*ours, "round", "rounds", "w", "slot", "retained"} - {*state}):
-        raise ValueError(f"the checkpoint is of another version, it lacks {missing}: start anew")
     for name, value in {**ours, **({"rounds": rounds} if has_horizon else {})}.items():
         if state[name] != value:
             raise ValueError(

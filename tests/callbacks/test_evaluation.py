@@ -90,7 +90,7 @@ def test_scores_are_of_the_precision_of_training() -> None:
 def test_the_model_is_scored_every_so_many_rounds_and_after_the_last() -> None:
     run, scored = federation(Algorithm(), rounds=5), list[int]()
     evaluation = Evaluation(samples(7), every=2)
-    for run.round in range(1, 6):
+    for run.server.round in range(1, 6):
         metrics: dict[str, float] = {}
         evaluation.on_round_end(run, metrics)
         scored += [run.round] * bool(metrics)

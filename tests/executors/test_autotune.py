@@ -69,7 +69,7 @@ def test_the_fastest_continues_and_the_result_is_that_of_any(
     )
     assert trial.calls[:6] == 3 * ["SequentialExecutor"] + 3 * ["StackedExecutor"]
     assert set(trial.calls[6:]) == {best}
-    assert run.executor.width == (3 if best == "StackedExecutor" else 1)
+    assert run.local_training.executor.width == (3 if best == "StackedExecutor" else 1)
     (line,) = capsys.readouterr().out.splitlines()
     assert f"took 2 ms one after another, {stacked:.3g} ms 3 in parallel" in line
     assert line.endswith(f": continuing {how}")
@@ -112,7 +112,7 @@ def test_what_cannot_train_is_dropped_and_its_clients_train_with_the_others(
     assert line.startswith(f"clients will not train 3 in parallel: {why}")
     alone = trained(algorithms.fedtoga(), module=module(), **THREE_A_ROUND)
     assert torch.equal(run.w, alone.w)
-    assert run.executor.width == 1
+    assert run.local_training.executor.width == 1
 
 
 def test_what_the_first_cannot_train_is_an_error() -> None:

@@ -291,7 +291,7 @@ def raises(*_: Any, **__: Any) -> Any:
         ((Evaluation, "on_round_end"), "after round 1 of 7: another rank", "after round 1 of 7"),
         ((Checkpoint, "on_round_logged"), "round 2 of 7: another rank", "after round 1 of 7"),
         ((Experiment, "algorithm"), "", "on rank 1"),
-        ((experiment_module, "build_federation"), "this rank has lost the others", ""),
+        ((experiment_module, "build_federation"), "another rank ended", ""),
     ],
 )
 def test_an_error_of_one_rank_is_reported_once_and_the_other_ends(

@@ -284,7 +284,7 @@ def test_a_state_of_another_run_or_version_is_refused() -> None:
             "99 parameters.* this run has 83",
         ),
         ({"clients": classification([5, 5, 5], torch.float32)}, "num_clients 6, this run 3"),
-        ({"clients": relabeled}, "data .* resume with the same data"),
+        ({"clients": relabeled}, "data .* resume with equal data"),
         ({"fabric": rounded}, "precision 32-true, this run bf16-mixed"),
     ]:
         with pytest.raises(ValueError, match=message):
