@@ -385,10 +385,10 @@ class Federation:
                 of a later round, or the clients' states are gone.
         """
         self.prepare()
+        self.server.check_state(state)
         preflight.check_checkpoint(
             state, self._fixed_settings(), self.rounds, self.cost.has_horizon
         )
-        self.server.check_state(state)
         self.store.restore(state["slot"], state["retained"])
         self.server.load_state_dict(state)
 
