@@ -1,6 +1,6 @@
 """Client sampling: the cohort of each round."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -144,17 +144,6 @@ def largest_cohort(sampler: ClientSampler, num_clients: int) -> int:
     """A bound on the size of a cohort: all clients for a sampler without `largest`."""
     largest: Callable[[int], int] = getattr(sampler, "largest", int)
     return largest(num_clients)
-
-
-def check_cohort(cohort: Sequence[int], num_clients: int, source: str) -> None:
-    """Raise a ValueError, naming the source, unless a cohort has each client once, ascending."""
-    ordered = sorted(set(cohort)) == list(cohort)
-    if not cohort or not ordered or cohort[0] < 0 or cohort[-1] >= num_clients:
-        shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
-        raise ValueError(
-            f"{source} gave the cohort [{shown}]: return at least one client of 0 to "
-            f"{num_clients - 1}, each once, ascending"
-        )
 
 
 def _first_different(draw: Callable[[], Tensor], size: int) -> list[int]:
