@@ -4,6 +4,8 @@ Defaults are the papers'. In the docstrings g is the gradient on the batch, w th
 w^t the received one, u_i the one after the last local step, N the number of clients, M of the
 cohort S, K of local steps, and eta the local learning rate. `registry` lists the algorithms for the
 command line.
+
+Imports `terms` and below.
 """
 
 from fl_lightning.algorithms.averaging import fedavg, feddisco, fednova, fedprox

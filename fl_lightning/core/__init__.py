@@ -1,1 +1,4 @@
-"""A method as tensor algebra: vectors, gradient oracles, terms, algorithms."""
+"""A method as tensor algebra: vectors, gradient oracles, terms, algorithms.
+
+Imports `errors` only.
+"""

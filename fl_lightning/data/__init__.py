@@ -1,4 +1,7 @@
-"""Data sets on the device, split over clients: sources, schemes, batches and augmentation."""
+"""Data sets on the device, split over clients: sources, schemes, batches and augmentation.
+
+Imports `core` and below.
+"""
 
 from fl_lightning.data import schemes, sources
 from fl_lightning.data.aligned_test import aligned

@@ -1,1 +1,4 @@
-"""The ranks of a run: launch, resources, heartbeat, signals, determinism."""
+"""The ranks of a run: launch, resources, heartbeat, signals, determinism.
+
+Imports `core` and below.
+"""

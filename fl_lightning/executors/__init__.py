@@ -1,4 +1,7 @@
-"""Executors: ways to train the clients of a round, with identical results."""
+"""Executors: ways to train the clients of a round, with identical results.
+
+Imports `optim`, `core` and below.
+"""
 
 from fl_lightning.executors.autotune import AutotunedExecutor
 from fl_lightning.executors.executor import Batches, Executor, Outcome, Visit

@@ -1,1 +1,4 @@
-"""A simulation: server, local training, aggregation, client states, rounds. Imports `executors` and below."""
+"""A simulation: server, local training, aggregation, client states, rounds.
+
+Imports `executors`, `data`, `distributed` and below.
+"""

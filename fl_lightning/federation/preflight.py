@@ -118,7 +118,8 @@ def check_checkpoint(
     for name, value in {**ours, **({"rounds": rounds} if has_horizon else {})}.items():
         if state[name] != value:
             raise ValueError(
-                f"the checkpoint has {name} {state[name]}, this run {value}: resume with equal {name}"
+                f"the checkpoint has {name} {state[name]}, this run {value}: "
+                f"resume with equal {name}"
             )
     if state["round"] > rounds:
         raise ValueError(
@@ -223,8 +224,8 @@ def _refusing_changes_of(x: Tensor, module: nn.Module) -> Iterator[None]:
     if guilty:
         where = f" in {guilty[0]!r}" if guilty[0] else ""
         raise ModelError(
-            f"{type(module).__name__} changes its input in place{where}: write x = x - m instead of "
-            "x.sub_(m), and inplace=False"
+            f"{type(module).__name__} changes its input in place{where}: write x = x - m "
+            "instead of x.sub_(m), and inplace=False"
         )
 
 

@@ -2,6 +2,8 @@
 
 Each function returns a fresh module from (b, channels, height, width) to (b, classes), initialized
 from PyTorch's global generator. Images or weights that do not fit raise ValueError.
+
+Imports nothing of the package.
 """
 
 from fl_lightning.models.fedavg_cnn import fedavg_cnn

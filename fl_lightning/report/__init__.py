@@ -1,4 +1,7 @@
-"""Runs loaded from their folders and compared: data frames, tables and figures."""
+"""Runs loaded from their folders and compared: data frames, tables and figures.
+
+Imports `runs`, `algorithms` and below.
+"""
 
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figure import curves

@@ -1,4 +1,7 @@
-"""The terms: each one idea of the papers, in the paper's letters."""
+"""The terms: each one idea of the papers, in the paper's letters.
+
+Imports `core` and below.
+"""
 
 from fl_lightning.terms.distill import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
 from fl_lightning.terms.drift import (
