@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format setup docs docs-serve
+.PHONY: demo test lint format setup package docs docs-serve
 setup: .venv/installed
 
 .venv/installed: pyproject.toml setup.cfg
@@ -11,19 +11,21 @@ setup: .venv/installed
 	$(BIN)/pip install --quiet --editable . --group dev
 	touch $@
 
+package: setup  ## as installed, with callbacks/ and recipes/ in their places, for tools that read files
+	rm -rf build
+	$(BIN)/pip install --quiet --no-deps --target build/package .
+
 demo: setup  ## 100 rounds of FedTOGA on real handwritten digits, 20 clients
 	$(BIN)/fabric run recipes/digits.py
 
 test: setup
 	$(BIN)/python -m pytest -n auto
 
-lint: setup
+lint: setup package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	rm -rf build  # import-linter reads the installed package, where callbacks/ and recipes/ are in place
-	$(BIN)/pip install --quiet --no-deps --target build/lint .
-	cd build/lint && ../../$(BIN)/lint-imports --no-cache --no-logo --config ../../pyproject.toml
+	cd build/package && ../../$(BIN)/lint-imports --no-cache --no-logo --config ../../pyproject.toml
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -33,8 +35,8 @@ format: setup
 	$(BIN)/pip install --quiet --group docs
 	touch $@
 
-docs: .venv/docs-installed  ## the documentation, into site/
+docs: .venv/docs-installed package  ## the documentation, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-docs-serve: .venv/docs-installed  ## the documentation on http://127.0.0.1:8000
+docs-serve: .venv/docs-installed package  ## the documentation on http://127.0.0.1:8000
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
