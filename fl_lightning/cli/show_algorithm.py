@@ -20,6 +20,10 @@ from fl_lightning.core.term import Term
 from fl_lightning.terms.wrapper import WrappedTerm
 
 
+SECTIONS = "References", "Released code"
+"""Sections of algorithms' docstrings that `docstring_parser` does not know."""
+
+
 def main(argv: Sequence[str]) -> None:
     """Print the explanation of the algorithm that `argv` names."""
     parser = ArgumentParser("fl-lightning show", description=__doc__, allow_abbrev=False)
@@ -35,9 +39,10 @@ def explanation(name: str) -> str:
     make = ALGORITHMS[name]
     algorithm, doc = make(), parse(make.__doc__ or "")
     terms = [*_flat(algorithm.terms)]
-    description = [doc.short_description or "", *(doc.long_description or "").split("\n\n")]
-    lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in description if part)]
-    for title in ("References", "Released code"):
+    paragraphs = [doc.short_description or "", *(doc.long_description or "").split("\n\n")]
+    described = [part for part in paragraphs if part and not part.startswith(SECTIONS)]
+    lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in described)]
+    for title in SECTIONS:
         lines += _section(make.__doc__ or "", title)
     lines += ["", f"Options, as --algorithm {name} --algorithm.NAME VALUE"]
     helps = parameter_help(make)
@@ -71,8 +76,8 @@ def _flat(terms: Sequence[Term]) -> Iterator[Term]:
 def _section(doc: str, title: str) -> list[str]:
     """The lines of a section of a docstring that `docstring_parser` does not know."""
     lines = cleandoc(doc).partition(f"\n{title}:\n")[2].splitlines()
-    text = [*takewhile(lambda line: not line or line.startswith(" "), lines)]
-    return ["", title, *(f"  {line.strip()}" for line in text if line)] if text else []
+    text = " ".join(" ".join(takewhile(lambda line: line.startswith(" "), lines)).split())
+    return ["", title, fill(text, 80, initial_indent="  ", subsequent_indent="  ")] if text else []
 
 
 def _values(term: Term) -> str:
