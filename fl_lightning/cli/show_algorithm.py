@@ -19,7 +19,6 @@ from fl_lightning.core.constraints import Range, notes
 from fl_lightning.core.term import Term
 from fl_lightning.terms.wrapper import WrappedTerm
 
-
 SECTIONS = "References", "Released code"
 """Sections of algorithms' docstrings that `docstring_parser` does not know."""
 
