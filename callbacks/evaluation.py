@@ -1,5 +1,7 @@
 """Test accuracy and loss of the global model."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -12,7 +14,8 @@ class Evaluation:
     """Adds `test/accuracy` and `test/loss` to the metrics of some rounds and of the last one.
 
     The ranks share the batches of the test set. Each batch has its own row in the sum over ranks,
-    so the scores are identical to the last bit on any number of ranks.
+    so the scores are identical to the last bit on any number of ranks. Give it to `Checkpoint` as
+    well: a resumed run is then scored on the same test set.
 
     Args:
         test: The test set, on the device.
@@ -47,3 +50,15 @@ class Evaluation:
                 scores[k] = torch.stack([right.sum().double(), loss])
         federation.all_reduce_sum(scores)
         metrics["test/accuracy"], metrics["test/loss"] = (scores.sum(0) / len(self.test)).tolist()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The digest of the test set."""
+        return {"test": self.test.digest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise a ValueError if the test set has changed since the run began."""
+        if state["test"] != self.test.digest:
+            raise ValueError(
+                "the test set has changed since the run began: restore it, and seed what loads it, "
+                "or start another run"
+            )

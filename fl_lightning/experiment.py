@@ -166,14 +166,15 @@ class Experiment:
             federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
+        test = test.to(fabric.device)
+        evaluation = Evaluation(test, o.evaluate_every)
         checkpoint = Checkpoint(
             folder.path,
             o.checkpoint_every,
             o.keep_checkpoints,
             to_yaml(self.resolved()),
-            self.callbacks,
+            [evaluation, *self.callbacks],
         )
-        test = test.to(fabric.device)
         if o.resume:
             checkpoint.resume(federation)
         done = federation.round
@@ -196,7 +197,7 @@ class Experiment:
         loggers += [events, MetricsCSV(folder.metrics, after=done)]
         callbacks += [
             TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes),
-            Evaluation(test, o.evaluate_every),
+            evaluation,
             progress,
             *checked,
             checkpoint,  # saves the states of the others

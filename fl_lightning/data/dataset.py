@@ -1,9 +1,14 @@
 """A data set as tensors on one device: a batch is an index and one multiply-add."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
 
 import torch
 from torch import Tensor
+
+DIGESTED = 32 * 2**20
+"""Bytes of samples that a digest reads at most: evenly spaced ones of a larger data set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +87,16 @@ class DeviceDataset:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return tuple(self.x.shape[1:])
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that depend on labels, normalization, and `DIGESTED` of samples."""
+        held = sha256(self.y.cpu().numpy().tobytes())
+        held.update(repr((self.classes, self.mean, self.std, self.x.dtype, self.shape)).encode())
+        step = max(1, -(-self.x.nbytes // DIGESTED))
+        for block in self.x[::step].split(512):  # so that a memory map is never read as a whole
+            held.update(block.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return held.hexdigest()[:16]
 
     def to(self, device: torch.device | str) -> "DeviceDataset":
         """Copy the data set to another device.

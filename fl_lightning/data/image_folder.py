@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
 FILES_PER_TASK = 64
 """Images decoded by one task of the thread pool."""
 LARGE_FILE = 10_000
@@ -31,9 +32,11 @@ def image_folder(
 ) -> TrainTest:
     """Images in folders by class: `root/train/<class>/*.jpg` and `root/test/<class>/*.jpg`.
 
-    Images become RGB. The first call decodes them into a memory map. Later calls open it as long
-    as names, sizes and times of the files are the same. Mean and standard deviation are those of
-    the training pixels.
+    Images become RGB of 8 bits, upright as their EXIF orientation says; 16 bits are scaled. Of
+    several frames or pages the first is read. The first call decodes them into a memory map. Later
+    calls open it as long as names, sizes and times of the files are the same. Mean and standard
+    deviation are those of the training pixels. Files with other suffixes than `SUFFIXES` are left
+    out with a warning.
 
     Args:
         root: The folder.
@@ -48,8 +51,8 @@ def image_folder(
 
     Raises:
         FileNotFoundError: If there is no such folder, or no image in it.
-        ValueError: If an image cannot be read, images differ in size without `size`, a number is
-            out of range, or the disk has no room for the map.
+        ValueError: If an image cannot be read, a class has none, images differ in size without
+            `size`, a number is out of range, or the disk has no room for the map.
     """
     root = Path(root)
     listing = _list_images(root, ["train", "test"], "train/<class>/*.jpg and test/<class>/*.jpg")
@@ -153,12 +156,11 @@ def _subfolders(folder: Path, layout: str) -> list[str]:
 
 def _list_images(root: Path, groups: Sequence[str], layout: str) -> _Listing:
     folders, listed, sizes = list[tuple[int, str]](), list[list[str]](), list[int]()
-    digest = sha256()
+    digest = sha256(b"2")  # another number when images are read in another way
     for number, group in enumerate(groups):
         names = _subfolders(root / group, f"{root}/{layout}")
         for name in names:
-            found = (f for f in os.listdir(root / group / name) if f.lower().endswith(SUFFIXES))
-            files = [f"{group}/{name}/{file}" for file in sorted(found)]
+            files = [f"{group}/{name}/{file}" for file in _images_in(root / group / name)]
             for file in files:
                 stat = os.stat(f"{root}/{file}")
                 digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
@@ -170,6 +172,21 @@ def _list_images(root: Path, groups: Sequence[str], layout: str) -> _Listing:
                 f"{root / group} holds no images: the layout is {root}/{layout}"
             )
     return _Listing(root, folders, listed, sizes, digest.hexdigest()[:16])
+
+
+def _images_in(folder: Path) -> list[str]:
+    """The names of a class's images, sorted."""
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    images = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
+    if others := [name for name in names if Path(name).suffix.lower() not in SUFFIXES]:
+        warnings.warn(
+            f"{len(others)} files of {folder} are left out, such as {others[0]}: convert images to "
+            f"one of {' '.join(SUFFIXES)}",
+            stacklevel=2,
+        )
+    if not images:
+        raise ValueError(f"{folder} holds no images: add some, or remove the folder")
+    return images
 
 
 def _decoded(
@@ -253,9 +270,20 @@ def _read(path: Path, size: int | None, crop: float) -> np.ndarray[Any, np.dtype
         with Image.open(path) as image:
             if size:  # a large JPEG is decoded at a fraction of its size
                 image.draft("RGB", (ceil(size / crop),) * 2)
-            rgb = image.convert("RGB")
+            ImageOps.exif_transpose(image, in_place=True)
+            rgb = _with_eight_bits(image).convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} is no image ({error}): replace it or remove it") from error
+        raise ValueError(f"{path} cannot be read ({error}): replace it or remove it") from error
     if size:
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
     return np.asarray(rgb).transpose(2, 0, 1)
+
+
+def _with_eight_bits(image: Image.Image) -> Image.Image:
+    """Scale gray images of 16 bits, which `convert` would clip; it scales colors itself."""
+    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
+        return image
+    pixels = np.asarray(image)
+    if image.mode == "F" or pixels.min() < 0 or pixels.max() > 0xFFFF:
+        raise ValueError("it has more than 16 bits a pixel")
+    return Image.fromarray((pixels >> 8).astype(np.uint8))

@@ -225,23 +225,29 @@ def test_sizes_and_class_counts():
 
 def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
     def digest(
-        flip: bool = False, lists: tuple = ([0, 1], [2, 3]), seed: int = 0, **changed
+        flip: bool = False,
+        lists: tuple = ([0, 1], [2, 3]),
+        seed: int = 0,
+        pixel: int = 0,
+        **changed,
     ) -> str:
         x, y = torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 1, 0])
         given = {"classes": ("a", "b"), "mean": (0.5,), "std": (0.2,), **changed}
+        x[2, 0, 1] = pixel
         data = DeviceDataset(x, 1 - y if flip else y, **given)
         return ClientData(data, Partition.from_lists(lists), seed=seed).digest
 
     digests = {
         digest(),
         digest(flip=True),
+        digest(pixel=1),
         digest(classes=("a", "c")),
         digest(mean=(0.4,)),
         digest(std=(0.3,)),
         digest(lists=([0, 1, 2], [3])),
         digest(lists=([0, 2], [1, 3])),
     }
-    assert len(digests) == 7
+    assert len(digests) == 8
     assert digest() == digest(seed=1)
 
 

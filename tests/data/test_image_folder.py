@@ -58,9 +58,50 @@ def test_a_corrupted_image_is_named_and_leaves_no_map(tmp_path: Path):
     write_images(tmp_path, SPLITS)
     broken = tmp_path / "train/dog/1.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    with pytest.raises(ValueError, match=r"train/dog/1\.png is no image"):
+    with pytest.raises(ValueError, match=r"train/dog/1\.png cannot be read"):
         image_folder(tmp_path)
     assert not list((tmp_path / ".cache").iterdir())
+
+
+@pytest.mark.parametrize("name", ["ramp.png", "ramp.tif", "ramp.pgm"])
+def test_gray_images_of_16_bits_are_scaled(name: str, tmp_path: Path):
+    ramp = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257
+    for split in ("train", "test"):
+        (tmp_path / split / "gray").mkdir(parents=True)
+        Image.fromarray(ramp).save(tmp_path / split / "gray" / name)
+    train, _ = image_folder(tmp_path)
+    assert train.x[0].flatten(1).tolist() == [[*range(256)]] * 3
+    Image.fromarray(ramp.astype(np.float32)).save(tmp_path / "train/gray/float.tif")
+    with pytest.raises(ValueError, match=r"float\.tif .*16 bits"):
+        image_folder(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "TIF", "tiff", "webp"])
+def test_images_of_many_formats_are_read_and_other_files_named(suffix: str, tmp_path: Path):
+    write_images(tmp_path, SPLITS)
+    red = Image.new("RGB", (5, 5), "red")
+    red.save(tmp_path / f"train/dog/9.{suffix}", lossless=True)
+    assert image_folder(tmp_path)[0].x[-1, :, 0, 0].tolist() == [255, 0, 0]
+    (tmp_path / "train/dog/9.heic").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"train/dog.* 9\.heic"):
+        assert len(image_folder(tmp_path)[0]) == 7
+
+
+def test_a_class_without_images_is_refused(tmp_path: Path):
+    write_images(tmp_path, SPLITS)
+    (tmp_path / "train/cow").mkdir()
+    with pytest.raises(ValueError, match="train/cow holds no images"):
+        image_folder(tmp_path)
+
+
+def test_images_are_turned_as_their_exif_orientation_says(tmp_path: Path):
+    write_images(tmp_path, SPLITS, size=(5, 3))
+    image = Image.open(tmp_path / "train/cat/0.png")
+    exif = image.getexif()
+    exif[0x0112] = 6  # turn it by 90 degrees clockwise
+    image.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "train/cat/9.png", exif=exif)
+    train, _ = image_folder(tmp_path)
+    assert train.x[3].equal(train.x[0])
 
 
 def test_a_missing_folder_is_named_with_the_layout(tmp_path: Path):

@@ -1,11 +1,14 @@
 """Checkpoints: the kept ones, damaged ones, and resuming from each of them."""
 
+import io
 import os
 import re
 from collections.abc import Callable
 from copy import deepcopy
+from errno import EACCES, EIO, ESTALE
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -222,17 +225,31 @@ def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
         run(tmp_path)
 
 
-def test_a_file_without_read_permission_is_not_damaged(
+@pytest.mark.parametrize("code", [EIO, ESTALE, EACCES])
+def test_an_error_of_the_system_is_raised_and_nothing_is_renamed(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, resume=False, last=3)
+    before, opened = names(tmp_path), io.open
+
+    def fails(file: Any, *rest: Any, **options: Any) -> Any:
+        if str(file).endswith("round-3.ckpt"):
+            raise OSError(code, os.strerror(code))
+        return opened(file, *rest, **options)
+
+    monkeypatch.setattr(io, "open", fails)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        run(tmp_path)
+    assert names(tmp_path) == before
+
+
+def test_memory_that_is_too_small_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(tmp_path, resume=False, last=3)
-    before = names(tmp_path)
-
-    def denied(*_: Any, **__: Any) -> Any:
-        raise PermissionError("Permission denied")
-
-    monkeypatch.setattr(torch, "load", denied)
-    with pytest.raises(PermissionError):
+    before, message = names(tmp_path), "DefaultCPUAllocator: can't allocate memory"
+    monkeypatch.setattr(torch, "load", Mock(side_effect=RuntimeError(message)))
+    with pytest.raises(RuntimeError, match="allocate memory"):
         run(tmp_path)
     assert names(tmp_path) == before
 
