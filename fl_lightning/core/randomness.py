@@ -35,7 +35,7 @@ def seeded_rng(seed: int, device: torch.device) -> Iterator[None]:
     Afterwards they are as before. numpy's and Python's take 17 microseconds.
     """
     on_gpu = device.type == "cuda"
-    of_python, of_numpy = random.getstate(), np.random.get_bit_generator()
+    of_python, of_numpy = random.getstate(), np.random.mtrand.get_bit_generator()
     with torch.random.fork_rng([device] if on_gpu else []):
         torch.default_generator.manual_seed(
             seed
@@ -43,10 +43,10 @@ def seeded_rng(seed: int, device: torch.device) -> Iterator[None]:
         if on_gpu:
             torch.cuda.manual_seed(seed)
         random.seed(seed)
-        np.random.set_bit_generator(_NUMPY)
-        np.random.seed(seed % 2**32)
+        np.random.mtrand.set_bit_generator(_NUMPY)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
         try:
             yield
         finally:
             random.setstate(of_python)
-            np.random.set_bit_generator(of_numpy)
+            np.random.mtrand.set_bit_generator(of_numpy)

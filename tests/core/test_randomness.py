@@ -1,5 +1,6 @@
 """Random numbers of a user-defined term or model are seeded, whatever library draws them."""
 
+# ruff: noqa: NPY002
 import random
 from pathlib import Path
 from typing import Any
