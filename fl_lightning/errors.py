@@ -22,4 +22,7 @@ class RankLostError(Exception):
 def first_sentence(error: BaseException) -> str:
     """The first sentence of an error's message, without its full stop."""
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    first_line = re.sub(
+        r"^\[enforce fail at .*?\] err == 0\. ", "", first_line
+    )  # torch's own place
     return re.split(r"\.\s+(?=[A-Z])", first_line)[0].rstrip(". ")

@@ -16,7 +16,7 @@ from fl_lightning.cli.choices import Chosen
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.schedule import Decay
 from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
 from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
@@ -103,8 +103,9 @@ def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
         "size": train.shape[-1],
         "inputs": torch.Size(train.shape).numel(),
     }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, "model"))
+    draws = derived_seed(seed, "model")
+    with seeded_rng(draws, torch.device("cpu")):
+        torch.manual_seed(draws)  # a factory may use GPUs
         model = factory(**{name: size for name, size in sizes.items() if factory.wants(name)})
     if not isinstance(model, nn.Module):
         raise ValueError(_wrong(factory, "a torch.nn.Module", model))

@@ -48,7 +48,7 @@ def convert(kind: Any, value: Any) -> Any:
     if kind in _WORDS and not abs(converted) < (
         2**63 if kind is int else inf
     ):  # nor is nan below it
-        raise ValueError(f"{value!r} is not {_WORDS[kind]} that can be reckoned with")
+        raise ValueError(f"{value!r} is not {_WORDS[kind]} that can be computed with")
     return converted
 
 

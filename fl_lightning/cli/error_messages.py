@@ -37,7 +37,7 @@ LIBRARIES = (
 COLLECTIVES = Path(torch.distributed.__file__).parent
 """Where a RuntimeError means that another rank ended."""
 
-ONE_RANK = RankLostError, OSError, torch.OutOfMemoryError
+ONE_RANK = RankLostError, OSError, MemoryError, torch.OutOfMemoryError
 """Errors that need not happen to all ranks."""
 
 
@@ -56,6 +56,7 @@ def exit_with_message() -> Iterator[None]:
         on_one_rank = (
             isinstance(error, ONE_RANK)
             or isinstance(error.__cause__, ONE_RANK)
+            or _is_out_of_memory(error)
             or _is_lost_rank(error)
             or bool(getattr(error, "__notes__", []))  # they name this rank's clients
         )
@@ -71,8 +72,8 @@ def user_message(error: Exception) -> str | None:
     elif _is_lost_rank(error) and not user_frame:
         reason = first_sentence(error)
         message = f"another rank ended, or the connection to it broke ({reason})"
-    elif isinstance(error, torch.OutOfMemoryError):
-        reason = first_sentence(error)
+    elif _is_out_of_memory(error):
+        reason = first_sentence(error).rpartition("DefaultCPUAllocator: ")[2]
         message = f"not enough memory ({reason}): lower --batch-size or --parallel-clients"
     elif isinstance(error, OSError):
         message = _system_message(error)
@@ -91,6 +92,12 @@ def _is_lost_rank(error: Exception) -> bool:
     """Whether it came from a collective of the ranks."""
     frames = extract_tb(error.__traceback__)
     return isinstance(error, RuntimeError) and bool(frames) and _is_in(frames[-1], [COLLECTIVES])
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU's memory, Python's or that of torch's CPU tensors was not enough."""
+    of_cpu_tensors = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return of_cpu_tensors or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def _system_message(error: OSError) -> str:

@@ -218,9 +218,30 @@ def _parse_flags(
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
-        near = nearest(unknown[0].split("=")[0], flags)
-        exit_with_error(f"there is no option {unknown[0]!r}{near}")
+        unknown = _note_options_of_others(parser, argv, choices[FIRST], selected[FIRST])
+        for first in unknown[:1]:
+            near = nearest(first.split("=")[0], flags)
+            exit_with_error(f"there is no option {first!r}{near}")
     return vars(parsed)
+
+
+def _note_options_of_others(
+    parser: ArgumentParser, argv: Sequence[str], choice: Choice, selected: _Selected
+) -> list[str]:
+    """Say which flags are of other algorithms, since a sweep gives all methods the same.
+
+    Returns:
+        The flags that no algorithm has.
+    """
+    options = {o.name for name in choice.functions for o in _select(FIRST, choice, name).options}
+    options -= {o.name for o in selected.options}
+    for option in options:
+        parser.add_argument(flag_of(option), dest=option, nargs="?", default=Parameter.empty)
+    parsed, unknown = parser.parse_known_args(argv)
+    for option in sorted(options):
+        if getattr(parsed, option) is not Parameter.empty and is_first_rank():
+            print(f"note: {flag_of(option)} has no effect: it is not an option of {selected.name}")
+    return unknown
 
 
 def _add_choice(

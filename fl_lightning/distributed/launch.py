@@ -2,7 +2,9 @@
 
 import os
 import re
+import socket
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -148,6 +150,8 @@ def launch_fabric(
     with ctrl_c_kills():
         fabric = Fabric(**fabric_options)
         if not by_cli:
+            if fabric.world_size > 1:
+                _check_main_address()
             fabric.launch()
     if not launcher:
         del os.environ[FIRST_RANK]
@@ -156,6 +160,22 @@ def launch_fabric(
         threads = _threads(ranks, machine, launcher, before)
         torch.set_num_threads(min(threads, most))
     return fabric
+
+
+def _check_main_address(tries: int = 5) -> None:
+    """Refuse an address that stays unknown for seconds: the ranks would wait for half an hour."""
+    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    for left in reversed(range(tries)):
+        try:
+            socket.getaddrinfo(address, None)
+            return
+        except (OSError, UnicodeError) as error:
+            if not left:
+                raise ValueError(
+                    f"MASTER_ADDR {address!r} is no address that this machine knows ({error}): "
+                    "give the name or IP address of the first machine"
+                ) from None
+        time.sleep(1)
 
 
 def _default_ranks(

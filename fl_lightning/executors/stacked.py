@@ -1,7 +1,6 @@
 """Several clients in parallel: rows of one matrix, one batched program."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -79,18 +78,17 @@ class StackedExecutor(Executor):
         def report(w: Tensor, facts: Facts, states: list[States]) -> tuple[list[Any], list[States]]:
             return algorithm.report(w, {**round_facts, **facts}, states, server_states)
 
-        origin, states = vmap(start)(client_facts, states)
-        client_facts["origin"] = origin
-        received = _stack([{**buffers, **self.dropout_keys(v.seed)} for v in visits])
-        alone = seeded_rng(visits[0].seed, origin.device) if len(visits) == 1 else nullcontext()
-        if algorithm not in self._local_steps:
-            self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
-        step = self._local_steps[algorithm]
-        with alone:
+        with seeded_rng(visits[0].seed, anchor.device):
+            origin, states = vmap(start)(client_facts, states)
+            client_facts["origin"] = origin
+            received = _stack([{**buffers, **self.dropout_keys(v.seed)} for v in visits])
+            if algorithm not in self._local_steps:
+                self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
+            step = self._local_steps[algorithm]
             w, states, after, losses = self._steps(
                 step, round_facts, visits, client_facts, states, server_states, received
             )
-        message, states = vmap(report)(w, client_facts, states)
+            message, states = vmap(report)(w, client_facts, states)
         for i in range(len(visits)):
             kept = {name: b[i] for name, b in after.items() if name not in self.keys}
             yield Outcome(w[i] - origin[i], _row(message, i), _row(states, i), kept, losses[i])

@@ -182,7 +182,8 @@ class Federation:
         `on_fit_end` is called after the last of all rounds only.
 
         Raises:
-            DivergenceError: If what a client or the server makes is no longer finite.
+            DivergenceError: If what a client or the server makes is no longer finite, or, after the
+                last round, if every client of every round was skipped.
             RankLostError: If another rank ended.
         """
         self.prepare()
@@ -195,6 +196,12 @@ class Federation:
             if self.round == self.rounds:
                 self.fabric.call("on_fit_end", federation=self)
             self.stop_requested = False
+        skipping = self.on_divergence == "skip-client" and self.round == self.rounds
+        if skipping and self.w.equal(self.server.initial_w):
+            raise DivergenceError(
+                f"{self.position()}: every client of every round was skipped, so the model is the "
+                f"initial one ({self._settings()}): lower the learning rate, or clip"
+            )
 
     @contextmanager
     def _annotate_errors(self) -> Iterator[None]:

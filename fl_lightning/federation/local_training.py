@@ -256,7 +256,7 @@ class LocalTraining:
             return list(
                 _groups(assign_to_ranks(work, fabric.world_size)[fabric.global_rank], width)
             )
-        # The last bits depend on who trains in parallel with whom: group first, then assign.
+        # The last bits depend on which clients train in parallel: group first, then assign.
         groups = list(_groups(assign_to_ranks(work, 1)[0], width))
         totals = [sum(work[k] for k in group) for group in groups]
         return [groups[i] for i in assign_to_ranks(totals, fabric.world_size)[fabric.global_rank]]

@@ -42,8 +42,9 @@ class Table:
 
     def markdown(self) -> str:
         """The table in Markdown, without caption."""
-        rows = self._marked("**{}**", [[cell.replace("|", r"\|") for cell in r] for r in self.rows])
-        head, *body = [f"| {' | '.join(line)} |" for line in (self.headings, *rows)]
+        headings, *rows = [[cell.replace("|", r"\|") for cell in line] for line in self._lines()]
+        lines = headings, *self._marked("**{}**", rows)
+        head, *body = [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([head, "|---" * len(self.headings) + "|", *body])
 
     def with_caption(self) -> str:
@@ -52,11 +53,12 @@ class Table:
 
     def latex(self) -> str:
         """The table in LaTeX with the package booktabs."""
-        frame = DataFrame(self.rows, columns=list(self.headings))
+        headings, *rows = self._lines()
+        frame = DataFrame(rows, columns=headings)
         style = frame.style.hide(axis="index").format(escape="latex")
         style = style.format_index(escape="latex", axis="columns")
         for row, column in self.best:
-            style = style.set_properties(([row], [self.headings[column]]), textbf="--rwrap")
+            style = style.set_properties(([row], [headings[column]]), textbf="--rwrap")
         text = style.to_latex(hrules=True, column_format="l" * len(self.headings))
         return f"% {self.caption}\n" + text.replace("±", r"$\pm$").rstrip()
 
@@ -72,6 +74,10 @@ class Table:
         for row in self._marked("[bold]{}[/bold]", rows):
             table.add_row(*row)
         Console().print(table)
+
+    def _lines(self) -> list[list[str]]:
+        """Headings and rows; a line break within a name would end a row of a document."""
+        return [[" ".join(cell.split()) for cell in line] for line in (self.headings, *self.rows)]
 
     def _marked(self, bold: str, rows: Sequence[Sequence[str]]) -> list[list[str]]:
         return [

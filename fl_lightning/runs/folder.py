@@ -18,6 +18,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.runs.config_yaml import dump, load
 from fl_lightning.runs.lock import RunLock
 from fl_lightning.runs.resume import check_changes
 from fl_lightning.runs.run import TAIL_LENGTH, Scalars, scalars
@@ -205,7 +206,7 @@ def saved_rounds(folder: Path) -> list[int]:
 def _mapping(path: Path) -> dict[str, Any] | None:
     """The mapping in a YAML file; None if the file is missing or damaged."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = load(path.read_text())
     except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
         return None
     return content if isinstance(content, dict) else None
@@ -214,7 +215,7 @@ def _mapping(path: Path) -> dict[str, Any] | None:
 def _write(path: Path, content: Any) -> None:
     """Write YAML, whole or not at all."""
     aside = path.with_suffix(".part")
-    aside.write_text(yaml.safe_dump(content, sort_keys=False))
+    aside.write_text(dump(content))
     aside.replace(path)
 
 

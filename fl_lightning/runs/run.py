@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fl_lightning.runs.config_yaml import flat
+from fl_lightning.runs.config_yaml import flat, load
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -47,7 +47,7 @@ class Run:
             ValueError: If the folder holds no run, or one of its files cannot be read.
         """
         try:
-            options = flat(yaml.safe_load((path / "config.yaml").read_text()))
+            options = flat(load((path / "config.yaml").read_text()))
             if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:
                 raise ValueError(f"config.yaml lacks {', '.join(missing)}")
             own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))

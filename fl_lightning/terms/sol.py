@@ -106,7 +106,7 @@ class SOL(WrappedTerm):
 
     Attributes:
         rho: Radius of the perturbation.
-        scale: Perturb each weight by how far it has moved; None perturbs all alike.
+        scale: Perturb each weight by how far it has moved; None perturbs all equally.
         scope: Which part of the model is perturbed.
         use: Which gradients are stepped along (Table 10).
         still: Do not perturb before the first step; without it a fixed strength blows rounding

@@ -1,13 +1,15 @@
 """YAML files of options: each says a thing once."""
 
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from refusals import sentence
 
 from fl_lightning.cli.config_files import read_files
-from fl_lightning.runs.config_yaml import flat, load
+from fl_lightning.runs.config_yaml import dump, flat, load
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,42 @@ def test_a_merged_mapping_may_be_overridden() -> None:
 def test_keys_that_are_no_names_are_left_to_pyyaml(text: str) -> None:
     with pytest.raises(yaml.YAMLError, match="unhashable key"):
         load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("yes", "yes"),
+        ("No", "No"),
+        ("on", "on"),
+        ("1:30", "1:30"),
+        ("1_000", "1_000"),
+        ("2026-01-02", "2026-01-02"),
+        ("010", 10),
+        ("0o10", 8),
+        ("0x1f", 31),
+        ("-5", -5),
+        ("1e-3", 0.001),
+        ("-.5e+2", -50.0),
+        ("2.", 2.0),
+        ("-.inf", -inf),
+        ("true", True),
+        ("~", None),
+        ("", None),
+    ],
+)
+def test_words_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    read = load(text)
+    assert (type(read), read) == (type(value), value)
+    assert load(dump({"value": value, "text": text})) == {"value": value, "text": text}
+
+
+def test_a_file_that_is_nested_too_deeply_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "deep.yaml"
+    file.write_text("a: " + 10_000 * "[")
+    assert f"{file}: it is nested too deeply" in sentence(capsys, read_files, [str(file)], ())
 
 
 def test_later_files_win(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import runs
 import torch
@@ -99,11 +100,39 @@ def test_a_data_set_too_large_for_the_device_is_named(monkeypatch: pytest.Monkey
         train.to("cuda")
 
 
+def fills_tensors(*_: Any) -> None:
+    torch.empty(2**50)
+
+
+def fills_arrays(*_: Any) -> None:
+    np.empty(2**50)
+
+
+def fills_lists(*_: Any) -> None:
+    [0] * 2**50
+
+
+@pytest.mark.parametrize(
+    ("fill", "reason"),
+    [
+        (fails, "CUDA out of memory"),
+        (fills_tensors, r"can't allocate memory: .* 4503599627370496 bytes"),
+        (fills_arrays, "Unable to allocate 8.00 PiB"),
+        (fills_lists, "MemoryError"),
+    ],
+)
+@pytest.mark.parametrize("place", ["callbacks.Evaluation.on_round_end", "experiment.build_data"])
 def test_memory_that_runs_out_elsewhere_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: str,
+    fill: Any,
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fl_lightning.callbacks.Evaluation.on_round_end", fails)
-    assert "(CUDA out of memory): lower" in sentence(capsys, scaffold, tmp_path / "run")
+    monkeypatch.setattr(f"fl_lightning.{place}", fill)
+    said = sentence(capsys, scaffold, tmp_path / "run")
+    assert re.search(rf"not enough memory \({reason}.*\): lower", said)
 
 
 # --------------------------------------------------------------------------------- user code

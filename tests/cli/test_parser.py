@@ -197,6 +197,18 @@ def test_options_without_a_name_are_for_the_chosen_function(
     assert "algorithm.hidden" in refusal(capsys, *flags)
 
 
+@pytest.mark.parametrize("flags", ["--algorithm.rho 0.3", "--algorithm.rho=0.3 --rounds 7"])
+def test_an_option_of_another_algorithm_is_noted(
+    flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sweep gives all methods the same flags."""
+    options, chosen = parse("--algorithm", "second", *flags.split())
+    assert chosen["algorithm"].options == {"hidden": (2, 3), "first_participation": "init"}
+    assert options["rounds"] == (7 if "--rounds" in flags else 10)
+    said = capsys.readouterr().out
+    assert said == "note: --algorithm.rho has no effect: it is not an option of second\n"
+
+
 TABLE = "rounds: 5\nmethods:\n  first: {rho: 0.3, rounds: 7}\n  second:\n"
 
 

@@ -20,6 +20,7 @@ from problems import (
     server,
     trained,
 )
+from refusals import sentence
 from torch import Tensor
 from torch.optim import SGD, Adam
 
@@ -227,6 +228,13 @@ def test_continuing_keeps_the_states_of_diverged_clients(deterministic: bool) ->
     assert run.w.isnan().all()
 
 
+def test_a_run_of_which_one_round_trained_is_no_error() -> None:
+    run = begin(Algorithm(), *range(6), sampler=lambda n, seed, round: [round])
+    run.clients.dataset.x[run.clients.partition[1]] = 0.5
+    run.fit()
+    assert not run.w.equal(run.server.initial_w)
+
+
 def test_a_run_that_diverged_can_be_resumed_in_another_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,7 +246,9 @@ def test_a_run_that_diverged_can_be_resumed_in_another_way(
     said = capsys.readouterr().err
     assert said.startswith("error: round 1 of 2: the training of clients ")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["round-0.ckpt"]
-    runs.experiment(*argv, "--resume", "--on-divergence", "skip-client").run()
+    resumed = runs.experiment(*argv, "--resume", "--on-divergence", "skip-client")
+    every_client = sentence(capsys, resumed.run)
+    assert "after round 2 of 2: every client of every round was skipped" in every_client
     table = runs.results(tmp_path / "run")["metrics"]
     assert [row["client/skipped"] for row in table] == ["4.0", "4.0"]
     assert table[0]["test/accuracy"] == table[1]["test/accuracy"]

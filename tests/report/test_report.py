@@ -343,10 +343,12 @@ def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixt
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_bold_in_latex_and_a_bar_in_markdown() -> None:
-    table = Table(["method", "%"], [["a|b", "1 ± 2"], ["c", "0"]], best=frozenset({(0, 1)}))
-    assert r"a|b & \textbf{1 $\pm$ 2} \\" in table.latex()
-    assert r"| a\|b | **1 ± 2** |" in table.markdown()
+def test_bold_bars_and_line_breaks_in_latex_and_markdown() -> None:
+    rows = [["a|b\n\n| c", "1 ± 2"], ["c", "0"]]
+    table = Table(["me\nth|od", "%"], rows, best=frozenset({(0, 1)}))
+    assert r"a|b | c & \textbf{1 $\pm$ 2} \\" in table.latex()
+    head, _, first, _ = table.markdown().splitlines()
+    assert (head, first) == (r"| me th\|od | % |", r"| a\|b \| c | **1 ± 2** |")
 
 
 def test_the_command_shows_a_table_in_a_terminal(
