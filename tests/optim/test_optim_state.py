@@ -59,10 +59,25 @@ def test_groups_state_and_defaults_are_those_of_the_base_also_after_loading():
     assert restored(optimizer.state_dict())["state"].keys() == base.state_dict()["state"].keys()
 
 
-@wrappers
-@pytest.mark.parametrize(
+clones = pytest.mark.parametrize(
     "clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"]
 )
+
+
+@clones
+@pytest.mark.parametrize(
+    "form", [lambda model: model, nn.Module.buffers], ids=["module", "buffers"]
+)
+def test_a_copy_has_the_buffers_of_the_copied_model(form, clone):
+    model = nn.Sequential(network(), nn.BatchNorm1d(3, dtype=torch.float64))
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), buffers=form(model))
+    other, copied = clone((model, optimizer))
+    train(other, copied, batches(2))
+    assert (other[1].num_batches_tracked, model[1].num_batches_tracked) == (2, 0)
+
+
+@wrappers
+@clones
 def test_a_copy_with_its_model_continues_identically_and_separately(wrap, clone):
     model, data = network(), batches(4)
     optimizer = wrap(SGD(model.parameters(), lr=0.1, momentum=0.9))
