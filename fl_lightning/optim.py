@@ -88,8 +88,8 @@ class GradientTransform(Optimizer):
     Raises:
         TypeError: If the base is no such object.
         ValueError: By `step`, without a closure, for one that does not zero the gradients (gradient
-            accumulation), for sparse gradients, or if the model has replaced the given buffers; by
-            `oracle.of` in most closures.
+            accumulation), for sparse gradients, for shards of FSDP1 or uneven ones of FSDP2, or if
+            the model has replaced the given buffers; by `oracle.of` in most closures.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
@@ -135,6 +135,7 @@ class GradientTransform(Optimizer):
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if not params:
             raise ValueError("no parameter of the optimizer requires a gradient: unfreeze some")
+        _check_shards(params)
         before, after, losses = self._buffer_values(), list[Tensor](), list[Any]()
         w = self._read(params)
         held: Tensor | None = w
@@ -352,6 +353,23 @@ def _wrappable(base: Any) -> Optimizer:
     if isinstance(base, GradientTransform) or not _takes(base.step):
         raise TypeError(f"{type(base).__name__} cannot be wrapped: its step needs a closure")
     return base
+
+
+def _check_shards(params: Iterable[Tensor]) -> None:
+    """Raise a ValueError if a norm over the parameters would be that of a part of them."""
+    for p in params:
+        if getattr(p, "_fsdp_flattened", False):  # set by FSDP1
+            raise ValueError(
+                "FSDP1 gives each rank the norm of its own shard: use DDP, or FSDP2 "
+                "(Lightning's ModelParallelStrategy)"
+            )
+        for mesh_dim, placement in enumerate(getattr(p, "placements", ())):  # of a DTensor
+            ranks = p.device_mesh.size(mesh_dim)  # type: ignore[attr-defined]
+            if placement.is_shard() and p.shape[placement.dim] % ranks:
+                raise ValueError(
+                    f"a parameter of shape {tuple(p.shape)} cannot be sharded evenly over {ranks} "
+                    f"ranks: make dimension {placement.dim} a multiple of {ranks}, or use DDP"
+                )
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
