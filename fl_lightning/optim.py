@@ -77,6 +77,12 @@ class GradientTransform(Optimizer):
     Each evaluation draws new dropout masks, as in the widely used davda54/sam. The SAM paper's code
     draws them once a step; to get that, set the seed in the closure.
 
+    Lightning's Trainer runs `training_step` and hooks such as `on_after_backward` in each pass and
+    keeps the loss of the last one, that of the perturbed model. Log and update metrics there only
+    if `self.optimizers().first_pass`; with Fabric and in plain loops log the loss that `step`
+    returns. The Trainer clips in each pass too: clipping by norm keeps the ascent direction,
+    clipping by value changes it.
+
     Args:
         base: The optimizer that takes the steps, of any class whose `step` needs no closure.
         transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the flat
@@ -84,6 +90,9 @@ class GradientTransform(Optimizer):
         buffers: The model, whose buffers only the first evaluation of a step may change. Without it
             BatchNorm's running statistics move at every evaluation. A function that returns the
             buffers works too, and `model.buffers()` as long as the model keeps the same tensors.
+
+    Attributes:
+        first_pass: False in the closure's second and later calls in a step, otherwise True.
 
     Raises:
         TypeError: If the base is no such object.
@@ -98,7 +107,7 @@ class GradientTransform(Optimizer):
 
     @_base_first
     def __init__(self, base: Optimizer, transform: Transform, buffers: BufferSource = ()):
-        self.base, self.transform = base, transform
+        self.base, self.transform, self.first_pass = base, transform, True
         source = buffers.buffers if isinstance(buffers, nn.Module) else buffers
         self.buffers: Callable[[], Iterable[Tensor | None]] = (
             source if callable(source) else _Given(source, base.param_groups[0]["params"][0])
@@ -106,7 +115,8 @@ class GradientTransform(Optimizer):
         self.__setstate__({})  # as Optimizer.__init__, without new param groups and state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"base": self.base, "transform": self.transform, "buffers": self.buffers}
+        names = "base", "transform", "buffers", "first_pass"
+        return {name: getattr(self, name) for name in names}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the wrapped optimizer."""
@@ -158,6 +168,7 @@ class GradientTransform(Optimizer):
             hold(w)
             if request.loss_only:
                 loss: Tensor = _ask(closure, request)
+                self.first_pass = False
                 self._set_buffers(before)
                 return loss
             for p in params:
@@ -165,6 +176,7 @@ class GradientTransform(Optimizer):
             asked = closure if request == TASK_LOSS else partial(_ask, closure, request)
             with torch.enable_grad():
                 losses.append(asked() if losses or self._probed else self._probe(asked, params))
+            self.first_pass = False
             # As at the end of Lightning's StochasticWeightAveraging: no weight will move.
             forward_only = request == TASK_LOSS and all(p.grad is None for p in params)
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
@@ -175,6 +187,7 @@ class GradientTransform(Optimizer):
         try:
             direction = self.transform(BatchOracle(evaluate), w)
         finally:  # also when interrupted, or a later checkpoint would hold the perturbed model
+            self.first_pass = True
             hold(w)
             if after or not losses:  # after one evaluation they are as it left them
                 self._set_buffers(after or before)

@@ -17,6 +17,7 @@ from optimizers import (
     EXACT,
     assert_equal,
     batches,
+    closure_of,
     network,
     same_bits,
     train,
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import SumMetric
 
 from fl_lightning.optim import LESAM, SAM
 
@@ -138,6 +140,37 @@ def test_manual_optimization_without_a_closure_is_refused():
 
     with pytest.raises(ValueError, match=r"no gradient.*optimizer\.step\(closure\)"):
         fit(Manual())
+
+
+class Logged(Classifier):
+    """Logs losses and counts samples in each pass, and in the first pass of each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = nn.ModuleDict({name: SumMetric() for name in ("first", "every")})
+
+    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        loss = super().training_step(batch, index)
+        for name in ["first", "every"] if self.optimizers().first_pass else ["every"]:
+            self.counts[name].update(len(batch[0]))
+            self.log(name, loss, on_step=False, on_epoch=True)
+            self.log(f"count {name}", self.counts[name], on_step=False, on_epoch=True)
+        return loss
+
+
+def test_the_first_pass_logs_the_loss_of_the_model_and_counts_each_sample_once():
+    lit, plain = Logged(), network()
+    trainer = fit(lit)
+    optimizer = SAM(SGD(plain.parameters(), lr=1.0, momentum=0.9), rho=0.1)
+    losses = []
+    for step, (x, y) in enumerate(batches(3) * 2):
+        optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+        losses.append(optimizer.step(closure_of(plain, optimizer, x, y)).item())
+    logged = trainer.callback_metrics
+    assert logged["first"].item() == pytest.approx(sum(losses[3:]) / 3)
+    assert logged["every"] > logged["first"] + 0.001
+    assert (logged["count first"], logged["count every"]) == (48, 96)
+    assert trainer.optimizers[0].first_pass
 
 
 class Normed(Classifier):

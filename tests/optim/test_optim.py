@@ -190,6 +190,7 @@ def test_weights_and_buffers_come_back_when_the_second_pass_fails():
     before = weights(model)
     with pytest.raises(pytest.fail.Exception, match="out of memory"):
         optimizer.step(lambda: passes.pop(0)())
+    assert optimizer.first_pass
     assert same_bits(model.parameters(), before)
     assert model[1].num_batches_tracked == 1
 
@@ -253,6 +254,22 @@ def test_each_pass_draws_its_own_dropout_masks():
     train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))
     assert len(seen) == 2
     assert not torch.equal(*seen)
+
+
+@wrappers
+def test_only_the_first_call_of_the_closure_in_a_step_is_the_first_pass(wrap):
+    model, seen = network(), []
+    optimizer = wrap(SGD(model.parameters(), lr=0.1))
+    compute = closure_of(model, optimizer, *batches(1)[0])
+
+    def closure() -> Tensor:
+        seen.append(optimizer.first_pass)
+        return compute()
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert seen == ([True] if isinstance(optimizer, LESAM) else [True, False]) * 2
+    assert optimizer.first_pass
 
 
 def test_step_returns_the_loss_at_the_unperturbed_weights():
