@@ -97,7 +97,7 @@ class GradientTransform(Optimizer):
     Raises:
         TypeError: If the base is no such object.
         ValueError: By `step`, without a closure, for one that does not zero the gradients (gradient
-            accumulation), for sparse gradients, for shards of FSDP1 or uneven ones of FSDP2, or if
+            accumulation), for sparse gradients, maximize=True, shards of FSDP1 or uneven ones of FSDP2, or if
             the model has replaced the given buffers; by `oracle.of` in most closures.
     """
 
@@ -145,6 +145,7 @@ class GradientTransform(Optimizer):
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if not params:
             raise ValueError("no parameter of the optimizer requires a gradient: unfreeze some")
+        check_minimizes(self)
         _check_shards(params)
         before, after, losses = self._buffer_values(), list[Tensor](), list[Any]()
         w = self._read(params)
@@ -366,6 +367,12 @@ def _wrappable(base: Any) -> Optimizer:
     if isinstance(base, GradientTransform) or not _takes(base.step):
         raise TypeError(f"{type(base).__name__} cannot be wrapped: its step needs a closure")
     return base
+
+
+def check_minimizes(optimizer: Optimizer) -> None:
+    """Raise a ValueError if the optimizer ascends: perturbations are made for descent."""
+    if any(group.get("maximize") for group in optimizer.param_groups):
+        raise ValueError("the optimizer has maximize=True: negate the loss instead")
 
 
 def _check_shards(params: Iterable[Tensor]) -> None:

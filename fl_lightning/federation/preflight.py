@@ -18,6 +18,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.divergence import OnDivergence
+from fl_lightning.optim import check_minimizes
 
 PRECISIONS = "32-true", "bf16-mixed"
 """Fabric's precisions that keep weights, duals and averages in the module's dtype."""
@@ -47,7 +48,7 @@ def check_settings(fabric: Fabric, clients: ClientData, rounds: int, on_divergen
 
 
 def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
-    """Raise a ValueError unless both optimizers can step on a vector like `w`."""
+    """Raise a ValueError unless both optimizers minimize, and can step on a vector like `w`."""
     for kind, make in (("local", algorithm.local), ("server", algorithm.server)):
         vector = nn.Parameter(w.clone())
         vector.grad, optimizer = torch.ones_like(w), make([vector])
@@ -60,6 +61,7 @@ def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
                 f"the {kind} optimizer {type(optimizer).__name__} cannot step on one vector "
                 f"({first_sentence(error)}): choose another, such as torch.optim.SGD"
             ) from error
+        check_minimizes(optimizer)
 
 
 def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:

@@ -266,6 +266,14 @@ def test_the_base_must_step_without_a_closure(base):
         SAM(base(network().parameters()))
 
 
+@wrappers
+def test_an_optimizer_that_maximizes_is_refused_and_the_weights_stay(wrap):
+    model = network()
+    with pytest.raises(ValueError, match=r"maximize=True: negate the loss"):
+        train(model, wrap(SGD(model.parameters(), lr=0.1, maximize=True)), batches(1))
+    assert_equal(model, network())
+
+
 def test_sparse_gradients_are_refused_and_the_weights_stay():
     model = nn.Embedding(10, 3, sparse=True)
     optimizer, before = SAM(SGD(model.parameters(), lr=0.1)), model.weight.detach().clone()
