@@ -154,6 +154,10 @@ def dry_run(
 ) -> None:
     """Run the model on two samples, and on one if a client has a batch of one. Changes nothing.
 
+    Forward hooks of modules act in every executor; `--compile` runs their Python code only while it
+    traces a step. Backward hooks of modules act in the sequential executor, and the others refuse
+    them with `ModelError`.
+
     Args:
         module: The model, on its device.
         clients: The data.
@@ -162,8 +166,14 @@ def dry_run(
 
     Raises:
         ModelError: If the model does not take the samples, changes them in place, cannot train on
-            a single one, or has no trainable score for each label.
+            a single one, has no trainable score for each label, or hooks on parameters.
     """
+    for name, p in module.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise ModelError(
+                f"parameter {name!r} of {type(module).__name__} has a hook, which parallel clients "
+                "and --compile ignore: remove it, and change the gradient in a term"
+            )
 
     def forward(samples: int, training: bool = True) -> object:
         data, device = clients.dataset, next(module.parameters()).device
