@@ -97,8 +97,8 @@ class GradientTransform(Optimizer):
     Raises:
         TypeError: If the base is no such object.
         ValueError: By `step`, without a closure, for one that does not zero the gradients (gradient
-            accumulation), for sparse gradients, maximize=True, shards of FSDP1 or uneven ones of FSDP2, or if
-            the model has replaced the given buffers; by `oracle.of` in most closures.
+            accumulation), for sparse gradients, maximize=True, shards of FSDP1 or uneven ones of
+            FSDP2, or if the model has replaced the given buffers; by `oracle.of` in most closures.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
@@ -109,8 +109,9 @@ class GradientTransform(Optimizer):
     def __init__(self, base: Optimizer, transform: Transform, buffers: BufferSource = ()):
         self.base, self.transform, self.first_pass = base, transform, True
         source = buffers.buffers if isinstance(buffers, nn.Module) else buffers
+        weights = (p for group in base.param_groups for p in group["params"])
         self.buffers: Callable[[], Iterable[Tensor | None]] = (
-            source if callable(source) else _Given(source, base.param_groups[0]["params"][0])
+            source if callable(source) else _Given(source, next(weights, torch.empty(0)))
         )
         self.__setstate__({})  # as Optimizer.__init__, without new param groups and state
 
