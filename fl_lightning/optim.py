@@ -28,9 +28,10 @@ from functools import partial, wraps
 from inspect import signature
 from itertools import zip_longest
 from typing import Any, TypeVar, cast
+from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning.core.oracle import TASK_LOSS, BatchOracle, Oracle, Request
@@ -43,6 +44,8 @@ from fl_lightning.terms.perturb import SAM as SAMTerm
 Init = TypeVar("Init", bound=Callable[..., None])
 Transform = Callable[[Oracle, Tensor], Tensor]
 """From the gradient oracle and the flat weights `w`, which stay unchanged, to the direction."""
+BufferSource = nn.Module | Callable[[], Iterable[Tensor]] | Iterable[Tensor]
+"""A module, a function that returns buffers, or the buffers themselves."""
 
 
 def _shared(name: str) -> Any:
@@ -74,18 +77,28 @@ class GradientTransform(Optimizer):
     Each evaluation draws new dropout masks, as in the widely used davda54/sam. The SAM paper's code
     draws them once a step; to get that, set the seed in the closure.
 
+    Lightning's Trainer runs `training_step` and hooks such as `on_after_backward` in each pass and
+    keeps the loss of the last one, that of the perturbed model. Log and update metrics there only
+    if `self.optimizers().first_pass`; with Fabric and in plain loops log the loss that `step`
+    returns. The Trainer clips in each pass too: clipping by norm keeps the ascent direction,
+    clipping by value changes it.
+
     Args:
         base: The optimizer that takes the steps, of any class whose `step` needs no closure.
         transform: `transform(oracle, w)`, where `oracle(w)` is the flat gradient at the flat
             weights `w`.
-        buffers: Tensors that only the first evaluation of a step may change. Pass
-            `model.buffers()`, after the model was moved to its device. Without it BatchNorm's
-            running statistics move at every evaluation.
+        buffers: The model, whose buffers only the first evaluation of a step may change. Without it
+            BatchNorm's running statistics move at every evaluation. A function that returns the
+            buffers works too, and `model.buffers()` as long as the model keeps the same tensors.
+
+    Attributes:
+        first_pass: False in the closure's second and later calls in a step, otherwise True.
 
     Raises:
         TypeError: If the base is no such object.
         ValueError: By `step`, without a closure, for one that does not zero the gradients (gradient
-            accumulation), or for sparse gradients; by `oracle.of` in most closures.
+            accumulation), for sparse gradients, maximize=True, shards of FSDP1 or uneven ones of
+            FSDP2, or if the model has replaced the given buffers; by `oracle.of` in most closures.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")
@@ -93,12 +106,18 @@ class GradientTransform(Optimizer):
     _began = False  # whether a closure has computed gradients before
 
     @_base_first
-    def __init__(self, base: Optimizer, transform: Transform, buffers: Iterable[Tensor] = ()):
-        self.base, self.transform, self.buffers = base, transform, list(buffers)
+    def __init__(self, base: Optimizer, transform: Transform, buffers: BufferSource = ()):
+        self.base, self.transform, self.first_pass = base, transform, True
+        source = buffers.buffers if isinstance(buffers, nn.Module) else buffers
+        weights = (p for group in base.param_groups for p in group["params"])
+        self.buffers: Callable[[], Iterable[Tensor | None]] = (
+            source if callable(source) else _Given(source, next(weights, torch.empty(0)))
+        )
         self.__setstate__({})  # as Optimizer.__init__, without new param groups and state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"base": self.base, "transform": self.transform, "buffers": self.buffers}
+        names = "base", "transform", "buffers", "first_pass"
+        return {name: getattr(self, name) for name in names}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the wrapped optimizer."""
@@ -127,9 +146,12 @@ class GradientTransform(Optimizer):
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if not params:
             raise ValueError("no parameter of the optimizer requires a gradient: unfreeze some")
-        before, after, losses = cloned(self.buffers), list[Tensor](), list[Any]()
+        check_minimizes(self)
+        _check_shards(params)
+        before, after, losses = self._buffer_values(), list[Tensor](), list[Any]()
         w = self._read(params)
         held: Tensor | None = w
+        forward_only = False
 
         def hold(vector: Tensor) -> None:
             nonlocal held
@@ -139,19 +161,26 @@ class GradientTransform(Optimizer):
                 held = vector
 
         def evaluate(w: Tensor, request: Request) -> Tensor:
+            nonlocal forward_only
+            if forward_only:
+                return torch.zeros_like(w)
             if losses:
-                after[:] = after or cloned(self.buffers)
-                copy(self.buffers, before)
+                after[:] = after or self._buffer_values()
+                self._set_buffers(before)
             hold(w)
             if request.loss_only:
                 loss: Tensor = _ask(closure, request)
-                copy(self.buffers, before)
+                self.first_pass = False
+                self._set_buffers(before)
                 return loss
             for p in params:
                 p.grad = None  # or an earlier result would share memory with this one
             asked = closure if request == TASK_LOSS else partial(_ask, closure, request)
             with torch.enable_grad():
                 losses.append(asked() if losses or self._probed else self._probe(asked, params))
+            self.first_pass = False
+            # As at the end of Lightning's StochasticWeightAveraging: no weight will move.
+            forward_only = request == TASK_LOSS and all(p.grad is None for p in params)
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
             if any(g.is_sparse for g in gradients):
                 raise ValueError("a gradient is sparse: use nn.Embedding(..., sparse=False)")
@@ -160,9 +189,10 @@ class GradientTransform(Optimizer):
         try:
             direction = self.transform(BatchOracle(evaluate), w)
         finally:  # also when interrupted, or a later checkpoint would hold the perturbed model
+            self.first_pass = True
             hold(w)
             if after or not losses:  # after one evaluation they are as it left them
-                copy(self.buffers, after or before)
+                self._set_buffers(after or before)
         check_shape(direction, w.shape, "the transform returned", "it must return a vector like w")
         for p, part in zip(params, _split(direction, params), strict=True):
             if p.grad is not None or not losses:  # not losses: the transform took no gradient
@@ -182,7 +212,6 @@ class GradientTransform(Optimizer):
                     raise ValueError(
                         "the closure computed no gradient: pass one, as optimizer.step(closure)"
                     )
-                # Lightning's StochasticWeightAveraging ends with forward passes only
                 probe.grad = None
             elif trap.isinf().all():
                 raise ValueError(
@@ -192,6 +221,19 @@ class GradientTransform(Optimizer):
         self._began = True
         return loss
 
+    def _buffer_values(self) -> list[Tensor]:
+        return cloned([b for b in self.buffers() if b is not None])
+
+    def _set_buffers(self, values: Sequence[Tensor]) -> None:
+        buffers = list(self.buffers())
+        present = [b for b in buffers if b is not None]
+        if not len(buffers) == len(present) == len(values):
+            raise ValueError(
+                f"the model has replaced buffers since {type(self).__name__} got them: give "
+                "buffers=model instead of model.buffers()"
+            )
+        copy(present, values)
+
     def _read(self, params: Sequence[Tensor]) -> Tensor:
         """The weights as one vector, which does not change when they move."""
         return _flat(params)
@@ -199,6 +241,25 @@ class GradientTransform(Optimizer):
     def _move(self, params: Sequence[Tensor], vector: Tensor) -> None:
         """Set the weights to a vector."""
         copy(params, _split(vector, params))
+
+
+class _Given:
+    """Buffers as a model had them, each None once the model may have replaced it.
+
+    `fabric.setup` replaces buffers when it moves or converts the model.
+    """
+
+    def __init__(self, buffers: Iterable[Tensor], weight: Tensor):
+        self.buffers, self.weight = [ref(b) for b in buffers], weight
+        self.kind = weight.dtype, weight.device
+
+    def __call__(self) -> list[Tensor | None]:
+        converted = self.kind != (self.weight.dtype, self.weight.device)
+        return [None if converted else buffer() for buffer in self.buffers]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        buffers = [torch.empty(0) if b is None else b for b in self()]  # empty ones die in the copy
+        return _Given, (buffers, self.weight)
 
 
 class SAM(GradientTransform):
@@ -211,12 +272,12 @@ class SAM(GradientTransform):
         base: The optimizer that takes the steps.
         rho: Radius of the perturbation.
         eps: Added to the norm.
-        buffers: `model.buffers()` of a model with BatchNorm, see `GradientTransform`.
+        buffers: The model, if it has BatchNorm, see `GradientTransform`.
     """
 
     @_base_first
     def __init__(
-        self, base: Optimizer, rho: float = 0.05, eps: float = 1e-12, buffers: Iterable[Tensor] = ()
+        self, base: Optimizer, rho: float = 0.05, eps: float = 1e-12, buffers: BufferSource = ()
     ):
         super().__init__(base, partial(SAMTerm(rho, eps=eps).gradient, v=None), buffers)
 
@@ -231,7 +292,7 @@ class ASAM(GradientTransform):
         rho: Radius of the perturbation.
         eta: Added to the scale, so that zero weights move too.
         eps: Added to the norm.
-        buffers: `model.buffers()` of a model with BatchNorm, see `GradientTransform`.
+        buffers: The model, if it has BatchNorm, see `GradientTransform`.
     """
 
     @_base_first
@@ -241,7 +302,7 @@ class ASAM(GradientTransform):
         rho: float = 0.5,
         eta: float = 0.01,
         eps: float = 1e-12,
-        buffers: Iterable[Tensor] = (),
+        buffers: BufferSource = (),
     ):
         super().__init__(base, partial(ASAMTerm(rho, eta=eta, eps=eps).gradient, v=None), buffers)
 
@@ -258,7 +319,7 @@ class LESAM(GradientTransform):
         direction: One tensor for each parameter of `base`, in its order and shape; zero means no
             perturbation.
         rho: Radius of the perturbation: the L2 norm over all parameters.
-        buffers: `model.buffers()` of a model with BatchNorm, see `GradientTransform`.
+        buffers: The model, if it has BatchNorm, see `GradientTransform`.
     """
 
     @_base_first
@@ -267,7 +328,7 @@ class LESAM(GradientTransform):
         base: Optimizer,
         direction: Iterable[Tensor],
         rho: float = 0.05,
-        buffers: Iterable[Tensor] = (),
+        buffers: BufferSource = (),
     ):
         super().__init__(base, self._ahead, buffers)
         self.toward(direction, rho)
@@ -307,6 +368,29 @@ def _wrappable(base: Any) -> Optimizer:
     if isinstance(base, GradientTransform) or not _takes(base.step):
         raise TypeError(f"{type(base).__name__} cannot be wrapped: its step needs a closure")
     return base
+
+
+def check_minimizes(optimizer: Optimizer) -> None:
+    """Raise a ValueError if the optimizer ascends: perturbations are made for descent."""
+    if any(group.get("maximize") for group in optimizer.param_groups):
+        raise ValueError("the optimizer has maximize=True: negate the loss instead")
+
+
+def _check_shards(params: Iterable[Tensor]) -> None:
+    """Raise a ValueError if a norm over the parameters would be that of a part of them."""
+    for p in params:
+        if getattr(p, "_fsdp_flattened", False):  # set by FSDP1
+            raise ValueError(
+                "FSDP1 gives each rank the norm of its own shard: use DDP, or FSDP2 "
+                "(Lightning's ModelParallelStrategy)"
+            )
+        for mesh_dim, placement in enumerate(getattr(p, "placements", ())):  # of a DTensor
+            ranks = p.device_mesh.size(mesh_dim)  # type: ignore[attr-defined]
+            if placement.is_shard() and p.shape[placement.dim] % ranks:
+                raise ValueError(
+                    f"a parameter of shape {tuple(p.shape)} cannot be sharded evenly over {ranks} "
+                    f"ranks: make dimension {placement.dim} a multiple of {ranks}, or use DDP"
+                )
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:

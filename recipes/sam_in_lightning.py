@@ -43,7 +43,7 @@ class Classifier(LightningModule):
     def configure_optimizers(self) -> tuple[list, list]:
         """SAM around SGD; with BatchNorm `buffers` matters, see `GradientTransform`."""
         sgd = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9, weight_decay=1e-4)
-        sam = SAM(sgd, rho=self.rho, buffers=self.buffers())
+        sam = SAM(sgd, rho=self.rho, buffers=self)
         return [sam], [torch.optim.lr_scheduler.CosineAnnealingLR(sam, self.trainer.max_epochs)]
 
 

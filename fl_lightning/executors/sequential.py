@@ -116,7 +116,7 @@ class _InPlace(GradientTransform):
     """
 
     def __init__(self, base: Optimizer, transform: Transform, executor: SequentialExecutor):
-        super().__init__(base, transform, executor.buffers.values())
+        super().__init__(base, transform, executor.buffers.values)
         self.executor = executor
         self._probed = True  # the executor's closure never adds to earlier gradients
 

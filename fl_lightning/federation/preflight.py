@@ -17,6 +17,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.divergence import OnDivergence
+from fl_lightning.optim import check_minimizes
 
 PRECISIONS = "32-true", "bf16-mixed"
 """Fabric's precisions that keep weights, duals and averages in the module's dtype."""
@@ -46,7 +47,7 @@ def check_settings(fabric: Fabric, clients: ClientData, rounds: int, on_divergen
 
 
 def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
-    """Raise a ValueError unless both optimizers can step on a vector like `w`."""
+    """Raise a ValueError unless both optimizers minimize, and can step on a vector like `w`."""
     for kind, make in (("local", algorithm.local), ("server", algorithm.server)):
         vector = nn.Parameter(w.clone())
         vector.grad, optimizer = torch.ones_like(w), make([vector])
@@ -59,6 +60,7 @@ def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
                 f"the {kind} optimizer {type(optimizer).__name__} cannot step on one vector "
                 f"({first_sentence(error)}): choose another, such as torch.optim.SGD"
             ) from error
+        check_minimizes(optimizer)
 
 
 def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
@@ -143,6 +145,10 @@ def dry_run(
 ) -> None:
     """Run the model on two samples, and on one if a client has a batch of one. Changes nothing.
 
+    Forward hooks of modules act in every executor; `--compile` runs their Python code only while it
+    traces a step. Backward hooks of modules act in the sequential executor, and the others refuse
+    them with `ModelError`.
+
     Args:
         module: The model, on its device.
         clients: The data.
@@ -151,8 +157,14 @@ def dry_run(
 
     Raises:
         ModelError: If the model does not take the samples, changes them in place, cannot train on
-            a single one, or has no trainable score for each label.
+            a single one, has no trainable score for each label, or hooks on parameters.
     """
+    for name, p in module.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise ModelError(
+                f"parameter {name!r} of {type(module).__name__} has a hook, which parallel clients "
+                "and --compile ignore: remove it, and change the gradient in a term"
+            )
 
     def forward(samples: int, training: bool = True) -> object:
         data, device = clients.dataset, next(module.parameters()).device

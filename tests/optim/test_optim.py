@@ -184,12 +184,13 @@ def test_weights_come_back_when_their_move_is_interrupted():
 
 def test_weights_and_buffers_come_back_when_the_second_pass_fails():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
-    optimizer = SAM(SGD(model.parameters(), lr=0.1), buffers=model.buffers())
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), buffers=model)
     ((x, y),) = batches(1)
     passes = [closure_of(model, optimizer, x, y), partial(pytest.fail, "out of memory")]
     before = weights(model)
     with pytest.raises(pytest.fail.Exception, match="out of memory"):
         optimizer.step(lambda: passes.pop(0)())
+    assert optimizer.first_pass
     assert same_bits(model.parameters(), before)
     assert model[1].num_batches_tracked == 1
 
@@ -199,7 +200,7 @@ def test_running_statistics_move_once_a_step_as_by_one_forward_pass(wrap):
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
     other = copy.deepcopy(model)
     ((x, y),) = batches(1)
-    train(model, wrap(SGD(model.parameters(), lr=0.1), buffers=model.buffers()), [(x, y)])
+    train(model, wrap(SGD(model.parameters(), lr=0.1), buffers=model), [(x, y)])
     other(x)
     assert model[1].num_batches_tracked == 1
     assert same_bits(model.buffers(), other.buffers())
@@ -222,12 +223,53 @@ def test_every_pass_of_a_step_sees_the_buffers_as_the_step_found_them():
     assert count == 2
 
 
+class Centered(nn.Module):
+    """Replaces its buffer in every forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3).double()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes = self.passes + 1
+        return self.linear(x)
+
+
+def test_buffers_that_the_forward_pass_replaces_move_once_a_step():
+    model = Centered()
+    train(model, SAM(SGD(model.parameters(), lr=0.1), buffers=model), batches(3))
+    assert model.passes == 3
+
+
+def test_given_buffers_that_the_forward_pass_replaces_are_refused():
+    model = Centered()
+    with pytest.raises(ValueError, match=r"replaced buffers .* buffers=model instead"):
+        train(model, SAM(SGD(model.parameters(), lr=0.1), buffers=model.buffers()), batches(1))
+
+
 def test_each_pass_draws_its_own_dropout_masks():
     model, seen = nn.Sequential(network(), nn.Dropout()), []
     model.register_forward_hook(lambda _module, _inputs, out: seen.append(out == 0))
     train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))
     assert len(seen) == 2
     assert not torch.equal(*seen)
+
+
+@wrappers
+def test_only_the_first_call_of_the_closure_in_a_step_is_the_first_pass(wrap):
+    model, seen = network(), []
+    optimizer = wrap(SGD(model.parameters(), lr=0.1))
+    compute = closure_of(model, optimizer, *batches(1)[0])
+
+    def closure() -> Tensor:
+        seen.append(optimizer.first_pass)
+        return compute()
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert seen == ([True] if isinstance(optimizer, LESAM) else [True, False]) * 2
+    assert optimizer.first_pass
 
 
 def test_step_returns_the_loss_at_the_unperturbed_weights():

@@ -59,10 +59,25 @@ def test_groups_state_and_defaults_are_those_of_the_base_also_after_loading():
     assert restored(optimizer.state_dict())["state"].keys() == base.state_dict()["state"].keys()
 
 
-@wrappers
-@pytest.mark.parametrize(
+clones = pytest.mark.parametrize(
     "clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"]
 )
+
+
+@clones
+@pytest.mark.parametrize(
+    "form", [lambda model: model, nn.Module.buffers], ids=["module", "buffers"]
+)
+def test_a_copy_has_the_buffers_of_the_copied_model(form, clone):
+    model = nn.Sequential(network(), nn.BatchNorm1d(3, dtype=torch.float64))
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), buffers=form(model))
+    other, copied = clone((model, optimizer))
+    train(other, copied, batches(2))
+    assert (other[1].num_batches_tracked, model[1].num_batches_tracked) == (2, 0)
+
+
+@wrappers
+@clones
 def test_a_copy_with_its_model_continues_identically_and_separately(wrap, clone):
     model, data = network(), batches(4)
     optimizer = wrap(SGD(model.parameters(), lr=0.1, momentum=0.9))
@@ -249,6 +264,14 @@ def test_the_signature_of_other_packages_gets_our_error(wrap):
 def test_the_base_must_step_without_a_closure(base):
     with pytest.raises(TypeError, match=r"(LBFGS|SAM) cannot be wrapped"):
         SAM(base(network().parameters()))
+
+
+@wrappers
+def test_an_optimizer_that_maximizes_is_refused_and_the_weights_stay(wrap):
+    model = network()
+    with pytest.raises(ValueError, match=r"maximize=True: negate the loss"):
+        train(model, wrap(SGD(model.parameters(), lr=0.1, maximize=True)), batches(1))
+    assert_equal(model, network())
 
 
 def test_sparse_gradients_are_refused_and_the_weights_stay():
