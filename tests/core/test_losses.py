@@ -136,7 +136,7 @@ def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, execu
 
 
 @dataclass(frozen=True)
-class Told(Term):
+class Weighed(Term):
     """Sends the mean of a loss over the steps, by which the server's step is weighed."""
 
     ask: Callable[[Oracle, Tensor], Tensor]
@@ -157,11 +157,13 @@ class Told(Term):
 
 @on_all_executors
 @pytest.mark.usefixtures("traces")
-def test_the_oracle_tells_the_loss_whose_gradient_it_takes(executor: Any) -> None:
+def test_the_oracle_returns_the_loss_whose_gradient_it_takes(executor: Any) -> None:
     # Dropout's masks included; BatchNorm's statistics and the training loss are as if nobody
     # had asked.
-    told = Told(lambda oracle, w: 0 * oracle.loss(2 * w) + oracle.loss(w))
-    run, plain = (federation(hard(Algorithm(*terms)), executor=executor) for terms in ([told], []))
+    weighed = Weighed(lambda oracle, w: 0 * oracle.loss(2 * w) + oracle.loss(w))
+    run, plain = (
+        federation(hard(Algorithm(*terms)), executor=executor) for terms in ([weighed], [])
+    )
     metrics = run.train_round()
     loss = plain.train_round()["train/loss"]
     assert loss > 0.1
@@ -183,7 +185,7 @@ LOSSES_ASKED: dict[str, Callable[[Oracle, Tensor], Tensor]] = {
 @pytest.mark.usefixtures("traces")
 @pytest.mark.parametrize("asked", LOSSES_ASKED)
 def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
-    algorithm = hard(Algorithm(Proximal(0.1), Told(LOSSES_ASKED[asked])))
+    algorithm = hard(Algorithm(Proximal(0.1), Weighed(LOSSES_ASKED[asked])))
     even = {
         "clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)
     }  # two samples in a half, for BatchNorm

@@ -73,7 +73,7 @@ def with_squares(b: ForwardPass) -> Tensor:
     return b.loss + b.out.square().mean()
 
 
-def test_an_oracle_tells_the_loss_of_what_it_is_the_oracle_of() -> None:
+def test_an_oracle_returns_the_loss_that_it_differentiates() -> None:
     module = network()
     oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
 
@@ -133,7 +133,7 @@ def test_a_neighbour_answers_for_the_oracles_that_its_term_makes(ask: Any, fusio
 
 @dataclass(frozen=True)
 class Losses(Term):
-    """Writes down the losses that the oracle tells, and asks twice for a gradient."""
+    """Writes down the losses that the oracle returns, and asks twice for a gradient."""
 
     log: list[Tensor]
 

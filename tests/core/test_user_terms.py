@@ -56,15 +56,15 @@ def test_a_states_name_may_not_hide_anything_else(name: str) -> None:
         Algorithm(hiding)
 
 
-def test_the_facts_are_those_that_a_visit_tells() -> None:
-    told: set[str] = set()
+def test_the_facts_are_those_of_a_visit() -> None:
+    seen: set[str] = set()
 
     def report(self: Term, w: Tensor, v: Any) -> Any:
-        told.update(name for name in v.__dict__ if not name.startswith("_"))
+        seen.update(name for name in v.__dict__ if not name.startswith("_"))
         return ()
 
     trained(Algorithm(term(report=report)))
-    assert told == FACTS == set(dummy_facts(layout(), vec(1, 1)))
+    assert seen == FACTS == set(dummy_facts(layout(), vec(1, 1)))
 
 
 # how many samples of a class
@@ -102,7 +102,7 @@ def test_all_executors_agree_on_a_calibrated_loss(traces: list[Any]) -> None:
     assert len(traces) == 2  # one for all clients and rounds
 
 
-# what an author asks for in vain
+# what a view does not have
 
 
 @pytest.mark.parametrize(

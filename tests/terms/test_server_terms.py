@@ -87,7 +87,7 @@ def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
     )  # the first was skipped: the other's own progress
 
 
-def test_alone_goes_on_with_its_own_model() -> None:
+def test_alone_continues_with_its_own_model() -> None:
     v = view(w_i=vec(1, 4))
     close(LocalOnly().start(vec(3, 2), v), 1, 4)
     close(LocalOnly().personal(vec(3, 2), v), 1, 4)
