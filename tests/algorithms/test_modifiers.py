@@ -1,19 +1,16 @@
 """Modifiers combine with everything, equal the named methods, or are refused with a reason."""
 
-from functools import partial
+from inspect import getmembers, isfunction
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from problems import classification, distances, federation, hard, round_after_round
+from executors import STACKED, assert_agree
+from problems import classification, federation, hard, round_after_round
 
-from fl_lightning import Algorithm, StackedExecutor, TermError, algorithms
+from fl_lightning import Algorithm, TermError, algorithms
 from fl_lightning.algorithms.modifiers import PARTS, Modifier
-from fl_lightning.algorithms.modifiers import ascent as ascents
-from fl_lightning.algorithms.modifiers import perturb as perturbations
-from fl_lightning.algorithms.modifiers import server as servers
-from fl_lightning.algorithms.modifiers import start as origins
 from fl_lightning.terms import Clip
 
 C = algorithms
@@ -29,31 +26,15 @@ DRIFT = {
     "fedntd": C.fedntd(),
     "fednova": C.fednova(),
 }
-PERTURB = {
-    "none": perturbations.none(),
-    "sam": perturbations.sam(),
-    "asam": perturbations.asam(),
-    "lesam": perturbations.lesam(),
-    "last_round": perturbations.last_round(),
-    "smoo": perturbations.smoo(),
-    "toga": perturbations.toga(),
-    "sol": perturbations.sol(),
-}
-ASCENT = {
-    "own": ascents.own(),
-    "neighbour": ascents.neighbour(),
-    "fusion": ascents.fusion(carry=True),
-}
+PERTURB, ASCENT, START, SERVER = (
+    {
+        name: make()
+        for name, make in getmembers(module, isfunction)
+        if make.__module__ == module.__name__
+    }
+    for module in PARTS.values()
+)
 ASCENDING = {"sam", "asam", "smoo", "toga"}
-START = {"received": origins.received(), "relaxed": origins.relaxed()}
-SERVER = {
-    "mean": servers.mean(),
-    "momentum": servers.momentum(),
-    "adam": servers.adam(),
-    "yogi": servers.yogi(),
-    "adagrad": servers.adagrad(),
-    "lookahead": servers.lookahead(),
-}
 
 Choice = tuple[str, str, str, str, str]
 """Algorithm, perturbation, ascent, start, server."""
@@ -109,10 +90,13 @@ def two_rounds(algorithm: Algorithm, **options: Any) -> Any:
     return round_after_round(run, 2)
 
 
+SAMPLE = covering()
+
+
 def test_everything_can_be_added_to_everything_in_one_order() -> None:
     # Perturbations inside; starts and server steps outside, in this order; in between the
     # algorithm as it was.
-    for choice in EVERY_CHOICE:
+    for choice in SAMPLE:
         algorithm, perturb, _, start, server = choice
         made, base = put_together(choice), DRIFT[algorithm].terms
         inner, outer = perturb != "none", (start != "received") + (server != "mean")
@@ -127,28 +111,14 @@ def test_everything_can_be_added_to_everything_in_one_order() -> None:
         )
 
 
-SAMPLE = covering()
-
-
-def test_the_sample_holds_every_pair() -> None:
-    seen = set.union(*map(pairs, SAMPLE))
-    assert {a + b for a in PERTURB for b in DRIFT} <= {a + b for _, b, _, a in seen}
-    assert all(pairs(choice) <= seen for choice in EVERY_CHOICE)
-    assert len(SAMPLE) < 80
-
-
 @pytest.mark.parametrize("choice", SAMPLE, ids="-".join)
 def test_executors_agree_on_combinations(choice: Choice) -> None:
     """Two rounds: in the first one nothing is known of the past yet."""
     algorithm = put_together(choice)
-    one_by_one, together = (
-        two_rounds(algorithm),
-        two_rounds(algorithm, executor=partial(StackedExecutor, width=3)),
-    )
-    assert max(distances(one_by_one, together).values()) <= 1e-10
+    assert_agree(two_rounds(algorithm), two_rounds(algorithm, executor=STACKED))
 
 
-P, A, ST, SE = perturbations, ascents, origins, servers
+P, A, ST, SE = PARTS.values()
 NAMED = {
     "fedsam": (UNIFORM, [P.sam(0.2)], C.fedsam(0.2)),
     "fedasam": (C.fedavg(), [P.asam()], C.fedasam()),
@@ -156,8 +126,7 @@ NAMED = {
     "mofedsam": (C.fedcm(), [P.sam()], C.mofedsam()),
     "fedspeed": (C.feddyn(), [P.sam()], C.fedspeed()),
     "fedsmoo": (C.feddyn(), [P.smoo()], C.fedsmoo()),
-    "fedlesam": (UNIFORM, [P.lesam()], C.fedlesam(0.1)),
-    "fedlesam, skip": (
+    "fedlesam": (
         UNIFORM,
         [P.lesam(first_participation="skip")],
         C.fedlesam(0.1, first_participation="skip"),
@@ -178,17 +147,11 @@ NAMED = {
         C.fedtoga(perturbation="fusion", carry=True),
     ),
     "fedavgm": (C.fedavg(), [SE.momentum(0.5, 0.7)], C.fedavgm(0.7, 0.5)),
-    "fedadam": (C.fedavg(), [SE.adam()], C.fedadam()),
-    "fedadam, tau": (C.fedavg(), [SE.adam(tau=0.1)], C.fedadam(tau=0.1)),
+    "fedadam": (C.fedavg(), [SE.adam(tau=0.1)], C.fedadam(tau=0.1)),
     "fedyogi": (C.fedavg(), [SE.yogi()], C.fedyogi()),
     "fedadagrad": (C.fedavg(), [SE.adagrad()], C.fedadagrad()),
     "fedacg": (UNIFORM, [SE.lookahead()], C.fedacg()),
     "fedinit": (UNIFORM, [ST.relaxed()], C.fedinit()),
-    "fedinit, skip": (
-        UNIFORM,
-        [ST.relaxed(first_participation="skip")],
-        C.fedinit(first_participation="skip"),
-    ),
     "fedsol, all": (C.fedavg(), [P.sol()], C.fedsol(scope="all")),
 }
 
@@ -210,59 +173,48 @@ def test_a_named_method_is_its_parts_put_together(name: str) -> None:
 
 
 def test_what_is_chosen_by_default_adds_nothing() -> None:
-    for module in PARTS.values():
-        default = next(
-            f for f in vars(module).values() if callable(f) and f.__module__ == module.__name__
-        )
-        assert default() == Modifier()
-        assert default().to(C.fedprox()).terms == C.fedprox().terms
+    for default in (P.none(), A.own(), ST.received(), SE.mean()):
+        assert default == Modifier()
+        assert default.to(C.fedprox()).terms == C.fedprox().terms
 
 
-GRADIENTS, STARTS, STEP = "where gradients are taken", "where clients start", "what the server does"
 REFUSED = {
-    "two perturbations": (C.fedsam(), [P.lesam()], f"LESAM .* SAM already says {GRADIENTS}"),
-    "two added": (C.fedavg(), [P.sam(), P.toga()], f"TOGA .* SAM already says {GRADIENTS}"),
-    "one and FedSOL's": (C.fedsol(), [P.sam()], f"SAM .* HeadSOL already says {GRADIENTS}"),
+    "two perturbations": (C.fedsam(), P.lesam(), "LESAM .* SAM already says where gradients"),
+    "one and FedSOL's": (C.fedsol(), P.sam(), "SAM .* HeadSOL already says where gradients"),
     "one and a neighbour's": (
-        C.fedtoga(perturbation="neighbour"),
-        [P.sam()],
-        f"SAM .* Neighbour already says {GRADIENTS}",
+        A.neighbour().to(C.fedtoga()),
+        P.sam(),
+        "SAM .* Neighbour already says where gradients",
     ),
     "two server steps": (
-        C.fedadam(),
-        [SE.momentum()],
-        f"ServerMomentum .* AdaptiveServer already says {STEP}",
-    ),
-    "an accelerated start and Adam": (
         C.fedacg(),
-        [SE.adam()],
-        f"AdaptiveServer .* AcceleratedStart already says {STEP}",
-    ),
-    "two starts": (
-        C.fedinit(),
-        [SE.lookahead()],
-        f"AcceleratedStart .* RelaxedInitialization already says {STARTS}",
+        SE.adam(),
+        "AdaptiveServer .* AcceleratedStart already says what the server does",
     ),
     "a server step of clients that never send": (
         C.local_only(),
-        [SE.adam()],
-        f"AdaptiveServer .* LocalOnly already says {STEP}",
+        SE.momentum(),
+        "ServerMomentum .* LocalOnly already says what the server does",
+    ),
+    "two starts": (
+        C.fedinit(),
+        SE.lookahead(),
+        "AcceleratedStart .* RelaxedInitialization already says where clients start",
     ),
     "a start of clients that have their own": (
         C.local_only(),
-        [ST.relaxed()],
-        f"RelaxedInitialization .* LocalOnly already says {STARTS}",
+        ST.relaxed(),
+        "RelaxedInitialization .* LocalOnly already says where clients start",
     ),
-    "a neighbour of nothing": (C.scaffold(), [A.neighbour()], "does not perturb: .*--perturb sam"),
+    "a neighbour of nothing": (C.scaffold(), A.neighbour(), "does not perturb: .*--perturb sam"),
 }
 
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_a_combination_without_meaning_is_refused_with_the_reason(why: str) -> None:
-    base, modifiers, reason = REFUSED[why]
-    base = add(base, modifiers[:-1])
+    base, modifier, reason = REFUSED[why]
     with pytest.raises(ValueError, match=reason):
-        modifiers[-1].to(base)
+        modifier.to(base)
 
 
 @pytest.mark.parametrize("name", ["lesam", "last_round"])

@@ -1,4 +1,4 @@
-"""Losses of a user's own: added, replaced, of features and of other models."""
+"""User-defined losses: added, replaced, of features and of other models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,239 +7,137 @@ from typing import Any
 
 import pytest
 import torch
-from executors import ALL, EAGER, STACKED, assert_agree, on_all_executors, on_eager_executors
-from problems import classification, classifier, distances, federation, hard, trained
+from executors import ALL, STACKED, assert_agree, on_all_executors, on_eager_executors
+from oracles import autograd
+from problems import adding, classification, classifier, distances, federation, hard, term, trained
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, scalar
+from fl_lightning import Algorithm, StackedExecutor, Term, scalar
 from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.errors import ModelError
 from fl_lightning.terms import Proximal
 
 
-@dataclass(frozen=True)
-class SmallOutputs(Term):
-    """Adds to the loss."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle.of(lambda b: b.loss + b.out.square().mean())(w)
-
-
-@dataclass(frozen=True)
-class SmallFeatures(Term):
-    """Adds a function of what a layer received and returned."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        def penalty(b: ForwardPass) -> Tensor:
-            received, returned = b.activations["tanh"]
-            return b.loss + (received * returned).mean()
-
-        return oracle.of(penalty, "tanh")(w)
+def distance(b: ForwardPass, v: Any) -> Tensor:
+    """From the outputs and features of the received model."""
+    received = b.at(v.anchor)
+    features = (b.activations["tanh"][1] - received.activations["tanh"][1]).square().mean()
+    return b.loss + (b.out - received.out).square().mean() + features
 
 
-@dataclass(frozen=True)
-class Teacher(Term):
-    """Adds the distance to what the received model answers, and to its features."""
+SMALL_OUTPUTS = adding(lambda b, v: b.loss + b.out.square().mean())
+SMALL_FEATURES = adding(
+    lambda b, v: b.loss + (b.activations["tanh"][0] * b.activations["tanh"][1]).mean(), "tanh"
+)
+TEACHER = adding(distance, "tanh")
+HARDER = adding(lambda b, v: b.loss + b.at(v.anchor).loss * b.out.square().mean())
+SMOOTHED = adding(lambda b, v: F.cross_entropy(b.out, b.y, label_smoothing=0.3))
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        def distance(b: ForwardPass) -> Tensor:
-            teacher = b.at(v.anchor)
-            features = (b.activations["tanh"][1] - teacher.activations["tanh"][1]).square().mean()
-            return b.loss + (b.out - teacher.out).square().mean() + features
-
-        return oracle.of(distance, "tanh")(w)
-
-
-@dataclass(frozen=True)
-class Harder(Term):
-    """Adds the more to the loss, the higher it is at the received model."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle.of(lambda b: b.loss + b.at(v.anchor).loss * b.out.square().mean())(w)
+Pass = tuple[Tensor, Tensor]
+"""What the layer `tanh` receives, and the outputs."""
 
 
-@dataclass(frozen=True)
-class Smoothed(Term):
-    """Replaces the loss."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle.of(lambda b: F.cross_entropy(b.out, b.y, label_smoothing=0.3))(w)
+def by_hand(w: Tensor, x: Tensor) -> Pass:
+    A, a, B, b = w.split([48, 8, 24, 3])
+    h = x @ A.view(8, 6).T + a
+    return h, h.tanh() @ B.view(3, 8).T + b
 
 
-OWN_LOSSES = [SmallOutputs(), SmallFeatures(), Teacher(), Harder()]
+def small(out: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(out, y) + out.square().mean()
 
 
-def one_step(
-    *terms: Term, executor: Any = SequentialExecutor, start: Tensor | None = None
-) -> tuple[Tensor, Tensor, Any]:
-    """Weights before and after one step of size 1 on one batch of one client, and that batch."""
-    data = classification([8], batch_size=8, epochs=1)
-    module = classifier(norm=False, dropout=0.0)
-    algorithm = Algorithm(*terms, local=partial(SGD, lr=1.0))
-    options = {"schedule": lambda *_: 1.0, "sampler": lambda *_: [0], "executor": executor}
-    run = federation(algorithm, clients=data, module=module, **options)
-    before = run.w.detach().clone()
-    run.train_round()
-    return before, run.w.detach(), data.visit(0, 0)[0]
+def taught(now: Pass, then: Pass, y: Tensor) -> Tensor:
+    outputs = (now[1] - then[1]).square().mean()
+    return F.cross_entropy(now[1], y) + outputs + (now[0].tanh() - then[0].tanh()).square().mean()
 
 
-SHAPES = [(8, 6), (8,), (3, 8), (3,)]
-
-
-def by_hand(w: Tensor, loss: Any) -> Tensor:
-    """Autograd's gradient of a loss of the classifier's two weight matrices and two biases."""
-    w = w.clone().requires_grad_()
-    A, a, B, b = (part.view(s) for part, s in zip(w.split([48, 8, 24, 3]), SHAPES, strict=True))
-    loss(A, a, B, b).backward()
-    assert w.grad is not None
-    return w.grad
+BY_HAND: dict[str, tuple[list[Term], Callable[[Pass, Pass, Tensor], Tensor]]] = {
+    "two are added": (
+        [SMALL_OUTPUTS, SMALL_FEATURES],
+        lambda now, then, y: small(now[1], y) + (now[0] * now[0].tanh()).mean(),
+    ),
+    "the outer one replaces, the inner one adds": (
+        [SMALL_OUTPUTS, SMOOTHED],
+        lambda now, then, y: (
+            F.cross_entropy(now[1], y, label_smoothing=0.3) + now[1].square().mean()
+        ),
+    ),
+    "another model on the same batch": ([TEACHER], taught),
+    "the loss so far elsewhere is a constant": (
+        [HARDER, SMALL_OUTPUTS],
+        lambda now, then, y: small(now[1], y) + small(then[1], y) * now[1].square().mean(),
+    ),
+}
 
 
 @on_eager_executors
-def test_an_added_loss_has_the_gradient_written_by_hand(executor: Any) -> None:
-    before, after, (x, y) = one_step(SmallOutputs(), SmallFeatures(), executor=executor)
-
-    def loss(A: Tensor, a: Tensor, B: Tensor, b: Tensor) -> Tensor:
-        h = x @ A.T + a
-        out = h.tanh() @ B.T + b
-        return F.cross_entropy(out, y) + out.square().mean() + (h * h.tanh()).mean()
-
-    torch.testing.assert_close(before - after, by_hand(before, loss), rtol=0, atol=1e-12)
-
-
-@on_eager_executors
-def test_a_loss_that_ignores_the_loss_so_far_replaces_it(executor: Any) -> None:
-    """The outer term chooses its loss first; the inner one adds to what it is asked for."""
-    alone_before, alone_after, (x, y) = one_step(Smoothed(), executor=executor)
-    both_before, both_after, _ = one_step(SmallOutputs(), Smoothed(), executor=executor)
-
-    def outputs(A: Tensor, a: Tensor, B: Tensor, b: Tensor) -> Tensor:
-        return (x @ A.T + a).tanh() @ B.T + b
-
-    def smoothed(*parts: Tensor) -> Tensor:
-        return F.cross_entropy(outputs(*parts), y, label_smoothing=0.3)
-
-    def and_small(*parts: Tensor) -> Tensor:
-        return smoothed(*parts) + outputs(*parts).square().mean()
-
-    torch.testing.assert_close(
-        alone_before - alone_after, by_hand(alone_before, smoothed), rtol=0, atol=1e-12
-    )
-    torch.testing.assert_close(
-        both_before - both_after, by_hand(both_before, and_small), rtol=0, atol=1e-12
-    )
-
-
-def test_another_model_on_the_same_batch_pulls_by_hand_too() -> None:
-    # At the received model the distance and its gradient are zero, so the second step is the
-    # first that feels it.
+@pytest.mark.parametrize("case", BY_HAND)
+def test_a_loss_has_the_gradient_written_by_hand(case: str, executor: Any) -> None:
+    """In two steps: in the first one the weights are those of the received model."""
+    terms, loss = BY_HAND[case]
     data = classification([8], batch_size=8, steps=2)
     run = federation(
-        Algorithm(Teacher(), local=partial(SGD, lr=0.5)),
+        Algorithm(*terms, local=partial(SGD, lr=0.5)),
         clients=data,
         module=classifier(norm=False, dropout=0.0),
         schedule=lambda *_: 1.0,
         sampler=lambda *_: [0],
+        executor=executor,
     )
-    anchor = run.w.detach().clone()
-    w = anchor
+    w = anchor = run.w.detach().clone()
     batches = data.visit(0, 0)
-    C, c, D, d = (p.view(s) for p, s in zip(anchor.split([48, 8, 24, 3]), SHAPES, strict=True))
     for x, y in (batches[0], batches[1]):
 
-        def loss(
-            A: Tensor, a: Tensor, B: Tensor, b: Tensor, x: Tensor = x, y: Tensor = y
-        ) -> Tensor:
-            h, h0 = (x @ A.T + a).tanh(), (x @ C.T + c).tanh()
-            out, out0 = h @ B.T + b, h0 @ D.T + d
-            return F.cross_entropy(out, y) + (out - out0).square().mean() + (h - h0).square().mean()
+        def value(w: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+            return loss(by_hand(w, x), by_hand(anchor, x), y)
 
-        w = w - 0.5 * by_hand(w, loss)
+        w = w - 0.5 * autograd(w, value)
     run.train_round()
     torch.testing.assert_close(run.w.detach(), w, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("term", OWN_LOSSES, ids=lambda term: type(term).__name__)
-def test_executors_agree_on_losses_of_ones_own_under_batchnorm_and_dropout(term: Term) -> None:
+@pytest.mark.parametrize(
+    "term",
+    [SMALL_OUTPUTS, SMALL_FEATURES, TEACHER, HARDER],
+    ids=["outputs", "features", "at", "loss"],
+)
+def test_executors_agree_on_user_defined_losses_under_batchnorm_and_dropout(term: Term) -> None:
     algorithm = hard(Algorithm(term))
     one_by_one = trained(algorithm)
-    plain = trained(hard(Algorithm()))
-    assert distances(one_by_one, plain)["model"] > 1e-6
+    assert distances(one_by_one, trained(hard(Algorithm())))["model"] > 1e-6
     assert_agree(one_by_one, trained(algorithm, executor=STACKED))
 
 
 @on_eager_executors
-def test_two_added_losses_commute(executor: Any) -> None:
-    for first, second in [(SmallOutputs(), SmallFeatures()), (SmallFeatures(), Teacher())]:
-        one, other = (
-            trained(hard(Algorithm(*pair)), executor=executor)
-            for pair in [(first, second), (second, first)]
-        )
-        assert max(distances(one, other).values()) <= 1e-12
-
-
-def test_a_term_that_never_asks_the_oracle_steps_all_the_same() -> None:
-    @dataclass(frozen=True)
-    class Shrink(Term):
-        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-            return w
-
-    for executor in EAGER.values():
-        run = federation(
-            Algorithm(Shrink()),
-            schedule=lambda *_: 1.0,
-            sampler=lambda *_: [1],
-            executor=executor,
-        )
-        run.train_round()  # client 1 takes four steps of size 0.1
-        torch.testing.assert_close(
-            run.w.detach(), 0.9**4 * run.server.initial_w, rtol=0, atol=1e-12
-        )
+def test_a_term_that_never_asks_the_oracle_steps_all_the_same(executor: Any) -> None:
+    """Client 1 takes four steps of size 0.1."""
+    algorithm = Algorithm(term(gradient=lambda self, oracle, w, v: w))
+    one = {"schedule": lambda *_: 1.0, "sampler": lambda *_: [1]}
+    run = federation(algorithm, executor=executor, **one)
+    run.train_round()
+    torch.testing.assert_close(run.w.detach(), 0.9**4 * run.server.initial_w, rtol=0, atol=1e-12)
 
 
 @on_eager_executors
 @pytest.mark.parametrize(
-    ("returned", "shown"), [(lambda b: b.out.sum(1), r"of shape \(8,\)"), (lambda b: None, "None")]
+    ("returned", "shown"), [(lambda b: b.out.sum(1), r"of shape \(5,\)"), (lambda b: None, "None")]
 )
 def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, executor: Any) -> None:
-    @dataclass(frozen=True)
-    class Mistaken(Term):
-        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-            def penalty(b: ForwardPass) -> Any:
-                return returned(b)
+    def penalty(b: ForwardPass) -> Any:
+        return returned(b)
 
-            return oracle.of(penalty)(w)
-
-    with pytest.raises(
-        ModelError,
-        match=rf"the loss .*Mistaken.gradient.*penalty returned .*{shown}, not one number",
-    ):
-        one_step(SmallOutputs(), Mistaken(), executor=executor)
-
-
-# what a loss is, and is elsewhere
-
-
-@on_eager_executors
-def test_the_loss_at_other_weights_is_the_loss_so_far_there_and_a_constant(executor: Any) -> None:
-    # What an outer term adds is in it already; at the first step the other weights are the
-    # client's own.
-    before, after, (x, y) = one_step(Harder(), SmallOutputs(), executor=executor)
-
-    def loss(A: Tensor, a: Tensor, B: Tensor, b: Tensor) -> Tensor:
-        out = (x @ A.T + a).tanh() @ B.T + b
-        so_far = F.cross_entropy(out, y) + out.square().mean()
-        return so_far + so_far.detach() * out.square().mean()
-
-    torch.testing.assert_close(before - after, by_hand(before, loss), rtol=0, atol=1e-12)
+    mistaken = term(gradient=lambda self, oracle, w, v: oracle.of(penalty)(w))
+    message = rf"the loss .*penalty returned .*{shown}, not one number"
+    with pytest.raises(ModelError, match=message):
+        trained(Algorithm(SMALL_OUTPUTS, mistaken), executor=executor)
 
 
 @dataclass(frozen=True)
-class Told(Term):
-    # Tells the server the mean over clients and steps of a loss, by which the server's step
-    # is weighed.
+class Weighed(Term):
+    """Sends the mean of a loss over the steps, by which the server's step is weighed."""
 
     ask: Callable[[Oracle, Tensor], Tensor]
     local = {"F": scalar}
@@ -259,11 +157,13 @@ class Told(Term):
 
 @on_all_executors
 @pytest.mark.usefixtures("traces")
-def test_the_oracle_tells_the_loss_whose_gradient_it_takes(executor: Any) -> None:
+def test_the_oracle_returns_the_loss_whose_gradient_it_takes(executor: Any) -> None:
     # Dropout's masks included; BatchNorm's statistics and the training loss are as if nobody
     # had asked.
-    told = Told(lambda oracle, w: 0 * oracle.loss(2 * w) + oracle.loss(w))
-    run, plain = (federation(hard(Algorithm(*terms)), executor=executor) for terms in ([told], []))
+    weighed = Weighed(lambda oracle, w: 0 * oracle.loss(2 * w) + oracle.loss(w))
+    run, plain = (
+        federation(hard(Algorithm(*terms)), executor=executor) for terms in ([weighed], [])
+    )
     metrics = run.train_round()
     loss = plain.train_round()["train/loss"]
     assert loss > 0.1
@@ -285,7 +185,7 @@ LOSSES_ASKED: dict[str, Callable[[Oracle, Tensor], Tensor]] = {
 @pytest.mark.usefixtures("traces")
 @pytest.mark.parametrize("asked", LOSSES_ASKED)
 def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
-    algorithm = hard(Algorithm(Proximal(0.1), Told(LOSSES_ASKED[asked])))
+    algorithm = hard(Algorithm(Proximal(0.1), Weighed(LOSSES_ASKED[asked])))
     even = {
         "clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)
     }  # two samples in a half, for BatchNorm

@@ -1,18 +1,17 @@
-"""The mistakes that one makes writing a term, and what is said of them."""
+"""Mistakes in a user-defined term, and their messages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from executors import STACKED, on_eager_executors
-from problems import distances, federation, trained, vec
+from executors import STACKED, TRACED, assert_agree, on_eager_executors
+from problems import federation, term, trained, vec
 from torch import Tensor
 
-from fl_lightning import Algorithm, SequentialExecutor, StackedExecutor, Term, TermError, zeros
+from fl_lightning import Algorithm, SequentialExecutor, Term, TermError, zeros
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term_checks import check_alike
 from fl_lightning.terms import SAM, Proximal
@@ -30,29 +29,9 @@ def assign(name: str, value: Callable[[Tensor, Any], Any]) -> Callable[..., Any]
     return gradient
 
 
-def all_reduce_sum(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+def plus_equals(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
     v.c_i += 1
     return oracle(w)
-
-
-def branch(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    return oracle(w) if w.sum() > 0 else -oracle(w)
-
-
-def loop(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    return sum((oracle(w) for _ in range(int(v.steps))), torch.zeros_like(w))
-
-
-def pick(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    return oracle(w) * w[w > 0].sum()
-
-
-def noise(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    return oracle(w) + torch.randn_like(w)
-
-
-def by_numpy(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-    return torch.from_numpy(np.sign(oracle(w).numpy()))
 
 
 def in_place(name: str) -> Callable[..., Any]:
@@ -69,87 +48,59 @@ def through_an_alias(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
     return oracle(w)
 
 
-def weights_in_place(self: Term, w: Tensor, v: Any) -> Tensor:
-    w.mul_(2)
-    return w
-
-
 def mistaken(hook: str, code: Callable[..., Any]) -> Term:
     states = {"client": {"c_i": zeros}, "server": {"c": zeros}, "local": {"e": zeros}}
-    return type("Mistaken", (Term,), {**states, hook: code})()
+    return term("Mistaken", **states, **{hook: code})
 
 
-MISTAKES = {
-    "an undeclared state is read": (
-        "gradient",
-        in_gradient(lambda g, v: g + v.d),
-        "Declare a state",
-    ),
-    "an undeclared state is assigned": ("gradient", assign("d", lambda w, v: w), "declare it"),
-    "a state gets +=": ("gradient", all_reduce_sum, r"write v.c_i = v.c_i \+"),
-    "a state gets another shape": ("gradient", assign("e", lambda w, v: w[:1]), "keep the shape"),
-    "a state gets another dtype": ("gradient", assign("e", lambda w, v: w > 0), "keep the dtype"),
-    "a state gets a number": ("gradient", assign("e", lambda w, v: 1.0), "a tensor of shape"),
-    "a client assigns a server state": ("gradient", assign("c", lambda w, v: w), "`update` only"),
-    "a fact is assigned": ("gradient", assign("anchor", lambda w, v: w), "may assign"),
-    "gradient forgets to return": (
-        "gradient",
-        in_gradient(lambda g, v: None),
-        "vector like the model",
-    ),
-    "gradient returns a number": (
-        "gradient",
-        in_gradient(lambda g, v: g.sum()),
-        "vector like the model",
-    ),
-    "gradient returns another dtype": (
-        "gradient",
-        in_gradient(lambda g, v: g.float()),
-        "torch.float64",
-    ),
-    "gradient returns it elsewhere": (
-        "gradient",
-        in_gradient(lambda g, v: g.to("meta")),
-        "like the model, cpu",
-    ),
-    "gradient lacks an argument": ("gradient", lambda self, w, v: w, "def gradient"),
-    "start forgets to return": ("start", lambda self, w, v: None, "vector like the model"),
-    "start reads where it starts": ("start", lambda self, w, v: v.origin, "It can read"),
-    "update forgets to return": (
-        "update",
-        lambda self, delta, mean, v: None,
-        "vector like the model",
-    ),
-    "update reads a client's fact": (
-        "update",
-        lambda self, delta, mean, v: delta / v.span,
-        "`report` returns",
-    ),
-    "update reads a client's state": (
-        "update",
-        lambda self, delta, mean, v: delta + v.c_i,
-        "`report` returns",
-    ),
-    "the message is None": ("report", lambda self, w, v: None, "for no message"),
-    "the message is a number": ("report", lambda self, w, v: (w, 1.0), "a tuple of tensors"),
-    "the message is of whole numbers": ("report", lambda self, w, v: (w > 0).long(), "return x.to"),
-    "personal forgets to return": ("personal", lambda self, w, v: None, "vector like the model"),
-    "personal reads where a client started": (
-        "personal",
-        lambda self, w, v: v.origin,
-        "It can read",
-    ),
-    "a state changes in place": ("gradient", in_place("c_i"), "in place"),
-    "a server state changes in place": ("gradient", in_place("c"), "in place"),
-    "the received model changes in place": ("gradient", in_place("anchor"), "in place"),
-    "it changes under another name": ("gradient", through_an_alias, "in place"),
-    "start changes the weights in place": ("start", weights_in_place, r"return w \+ x"),
+MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
+    "gradient": {
+        "reads what is not declared": (in_gradient(lambda g, v: g + v.d), "Declare a state"),
+        "assigns what is not declared": (assign("d", lambda w, v: w), "declare it"),
+        "uses +=": (plus_equals, r"write v.c_i = v.c_i \+"),
+        "changes a shape": (assign("e", lambda w, v: w[:1]), "keep the shape"),
+        "changes a dtype": (assign("e", lambda w, v: w > 0), "keep the dtype"),
+        "assigns a number": (assign("e", lambda w, v: 1.0), "a tensor of shape"),
+        "assigns a server state": (assign("c", lambda w, v: w), "`update` only"),
+        "assigns a fact": (assign("anchor", lambda w, v: w), "may assign"),
+        "returns nothing": (in_gradient(lambda g, v: None), "vector like the model"),
+        "returns a number": (in_gradient(lambda g, v: g.sum()), "vector like the model"),
+        "returns another dtype": (in_gradient(lambda g, v: g.float()), "torch.float64"),
+        "returns it elsewhere": (in_gradient(lambda g, v: g.to("meta")), "like the model, cpu"),
+        "lacks an argument": (lambda self, w, v: w, "def gradient"),
+        "changes a state in place": (in_place("c_i"), "in place"),
+        "changes a server state in place": (in_place("c"), "in place"),
+        "changes the received model in place": (in_place("anchor"), "in place"),
+        "changes it under another name": (through_an_alias, "in place"),
+    },
+    "start": {
+        "returns nothing": (lambda self, w, v: None, "vector like the model"),
+        "reads where it starts": (lambda self, w, v: v.origin, "It can read"),
+        "changes the weights in place": (lambda self, w, v: w.mul_(2), r"return w \+ x"),
+    },
+    "report": {
+        "returns nothing": (lambda self, w, v: None, "for no message"),
+        "returns a number": (lambda self, w, v: (w, 1.0), "a tuple of tensors"),
+        "returns whole numbers": (lambda self, w, v: (w > 0).long(), "return x.to"),
+    },
+    "update": {
+        "returns nothing": (lambda self, delta, mean, v: None, "vector like the model"),
+        "reads a client's fact": (lambda self, delta, mean, v: delta / v.span, "`report` returns"),
+        "reads a client's state": (lambda self, delta, mean, v: delta + v.c_i, "`report` returns"),
+    },
+    "personal": {
+        "returns nothing": (lambda self, w, v: None, "vector like the model"),
+        "reads where a client started": (lambda self, w, v: v.origin, "It can read"),
+    },
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_shows_before_the_first_round_and_names_the_fix(mistake: str) -> None:
-    hook, code, fix = MISTAKES[mistake]
+@pytest.mark.parametrize(
+    ("hook", "mistake"),
+    [(hook, mistake) for hook, mistakes in MISTAKES.items() for mistake in mistakes],
+)
+def test_a_mistake_shows_before_the_first_round_and_names_the_fix(hook: str, mistake: str) -> None:
+    code, fix = MISTAKES[hook][mistake]
     with pytest.raises(TermError, match=rf"Mistaken\.{hook} (?s:.*){fix}"):
         federation(Algorithm(SAM(), mistaken(hook, code), Proximal()))
 
@@ -177,7 +128,7 @@ DECLARED = {
 def test_a_declaration_that_cannot_be_meant_is_refused(mistake: str) -> None:
     declared, sentence = DECLARED[mistake]
     with pytest.raises(TermError, match=sentence):
-        federation(Algorithm(type("Mistaken", (Term,), declared)()))
+        federation(Algorithm(term("Mistaken", **declared)))
 
 
 def test_a_term_may_not_change_itself() -> None:
@@ -208,63 +159,56 @@ def test_what_all_share_may_not_change_in_place_in_a_later_round_either(
         run.train_round()
 
 
-def test_a_message_is_made_alike_in_all_rounds() -> None:
-    terms, one, other = [SAM(), Proximal()], [(), (vec(1, 2), vec(1))], [(), (vec(1, 2, 3), vec(1))]
-    check_alike(one, one, terms)
-    for message in (other, [(), vec(1, 2)]):
-        with pytest.raises(
-            TermError, match=r"Proximal\.report returned .* of shapes .* fill up with zeros"
-        ):
-            check_alike(message, one, terms)
+def test_a_message_has_the_same_shapes_in_all_rounds() -> None:
+    terms, first = [SAM(), Proximal()], [(), (vec(1, 2), vec(1))]
+    check_alike(first, first, terms)
+    for message in ((vec(1, 2, 3), vec(1)), vec(1, 2)):
+        said = r"Proximal\.report returned .* of shapes .* fill up with zeros"
+        with pytest.raises(TermError, match=said):
+            check_alike([(), message], first, terms)
 
 
-STACKED_ONLY = {
-    "if on a tensor": (branch, r"torch\.where"),
-    "int() of the steps": (loop, r"torch\.where"),
-    "boolean indexing": (pick, r"torch\.where"),
-    "random numbers": (noise, "draw random numbers in `update` only"),
-    "numpy": (by_numpy, "functions of torch, not of numpy"),
+STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
+    "if on a tensor": (lambda self, oracle, w, v: oracle(w) if w.sum() > 0 else w, r"torch\.where"),
+    "int() of the steps": (lambda self, oracle, w, v: int(v.steps) * oracle(w), r"torch\.where"),
+    "boolean indexing": (in_gradient(lambda g, v: g * g[g > 0].sum()), r"torch\.where"),
+    "random numbers": (
+        in_gradient(lambda g, v: g + torch.randn_like(g)),
+        "draw random numbers in `update` only",
+    ),
+    "numpy": (
+        in_gradient(lambda g, v: torch.from_numpy(np.sign(g.numpy()))),
+        "functions of torch, not of numpy",
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", STACKED_ONLY)
-def test_what_cannot_run_for_several_clients_at_once_is_named(mistake: str) -> None:
+def test_what_cannot_run_for_several_clients_in_parallel_is_named(mistake: str) -> None:
     code, fix = STACKED_ONLY[mistake]
     algorithm = Algorithm(SAM(), mistaken("gradient", code))
-    run = federation(algorithm, executor=STACKED)
-    with pytest.raises(
-        TermError, match=rf"Mistaken\.gradient cannot run .* {fix}.* sequential executor"
-    ) as caught:
-        run.train_round()
+    said = rf"Mistaken\.gradient cannot run .* {fix}.* sequential executor"
+    with pytest.raises(TermError, match=said) as caught:
+        trained(algorithm, executor=STACKED)
     assert "bug report" not in str(caught.value)
     trained(algorithm)
 
 
+@pytest.mark.usefixtures("traces")
 def test_what_cannot_be_compiled_is_named_with_what_can() -> None:
-    def early(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) if v.round < 1 else 0.5 * oracle(w)
-
-    def fixed(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        g = oracle(w)
-        return (v.round < 1) * g + (v.round >= 1) * 0.5 * g
-
-    compiled = partial(StackedExecutor, width=1, compiled=5)
+    early = mistaken("gradient", in_gradient(lambda g, v: g if v.round < 1 else 0.5 * g))
+    fixed = in_gradient(lambda g, v: (v.round < 1) * g + (v.round >= 1) * 0.5 * g)
     with pytest.raises(TermError, match=r"Mistaken\.gradient branches .* \(v\.round < 3\) \* a \+"):
-        trained(Algorithm(mistaken("gradient", early)), executor=compiled)
-    plain, same = (
-        trained(Algorithm(mistaken("gradient", early))),
-        Algorithm(mistaken("gradient", fixed)),
-    )
-    for executor in (SequentialExecutor, compiled):
-        assert max(distances(plain, trained(same, executor=executor)).values()) <= 1e-10
+        trained(Algorithm(early), executor=TRACED)
+    for executor in (SequentialExecutor, TRACED):
+        run = trained(Algorithm(mistaken("gradient", fixed)), executor=executor)
+        assert_agree(trained(Algorithm(early)), run)
 
 
 def test_item_in_a_report_is_named_too() -> None:
-    def report(self: Term, w: Tensor, v: Any) -> Tensor:
-        return w * v.span.item()
-
+    report = mistaken("report", lambda self, w, v: w * v.span.item())
     with pytest.raises(TermError, match=r"Mistaken\.report cannot run .*\.item\(\)"):
-        federation(Algorithm(mistaken("report", report)), executor=STACKED).train_round()
+        trained(Algorithm(report), executor=STACKED)
 
 
 def test_an_ordinary_error_in_a_term_says_where_it_was() -> None:

@@ -1,4 +1,4 @@
-"""A term of a user's own: what it may keep, read and call what it likes."""
+"""A user-defined term: what it may keep, read and name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,71 +6,21 @@ from typing import Any
 
 import pytest
 import torch
-from executors import COMPILED, EAGER, STACKED, assert_agree
-from lightning.fabric import Fabric
-from problems import (
-    classification,
-    classifier,
-    federation,
-    hard,
-    layout,
-    rows,
-    trained,
-    vec,
-)
+from executors import COMPILED, STACKED, assert_agree, on_eager_executors
+from problems import classification, classifier, federation, hard, layout, rows, term, trained, vec
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_lightning import (
-    Algorithm,
-    Term,
-    TermError,
-    initial,
-    scalar,
-    zeros,
-)
+from fl_lightning import Algorithm, Term, TermError, zeros
 from fl_lightning.core.cost import dummy_facts
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import FACTS
 
 
-@dataclass(frozen=True)
-class Anchored(Term):
-    # Pulls towards the mean of the models this client received; the server leans on the mean
-    # of the pulls.
-
-    mu: float = 0.1
-    client = {"mean_i": initial, "visits": scalar}
-    server = {"pull": zeros}
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle(w) + self.mu * (w - v.mean_i)
-
-    def report(self, w: Tensor, v: Any) -> tuple[Tensor, Tensor]:
-        v.visits = v.visits + 1
-        v.mean_i = v.mean_i + (v.anchor - v.mean_i) / v.visits
-        return v.mean_i - v.anchor, v.visits
-
-    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: Any) -> Tensor:
-        v.pull = v.pull + v.share * mean[0]
-        return delta + self.mu * v.pull / mean[1]
-
-
-def test_a_users_term_runs_in_both_executors() -> None:
-    one_by_one, together = (
-        trained(hard(Algorithm(Anchored()))),
-        trained(hard(Algorithm(Anchored())), executor=STACKED),
-    )
-    assert_agree(one_by_one, together)
-    assert rows(one_by_one, "visits").tolist() == [2, 2, 2, 2, 2, 1]
-
-
-def test_methods_and_coefficients_of_ones_own_are_not_hooks() -> None:
+def test_a_coefficient_and_a_method_may_resemble_hooks() -> None:
     @dataclass(frozen=True)
     class Mine(Term):
-        updates: Callable[[Tensor], Tensor] = (
-            torch.neg
-        )  # a coefficient, though its name is close to a hook's
+        updates: Callable[[Tensor], Tensor] = torch.neg
 
         def distance(self, w: Tensor, v: Any) -> Tensor:
             return w - v.anchor
@@ -78,11 +28,13 @@ def test_methods_and_coefficients_of_ones_own_are_not_hooks() -> None:
     Algorithm(Mine())
 
 
-def test_a_state_may_count_in_whole_numbers() -> None:
-    @dataclass(frozen=True)
+@on_eager_executors
+def test_a_state_may_count_in_whole_numbers(executor: Any) -> None:
+    def none(first: Tensor, now: Tensor) -> Tensor:
+        return torch.zeros((), dtype=torch.long)
+
     class Counting(Term):
-        client = {"count": lambda first, now: torch.zeros((), dtype=torch.long)}
-        server = {"rounds_so_far": lambda first, now: torch.zeros((), dtype=torch.long)}
+        client, server = {"count": none}, {"rounds_so_far": none}
 
         def report(self, w: Tensor, v: Any) -> Any:
             v.count = v.count + 1
@@ -92,30 +44,27 @@ def test_a_state_may_count_in_whole_numbers() -> None:
             v.rounds_so_far = v.rounds_so_far + 1
             return delta / v.rounds_so_far
 
-    for executor in EAGER.values():
-        run = trained(Algorithm(Counting()), executor=executor)
-        assert rows(run, "count").tolist() == [2, 2, 2, 2, 2, 1]
-        assert run.server.states[0]["rounds_so_far"] == run.round
+    run = trained(Algorithm(Counting()), executor=executor)
+    assert rows(run, "count").tolist() == [2, 2, 2, 2, 2, 1]
+    assert run.server.states[0]["rounds_so_far"] == run.round
 
 
 @pytest.mark.parametrize("name", [*sorted(FACTS), "_mine", "c"])
 def test_a_states_name_may_not_hide_anything_else(name: str) -> None:
-    hiding = type("Hiding", (Term,), {"server": {"c": zeros}, "client": {name: zeros}})
+    hiding = term("Hiding", server={"c": zeros}, client={name: zeros})
     with pytest.raises(TermError, match=rf"Hiding declares a state '{name}'.*rename it"):
-        Algorithm(hiding())
+        Algorithm(hiding)
 
 
-def test_the_facts_are_those_that_a_visit_tells() -> None:
-    told: set[str] = set()
+def test_the_facts_are_those_of_a_visit() -> None:
+    seen: set[str] = set()
 
-    @dataclass(frozen=True)
-    class Witness(Term):
-        def report(self, w: Tensor, v: Any) -> Any:
-            told.update(name for name in v.__dict__ if not name.startswith("_"))
-            return ()
+    def report(self: Term, w: Tensor, v: Any) -> Any:
+        seen.update(name for name in v.__dict__ if not name.startswith("_"))
+        return ()
 
-    trained(Algorithm(Witness()))
-    assert told == FACTS == set(dummy_facts(layout(), vec(1, 1)))
+    trained(Algorithm(term(report=report)))
+    assert seen == FACTS == set(dummy_facts(layout(), vec(1, 1)))
 
 
 # how many samples of a class
@@ -123,39 +72,28 @@ def test_the_facts_are_those_that_a_visit_tells() -> None:
 
 @dataclass(frozen=True)
 class Balanced(Term):
-    # Adds a class's log frequency to its score (Ren et al., NeurIPS 2020); keeps and sends
-    # the counts.
+    """Adds a class's log frequency to its score (Ren et al., NeurIPS 2020); keeps the counts."""
 
     client = {"counts": lambda first, now: now.new_zeros(3)}
-    server = {"mean_counts": lambda first, now: now.new_zeros(3)}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         return oracle.of(lambda b: F.cross_entropy(b.out + v.labels.clamp(min=1e-3).log(), b.y))(w)
 
-    def report(self, w: Tensor, v: Any) -> Tensor:
+    def report(self, w: Tensor, v: Any) -> Any:
         v.counts = v.labels
-        return v.labels
-
-    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
-        v.mean_counts = mean
-        return delta
+        return ()
 
 
+@on_eager_executors
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_view_tells_how_many_samples_of_each_class_a_client_holds(dtype: torch.dtype) -> None:
-    clients = classification(dtype=dtype)
-    for executor in EAGER.values():
-        run = trained(
-            Algorithm(Balanced()),
-            clients=clients,
-            module=classifier(dtype=dtype),
-            executor=executor,
-        )
-        assert rows(run, "counts").dtype == dtype
-        assert rows(run, "counts").tolist() == clients.class_counts.tolist()
+def test_a_view_has_the_number_of_samples_of_each_class(dtype: torch.dtype, executor: Any) -> None:
+    clients, module = classification(dtype=dtype), classifier(dtype=dtype)
+    run = trained(Algorithm(Balanced()), clients=clients, module=module, executor=executor)
+    assert rows(run, "counts").dtype == dtype
+    assert rows(run, "counts").tolist() == clients.class_counts.tolist()
 
 
-def test_all_executors_calibrate_a_loss_alike(traces: list[Any]) -> None:
+def test_all_executors_agree_on_a_calibrated_loss(traces: list[Any]) -> None:
     algorithm, clients = hard(Algorithm(Balanced())), classification((5, 5, 10, 10, 5, 15))
     one_by_one = trained(algorithm, clients=clients)
     assert (one_by_one.w - trained(hard(Algorithm()), clients=clients).w).abs().max() > 1e-3
@@ -164,32 +102,21 @@ def test_all_executors_calibrate_a_loss_alike(traces: list[Any]) -> None:
     assert len(traces) == 2  # one for all clients and rounds
 
 
-def on_ranks(fabric: Fabric) -> list[float]:
-    run = trained(hard(Algorithm(Balanced())), fabric=fabric, deterministic=True)
-    return [*run.w.tolist(), *run.server.states[0]["mean_counts"].tolist()]
+# what a view does not have
 
 
-def test_two_ranks_count_the_same_labels() -> None:
-    both, alone = (
-        Fabric(accelerator="cpu", devices=n, strategy=s) for n, s in [(2, "ddp_fork"), (1, "auto")]
-    )
-    assert both.launch(on_ranks) == on_ranks(alone)
-
-
-# what an author asks for in vain
-
-
-@pytest.mark.parametrize("hook", ["start", "gradient", "report"])
-def test_who_asks_for_the_learning_rate_is_told_what_there_is(hook: str) -> None:
-    hooks = {
+@pytest.mark.parametrize(
+    ("hook", "code"),
+    {
         "start": lambda self, w, v: w * v.lr,
         "gradient": lambda self, oracle, w, v: v.lr * oracle(w),
         "report": lambda self, w, v: v.lr,
-    }
-    with pytest.raises(
-        TermError, match=rf"Mine\.{hook} reads v\.lr.* v\.span / v\.steps is their mean"
-    ):
-        federation(Algorithm(type("Mine", (Term,), {hook: hooks[hook]})()))
+    }.items(),
+)
+def test_the_learning_rate_is_refused_with_what_there_is_instead(hook: str, code: Any) -> None:
+    said = rf"Mine\.{hook} reads v\.lr.* v\.span / v\.steps is their mean"
+    with pytest.raises(TermError, match=said):
+        federation(Algorithm(term(**{hook: code})))
 
 
 @pytest.mark.parametrize(
@@ -201,18 +128,14 @@ def test_who_asks_for_the_learning_rate_is_told_what_there_is(hook: str) -> None
         lambda self, delta, mean, v: delta / mean.norm(),
     ],
 )
-def test_a_mean_of_nothing_is_told_to_be_one(update: Callable[..., Any]) -> None:
+def test_a_mean_of_nothing_is_refused(update: Callable[..., Any]) -> None:
     with pytest.raises(
         TermError, match=r"Mine\.update failed .* clients report nothing: let `report` return"
     ):
-        federation(Algorithm(type("Mine", (Term,), {"update": update})()))
+        federation(Algorithm(term(update=update)))
 
 
 def test_other_errors_of_an_update_are_its_own() -> None:
-    def update(self: Term, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
-        return delta + [][0]
-
+    own = term(update=lambda self, delta, mean, v: delta + [][0], report=lambda self, w, v: w)
     with pytest.raises(IndexError):
-        federation(
-            Algorithm(type("Mine", (Term,), {"update": update, "report": lambda self, w, v: w})())
-        )
+        federation(Algorithm(own))

@@ -1,7 +1,7 @@
 """Small problems that tests share: a classifier, and linear regressions to solve by hand."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -236,6 +236,21 @@ class Left(Term):
     def report(self, w: Tensor, v: Any) -> Any:
         v.u, v.began = w, v.origin
         return ()
+
+
+def term(name: str = "Mine", **attributes: Any) -> Term:
+    """A term of these hooks and declarations of states."""
+    made: Term = type(name, (Term,), attributes)()
+    return made
+
+
+def adding(loss: Callable[[Any, Any], Any], *layers: str, **states: Any) -> Term:
+    """A term that asks for the gradient of `loss(pass, view)`."""
+
+    def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle.of(lambda b: loss(b, v), *layers)(w)
+
+    return term("Asking", gradient=gradient, **states)
 
 
 # ------------------------------------------------- linear regressions with two weights

@@ -16,8 +16,6 @@ from fl_lightning.terms import (
     CenteredGradientVariate,
     ClientMomentum,
     Clip,
-    ControlVariate,
-    LastGradientVariate,
     Proximal,
     ReleasedControlVariate,
     UnclippedPull,
@@ -56,14 +54,6 @@ def test_the_head_is_not_whatever_begins_with_its_name() -> None:
     close(Layout(module).head_mask(vec(*range(7))), 0, 0, 0, 0, 1, 1, 1)
 
 
-def test_proximal_pulls_to_the_received_model() -> None:
-    close(
-        Proximal(mu=0.5).gradient(quadratic, vec(3, 2), view(anchor=vec(1, 4))),
-        3 + 0.5 * 2,
-        4 - 0.5 * 2,
-    )
-
-
 def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
     v = view(anchor=vec(1, 4), size=vec(2))
     close(Proximal(mu=0.5, split=True).gradient(quadratic, vec(3, 2), v), 3 - 0.5 * 1, 4 - 0.5 * 4)
@@ -73,16 +63,6 @@ def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
         3 + 0.25 * 3,
         4 + 0.25 * 2,
     )
-
-
-def test_control_variate_corrects_and_learns() -> None:
-    v = view(c=vec(1, 2), c_i=vec(0.5, 3), origin=vec(3, 2), span=vec(0.5), share=0.25)
-    close(ReleasedControlVariate(k=2.0).gradient(quadratic, vec(3, 2), v), 3 + 2 * 0.5, 4 + 2 * -1)
-    message = ControlVariate().report(vec(1, 3), v)
-    close(v.c_i, 0.5 - 1 + 2 / 0.5, 3 - 2 - 1 / 0.5)
-    close(message, -1 + 4, -2 - 2)
-    close(ControlVariate().update(vec(9, 9), message, v), 9, 9)
-    close(v.c, 1 + 0.25 * 3, 2 + 0.25 * -4)
 
 
 def test_control_variate_of_the_code_that_weighs_by_size() -> None:
@@ -100,13 +80,6 @@ def test_a_size_weighs_the_kept_variate_too_unless_it_is_said_otherwise() -> Non
     message = ReleasedControlVariate(scale=om).report(vec(1, 3), v)
     close(v.c_i, 5 - 0.5 + 4, 5 - 1 - 2)
     close(message, 2 * 3.5, 2 * -3)
-
-
-def test_own_past_takes_the_clients_last_mean_gradient_off() -> None:
-    v = view(d_i=vec(0.5, 3), origin=vec(3, 2), span=vec(0.5))
-    close(LastGradientVariate().gradient(quadratic, vec(3, 2), v), 3 - 0.5, 4 - 3)
-    assert LastGradientVariate().report(vec(1, 3), v) == ()
-    close(v.d_i, 2 / 0.5, -1 / 0.5)
 
 
 def test_mean_past_adds_the_mean_of_all_clients_back() -> None:

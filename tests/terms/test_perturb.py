@@ -14,11 +14,6 @@ from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbou
 from fl_lightning.terms import lesam as recall
 
 
-def test_sam_steps_along_the_gradient_first() -> None:
-    # at (3, 2) the gradient is (3, 4), of length 5
-    close(SAM(rho=0.5).gradient(quadratic, vec(3, 2), None), 3.3, 2 * 2.4)
-
-
 def test_sam_mixes_the_plain_gradient_in() -> None:
     close(
         SAM(rho=0.5, mix=0.25).gradient(quadratic, vec(3, 2), None), 3 + 0.25 * 0.3, 4 + 0.25 * 0.8
@@ -65,15 +60,6 @@ def test_smoos_common_perturbation_is_the_unit_mean_of_the_duals_or_zero() -> No
     close(v.s, 0.3, -0.4, tolerance=1e-7)
     SMOO(rho=0.5).update(vec(1, 2), vec(0, 0), v)
     close(v.s, 0, 0)
-
-
-def test_lesam_perturbs_once_a_visit_towards_the_older_model() -> None:
-    v = view(o_i=vec(1, 5), anchor=vec(4, 1), e=vec(0, 0))
-    term = LESAM(rho=0.5)
-    assert term.start(v.anchor, v) is v.anchor
-    close(v.e, -0.3, 0.4)  # 0.5 (-3, 4) / 5
-    close(v.o_i, 4, 1)
-    close(term.gradient(quadratic, vec(1, 1), v), 0.7, 2.8)
 
 
 def test_last_round_perturbs_against_the_last_move() -> None:

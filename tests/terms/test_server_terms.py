@@ -15,16 +15,8 @@ from fl_lightning.terms import (
     LocalOnly,
     NormalizedAveraging,
     RelaxedInitialization,
-    ServerMomentum,
 )
 from fl_lightning.terms import server as steps
-
-
-def test_adaptive_takes_two_steps_of_adam_without_bias_correction() -> None:
-    term = AdaptiveServer(beta1=0.5, beta2=0.75, tau=1.0, v0=4.0)
-    v = view(m=vec(0, 0), v=term.server["v"](vec(0, 0), vec(0, 0)))
-    close(term.update(vec(4, 0), (), v), 2 / (7**0.5 + 1), 0)  # m = 2, v = 3 + 4
-    close(term.update(vec(0, 2), (), v), 1 / (5.25**0.5 + 1), 1 / (3.25**0.5 + 1))
 
 
 def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
@@ -36,20 +28,6 @@ def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
         term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1)
     )  # 4 is the square already
     close(v.v, 8 - 0.25, 4)
-
-
-def test_adagrad_sums_squares() -> None:
-    term = AdaptiveServer(beta1=0.0, beta2=0.0, tau=1.0, v0=4.0, second=steps.adagrad)
-    v = view(m=vec(0, 0), v=vec(4, 4))
-    close(term.update(vec(4, 0), (), v), 4 / (20**0.5 + 1), 0)
-    close(term.update(vec(0, 2), (), v), 0, 2 / (8**0.5 + 1))
-    close(v.v, 20, 8)
-
-
-def test_server_momentum_goes_on() -> None:
-    v = view(m=vec(1, 1))
-    close(ServerMomentum(beta=0.5).update(vec(2, 0), (), v), 2.5, 0.5)
-    close(ServerMomentum(beta=0.5).update(vec(0, 0), (), v), 1.25, 0.25)
 
 
 def test_lookahead_starts_where_the_momentum_leads_and_stays_close_to_it() -> None:
@@ -109,7 +87,7 @@ def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
     )  # the first was skipped: the other's own progress
 
 
-def test_alone_goes_on_with_its_own_model() -> None:
+def test_alone_continues_with_its_own_model() -> None:
     v = view(w_i=vec(1, 4))
     close(LocalOnly().start(vec(3, 2), v), 1, 4)
     close(LocalOnly().personal(vec(3, 2), v), 1, 4)

@@ -1,0 +1,107 @@
+"""Where FedLESAM and FedTOGA take gradients, over several visits."""
+
+import pytest
+import torch
+from problems import Recorder, regression, round_after_round, rows, server
+from torch import Tensor
+
+from fl_lightning import Algorithm, Term, algorithms
+from fl_lightning.core.vector import unit
+from fl_lightning.terms import SAM, Neighbour
+
+C = algorithms
+UNIFORM = C.fedavg(weighting="uniform")
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def only_client_1(num_clients: int, seed: int, round: int) -> list[int]:
+    return [1]
+
+
+def late_client_2(num_clients: int, seed: int, round: int) -> list[int]:
+    return [[0, 1], [2]][round]
+
+
+def test_a_first_visit_refers_to_the_first_model_or_to_the_one_received() -> None:
+    """Skipping the first participation, client 2 is not perturbed in round 1."""
+
+    def model(algorithm: Algorithm, rounds: int) -> Tensor:
+        return round_after_round(regression(algorithm, sampler=late_client_2), rounds).w.detach()
+
+    init, skip = (C.fedlesam(0.3, first_participation=first) for first in ("init", "skip"))
+    for algorithm in (init, skip):  # in round 0 w^0 is what everyone received
+        torch.testing.assert_close(model(algorithm, 1), model(UNIFORM, 1), **EXACT)
+    torch.testing.assert_close(model(skip, 2), model(UNIFORM, 2), **EXACT)
+    assert (model(init, 2) - model(UNIFORM, 2)).abs().max() > 1e-3
+
+
+def test_a_perturbed_visit_is_a_plain_one_from_a_shifted_start() -> None:
+    """Without weight decay and clipping: the perturbation is constant."""
+    run = round_after_round(regression(C.fedlesam(rho=0.3), sampler=only_client_1), 1)
+    e = 0.3 * unit(run.server.initial_w - run.w.detach())
+    shifted = regression(UNIFORM, sampler=only_client_1)
+    shifted.w.data.copy_(run.w.detach() + e)
+    run.train_round()
+    shifted.train_round()
+    torch.testing.assert_close(run.w.detach() + e, shifted.w.detach(), **EXACT)
+
+
+def test_what_a_client_refers_to_is_the_model_that_it_received_last() -> None:
+    run = regression(C.fedlesam(rho=0.3))
+    expected = run.server.initial_w.repeat(3, 1)
+    for round in range(4):
+        received = run.w.detach().clone()
+        run.train_round()
+        expected[run.sampler(3, 0, round)] = received
+        assert rows(run, "o_i").equal(expected)
+    assert len(expected.unique(dim=0)) == 3
+
+
+def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
+    """C.1: u - w = -a sum gamma_k gt_k + gamma a (h_i - beta Delta), and C.2 for h_i'.
+
+    In the paper's letters a = 1/lam, and h_i = -lam times our displacement. Client 1 is alone in
+    the second round, so that Delta is its movement over its K steps.
+    """
+    lam, eta, K, beta = 0.5, 0.1, 4, 0.8
+    log: list[tuple[Tensor, Tensor]] = []
+    algorithm = Algorithm(Recorder(log), *C.fedtoga(rho=0.1, kappa=2.0, beta=beta, lam=lam).terms)
+    run = regression(algorithm, sampler=lambda n, seed, round: [[0, 1, 2], [1]][round])
+    run.train_round()
+    anchor, Delta, h_i = run.w.detach().clone(), server(run, "Delta"), -lam * rows(run, "h_i")[1]
+    log.clear()
+    run.train_round()
+    gammas = [eta * lam * (1 - eta * lam) ** (K - 1 - k) for k in range(K)]
+    perturbed = [g for _, g in log[1::2]]  # each step asks twice
+    gamma = sum(gammas)
+    pushed = sum(gamma_k * g for gamma_k, g in zip(gammas, perturbed, strict=True))
+    moved = -pushed / lam + gamma / lam * (h_i - beta * Delta)
+    dual = (1 - gamma) * h_i + pushed + gamma * beta * Delta
+    torch.testing.assert_close(-lam * rows(run, "h_i")[1], dual, **EXACT)
+    torch.testing.assert_close(-server(run, "Delta") * K, moved, **EXACT)
+    torch.testing.assert_close(run.w.detach(), anchor + moved + server(run, "h"), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("term", "lengths"),
+    [
+        (C.fedlesam(rho=0.3).terms[0], [0, 0, 0, 0.3, 0.3, 0.3]),
+        (Neighbour(SAM(0.3)), [0, 0.3, 0.3, 0, 0.3, 0.3]),
+        (Neighbour(SAM(0.3), carry=True), [0, 0.3, 0.3, 0.3, 0.3, 0.3]),
+        (Neighbour(SAM(0.3), fusion=True), [0.3] * 6),
+    ],
+    ids=str,
+)
+def test_a_perturbation_is_rho_long_once_there_is_a_past(term: Term, lengths: list[float]) -> None:
+    """Three steps of two visits; the previous gradient is forgotten unless it is carried."""
+    inside: list[tuple[Tensor, Tensor]] = []
+    outside: list[tuple[Tensor, Tensor]] = []
+    algorithm = Algorithm(Recorder(inside), term, Recorder(outside))
+    run = regression(algorithm, steps=3, sampler=only_client_1)
+    inside.clear()
+    outside.clear()
+    round_after_round(run, 2)
+    asked = len(inside) // 6
+    last = torch.stack([at for at, _ in inside[asked - 1 :: asked]])
+    e = (last - torch.stack([w for w, _ in outside])).norm(dim=1)
+    assert e.tolist() == pytest.approx(lengths, abs=1e-9)

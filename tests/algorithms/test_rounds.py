@@ -1,0 +1,152 @@
+"""Invariants of every round: what the server keeps, and what the new model is made of."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from executors import STACKED
+from problems import (
+    EVERY_ALGORITHM,
+    Left,
+    all_three,
+    federation,
+    hard,
+    mean_gradient,
+    regression,
+    round_after_round,
+    rows,
+    server,
+)
+from torch import Tensor
+
+from fl_lightning import Algorithm, algorithms
+
+C = algorithms
+UNIFORM = C.fedavg(weighting="uniform")
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "mean", "own"),
+    [
+        ("scaffold", "c", "c_i"),
+        ("feddyn", "h", "h_i"),
+        ("fedvra", "h", "h_i"),
+        ("feddc", "h", "h_i"),
+        ("fedssg", "h", "h_i"),
+        ("fednova, mean", "d", "d_i"),
+    ],
+)
+def test_the_server_keeps_the_mean_of_all_clients_and_the_idle_keep_theirs(
+    algorithm: str, mean: str, own: str
+) -> None:
+    run = federation(hard(EVERY_ALGORITHM[algorithm]), executor=STACKED)
+    for round in range(3):
+        before = rows(run, own)
+        run.train_round()
+        after = rows(run, own)
+        torch.testing.assert_close(server(run, mean), after.mean(0), **EXACT)
+        changed = (after != before).any(1).nonzero().flatten().tolist()
+        assert changed == run.sampler(6, 0, round)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "mean", "own"), [("feddc", "c", "c_i"), ("fedssg", "d", "d_i")]
+)
+def test_gradient_memories_of_unequal_clients_count_by_size(
+    algorithm: str, mean: str, own: str
+) -> None:
+    run = federation(hard(EVERY_ALGORITHM[algorithm]))
+    om = run.clients.sizes / run.clients.sizes.mean()
+    for _ in range(3):
+        run.train_round()
+        weighed = (om[:, None] * rows(run, own)).mean(0)
+        torch.testing.assert_close(server(run, mean), weighed, **EXACT)
+    assert (rows(run, own).mean(0) - weighed).abs().max() > 1e-3
+
+
+def models(x: Any) -> Tensor:
+    return x.u.mean(0)
+
+
+def models_and_mean_dual(x: Any) -> Tensor:
+    return x.u.mean(0) + x.all_h.mean(0)
+
+
+def amended_models(x: Any) -> Tensor:
+    return (x.u + x.h).mean(0)
+
+
+MADE_OF: list[tuple[Algorithm, Callable[[Any], Tensor]]] = [
+    (UNIFORM, models),
+    (C.fedacg(), models),  # though they began elsewhere
+    (C.fedinit(server="models"), models),
+    (C.fedinit(), lambda x: x.w + (x.u - x.began).mean(0)),
+    (C.feddyn(), models_and_mean_dual),
+    (C.feddyn(alpha=0.0), models_and_mean_dual),
+    (C.fedssg(), models_and_mean_dual),
+    (C.feddyn(dual="active"), amended_models),
+    (C.feddc(dual="active"), amended_models),
+    (C.fedssg(aggregation="active"), amended_models),
+    (C.fedssg(aggregation="inverse_n"), lambda x: (x.u + x.h).sum(0) / 3),
+    (C.fedvra(d=1.2), lambda x: x.w + 1.2 / 3 * (x.u - x.w).sum(0) + x.all_h.mean(0)),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "made_of"), MADE_OF, ids=[str(a) for a, _ in MADE_OF])
+def test_the_new_model_is_made_of(algorithm: Algorithm, made_of: Callable[[Any], Tensor]) -> None:
+    """Three equally large clients, two of which take part."""
+    run = regression(algorithm.with_outer_terms(Left()))
+    dual = any("h_i" in term.client for term in algorithm.terms)
+    for round in range(3):
+        w, cohort = run.w.detach().clone(), run.sampler(3, 0, round)
+        run.train_round()
+        x = SimpleNamespace(w=w, u=rows(run, "u")[cohort], began=rows(run, "began")[cohort])
+        if dual:
+            x.h, x.all_h = rows(run, "h_i")[cohort], rows(run, "h_i")
+        torch.testing.assert_close(run.w.detach(), made_of(x), **EXACT)
+
+
+def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
+    run = regression(C.fedvra(a=3.0).with_outer_terms(Left()))
+    sums = torch.zeros(3, 2, dtype=torch.float64)
+    for round in range(3):
+        cohort, anchor = run.sampler(3, 0, round), run.w.detach().clone()
+        run.train_round()
+        sums[cohort] += rows(run, "u")[cohort] - anchor
+        torch.testing.assert_close(rows(run, "h_i"), 3 * sums, **EXACT)
+
+
+def test_a_relaxed_start_is_away_from_the_clients_last_model() -> None:
+    run = regression(C.fedinit(beta=0.5).with_outer_terms(Left()))
+    last = torch.zeros(3, 2, dtype=torch.float64)
+    for round in range(3):
+        w, cohort = run.w.detach().clone(), run.sampler(3, 0, round)
+        run.train_round()
+        start = (w + 0.5 * (w - last))[cohort]
+        torch.testing.assert_close(rows(run, "began")[cohort], start, **EXACT)
+        last = rows(run, "u")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "exact"),
+    [
+        (C.fedtoga(rho=0.0, lam=1.0, beta=0.4), True),
+        (C.feddyn(alpha=1.0), True),
+        (C.fedvra(gamma=1.0, a=2.0), True),
+        (C.feddc(alpha=1.0), True),
+        (C.scaffold(), True),
+        (C.fedavg(), False),
+        (C.fedprox(mu=1.0), False),
+    ],
+    ids=["fedtoga", "feddyn", "fedvra", "feddc", "scaffold", "fedavg", "fedprox"],
+)
+def test_duals_and_variates_reach_the_stationary_point_fedavg_misses(
+    algorithm: Algorithm, exact: bool
+) -> None:
+    run = regression(algorithm, rounds=60, lr=0.2, sampler=all_three)
+    assert mean_gradient(run.w.detach()).norm() > 1
+    distance = float(mean_gradient(round_after_round(run, 60).w.detach()).norm())
+    assert distance < 1e-9 if exact else distance > 0.1
