@@ -1,8 +1,8 @@
 """The disk and memory that client states take: shown before the first round, and refused."""
 
+import re
 import shutil
 from collections import namedtuple
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ ROW = 4 * 55_210
 
 Disk = namedtuple("Disk", "total used free")
 
-SIZES = {"512MiB": 512 << 20, "4GiB": 4 << 30, "2GB": 2 * 10**9, "1.5 kb": 1500, "1TiB": 1 << 40}
-
 
 def test_sizes_are_read_with_their_units() -> None:
-    assert {size: parse_bytes(size) for size in SIZES} == SIZES
+    sizes = {"512MiB": 512 << 20, "4GiB": 4 << 30, "2GB": 2 * 10**9, "1.5 kb": 1500}
+    assert {size: parse_bytes(size) for size in sizes} == sizes
 
 
 @pytest.mark.parametrize("size", ["4", "GiB", "-4GiB", "0MB", "4 gigs", "4Gib/s", "nan MB", ""])
@@ -54,40 +53,10 @@ def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() ->
     assert budget(1000, algorithms.scaffold(), keep=5).versions == 7
 
 
-def test_used_space_counts_when_a_run_continues(tmp_path: Path) -> None:
-    options = {"rounds": 50, "sampler": UniformSampling(0.5), "state_dir": tmp_path / "rows"}
-    run = federation(algorithms.scaffold(), **options)
-    before = run.disk_budget(2)
-    for _ in range(3):
-        run.train_round()
-    run.store.flush()
-    after = run.disk_budget(2)
-    assert after.used == run.store.disk_bytes() > before.used == 0
-    assert after.most == before.most  # all versions of all clients
-    run.server.round = run.rounds
-    assert run.disk_budget(2).most == after.used  # nothing will be added
-
-
-def test_a_budget_is_shown_in_words() -> None:
-    shown = DiskBudget(500, 89_452_544, 4, 894_525_440, 0, 178_905_088_000, None, Path("rows"), 0)
-    for words in ("500 clients: at most 178.9 GB", "89.5 MB a client", "4 versions", "894.5 MB of"):
-        assert words in str(shown)
-    again = str(replace(shown, used=10**9, memory=4 << 30))
-    assert "1.0 GB there already)" in again
-    assert again.endswith("at most 4.3 GB resident")
-
-
 def test_an_algorithm_without_client_states_has_no_budget() -> None:
     nothing = budget(1000, algorithms.fedavg(), client_state_memory=1)
     assert (nothing.row, nothing.most, str(nothing)) == (0, 0, "")
-    replace(nothing, free=0).check_disk_space()
-
-
-def test_a_full_disk_is_refused_and_a_sufficient_one_is_not() -> None:
-    enough = DiskBudget(10, 1000, 4, 2000, 7000, 40_000, None, Path("runs/clients"), 33_000)
-    enough.check_disk_space()
-    with pytest.raises(ValueError, match=r"33.0 kB.* 32.0 kB .*runs/clients: .*--run-dir"):
-        replace(enough, free=32_000).check_disk_space()
+    nothing.check_disk_space()
 
 
 def test_free_space_is_asked_where_the_folder_will_be_made(
@@ -111,9 +80,8 @@ def test_a_run_shows_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[st
     begun(tmp_path / "run", "--rounds", "1", "--client-state-memory", "8MiB")
     said = capsys.readouterr().out
     assert "scaffold, 8 clients: at most 901.1 kB on disk (220.8 kB a client, in up to 4 " in said
+    assert "883.4 kB of it a round" in said
     assert said.index("at most 8.4 MB resident\n") < said.index("round 1/1")
-    begun(tmp_path / "stateless", "--rounds", "1", "--algorithm", "fedavg")
-    assert "on disk" not in capsys.readouterr().out
 
 
 def test_a_disk_without_room_is_refused_before_the_first_round(
@@ -121,7 +89,7 @@ def test_a_disk_without_room_is_refused_before_the_first_round(
 ) -> None:
     small_disk(monkeypatch, free=8 * 4 * ROW - 1)
     said = sentence(capsys, begun, tmp_path / "run", "--rounds", "1000")
-    assert "may grow by 7.2 MB, but 7.1 MB are free" in said
+    assert re.search(r"may grow by 7.2 MB, but 7.1 MB .*/run/clients: .*--run-dir", said)
     assert not (tmp_path / "run").exists()
 
 
@@ -136,7 +104,7 @@ def test_existing_rows_need_no_room_again(
     assert "may grow by 2.7 MB" in sentence(capsys, begun, tmp_path / "run", *argv)
     small_disk(monkeypatch, free=13 * ROW)
     begun(tmp_path / "run", *argv)
-    assert " there already)" in capsys.readouterr().out
+    assert " MB there already)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("bad", ["many", "4", "1kB"])
@@ -145,11 +113,6 @@ def test_an_unusable_client_state_memory_is_refused(
 ) -> None:
     argv = "--client-state-memory", bad
     assert "client_state_memory " in sentence(capsys, begun, tmp_path / "run", *argv)
-
-
-def test_a_bound_on_memory_changes_no_number(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
-    begun(tmp_path / "tight", "--client-state-memory", "500kB")  # two rows
-    assert runs.results(tmp_path / "tight") == uninterrupted
 
 
 def test_the_ranks_of_a_machine_share_the_bound_of_one_run(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from problems import (
     server,
     trained,
 )
-from refusals import sentence
+from refusals import scaffold, sentence
 from torch import Tensor
 from torch.optim import SGD, Adam
 
@@ -99,40 +99,34 @@ class Mine(Term):
         return delta / 0 if self.what == "update" else delta
 
 
-OF_A_CLIENT = {
+SPOILED = {
     "message": "what Mine.report returned for clients 0, 2",
     "state": "the state 'c_i' that Mine keeps for clients 0, 2",
-}
-OF_THE_SERVER = {
     "server's state": "the server's state 'c' of Mine",
     "update": "what the terms made of the mean update",
 }
 
 
 @EXECUTORS
-@pytest.mark.parametrize(("what", "named"), [*OF_A_CLIENT.items(), *OF_THE_SERVER.items()])
+@pytest.mark.parametrize(("what", "named"), SPOILED.items())
 def test_what_a_term_spoils_is_named_apart_from_the_training(
     what: str, named: str, executor: Any
 ) -> None:
     """A state that begins as infinity may stay so."""
     begin(Algorithm(Mine("")), on_divergence="stop", executor=executor).fit()
-    with pytest.raises(DivergenceError) as error:
+    message = rf"^round 1 of 3: {named} is no .*\(Mine\(what={what}\).*division by zero"
+    with pytest.raises(DivergenceError, match=message):
         begin(Algorithm(Mine(what)), on_divergence="stop", executor=executor).fit()
-    assert str(error.value).startswith(f"round 1 of 3: {named} is no longer finite, though ")
-    assert f"Algorithm(Mine(what={what})" in str(error.value)
-    assert "division by zero" in str(error.value)
 
 
 def test_the_training_of_some_and_the_message_of_others_are_named() -> None:
-    message = (
-        r"training of clients 4, 5, and what Mine.report returned for clients 0, 2 is .*finite \("
-    )
+    message = "of clients 4, 5, and what Mine.report returned for clients 0, 2 is .*finite"
     with pytest.raises(DivergenceError, match=message):
         begin(Algorithm(Mine("message")), 4, 5, on_divergence="stop").fit()
 
 
 @EXECUTORS
-@pytest.mark.parametrize("what", OF_A_CLIENT)
+@pytest.mark.parametrize("what", ["message", "state"])
 def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(
     what: str, executor: Any
 ) -> None:
@@ -164,8 +158,7 @@ def test_a_skipped_client_counts_as_absent(name: str, executor: Any, determinist
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan
     other.sampler = lambda *_: [0, 1, 2, 5]
     metrics, expected = run.train_round(), other.train_round()
-    apart = distances(run, other) | {"visited": 0.0}
-    assert max(apart.values()) < 1e-12
+    assert max(distances(run, other).values()) < 1e-12
     assert (metrics.pop("client/skipped"), expected.pop("client/skipped")) == (1.0, 0.0)
     for tag in ("train/loss", "client/drift", "server/update_norm"):
         assert metrics[tag] == pytest.approx(expected[tag], rel=1e-10)
@@ -209,11 +202,9 @@ def test_a_round_without_finite_clients_moves_nothing(executor: Any) -> None:
 
 def test_finite_training_is_the_same_in_every_mode() -> None:
     algorithm = hard(algorithms.fedlesam_s())
-    first, *others = (
-        trained(algorithm, on_divergence=mode) for mode in ("stop", "skip-client", "continue")
-    )
-    for other in others:
-        assert not any(distances(first, other).values())
+    modes = "stop", "skip-client", "continue"
+    first, *others = (trained(algorithm, on_divergence=mode) for mode in modes)
+    assert not any(any(distances(first, other).values()) for other in others)
 
 
 @BOTH
@@ -228,28 +219,14 @@ def test_continuing_keeps_the_states_of_diverged_clients(deterministic: bool) ->
     assert run.w.isnan().all()
 
 
-def test_a_run_of_which_one_round_trained_is_no_error() -> None:
-    run = begin(Algorithm(), *range(6), sampler=lambda n, seed, round: [round])
-    run.clients.dataset.x[run.clients.partition[1]] = 0.5
-    run.fit()
-    assert not run.w.equal(run.server.initial_w)
-
-
 def test_a_run_that_diverged_can_be_resumed_in_another_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["--run-dir", str(tmp_path / "run"), "--accelerator", "cpu", "--rounds", "2"]
-    argv += ["--lr", "1e12"]
-    with pytest.raises(SystemExit) as stop:
-        runs.experiment(*argv).run()
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: round 1 of 2: the training of clients ")
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["round-0.ckpt"]
-    resumed = runs.experiment(*argv, "--resume", "--on-divergence", "skip-client")
-    every_client = sentence(capsys, resumed.run)
-    assert "after round 2 of 2: every client of every round was skipped" in every_client
-    table = runs.results(tmp_path / "run")["metrics"]
+    run, argv = tmp_path / "run", ("--rounds", "2", "--lr", "1e12")
+    assert "round 1 of 2: the training of clients " in sentence(capsys, scaffold, run, *argv)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["round-0.ckpt"]
+    scaffold(run, *argv, "--resume", "--on-divergence", "skip-client")
+    table = runs.results(run)["metrics"]
     assert [row["client/skipped"] for row in table] == ["4.0", "4.0"]
     assert table[0]["test/accuracy"] == table[1]["test/accuracy"]
 

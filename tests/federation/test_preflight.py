@@ -20,21 +20,18 @@ from fl_lightning.callbacks import Checkpoint, Evaluation
 from fl_lightning.data import Partition
 from fl_lightning.experiment import Experiment
 
+Data = Callable[[], Any]
+Change = Callable[[Any, Any], tuple[Any, Any]]
 
-def features(dtype: torch.dtype = torch.float32) -> list[tuple[Tensor, Tensor]]:
-    return [(data.x.to(dtype) / 16, data.y) for data in digits()]
 
+def changed(train: Change = lambda x, y: (x, y), test: Change = lambda x, y: (x, y)) -> Data:
+    """The digits as features, changed."""
 
-def changed(
-    part: int, change: Callable[[Tensor, Tensor], tuple[Any, Any]]
-) -> Callable[[], tuple[DeviceDataset, DeviceDataset]]:
-    """The digits as features, the training (0) or the test set (1) changed."""
-
-    def odd() -> tuple[DeviceDataset, DeviceDataset]:
-        pairs: list[tuple[Any, Any]] = [*features()]
-        pairs[part] = change(*pairs[part])
-        train, test = (DeviceDataset(x, y, digits()[0].classes) for x, y in pairs)
-        return train, test
+    def odd() -> Any:
+        return tuple(
+            DeviceDataset(*change(data.x.float() / 16, data.y), data.classes)
+            for change, data in zip((train, test), digits(), strict=True)
+        )
 
     return odd
 
@@ -47,59 +44,13 @@ def empty(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x[:0], y[:0]
 
 
-def float64() -> Any:
-    return tuple(DeviceDataset(x, y, digits()[0].classes) for x, y in features(torch.float64))
+def doubled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.double(), y
 
 
-DATA = {
-    "nan in training": (changed(0, spoiled), "1 of 1437 training samples of odd"),
-    "nan in the test": (changed(1, spoiled), "1 of 360 test samples of odd"),
-    "no test": (changed(1, empty), "odd has no test samples"),
-    "no training": (changed(0, empty), "odd has no training samples"),
-    "two dtypes": (changed(1, lambda x, y: (x.double(), y)), "torch.float64"),
-    "another dtype": (float64, "they are torch.float64, its parameters torch.float32"),
-}
+class Changed(nn.Module):
+    """A linear model; `change` gets its output, and whether it is in training mode."""
 
-
-@pytest.mark.parametrize("case", DATA)
-def test_odd_data_are_refused(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    odd, named = DATA[case]
-    assert named in refused(capsys, tmp_path / "run", data=odd)
-
-
-def test_numpy_arrays_are_refused() -> None:
-    x, y = features()[0]
-    with pytest.raises(ValueError, match="ndarray"):
-        DeviceDataset(x.numpy(), y, ())  # type: ignore[arg-type]
-
-
-PARTITIONS = {
-    "of other clients": ("Partition.from_owners(torch.arange(len(y)) % 5, 5)", "5 clients"),
-    "lists": ("[[0, 1], [2, 3]]", "Partition"),
-    "of other data": (
-        "Partition.from_lists([[i, i + 1432] for i in range(clients)])",
-        "sample 1437",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", PARTITIONS)
-def test_odd_partitions_are_refused(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made, named = PARTITIONS[case]
-    (tmp_path / "own.py").write_text(
-        "import torch\nfrom fl_lightning import Partition\n"
-        f"def own(y, clients, seed):\n    return {made}\n"
-    )
-    said = refused(capsys, tmp_path / "run", "--partition", f"{tmp_path / 'own.py'}:own")
-    assert "own.py:own" in said
-    assert named in said
-
-
-class Odd(nn.Module):
     def __init__(self, change: Callable[[Tensor, bool], Any]):
         super().__init__()
         self.net, self.change = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), change
@@ -108,35 +59,80 @@ class Odd(nn.Module):
         return self.change(self.net(x), self.training)
 
 
-def only_in_evaluation(change: Callable[[Tensor], Any]) -> Callable[[Tensor, bool], Any]:
-    return lambda out, training: out if training else change(out)
+def model(change: Callable[[Tensor, bool], Any]) -> Callable[[], nn.Module]:
+    return lambda: Changed(change)
 
 
+def lazy(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
+
+
+DATA = {
+    "nan in training": (changed(spoiled), "1 of 1437 training samples of odd"),
+    "nan in the test": (changed(test=spoiled), "1 of 360 test samples of odd"),
+    "no test": (changed(test=empty), "odd has no test samples"),
+    "no training": (changed(empty), "odd has no training samples"),
+    "two dtypes": (changed(test=doubled), "torch.float64"),
+    "another dtype": (changed(doubled, doubled), "are torch.float64, its parameters torch.float32"),
+}
 MODELS = {
-    "a tuple": (lambda out, _: (out, out), "Odd returns tuple .*training"),
-    "a tuple in evaluation": (only_in_evaluation(lambda out: (out,)), "tuple .*evaluation"),
-    "three dimensions": (lambda out, _: out[..., None], r"\(2, 10, 1\)"),
-    "one number": (lambda out, _: out.mean(), r"shape \(\)"),
-    "no gradient": (lambda out, _: out.detach(), "output of Odd has no gradient"),
-    "an error in evaluation": (only_in_evaluation(lambda out: out[7]), "1x8x8 in evaluation"),
+    "a tuple": (model(lambda out, _: (out, out)), "Changed returns tuple .*training"),
+    "a tuple in evaluation": (
+        model(lambda out, train: out if train else (out,)),
+        "tuple .*evaluation",
+    ),
+    "three dimensions": (model(lambda out, _: out[..., None]), r"\(2, 10, 1\)"),
+    "one number": (model(lambda out, _: out.mean()), r"shape \(\)"),
+    "no gradient": (model(lambda out, _: out.detach()), "output of Changed has no gradient"),
+    "an error in evaluation": (
+        model(lambda out, train: out if train else out[7]),
+        "1x8x8 in evaluation",
+    ),
+    "lazy": (lazy, "1.weight.*lazy"),
 }
 
 
-@pytest.mark.parametrize("case", MODELS)
-def test_odd_models_are_refused(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("choices", "named"),
+    [
+        *[pytest.param({"data": odd}, named, id=case) for case, (odd, named) in DATA.items()],
+        *[pytest.param({"model": odd}, named, id=case) for case, (odd, named) in MODELS.items()],
+    ],
+)
+def test_odd_data_and_models_are_refused(
+    choices: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    change, named = MODELS[case]
-    assert re.search(named, refused(capsys, tmp_path / "run", model=lambda: Odd(change)))
+    assert re.search(named, refused(capsys, tmp_path / "run", **choices))
 
 
-def test_a_lazy_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def lazy(classes: int) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
+def test_user_defined_data_and_models_run(tmp_path: Path) -> None:
+    data = changed(test=lambda x, y: (x[:1], y[:1]))
+    experiment(tmp_path / "run", data=data, model=model(lambda out, _: out)).run()
 
-    said = refused(capsys, tmp_path / "run", model=lazy)
-    assert "1.weight" in said
-    assert "lazy" in said
+
+def test_numpy_arrays_are_refused() -> None:
+    with pytest.raises(ValueError, match="ndarray"):
+        DeviceDataset(digits()[0].x.numpy(), digits()[0].y, ())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("Partition.from_owners(torch.arange(len(y)) % 5, 5)", "5 clients"),
+        ("[[0, 1], [2, 3]]", "Partition"),
+        ("Partition.from_lists([[i, i + 1432] for i in range(clients)])", "sample 1437"),
+    ],
+    ids=["of other clients", "lists", "of other data"],
+)
+def test_odd_partitions_are_refused(
+    made: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom fl_lightning import Partition\n"
+        f"def own(y, clients, seed):\n    return {made}\n"
+    )
+    said = refused(capsys, tmp_path / "run", "--partition", f"{tmp_path / 'own.py'}:own")
+    assert re.search(f"own.py:own.*{named}", said)
 
 
 def test_a_model_that_returns_nan_is_right_about_nothing() -> None:
@@ -176,23 +172,18 @@ def test_an_optimizer_may_depend_on_the_length_of_the_vector() -> None:
     assert trained(Algorithm(server=partial(ByCoordinate, lr=1.0))).round == 3
 
 
-def reporting(report: Callable[..., Any]) -> Algorithm:
-    return Algorithm(type("Mine", (Term,), {"report": report})())
+def reporting(report: Callable[[Tensor], Any]) -> Algorithm:
+    return Algorithm(type("Mine", (Term,), {"report": lambda self, w, v: report(w)})())
 
 
 def test_a_stop_iteration_of_a_term_is_named() -> None:
-    def report(self: Term, w: Tensor, v: Any) -> Any:
-        return next(iter(()))
-
     with pytest.raises(TermError, match=r"Mine.report .*StopIteration"):
-        trained(reporting(report))
+        trained(reporting(lambda w: next(iter(()))))
 
 
 def test_a_message_may_have_a_graph() -> None:
-    def report(self: Term, w: Tensor, v: Any) -> Any:
-        return w.clone().requires_grad_() * 2
-
-    assert trained(reporting(report)).w.equal(trained(Algorithm()).w)
+    run = trained(reporting(lambda w: w.clone().requires_grad_() * 2))
+    assert run.w.equal(trained(Algorithm()).w)
 
 
 class Adds:
@@ -257,9 +248,8 @@ def differing(fabric: Fabric, what: str) -> Any:
         owners = torch.arange(len(clients.dataset)).roll(rank) % 6
         clients.partition = Partition.from_owners(owners, 6)
     if what == "model":
-        with torch.no_grad():
-            for tensor in module.state_dict().values():
-                tensor += rank
+        for tensor in module.state_dict().values():
+            tensor += rank
     run = federation(Algorithm(), fabric=fabric, clients=clients, module=module)
     try:
         run.train_round()
@@ -269,7 +259,6 @@ def differing(fabric: Fabric, what: str) -> Any:
     return [kept, fabric.broadcast(kept, src=1)]
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("what", ["data", "partition", "model"])
 def test_ranks_that_differ_are_refused_or_synchronized(what: str) -> None:
     first, second = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(
@@ -284,7 +273,6 @@ def raises(*_: Any, **__: Any) -> Any:
     raise RuntimeError("bad luck")
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(
     ("place", "other", "when"),
     [
@@ -306,8 +294,3 @@ def test_an_error_of_one_rank_is_reported_once_and_the_other_ends(
     if when:
         error = rf"error: RuntimeError: bad luck \(test_preflight.py, line \d+;.*\({when}\)\n"
         assert len(re.findall(error, said)) == 1
-
-
-def test_user_defined_data_and_models_run(tmp_path: Path) -> None:
-    data = changed(1, lambda x, y: (x[:1], y[:1]))
-    experiment(tmp_path / "run", data=data, model=lambda: Odd(lambda out, _: out)).run()
