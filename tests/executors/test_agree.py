@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import EAGER, STACKED, TOLERANCE, TRACED, assert_agree, ragged_clients
+from executors import EAGER, STACKED, TOLERANCE, TRACED, Branching, assert_agree, ragged_clients
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -44,8 +44,8 @@ def test_executors_agree_with_batchnorm_dropout_momentum_decay_clipping_and_ragg
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("executor", [NARROW, STACKED, WIDE], ids=["1", "3", "8"])
-@pytest.mark.parametrize("name", ["fedsam", "scaffold", "fedtoga", "fedssg"])
+@pytest.mark.parametrize("executor", [NARROW, WIDE], ids=["1", "8"])
+@pytest.mark.parametrize("name", ["scaffold", "fedtoga"])
 def test_executors_agree_under_adamw(name: str, executor: Any) -> None:
     algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=partial(AdamW, lr=0.01))
     one_by_one, other = (
@@ -53,30 +53,6 @@ def test_executors_agree_under_adamw(name: str, executor: Any) -> None:
         for options in ({}, {"executor": executor})
     )
     assert_agree(one_by_one, other)
-
-
-def with_sgd(**options: float) -> dict[str, Any]:
-    return {"algorithm": hard(algorithms.fedsam()).with_outer_terms(local=partial(SGD, **options))}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"algorithm": algorithms.fedsam().with_outer_terms(local=hard(Algorithm()).local)},
-        with_sgd(lr=0.1, weight_decay=0.01),
-        with_sgd(lr=0.1, momentum=0.9),
-        {"module": classifier(dropout=0.0)},
-        {"module": classifier(norm=False)},
-        {"schedule": lambda round, epoch: 0.9**round},
-    ],
-    ids=["clipping", "momentum", "decay", "dropout", "norm", "schedule"],
-)
-def test_every_ingredient_of_the_comparison_matters(change: dict[str, Any]) -> None:
-    def model(**options: Any) -> Tensor:
-        return trained(**{"algorithm": hard(algorithms.fedsam()), "rounds": 2, **options}).w
-
-    usual, other = model(), model(**change)
-    assert other.shape != usual.shape or (other - usual).abs().max() > 1e-5
 
 
 def test_batchnorm_statistics_are_the_weighted_mean_of_the_clients() -> None:
@@ -97,16 +73,6 @@ def test_a_perturbed_pass_does_not_move_batchnorm_statistics_a_second_time() -> 
         run = federation(algorithm, sampler=lambda *_: [0])
         run.train_round()
         assert run.buffers["norm.num_batches_tracked"] == 6
-
-
-def test_a_client_trained_alone_is_the_client_trained_among_others() -> None:
-    algorithm = hard(algorithms.scaffold())
-    among = federation(algorithm, executor=WIDE)
-    alone = federation(algorithm, sampler=lambda *_: [2])
-    among.train_round()
-    alone.train_round()
-    mine, theirs = (run.store.read(2, run.w.device)[0]["c_i"] for run in (alone, among))
-    torch.testing.assert_close(mine, theirs, rtol=0, atol=TOLERANCE)
 
 
 # ------------------------------------------------------------------------------ changes in place
@@ -136,48 +102,6 @@ def test_what_a_term_keeps_stays_as_it_was_in_the_step(executor: Any, traces: li
 # --------------------------------------------------------------------- models that do not stack
 
 
-class Branching(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        out = super().forward(x)
-        return out if out.sum() > 0 else -out
-
-
-class HiddenDropout(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(F.dropout(x, 0.5))
-
-
-@pytest.mark.parametrize("model", [Branching, HiddenDropout])
-def test_a_model_that_cannot_be_stacked_is_referred_to_the_sequential_executor(
-    model: type[nn.Linear],
-) -> None:
-    run = federation(Algorithm(), module=model(6, 3).double(), executor=WIDE)
-    with pytest.raises(ModelError, match="sequential executor"):
-        run.train_round()
-    trained(Algorithm(), module=model(6, 3).double())
-
-
-def test_stacked_needs_a_width() -> None:
-    with pytest.raises(ValueError, match=r"width .* not 0"):
-        federation(Algorithm(), executor=partial(StackedExecutor, width=0))
-
-
-# --------------------------------------------------------------------------------- random numbers
-
-
-@pytest.mark.parametrize("executor", EAGER.values(), ids=EAGER)
-def test_a_run_neither_reads_nor_moves_the_global_generator(executor: Any) -> None:
-    models = []
-    for seed in (1, 2):
-        module, clients = classifier(), classification()
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        run = trained(algorithms.fedavg(), module=module, clients=clients, executor=executor)
-        assert torch.get_rng_state().equal(before)
-        models.append(run.w.detach())
-    assert models[0].equal(models[1])
-
-
 class Noisy(nn.Module):
     """Draws from PyTorch's own generator."""
 
@@ -189,12 +113,33 @@ class Noisy(nn.Module):
         return self.inner(F.dropout(x, 0.5) + 0.1 * torch.randn_like(x))
 
 
-def test_what_the_model_draws_itself_depends_on_the_client_alone() -> None:
+@pytest.mark.parametrize("model", [Branching, Noisy])
+def test_a_model_that_cannot_be_stacked_is_referred_to_the_sequential_executor(
+    model: type[nn.Module],
+) -> None:
+    run = federation(Algorithm(), module=model(), executor=WIDE)
+    with pytest.raises(ModelError, match="sequential executor"):
+        run.train_round()
+
+
+def test_stacked_needs_a_width() -> None:
+    with pytest.raises(ValueError, match=r"width .* not 0"):
+        federation(Algorithm(), executor=partial(StackedExecutor, width=0))
+
+
+# --------------------------------------------------------------------------------- random numbers
+
+
+@pytest.mark.parametrize("module", [classifier, Noisy])
+def test_runs_neither_read_nor_move_the_global_generator(module: type[nn.Module]) -> None:
+    """What the model draws itself depends on the client alone."""
     runs = []
-    for seed, executor in ((3, EAGER["sequential"]), (4, EAGER["sequential"]), (5, NARROW)):
-        module = Noisy()
+    for seed, executor in enumerate((EAGER["sequential"], EAGER["sequential"], NARROW)):
+        options = {"module": module(), "clients": classification(), "executor": executor}
         torch.manual_seed(seed)
-        runs.append(trained(algorithms.fedavg(), module=module, executor=executor))
+        before = torch.get_rng_state()
+        runs.append(trained(algorithms.fedavg(), **options))
+        assert torch.get_rng_state().equal(before)
     assert runs[0].w.equal(runs[1].w)
     assert_agree(runs[0], runs[2])
 

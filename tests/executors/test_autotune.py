@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from executors import Branching
 from problems import classifier, trained
-from torch import Tensor, nn
 
 from fl_lightning import (
     AutotunedExecutor,
@@ -76,18 +76,6 @@ def test_the_fastest_continues_and_the_result_is_that_of_any(
     torch.testing.assert_close(
         run.w, trained(algorithms.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10
     )
-
-
-class Branching(nn.Module):
-    """Branches on a value, which cannot be stacked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(x if x.sum() > -1e9 else -x)
-        return out
 
 
 class TooLarge(StackedExecutor):

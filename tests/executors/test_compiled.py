@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import COMPILED, TRACED, after, assert_agree
+from executors import TRACED, Branching, after, assert_agree
 from problems import (
     EVERY_ALGORITHM,
     classification,
@@ -17,7 +17,7 @@ from problems import (
     hard,
     trained,
 )
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, Term, algorithms
@@ -43,16 +43,16 @@ def eager_and(
     return eager, compiled
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedtoga", "fedrcl"])
-@pytest.mark.parametrize("local", [hard, descending], ids=["momentum", "plain SGD"])
-def test_several_clients_are_one_trace(name: str, local: Any, traces: list[Any]) -> None:
-    assert_agree(*eager_and(COMPILED["stacked, traced"], local(EVERY_ALGORITHM[name])))
-    assert len(traces) == 1
-
-
-@pytest.mark.parametrize("name", ["scaffold", "fedsmoo"])
-def test_a_step_of_sgd_is_part_of_the_program(name: str, traces: list[Any]) -> None:
-    assert_agree(*eager_and(TRACED, descending(EVERY_ALGORITHM[name])))
+@pytest.mark.parametrize(
+    ("name", "local", "width"),
+    [("fedtoga", hard, 2), ("fedrcl", descending, 2), ("fedsmoo", descending, 1)],
+)
+def test_steps_of_one_and_of_several_clients_are_one_trace(
+    name: str, local: Any, width: int, traces: list[Any]
+) -> None:
+    """Plain SGD is part of it."""
+    executor = partial(TRACED, width=width)
+    assert_agree(*eager_and(executor, local(EVERY_ALGORITHM[name])))
     assert len(traces) == 1
 
 
@@ -157,17 +157,6 @@ class Halving(Term):
         return oracle(w) / (v.round + 1).bit_length()
 
 
-class Impatient(nn.Module):
-    """Branches on a value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = classifier(dropout=0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x if x.norm() > 1e-3 else 2 * x)
-
-
 def test_a_term_that_cannot_be_compiled_is_named() -> None:
     with pytest.raises(ModelError, match=r"local step .*--compile") as caught:
         after(federation(Algorithm(Halving()), executor=TRACED))
@@ -176,7 +165,7 @@ def test_a_term_that_cannot_be_compiled_is_named() -> None:
 
 def test_a_model_that_cannot_be_compiled_is_not_the_terms_fault() -> None:
     with pytest.raises(ModelError, match=r"this model or its loss .*--compile"):
-        after(federation(algorithms.fedsam(), module=Impatient(), executor=TRACED))
+        after(federation(algorithms.fedsam(), module=Branching(), executor=TRACED))
 
 
 def test_without_a_compiler_the_first_line_of_its_error_is_shown(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from math import inf, nan
 from typing import Any
 
@@ -22,25 +21,6 @@ from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.local_step import weight_decay
 
 aten = torch.ops.aten
-
-PRIVATE = {
-    "torch._guards": ["TracingContext", "tracing"],
-    "torch._inductor": ["compile", "list_mode_options"],
-    "torch._subclasses": ["FakeTensorMode"],
-    "torch.fx.experimental.proxy_tensor": ["make_fx"],
-    "torch.fx.experimental.symbolic_shapes": ["GuardOnDataDependentSymNode", "ShapeEnv"],
-    "torch.ops.mkldnn": ["_linear_pointwise"],
-    "torch.utils._pytree": ["tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"],
-}
-"""Functions without a promise of stability that executors/compile and its neighbours use."""
-
-
-def test_this_torch_has_the_private_functions_that_compiling_uses() -> None:
-    missing = []
-    for module, names in PRIVATE.items():
-        owner = torch.ops.mkldnn if module == "torch.ops.mkldnn" else import_module(module)
-        missing += [f"{module}.{name}" for name in names if not hasattr(owner, name)]
-    assert not missing, f"torch {torch.__version__} lacks {missing}: --compile is broken with it"
 
 
 def traced(function: Callable[..., Any], *arguments: Tensor) -> fx.GraphModule:

@@ -4,7 +4,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from problems import classification, distances
+from problems import classification, classifier, distances
+from torch import Tensor, nn
 
 from fl_lightning import ClientData, Federation, SequentialExecutor, StackedExecutor
 
@@ -20,6 +21,18 @@ ALL = EAGER | COMPILED
 
 on_eager_executors = pytest.mark.parametrize("executor", EAGER.values(), ids=EAGER)
 on_all_executors = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
+
+
+class Branching(nn.Module):
+    """Branches on a value: such a model can be neither stacked nor compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x if x.sum() > -1e9 else -x)
+        return out
 
 
 def assert_agree(run: Any, other: Any, tolerance: float = TOLERANCE) -> None:
