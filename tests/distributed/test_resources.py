@@ -1,7 +1,5 @@
 """Cores, memory and threads that a process may use."""
 
-from pathlib import Path
-
 import pytest
 
 from fl_lightning.distributed import resources as machine
@@ -11,7 +9,7 @@ GIB = 1024**3
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def environment(monkeypatch):
     """Without what `fabric run`, or who runs the tests, has set."""
     for name in ("OMP_NUM_THREADS", "LT_CLI_USED"):
         monkeypatch.delenv(name, raising=False)
@@ -30,8 +28,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     ],
 )
 def test_threads_are_the_users_unless_fabric_run_set_them(
-    named: str | None, by_fabric_run: bool, threads: int | None, environment: pytest.MonkeyPatch
-) -> None:
+    named, by_fabric_run, threads, environment
+):
     """It sets them to all processors, of which there are four here, for any number of ranks."""
     environment.setattr(machine, "affinity", lambda: {0, 1, 4, 5})
     if named:
@@ -41,9 +39,7 @@ def test_threads_are_the_users_unless_fabric_run_set_them(
     assert Machine.here().threads == threads
 
 
-def test_quotas_and_limits_of_control_groups_bound_the_machine(
-    tmp_path: Path, environment: pytest.MonkeyPatch
-) -> None:
+def test_quotas_and_limits_of_control_groups_bound_the_machine(tmp_path, environment):
     """Those of the group itself and of every group above it."""
     (tmp_path / "user/job").mkdir(parents=True)
     (tmp_path / "process").write_text("9:name=systemd:/\n0::/user/job\n")
@@ -69,7 +65,7 @@ def test_quotas_and_limits_of_control_groups_bound_the_machine(
     assert list(limits("cpu.max", tmp_path, tmp_path / "missing")) == []
 
 
-def test_hyper_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
+def test_hyper_threads_of_a_core_are_one_core(tmp_path):
     for i, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
         (tmp_path / f"cpu{i}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{i}/topology/thread_siblings_list").write_text(f"{siblings}\n")

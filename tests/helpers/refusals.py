@@ -12,11 +12,13 @@ from fl_lightning import models
 from fl_lightning.experiment import Experiment
 
 
-def experiment(folder: Path, *argv: str, data: Any = digits, model: Any = models.mlp) -> Experiment:
-    """One round of FedAvg on the digits, unless `argv` says otherwise."""
+def experiment(
+    folder: Path, *argv: str, data: Any = digits, model: Any = models.mlp, **options: Any
+) -> Experiment:
+    """One round of FedAvg on the digits, unless `options` or `argv` say otherwise."""
     small: dict[str, Any] = {"clients": 6, "participation": 0.5, "rounds": 1, "batch_size": 64}
     argv = ("--run-dir", str(folder), "--accelerator", "cpu", *argv)
-    return Experiment([data], [model], argv=argv, **small)
+    return Experiment([data], [model], argv=argv, **{**small, **options})
 
 
 def scaffold(folder: Path, *argv: str, callbacks: Sequence[Any] = ()) -> None:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import runs
 import torch
-from PIL import Image
-from refusals import refused, scaffold, sentence
+from image_files import write_images
+from refusals import scaffold
 
 from fl_lightning import Federation
 from fl_lightning.callbacks import Checkpoint
@@ -21,7 +21,7 @@ from fl_lightning.federation.row_files import RowFiles
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A disk of 12 MB, where this machine lets one be mounted."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -58,17 +58,12 @@ class Fills:
     ids=["a client's row", "the best model", "a checkpoint"],
 )
 def test_a_disk_that_fills_up_keeps_the_checkpoints(
-    algorithm: str,
-    left: int,
-    file: str,
-    small_disk: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    algorithm, left, file, small_disk, tmp_path, sentence
+):
     argv, folder = ("--algorithm", algorithm), small_disk / "run"
     filling = Fills(small_disk, 3, left)
     scaffold(tmp_path / "whole", *argv)
-    said = sentence(capsys, scaffold, folder, *argv, callbacks=[filling])
+    said = sentence(scaffold, folder, *argv, callbacks=[filling])
     assert "the disk is full" in said
     assert "--resume" in said
     assert f"{file} could not be written" in said
@@ -78,28 +73,19 @@ def test_a_disk_that_fills_up_keeps_the_checkpoints(
     assert runs.results(folder) == runs.results(tmp_path / "whole")
 
 
-def test_a_disk_without_room_for_decoded_images_is_reported(
-    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_without_room_for_decoded_images_is_reported(small_disk, refused):
     """A write to a mapped file would end the process with SIGBUS."""
-    for folder in (
-        small_disk / split / name for split in ("train", "test") for name in ("cat", "dog")
-    ):
-        folder.mkdir(parents=True)
-        for i in range(3):
-            Image.new("RGB", (8, 8), (i, 99, 30)).save(folder / f"{i}.png")
+    write_images(small_disk, [f"{s}/{name}" for s in ("train", "test") for name in ("cat", "dog")])
     argv = "--data-dir", str(small_disk), "--data.size", "700"
-    assert "the decoded images take 17.6 MB" in refused(
-        capsys, tmp_path / "run", *argv, data=image_folder
-    )
+    assert "the decoded images take 17.6 MB" in refused(*argv, data=image_folder)
     assert not list((small_disk / ".cache").iterdir())
 
 
-def test_a_read_only_disk_is_reported(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_disk_is_reported(small_disk, sentence):
     scaffold(small_disk / "run", "--rounds", "2")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for argv in (["--run-dir", str(small_disk / "other")], ["--resume"]):
-        said = sentence(capsys, scaffold, small_disk / "run", *argv)
+        said = sentence(scaffold, small_disk / "run", *argv)
         assert "Read-only file system" in said
         assert "--run-dir" in said
 
@@ -121,37 +107,27 @@ def full_after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
     ids=["a client's row", "a checkpoint", "to disk", "anything"],
 )
 def test_a_run_is_resumed_after_a_write_that_found_the_disk_full(
-    owner: Any,
-    name: str,
-    calls: int,
-    tmp_path: Path,
-    uninterrupted: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    owner, name, calls, tmp_path, uninterrupted, monkeypatch, sentence
+):
     """Where no disk can be mounted, too."""
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, full_after(calls, getattr(owner, name)))
-        assert "the disk is full" in sentence(capsys, scaffold, tmp_path / "run")
+        assert "the disk is full" in sentence(scaffold, tmp_path / "run")
     scaffold(tmp_path / "run", "--resume")
     assert runs.results(tmp_path / "run") == uninterrupted
 
 
 @pytest.mark.parametrize("below", ["file", "file/run"])
-def test_a_run_folder_that_cannot_be_made_is_reported(
-    below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_folder_that_cannot_be_made_is_reported(below, tmp_path, sentence):
     (tmp_path / "file").write_text("a file")
-    said = sentence(capsys, scaffold, tmp_path / below)
+    said = sentence(scaffold, tmp_path / below)
     assert str(tmp_path / below) in said
     assert "--run-dir" in said
     assert (tmp_path / "file").read_text() == "a file"
 
 
 @pytest.mark.parametrize("cut", [1, 300])
-def test_a_table_that_ends_in_the_middle_of_a_line_is_continued(
-    cut: int, tmp_path: Path, uninterrupted: dict[str, Any]
-) -> None:
+def test_a_table_that_ends_in_the_middle_of_a_line_is_continued(cut, tmp_path, uninterrupted):
     """The line of a round after the checkpoint, as a full disk or a kill leaves it."""
     folder = tmp_path / "run"
 

@@ -50,9 +50,7 @@ POINTS = {
 """Each process resumes the one before; one in the middle meets rows that a killed process wrote."""
 
 
-def test_killed_at_every_stage_and_resumed_equals_never_killed(
-    reference: Any, tmp_path: Path
-) -> None:
+def test_killed_at_every_stage_and_resumed_equals_never_killed(reference, tmp_path):
     folder = tmp_path / "run"
     for point, prepare in POINTS.items():
         assert runs.end(runs.begin(folder, prepare=prepare)) == [-9], (
@@ -66,8 +64,8 @@ def test_killed_at_every_stage_and_resumed_equals_never_killed(
 
 @pytest.mark.parametrize(("victim", "other"), [(0, 1), (1, 0)])
 def test_a_rank_killed_in_the_sum_ends_the_other_and_both_resume(
-    victim: int, other: int, reference: Any, tmp_path: Path
-) -> None:
+    victim, other, reference, tmp_path
+):
     folder = tmp_path / "run"
     sums = 11  # two a round: of training, of evaluation
     codes = runs.end(

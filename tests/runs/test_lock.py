@@ -4,16 +4,14 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from refusals import scaffold, sentence
+from refusals import scaffold
 
 from fl_lightning.runs import lock as run_lock
 from fl_lightning.runs.lock import RunLock
 
 
 @pytest.mark.parametrize("role", ["take", "share"])
-def test_a_second_run_in_the_same_folder_is_refused(
-    role: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_run_in_the_same_folder_is_refused(role, tmp_path, sentence):
     """Whether the first rank of the other run is alive or another one that outlives it."""
     folder = tmp_path / "run"
     scaffold(folder, "--rounds", "1")
@@ -21,7 +19,7 @@ def test_a_second_run_in_the_same_folder_is_refused(
     lock = RunLock(folder)
     getattr(lock, role)()
     for resume in ([], ["--resume"]):
-        assert "a run is at work in" in sentence(capsys, scaffold, folder, *resume)
+        assert "a run is at work in" in sentence(scaffold, folder, *resume)
     lock.release()
     after = {
         path: path.read_bytes()
@@ -32,12 +30,10 @@ def test_a_second_run_in_the_same_folder_is_refused(
     scaffold(folder, "--resume", "--rounds", "1")
 
 
-def test_of_two_runs_that_start_in_a_new_folder_one_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_two_runs_that_start_in_a_new_folder_one_is_refused(tmp_path, sentence):
     lock = RunLock(tmp_path / "new")
     lock.take()
-    assert "a run is at work in" in sentence(capsys, scaffold, tmp_path / "new")
+    assert "a run is at work in" in sentence(scaffold, tmp_path / "new")
     assert lock.path.exists()
     lock.release()
     scaffold(tmp_path / "new", "--rounds", "1")
@@ -54,7 +50,7 @@ def taken(folder: Path) -> bool:
     return False
 
 
-def test_the_ranks_of_one_run_share_the_lock(tmp_path: Path) -> None:
+def test_the_ranks_of_one_run_share_the_lock(tmp_path):
     first, second = RunLock(tmp_path), RunLock(tmp_path)
     first.take()
     second.share()
@@ -64,9 +60,7 @@ def test_the_ranks_of_one_run_share_the_lock(tmp_path: Path) -> None:
     assert not taken(tmp_path)
 
 
-def test_a_lock_whose_file_is_removed_meanwhile_is_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_whose_file_is_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
     first, second, lock = RunLock(tmp_path), RunLock(tmp_path), run_lock._lock
     first.take()
 
@@ -80,6 +74,6 @@ def test_a_lock_whose_file_is_removed_meanwhile_is_taken_again(
     second.release()
 
 
-def test_a_refused_run_leaves_no_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "rounds is" in sentence(capsys, lambda: scaffold(tmp_path / "bad", "--rounds", "0"))
+def test_a_refused_run_leaves_no_lock(tmp_path, sentence):
+    assert "rounds is" in sentence(lambda: scaffold(tmp_path / "bad", "--rounds", "0"))
     assert not (tmp_path / "bad").exists()
