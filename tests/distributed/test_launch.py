@@ -223,9 +223,7 @@ def test_an_accelerator_without_float64_is_refused(named, monkeypatch, refused):
 
 
 @pytest.mark.parametrize("error", [OSError, UnicodeError])
-def test_an_address_that_cannot_be_resolved_is_refused(
-    error: type[Exception], tmp_path: Path, capsys: Any, environment: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_cannot_be_resolved_is_refused(error, refused, environment):
     """Before ranks are started, after several tries; not for one rank, which needs none."""
     tries: list[str] = []
 
@@ -236,8 +234,7 @@ def test_an_address_that_cannot_be_resolved_is_refused(
     environment.setattr(launch.time, "sleep", lambda seconds: None)
     environment.setattr(launch.socket, "getaddrinfo", unknown)
     environment.setenv("MASTER_ADDR", "nowhere.invalid")
-    options = "--devices", "2", "--strategy", "ddp"
-    said = refused(capsys, tmp_path / "run", *options)
+    said = refused("--devices", "2", "--strategy", "ddp")
     assert "MASTER_ADDR 'nowhere.invalid'" in said
     assert tries == ["nowhere.invalid"] * 5
     assert launch_fabric(LaunchOptions(accelerator="cpu", devices="1"), 1).world_size == 1

@@ -225,10 +225,20 @@ def test_a_run_that_diverged_can_be_resumed_in_another_way(
     run, argv = tmp_path / "run", ("--rounds", "2", "--lr", "1e12")
     assert "round 1 of 2: the training of clients " in sentence(capsys, scaffold, run, *argv)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["round-0.ckpt"]
-    scaffold(run, *argv, "--resume", "--on-divergence", "skip-client")
+    every_client = sentence(
+        capsys, scaffold, run, *argv, "--resume", "--on-divergence", "skip-client"
+    )
+    assert "after round 2 of 2: every client of every round was skipped" in every_client
     table = runs.results(run)["metrics"]
     assert [row["client/skipped"] for row in table] == ["4.0", "4.0"]
     assert table[0]["test/accuracy"] == table[1]["test/accuracy"]
+
+
+def test_a_run_of_which_one_round_trained_is_no_error() -> None:
+    run = begin(Algorithm(), *range(6), sampler=lambda n, seed, round: [round])
+    run.clients.dataset.x[run.clients.partition[1]] = 0.5
+    run.fit()
+    assert not run.w.equal(run.server.initial_w)
 
 
 def two_rounds(fabric: Fabric, folder: Path) -> Any:

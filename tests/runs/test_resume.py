@@ -1,15 +1,16 @@
 """A resumed run: its options, and the states of its callbacks."""
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import runs
 import torch
 import yaml
-from refusals import scaffold
+from refusals import experiment, scaffold
 
-from fl_lightning import Federation
+from fl_lightning import DeviceDataset, Federation
 
 
 class Average:
@@ -101,3 +102,22 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_again(short, sentence):
     before = (folder / "metrics.csv").read_text()
     assert "nothing to resume" in sentence(runs.experiment(*argv, "--resume").run)
     assert (folder / "metrics.csv").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"), [(0, "the checkpoint has data "), (1, "test set has changed")]
+)
+def test_a_run_is_not_resumed_with_other_data(changed, named, tmp_path, sentence):
+    """Of one sample of the training (0) or the test set (1)."""
+    more = [0, 0]
+
+    def own() -> tuple[DeviceDataset, DeviceDataset]:
+        train, test = (replace(data, x=data.x.clone()) for data in runs.digits())
+        for data, add in zip((train, test), more, strict=True):
+            data.x[7] += add
+        return train, test
+
+    experiment(tmp_path, data=own).run()
+    experiment(tmp_path, "--rounds", "2", "--resume", data=own).run()
+    more[changed] = 1
+    assert named in sentence(experiment(tmp_path, "--rounds", "3", "--resume", data=own).run)
