@@ -66,13 +66,12 @@ def pairs(choice: Choice) -> set[tuple[int, str, int, str]]:
 
 
 def covering() -> list[Choice]:
-    # A few choices in which every possible pair occurs: each time the one with most pairs not
-    # seen yet.
-    left = set.union(*map(pairs, EVERY_CHOICE))
-    chosen = []
+    """A few choices in which every possible pair occurs, the one with most new pairs first."""
+    pairs_of = {choice: pairs(choice) for choice in EVERY_CHOICE}
+    left, chosen = set.union(*pairs_of.values()), []
     while left:
-        chosen.append(max(EVERY_CHOICE, key=lambda choice: len(pairs(choice) & left)))
-        left -= pairs(chosen[-1])
+        chosen.append(max(EVERY_CHOICE, key=lambda choice: len(pairs_of[choice] & left)))
+        left -= pairs_of[chosen[-1]]
     return chosen
 
 
@@ -94,8 +93,7 @@ SAMPLE = covering()
 
 
 def test_everything_can_be_added_to_everything_in_one_order() -> None:
-    # Perturbations inside; starts and server steps outside, in this order; in between the
-    # algorithm as it was.
+    """Perturbations are inside, starts and server steps outside, the algorithm is between them."""
     for choice in SAMPLE:
         algorithm, perturb, _, start, server = choice
         made, base = put_together(choice), DRIFT[algorithm].terms
