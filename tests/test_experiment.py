@@ -154,24 +154,6 @@ def test_resuming_on_other_data_is_refused(finished, monkeypatch, sentence):
 # ------------------------------------------------------------------------------------ options
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        ("--partition.min-size 1000", ["min_size", "1000"]),
-        ("--partition by_domain", ["no domains", "--partition"]),
-        ("--lr 1e12", ["round 1", "no longer finite", "1e+12"]),
-        ("--sampling bernoulli --participation 1e-9", ["empty"]),
-        ("--accelerator abacus", ["abacus"]),
-        ("--resume", ["nothing to resume"]),
-        ("--partition saved", ["--partition.file", "needed"]),
-        ("--partition saved --partition.file nowhere.npz", ["nowhere.npz"]),
-    ],
-)
-def test_an_option_that_does_not_fit_is_one_sentence(argv, words, tmp_path, sentence):
-    said = sentence(lambda: experiment(tmp_path / "bad", *argv.split()).run())
-    assert all(word in said for word in words), said
-
-
 def test_a_default_of_an_unknown_option_is_refused(tmp_path):
     with pytest.raises(TypeError, match="widht"):
         experiment(tmp_path, widht=4)

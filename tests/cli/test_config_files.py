@@ -21,16 +21,14 @@ from fl_lightning.runs.config_yaml import flat, load
         ("algorithm.rho: 2\nalgorithm: {name: fedsam, rho: 1}\n", ["algorithm.rho twice"]),
     ],
 )
-def test_an_option_given_twice_is_refused_with_file_and_lines(
-    text: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_given_twice_is_refused_with_file_and_lines(text, words, tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     said = sentence(capsys, read_files, [str(file)], {"methods"})
     assert all(word in said for word in [*words, str(file)]), said
 
 
-def test_a_merged_mapping_may_be_overridden() -> None:
+def test_a_merged_mapping_may_be_overridden():
     one = "base: &base {lr: 1, clip: 2}\none:\n  deep: &deep {<<: *base, lr: 3}\n"
     read = load(one + "two: {<<: *deep, clip: 4}\n")
     assert read["one"]["deep"] == {"lr": 3, "clip": 2}
@@ -40,21 +38,19 @@ def test_a_merged_mapping_may_be_overridden() -> None:
 
 
 @pytest.mark.parametrize("text", ["? [1, 2]\n: 3\n", "? {a: 1}\n: 3\n? {a: 1}\n: 4\n"])
-def test_keys_that_are_no_names_are_left_to_pyyaml(text: str) -> None:
+def test_keys_that_are_no_names_are_left_to_pyyaml(text):
     with pytest.raises(yaml.YAMLError, match="unhashable key"):
         load(text)
 
 
-def test_later_files_win(tmp_path: Path) -> None:
+def test_later_files_win(tmp_path):
     for name, text in (("a", "lr: 1\nclip: 2\n"), ("b", "lr: 3\n")):
         (tmp_path / name).write_text(text)
     assert read_files([str(tmp_path / "a"), str(tmp_path / "b")], ()) == ({"lr": 3, "clip": 2}, {})
 
 
 @pytest.mark.parametrize("name", ["fedssg/table4", "fedssg/table4.yaml"])
-def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert read_files([name], {"methods"})[0]["algorithm"] == "fedssg"
     Path("fedssg").mkdir()
@@ -62,6 +58,6 @@ def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(
     assert read_files([name], ())[0] == {"algorithm": "mine"}
 
 
-def test_names_are_joined_by_dots() -> None:
+def test_names_are_joined_by_dots():
     nested = {"algorithm": {"name": "fedsam", "rho": 1}, "lr": 2}
     assert flat(nested) == {"algorithm": "fedsam", "algorithm.rho": 1, "lr": 2}
