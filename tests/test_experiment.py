@@ -11,7 +11,7 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fl_lightning import Federation, models
+from fl_lightning import models
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 
@@ -102,19 +102,6 @@ def test_runs_without_a_named_folder_get_one_each(tmp_path, monkeypatch):
     for _ in range(2):
         run(1)
     assert [p.name for p in sorted(tmp_path.rglob("scaffold-*"))] == ["scaffold-0", "scaffold-1"]
-
-
-def test_a_user_defined_callback_is_called(tmp_path):
-    seen = []
-
-    class Rounds:
-        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
-            seen.append(federation.round)
-
-    run = experiment(tmp_path / "own")
-    run.callbacks = [Rounds()]
-    run.run()
-    assert seen == [1, 2, 3, 4]
 
 
 # -------------------------------------------------------------------------------- resumption

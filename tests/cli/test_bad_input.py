@@ -12,8 +12,6 @@ from fl_lightning import Algorithm, DeviceDataset, models
 
 NAMES = [
     ("--algorithm fedtogo", "did you mean fedtoga"),
-    ("--algorithmm fedavg", "--algorithm"),
-    ("--algorithm fedsam --algorithm.rh 1", "--algorithm.rho"),
     ("--partition dirichle", "dirichlet"),
     ("--model mpl", "mlp"),
     ("--data digts", "digits"),

@@ -1,5 +1,6 @@
 """The command line: signatures become options, and a mistake is one sentence."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -132,7 +133,7 @@ def test_help_shows_the_chosen_function_first_and_one_group_of_options(capsys):
         (["--algorithm", "nowhere.py:f"], ["nowhere.py"]),
         (["--algorithm", "needy"], ["--algorithm.name is needed"]),
         (["--config", "nowhere.yaml"], ["nowhere.yaml"]),
-        (["--config", "/bin/sh"], ["/bin/sh"]),  # which is no text
+        (["--config", sys.executable], [sys.executable]),  # which is no text
     ],
 )
 def test_a_mistake_is_one_sentence(argv, words, sentence):

@@ -71,6 +71,10 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
+def of(*rounds: int) -> list[str]:
+    return [f"round-{round}.ckpt" for round in rounds]
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
@@ -84,9 +88,9 @@ def same(mine: Federation, theirs: Federation) -> bool:
 
 
 def test_the_newest_and_the_best_are_kept(finished, tmp_path):
-    assert names(finished[0]) == ["round-2.ckpt", "round-6.ckpt", "round-7.ckpt", "round-8.ckpt"]
+    assert names(finished[0]) == of(2, 6, 7, 8)
     run(tmp_path, resume=False, every=3, keep=1)
-    assert names(tmp_path) == ["round-8.ckpt"]  # best of rounds 3, 6 and 8
+    assert names(tmp_path) == of(8)  # best of rounds 3, 6 and 8
 
 
 def test_the_best_model_lies_beside_the_last(finished, tmp_path):
@@ -99,11 +103,11 @@ def test_the_best_model_lies_beside_the_last(finished, tmp_path):
     assert all(best[name].equal(value) for name, value in second.load_global().state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["round-2.ckpt", "round-4.ckpt", "round-5.ckpt", "round-6.ckpt"])
+@pytest.mark.parametrize("name", of(2, 4, 5, 6))
 def test_a_run_resumes_from_every_kept_checkpoint(name, finished, tmp_path):
     """Also from older ones, whose clients have trained since, and after an abandoned round."""
     run(tmp_path, resume=False, last=6)
-    assert names(tmp_path) == ["round-2.ckpt", "round-4.ckpt", "round-5.ckpt", "round-6.ckpt"]
+    assert names(tmp_path) == of(2, 4, 5, 6)
     for newer in names(tmp_path)[names(tmp_path).index(name) + 1 :]:
         (tmp_path / "checkpoints" / newer).unlink()
     assert same(run(tmp_path), finished[1])
@@ -139,13 +143,13 @@ def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(name, f
     second.load_state_dict(state)
     with pytest.raises(KeyboardInterrupt):
         second.fit()
-    assert names(tmp_path / "second") == ["round-5.ckpt", "round-6.ckpt", "round-7.ckpt"]
+    assert names(tmp_path / "second") == of(5, 6, 7)
 
     third = begun(tmp_path / "second", tmp_path / "clients", resume=True)
     for _ in range(2):
         third.fit()
         assert same(third, finished[1])
-        assert names(tmp_path / "second") == ["round-6.ckpt", "round-7.ckpt", "round-8.ckpt"]
+        assert names(tmp_path / "second") == of(6, 7, 8)
         assert third.store.retained.keys() == {name, *names(tmp_path / "second")}
         third.load_state_dict(state)
         assert third.round == 3
@@ -226,10 +230,6 @@ def test_numbers_below_one_are_refused(bad, tmp_path):
 
 
 # ---------------------------------------------------------------------- the newest and the best
-
-
-def of(*rounds: int) -> list[str]:
-    return [f"round-{round}.ckpt" for round in rounds]
 
 
 def test_a_resumed_run_knows_the_newest_the_best_and_which_rows_are_kept(tmp_path):
