@@ -11,7 +11,7 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fl_lightning import Federation, models
+from fl_lightning import models
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 
@@ -104,19 +104,6 @@ def test_runs_without_a_named_folder_get_one_each(tmp_path, monkeypatch):
     assert [p.name for p in sorted(tmp_path.rglob("scaffold-*"))] == ["scaffold-0", "scaffold-1"]
 
 
-def test_a_user_defined_callback_is_called(tmp_path):
-    seen = []
-
-    class Rounds:
-        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
-            seen.append(federation.round)
-
-    run = experiment(tmp_path / "own")
-    run.callbacks = [Rounds()]
-    run.run()
-    assert seen == [1, 2, 3, 4]
-
-
 # -------------------------------------------------------------------------------- resumption
 
 
@@ -152,24 +139,6 @@ def test_resuming_on_other_data_is_refused(finished, monkeypatch, sentence):
 
 
 # ------------------------------------------------------------------------------------ options
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        ("--partition.min-size 1000", ["min_size", "1000"]),
-        ("--partition by_domain", ["no domains", "--partition"]),
-        ("--lr 1e12", ["round 1", "no longer finite", "1e+12"]),
-        ("--sampling bernoulli --participation 1e-9", ["empty"]),
-        ("--accelerator abacus", ["abacus"]),
-        ("--resume", ["nothing to resume"]),
-        ("--partition saved", ["--partition.file", "needed"]),
-        ("--partition saved --partition.file nowhere.npz", ["nowhere.npz"]),
-    ],
-)
-def test_an_option_that_does_not_fit_is_one_sentence(argv, words, tmp_path, sentence):
-    said = sentence(lambda: experiment(tmp_path / "bad", *argv.split()).run())
-    assert all(word in said for word in words), said
 
 
 def test_a_default_of_an_unknown_option_is_refused(tmp_path):

@@ -9,24 +9,18 @@ from pathlib import Path
 import pytest
 from locations import ROOT
 
-SOURCES = (
-    "pyproject.toml",
-    "setup.cfg",
-    "README.md",
-    "LICENSE",
-    "fl_lightning",
-    "callbacks",
-    "recipes",
-)
+FILES = "pyproject.toml", "setup.cfg", "README.md", "LICENSE"
+FOLDERS = "fl_lightning", "callbacks", "recipes"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """A folder with the installed package alone."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
-    for name in SOURCES:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
+    for name in FILES:
+        shutil.copy(ROOT / name, source)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     options = ["--no-deps", "--no-build-isolation", "--target", target, source]
     subprocess.run([*pip, *options], check=True, timeout=300)

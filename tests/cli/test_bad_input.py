@@ -12,8 +12,6 @@ from fl_lightning import Algorithm, DeviceDataset, models
 
 NAMES = [
     ("--algorithm fedtogo", "did you mean fedtoga"),
-    ("--algorithmm fedavg", "--algorithm"),
-    ("--algorithm fedsam --algorithm.rh 1", "--algorithm.rho"),
     ("--partition dirichle", "dirichlet"),
     ("--model mpl", "mlp"),
     ("--data digts", "digits"),
@@ -31,6 +29,12 @@ NAMES = [
     ("--clients 700 --partition.alpha 1e-4 --partition.min-size 0", "682 of 700 clients"),
     ("--algorithm fedsam --perturb lesam", "cannot be added"),
     ("--ascent neighbour", "does not perturb"),
+    ("--partition.min-size 1000", "min_size is 1000"),
+    ("--partition by_domain", "no domains"),
+    ("--partition saved", "--partition.file is needed"),
+    ("--partition saved --partition.file nowhere.npz", "nowhere.npz"),
+    ("--accelerator abacus", "abacus"),
+    ("--resume", "nothing to resume"),
 ]
 
 
@@ -116,11 +120,12 @@ def test_data_and_models_that_do_not_fit_each_other_are_refused(choices, words, 
             normed,
             ["BatchNorm", "(in round 1 of 1, client"],
         ),
+        ("--sampling bernoulli --participation 1e-9", models.mlp, ["empty"]),
         ("", Branching, ["sequential executor"]),
         ("--algorithm fedrcl --algorithm.layers conv1", models.mlp, ["'conv1'", "hidden1"]),
     ],
 )
-def test_a_model_that_does_not_fit_the_options_is_refused(argv, model, words, tmp_path, sentence):
+def test_a_run_that_cannot_train_is_refused(argv, model, words, tmp_path, sentence):
     flags = "--executor", "stacked", *argv.split()
     said = sentence(experiment(tmp_path / "run", *flags, model=model).run)
     assert all(word in said for word in words), said

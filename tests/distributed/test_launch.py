@@ -257,7 +257,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_recipe_starts_ranks_fails_in_one_line_and_is_resumed_with_another_number(
+def test_a_recipe_starts_ranks_that_fail_and_is_resumed_with_another_number(
     tmp_path, capsys, monkeypatch
 ):
     """As many as three clients and the machine allow, then one."""

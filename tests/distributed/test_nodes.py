@@ -82,9 +82,8 @@ def test_a_machine_with_another_folder_is_refused_once(tmp_path):
     without_lock = runs.at_call(1, RunLock, "share", is_not_there, rank=1)
     with_another_file = runs.at_call(1, Heartbeat, "__init__", elsewhere, rank=1)
     folder = tmp_path / "run"
-    processes = runs.begin(
-        folder, ranks=2, prepare=lambda rank: (without_lock(rank), with_another_file(rank))
+    said = runs.run(
+        folder, [2, 2], prepare=lambda rank: (without_lock(rank), with_another_file(rank))
     )
-    assert runs.end(processes) == [2, 2], runs.said(folder)
-    assert runs.said(folder).count("error: ") == 1
-    assert f"error: rank 0 does not see what rank 1 wrote in {folder}: " in runs.said(folder)
+    assert said.count("error: ") == 1
+    assert f"error: rank 0 does not see what rank 1 wrote in {folder}: " in said

@@ -58,13 +58,13 @@ def test_a_signal_ends_the_round_writes_a_checkpoint_and_stops_every_rank(
     folder = tmp_path / "run"
     visits = 12 // ranks - 1  # in the third round, of four clients
     prepare = runs.at_call(visits, *VISIT, before_call(number), rank=hit)
-    assert runs.end(runs.begin(folder, ranks=ranks, prepare=prepare)) == codes, runs.said(folder)
+    said = runs.run(folder, codes, prepare=prepare)
     why = f"by {number.name}" if hit == 0 else "as another rank or a callback asked"
-    assert f"stopped {why} after round 3 of 7" in runs.said(folder)
-    assert f"--run-dir {folder} --resume\n" in runs.said(folder)
+    assert f"stopped {why} after round 3 of 7" in said
+    assert f"--run-dir {folder} --resume\n" in said
     assert (folder / "checkpoints" / "round-3.ckpt").exists()
     assert not (folder / "model.pt").exists()
-    assert runs.end(runs.begin(folder, ranks=ranks)) == [0] * ranks, runs.said(folder)
+    runs.run(folder, [0] * ranks)
     assert runs.results(folder) == reference(ranks)
     assert runs.steps_in_tensorboard(folder) == [tuple(range(1, 8))]
 
@@ -113,7 +113,7 @@ SAVED = "interrupted: round 0 is saved"
 BEFORE = "interrupted before anything was saved"
 
 
-@pytest.mark.parametrize(("ranks", "codes"), [(1, [EXIT_INTERRUPTED]), (2, [EXIT_INTERRUPTED, 0])])
+@pytest.mark.parametrize("codes", [[EXIT_INTERRUPTED], [EXIT_INTERRUPTED, 0]], ids=["1", "2"])
 @pytest.mark.parametrize(
     ("owner", "name", "calls", "by", "message"),
     [
@@ -123,18 +123,14 @@ BEFORE = "interrupted before anything was saved"
     ],
     ids=["once", "twice", "before the first round"],
 )
-def test_ctrl_c_ends_the_run_with_one_message(
-    owner, name, calls, by, message, ranks, codes, tmp_path
-):
-    folder, call = tmp_path / "run", (max(1, calls // ranks), owner, name, by)
-    processes = runs.begin(
-        folder, ranks=ranks, prepare=lambda rank: runs.at_call(*call, rank)(rank)
-    )
-    assert runs.end(processes) == codes, runs.said(folder)
-    assert runs.said(folder).count(message) == 1
-    assert "Traceback" not in runs.said(folder)
+def test_ctrl_c_ends_the_run_with_one_message(owner, name, calls, by, message, codes, tmp_path):
+    folder = tmp_path / "run"
+    prepare = runs.at_call(max(1, calls // len(codes)), owner, name, by, rank=None)
+    said = runs.run(folder, codes, prepare=prepare)
+    assert said.count(message) == 1
+    assert "Traceback" not in said
     assert folder.exists() == (message == SAVED)
-    assert (f"--run-dir {folder} --resume\n" in runs.said(folder)) == (message == SAVED)
+    assert (f"--run-dir {folder} --resume\n" in said) == (message == SAVED)
 
 
 def waits_for_another_machine(*_: Any) -> None:
@@ -151,19 +147,15 @@ def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path):
 # ------------------------------------------------------------------------------------------ errors
 
 
-@pytest.mark.parametrize("where", [(0, 1), (1,)], ids=["on both ranks", "on one rank"])
-def test_data_that_cannot_be_loaded_is_reported_once(where, tmp_path):
+@pytest.mark.parametrize("rank", [None, 1], ids=["on both ranks", "on one rank"])
+def test_data_that_cannot_be_loaded_is_reported_once(rank, tmp_path):
     def no_data(_: Any, *args: Any) -> Any:
         raise FileNotFoundError(2, "No such file or directory", "data/cifar10")
 
-    def prepare(rank: int) -> None:
-        if rank in where:
-            runs.at_call(1, Experiment, "load", no_data, rank)(rank)
-
-    folder = tmp_path / "run"
-    assert runs.end(runs.begin(folder, ranks=2, prepare=prepare)) == [2, 2], runs.said(folder)
-    assert runs.said(folder).count("data/cifar10: No such file or directory") == 1
-    assert "Traceback" not in runs.said(folder)
+    prepare = runs.at_call(1, Experiment, "load", no_data, rank)
+    said = runs.run(tmp_path / "run", [2, 2], prepare=prepare)
+    assert said.count("data/cifar10: No such file or directory") == 1
+    assert "Traceback" not in said
 
 
 def fails(_: Any, *args: Any) -> Any:
@@ -196,11 +188,10 @@ def test_a_rank_that_raises_names_clients_and_round_and_ends_the_others(
     options, call, raises, message, tmp_path
 ):
     """The first rank can only say that another rank ended."""
-    folder, prepare = tmp_path / "run", runs.at_call(*call, raises, rank=1)
-    codes = runs.end(runs.begin(folder, *options, ranks=2, prepare=prepare))
-    assert codes == [2, 2], runs.said(folder)
-    assert re.search(message, runs.said(folder))
-    assert "another rank ended" in runs.said(folder)
+    prepare = runs.at_call(*call, raises, rank=1)
+    said = runs.run(tmp_path / "run", [2, 2], *options, prepare=prepare)
+    assert re.search(message, said)
+    assert "another rank ended" in said
 
 
 def for_long(_: Any, *args: Any) -> Any:
@@ -225,15 +216,13 @@ def test_a_killed_rank_and_its_clients_are_named_while_the_other_is_busy_or_idle
     options, call, victim, who, tmp_path
 ):
     """In round 3, long before the sums, where the loss of a rank would show."""
-    folder = tmp_path / "run"
 
     def prepare(rank: int) -> None:
         runs.at_call(*call, runs.die if rank == victim else for_long, rank)(rank)
 
-    codes = runs.end(runs.begin(folder, *options, ranks=2, prepare=prepare))
-    assert (codes[victim], codes[1 - victim]) == (-9, 2), runs.said(folder)
-    message = f"error: round 3 of 7: another rank ended(; not done)?: {who}"
-    assert re.search(message, runs.said(folder)), runs.said(folder)
+    codes = [-9, 2] if victim == 0 else [2, -9]
+    said = runs.run(tmp_path / "run", codes, *options, prepare=prepare)
+    assert re.search(f"error: round 3 of 7: another rank ended(; not done)?: {who}", said), said
 
 
 # ------------------------------------------------------------------------------- ends of processes

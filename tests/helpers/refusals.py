@@ -8,7 +8,7 @@ import pytest
 import runs
 from runs import digits
 
-from fl_lightning import models
+from fl_lightning import Federation, models
 from fl_lightning.experiment import Experiment
 
 
@@ -26,6 +26,17 @@ def scaffold(folder: Path, *argv: str, callbacks: Sequence[Any] = ()) -> None:
     run = runs.experiment("--run-dir", str(folder), "--accelerator", "cpu", *argv)
     run.callbacks = callbacks
     run.run()
+
+
+class Stops:
+    """Ctrl-C in the middle of a round."""
+
+    def __init__(self, round: int):
+        self.round = round
+
+    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
+        if federation.round == self.round:
+            raise KeyboardInterrupt
 
 
 def sentence(

@@ -116,6 +116,13 @@ def end(processes: list[BaseProcess], seconds: float = 60.0) -> list[int | None]
     return codes
 
 
+def run(folder: Path, codes: list[int], *argv: str, **options: Any) -> str:
+    """The output of a run with a rank for each of these exit codes."""
+    processes = begin(folder, *argv, ranks=len(codes), **options)
+    assert end(processes) == codes, said(folder)
+    return said(folder)
+
+
 def experiment(*argv: str) -> Experiment:
     """SCAFFOLD on the digits: four of eight clients, seven rounds, checkpoints 0, 2, 4, 6 and 7."""
     options: dict[str, Any] = {
@@ -162,14 +169,14 @@ def die(*_: Any, **__: Any) -> None:
 
 
 def at_call(
-    number: int, owner: Any, name: str, do: Callable[..., Any] = die, rank: int = 0
+    number: int, owner: Any, name: str, do: Callable[..., Any] = die, rank: int | None = 0
 ) -> Prepare:
-    """On one rank, replace the n-th call of a function of `owner` by `do(function, *args)`."""
+    """On one or every rank, replace the n-th call of `owner.name` by `do(function, *args)`."""
     return partial(_replace, number, owner, name, do, rank)
 
 
 def _replace(
-    number: int, owner: Any, name: str, do: Callable[..., Any], rank: int, this: int
+    number: int, owner: Any, name: str, do: Callable[..., Any], rank: int | None, this: int
 ) -> None:
     function, calls = getattr(owner, name), 0
 
@@ -178,5 +185,5 @@ def _replace(
         calls += 1
         return do(function, *args, **kwargs) if calls == number else function(*args, **kwargs)
 
-    if this == rank:
+    if rank in (this, None):
         setattr(owner, name, counted)

@@ -127,16 +127,6 @@ def test_lesam_takes_one_pass_at_the_weights_plus_rho_times_the_unit_direction()
     )
 
 
-def test_lesam_may_turn_to_another_direction():
-    model, other = network(), network()
-    one, two = ([torch.randn_like(p) for p in model.parameters()] for _ in range(2))
-    turned = LESAM(SGD(model.parameters(), lr=0.1), one, rho=0.1)
-    turned.toward(two, rho=0.2)
-    train(model, turned, batches(2))
-    train(other, LESAM(SGD(other.parameters(), lr=0.1), two, rho=0.2), batches(2))
-    assert_equal(model, other)
-
-
 def test_a_user_defined_transform_sees_gradient_and_weights():
     """A proximal pull to zero is weight decay."""
     model, other = network(), network()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from optimizers import assert_equal, bases, batches, network, restored, train, wrappers
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import OneCycleLR
 
 from fl_lightning.errors import TermError
 from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
@@ -89,25 +89,17 @@ def test_a_copy_with_its_model_continues_identically_and_separately(wrap, clone)
     assert_equal(model, other)
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        partial(LambdaLR, lr_lambda=lambda step: 0.1 / (step + 1)),
-        partial(OneCycleLR, max_lr=0.4, total_steps=10),
-    ],
-    ids=["rate", "rate and momentum"],
-)
-def test_schedules_drive_the_base(schedule):
+def test_schedules_drive_the_base():
+    """Learning rate and momentum."""
     models, seen = (network(), network()), ([], [])
-    base = SGD(models[1].parameters(), lr=1.0, momentum=0.9)
-    wrapped = SGD(models[0].parameters(), lr=1.0, momentum=0.9)
-    optimizers = SAM(wrapped, rho=0.0), base
-    schedules = [schedule(optimizer) for optimizer in optimizers]
+    bases = [SGD(model.parameters(), lr=1.0, momentum=0.9) for model in models]
+    optimizers = SAM(bases[0], rho=0.0), bases[1]
+    schedules = [OneCycleLR(optimizer, max_lr=0.4, total_steps=10) for optimizer in optimizers]
     for batch in batches(9):
         for k in range(2):
             train(models[k], optimizers[k], [batch])
             schedules[k].step()
-            group = (wrapped, base)[k].param_groups[0]
+            group = bases[k].param_groups[0]
             seen[k].append((group["lr"], group["momentum"]))
     assert seen[0] == seen[1]
     assert len({rate for rate, _ in seen[0]}) == 9
@@ -207,14 +199,6 @@ def test_another_loss_or_a_part_of_the_batch_needs_a_closure_that_takes_the_requ
 def test_a_direction_must_match_the_parameters(direction, said):
     with pytest.raises(ValueError, match=rf"direction{said}"):
         LESAM(SGD(network().parameters(), lr=0.1), direction)
-
-
-def test_a_direction_may_be_any_iterable():
-    models = network(), network()
-    for model, kind in zip(models, (iter, list), strict=True):
-        direction = kind([torch.ones_like(p) for p in model.parameters()])
-        train(model, LESAM(SGD(model.parameters(), lr=0.1), direction), batches(2))
-    assert_equal(*models)
 
 
 @pytest.mark.parametrize("rho", [-1.0, float("nan"), float("inf")])

@@ -12,7 +12,7 @@ from fl_lightning.runs.folder import RunFolder, _git_commit
 from fl_lightning.runs.resume import check_changes
 
 
-def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_path: Path) -> None:
+def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_path):
     inside = tmp_path / ".venv" / "installed.py"
     inside.parent.mkdir()
     for file in (tmp_path / "own.py", inside):
@@ -33,9 +33,7 @@ def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_pa
 @pytest.mark.parametrize(
     "change", [{"executor": "stacked"}, {"parallel_clients": 5}, {"compile": True}], ids=str
 )
-def test_a_deterministic_run_keeps_options_that_change_its_last_bits(
-    change: dict[str, object],
-) -> None:
+def test_a_deterministic_run_keeps_options_that_change_its_last_bits(change):
     before = {"executor": "auto", "parallel_clients": 10, "compile": False, "rounds": 5}
     check_changes(before, {**before, **change, "rounds": 9})
     before["deterministic"] = True
@@ -45,9 +43,7 @@ def test_a_deterministic_run_keeps_options_that_change_its_last_bits(
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_every_rank_refuses_a_folder_that_holds_a_run(
-    first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_rank_refuses_a_folder_that_holds_a_run(first, tmp_path, monkeypatch):
     """Ranks that SLURM started would wait for the first one."""
     monkeypatch.setattr(run_folder, "is_first_rank", lambda: first)
     (tmp_path / "config.yaml").write_text("rounds: 3")
@@ -56,9 +52,7 @@ def test_every_rank_refuses_a_folder_that_holds_a_run(
         pass
 
 
-def test_a_run_that_sends_nothing_ends_without_the_global_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_sends_nothing_ends_without_the_global_model(tmp_path, capsys):
     """It is untrained: its accuracy is no result."""
 
     def last_lines(*argv: str) -> list[str]:
@@ -85,9 +79,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_files_are_ignored_or_reported(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_odd_files_are_ignored_or_reported(name, tmp_path, capsys):
     content, message = ODD[name]
     experiment(tmp_path / "run").run()
     (tmp_path / "run" / name).write_bytes(content)
@@ -99,9 +91,7 @@ def test_odd_files_are_ignored_or_reported(
     assert runs.results(tmp_path / "run")["metrics"][-1]["round"] == "2"
 
 
-def test_user_files_are_copied_and_a_changed_one_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_files_are_copied_and_a_changed_one_is_reported(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own, copies = Path("mine/own.py"), Path("run/own")
     own.parent.mkdir()

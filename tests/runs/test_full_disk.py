@@ -12,7 +12,7 @@ import pytest
 import runs
 import torch
 from image_files import write_images
-from refusals import scaffold
+from refusals import Stops, scaffold
 
 from fl_lightning import Federation
 from fl_lightning.callbacks import Checkpoint
@@ -113,6 +113,7 @@ def test_a_run_is_resumed_after_a_write_that_found_the_disk_full(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, full_after(calls, getattr(owner, name)))
         assert "the disk is full" in sentence(scaffold, tmp_path / "run")
+    assert not list(tmp_path.rglob("*.part"))
     scaffold(tmp_path / "run", "--resume")
     assert runs.results(tmp_path / "run") == uninterrupted
 
@@ -130,14 +131,8 @@ def test_a_run_folder_that_cannot_be_made_is_reported(below, tmp_path, sentence)
 def test_a_table_that_ends_in_the_middle_of_a_line_is_continued(cut, tmp_path, uninterrupted):
     """The line of a round after the checkpoint, as a full disk or a kill leaves it."""
     folder = tmp_path / "run"
-
-    class Stops:
-        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
-            if federation.round == 3:
-                raise KeyboardInterrupt
-
     with pytest.raises(SystemExit, match="130"):
-        scaffold(folder, callbacks=[Stops()])
+        scaffold(folder, callbacks=[Stops(4)])
     table = (folder / "metrics.csv").read_text()
     lines = table.splitlines(keepends=True)
     assert len(lines) == 4

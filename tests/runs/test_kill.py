@@ -52,29 +52,22 @@ POINTS = {
 
 def test_killed_at_every_stage_and_resumed_equals_never_killed(reference, tmp_path):
     folder = tmp_path / "run"
-    for point, prepare in POINTS.items():
-        assert runs.end(runs.begin(folder, prepare=prepare)) == [-9], (
-            f"{point}: {runs.said(folder)}"
-        )
+    for prepare in POINTS.values():
+        runs.run(folder, [-9], prepare=prepare)
         assert not (folder / "model.pt").exists()
-    assert runs.end(runs.begin(folder)) == [0], runs.said(folder)
+    runs.run(folder, [0])
     assert runs.results(folder) == reference(1)
     assert runs.steps_in_tensorboard(folder) == [ROUNDS]
 
 
-@pytest.mark.parametrize(("victim", "other"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("victim", "codes"), [(0, [-9, 2]), (1, [2, -9])])
 def test_a_rank_killed_in_the_sum_ends_the_other_and_both_resume(
-    victim, other, reference, tmp_path
+    victim, codes, reference, tmp_path
 ):
-    folder = tmp_path / "run"
-    sums = 11  # two a round: of training, of evaluation
-    codes = runs.end(
-        runs.begin(
-            folder, ranks=2, prepare=runs.at_call(sums, Federation, "all_reduce_sum", rank=victim)
-        )
-    )
-    assert (codes[victim], codes[other]) == (-9, 2), runs.said(folder)
-    assert "error: round 6 of 7: another rank ended" in runs.said(folder)
-    assert runs.end(runs.begin(folder, ranks=2)) == [0, 0], runs.said(folder)
+    folder, sums = tmp_path / "run", 11  # two a round: of training, of evaluation
+    killed = runs.at_call(sums, Federation, "all_reduce_sum", rank=victim)
+    said = runs.run(folder, codes, prepare=killed)
+    assert "error: round 6 of 7: another rank ended" in said
+    runs.run(folder, [0, 0])
     assert runs.results(folder) == reference(2)
     assert runs.steps_in_tensorboard(folder) == [ROUNDS]
