@@ -13,6 +13,7 @@ from problems import (
     distances,
     hard,
     trained,
+    without_addresses,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -172,7 +173,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
 @pytest.mark.parametrize(
     ("make", "coefficients", "special"),
     SAME,
-    ids=[f"{make()} with {coefficients}" for make, coefficients, _ in SAME],
+    ids=[without_addresses(f"{make()} with {coefficients}") for make, coefficients, _ in SAME],
 )
 def test_one_method_is_another(
     make: Callable[..., Algorithm], coefficients: dict[str, Any], special: Algorithm

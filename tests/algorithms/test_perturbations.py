@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import Recorder, regression, round_after_round, rows, server
+from problems import Recorder, regression, round_after_round, rows, server, without_addresses
 from torch import Tensor
 
 from fl_lightning import Algorithm, Term, algorithms
@@ -90,7 +90,7 @@ def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
         (Neighbour(SAM(0.3), carry=True), [0, 0.3, 0.3, 0.3, 0.3, 0.3]),
         (Neighbour(SAM(0.3), fusion=True), [0.3] * 6),
     ],
-    ids=str,
+    ids=without_addresses,
 )
 def test_a_perturbation_is_rho_long_once_there_is_a_past(term: Term, lengths: list[float]) -> None:
     """Three steps of two visits; the previous gradient is forgotten unless it is carried."""
