@@ -1,5 +1,7 @@
 """The wrappers under the Lightning Trainer and under Fabric."""
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +10,25 @@ import torch
 import torch.nn.functional as F
 from lightning import LightningModule, Trainer
 from lightning.fabric import Fabric
+from lightning.fabric.plugins import MixedPrecision as FabricMixedPrecision
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
-from lightning.pytorch.plugins import MixedPrecision
-from optimizers import EXACT, assert_equal, batches, network, train, weights, wrappers
+from lightning.pytorch.plugins import MixedPrecision as TrainerMixedPrecision
+from optimizers import (
+    EXACT,
+    assert_equal,
+    batches,
+    closure_of,
+    network,
+    same_bits,
+    train,
+    weights,
+    wrappers,
+)
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import SumMetric
 
 from fl_lightning.optim import LESAM, SAM
 
@@ -92,12 +106,11 @@ def test_trainer_trains_in_bf16_mixed():
     fit(lit, precision="bf16-mixed")
     x, y = batches(1, torch.float32)[0]
     assert F.cross_entropy(lit.model(x), y) < F.cross_entropy(start(x), y)
-    assert all(p.dtype == torch.float32 for p in lit.model.parameters())
     assert lit.passes == 12
 
 
 def test_trainer_in_16_mixed_is_refused_with_the_fix():
-    scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    scaled = TrainerMixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     with pytest.raises(ValueError, match=r"SAM\.step .*GradScaler.*'bf16-mixed'"):
         fit(Classifier(torch.float32), plugins=scaled)
 
@@ -129,28 +142,104 @@ def test_manual_optimization_without_a_closure_is_refused():
         fit(Manual())
 
 
-class Normed(Classifier):
-    """Has BatchNorm, and SAM as in README.md."""
+class Logged(Classifier):
+    """Logs losses and counts samples in each pass, and in the first pass of each step."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.counts = nn.ModuleDict({name: SumMetric() for name in ("first", "every")})
+
+    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        loss = super().training_step(batch, index)
+        for name in ["first", "every"] if self.optimizers().first_pass else ["every"]:
+            self.counts[name].update(len(batch[0]))
+            self.log(name, loss, on_step=False, on_epoch=True)
+            self.log(f"count {name}", self.counts[name], on_step=False, on_epoch=True)
+        return loss
+
+
+def test_the_first_pass_logs_the_loss_of_the_model_and_counts_each_sample_once():
+    lit, plain = Logged(), network()
+    trainer = fit(lit)
+    optimizer = SAM(SGD(plain.parameters(), lr=1.0, momentum=0.9), rho=0.1)
+    losses = []
+    for step, (x, y) in enumerate(batches(3) * 2):
+        optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+        losses.append(optimizer.step(closure_of(plain, optimizer, x, y)).item())
+    logged = trainer.callback_metrics
+    assert logged["first"].item() == pytest.approx(sum(losses[3:]) / 3)
+    assert logged["every"] > logged["first"] + 0.001
+    assert (logged["count first"], logged["count every"]) == (48, 96)
+    assert trainer.optimizers[0].first_pass
+
+
+class Normed(Classifier):
+    """Has BatchNorm; SAM gets `buffers(self)`."""
+
+    def __init__(self, buffers: Callable[[nn.Module], Any] = lambda lit: lit) -> None:
+        super().__init__()
+        self.given = buffers
         self.model.insert(1, nn.BatchNorm1d(8, dtype=torch.float64))
 
     def configure_optimizers(self) -> Optimizer:
-        return SAM(SGD(self.parameters(), lr=0.1, momentum=0.9), rho=0.05, buffers=self.buffers())
+        base = SGD(self.parameters(), lr=0.1, momentum=0.9)
+        return SAM(base, rho=0.05, buffers=self.given(self))
 
 
-def test_batch_norm_counts_each_batch_once_with_the_buffers_of_the_lightning_module():
-    lit = Normed()
+FORMS = {
+    "module": lambda model: model,
+    "function": lambda model: model.buffers,
+    "buffers": lambda model: model.buffers(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_batch_norm_counts_each_batch_once_with_the_buffers_of_the_lightning_module(form: str):
+    lit = Normed(FORMS[form])
     fit(lit)
     assert (lit.passes, lit.model[1].num_batches_tracked) == (12, 6)
 
 
-def test_stochastic_weight_averaging_may_end_with_forward_passes_alone():
-    lit, averaging = Normed(), StochasticWeightAveraging(0.1, swa_epoch_start=1)
+@pytest.mark.parametrize("form", [*FORMS, "none"])
+def test_stochastic_weight_averaging_may_end_with_forward_passes_alone(form: str):
+    lit, averaging = Normed(FORMS.get(form, lambda _: ())), StochasticWeightAveraging(0.1, 1)
     fit(lit, callbacks=[averaging])
-    assert lit.model[1].num_batches_tracked == 3  # of the last epoch, which only counts
     assert_equal(lit, averaging._average_model)
+    norm, seen = lit.model[1], nn.BatchNorm1d(8, momentum=None, dtype=torch.float64)
+    for x, _ in batches(3):
+        seen(lit.model[0](x))
+    torch.testing.assert_close(dict(norm.named_buffers()), dict(seen.named_buffers()), **EXACT)
+
+
+def set_up_normed(form: Callable[[nn.Module], Any]) -> tuple[nn.Module, nn.Module, Optimizer]:
+    """A model and SAM, then converted by Fabric; and the model as one forward pass leaves it."""
+    model = nn.Sequential(network(torch.float32), nn.BatchNorm1d(3))
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.5, buffers=form(model))
+    fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
+    model, optimizer = fabric.setup(model, optimizer)
+    expected = copy.deepcopy(model.module)
+    expected(batches(1)[0][0])
+    return model, expected, optimizer
+
+
+@pytest.mark.parametrize("form", ["module", "function"])
+def test_buffers_are_read_after_fabric_has_converted_the_model(form: str):
+    model, expected, optimizer = set_up_normed(FORMS[form])
+    train(model, optimizer, batches(1))
+    assert same_bits(model.buffers(), expected.buffers())
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_buffers_that_fabric_has_replaced_are_refused(keep: bool):
+    kept: list[Tensor] = []
+
+    def form(model: nn.Module) -> Any:
+        kept.extend(model.buffers() if keep else ())
+        return kept or model.buffers()
+
+    model, _, optimizer = set_up_normed(form)
+    with pytest.raises(ValueError, match=r"replaced buffers .* buffers=model instead"):
+        train(model, optimizer, batches(1))
 
 
 def fabric_train(
@@ -197,3 +286,23 @@ def test_lesam_turns_also_through_fabrics_wrapper(fabric: Fabric):
     fabric_train(fabric, model, optimizer, batches(2))
     train(other, LESAM(SGD(other.parameters(), lr=0.1), direction, rho=0.5), batches(2))
     assert_equal(model, other)
+
+
+def test_fabric_trains_in_bf16_mixed():
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    model, start = network(torch.float32), network(torch.float32)
+    model, optimizer = fabric.setup(model, SAM(SGD(model.parameters(), lr=0.1)))
+    data = batches(1, torch.float32)
+    fabric_train(fabric, model, optimizer, data * 5)
+    x, y = data[0]
+    assert F.cross_entropy(model(x), y) < F.cross_entropy(start(x), y)
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_fabric_in_16_mixed_is_refused_by_pytorch():
+    scaled = FabricMixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    fabric = Fabric(accelerator="cpu", devices=1, plugins=scaled)
+    model = network(torch.float32)
+    model, optimizer = fabric.setup(model, SAM(SGD(model.parameters(), lr=0.1)))
+    with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
+        fabric_train(fabric, model, optimizer, batches(1, torch.float32))

@@ -1,10 +1,14 @@
 """Checkpoints: the kept ones, damaged ones, and resuming from each of them."""
 
+import io
 import os
 import re
+from collections.abc import Callable
 from copy import deepcopy
+from errno import EACCES, EIO, ESTALE
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -71,12 +75,8 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
-def of(*rounds: int) -> list[str]:
-    return [f"round-{round}.ckpt" for round in rounds]
-
-
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Federation]:
     folder = tmp_path_factory.mktemp("run")
     return folder, run(folder, resume=False)
 
@@ -87,13 +87,17 @@ def same(mine: Federation, theirs: Federation) -> bool:
     return not any(distances(mine, theirs).values())
 
 
-def test_the_newest_and_the_best_are_kept(finished, tmp_path):
-    assert names(finished[0]) == of(2, 6, 7, 8)
+def test_the_newest_and_the_best_are_kept(
+    finished: tuple[Path, Federation], tmp_path: Path
+) -> None:
+    assert names(finished[0]) == ["round-2.ckpt", "round-6.ckpt", "round-7.ckpt", "round-8.ckpt"]
     run(tmp_path, resume=False, every=3, keep=1)
-    assert names(tmp_path) == of(8)  # best of rounds 3, 6 and 8
+    assert names(tmp_path) == ["round-8.ckpt"]  # best of rounds 3, 6 and 8
 
 
-def test_the_best_model_lies_beside_the_last(finished, tmp_path):
+def test_the_best_model_lies_beside_the_last(
+    finished: tuple[Path, Federation], tmp_path: Path
+) -> None:
     folder, federation = finished
     best, last = (torch.load(folder / name, weights_only=True) for name in ("best.pt", "model.pt"))
     assert all(
@@ -103,17 +107,19 @@ def test_the_best_model_lies_beside_the_last(finished, tmp_path):
     assert all(best[name].equal(value) for name, value in second.load_global().state_dict().items())
 
 
-@pytest.mark.parametrize("name", of(2, 4, 5, 6))
-def test_a_run_resumes_from_every_kept_checkpoint(name, finished, tmp_path):
+@pytest.mark.parametrize("name", ["round-2.ckpt", "round-4.ckpt", "round-5.ckpt", "round-6.ckpt"])
+def test_a_run_resumes_from_every_kept_checkpoint(
+    name: str, finished: tuple[Path, Federation], tmp_path: Path
+) -> None:
     """Also from older ones, whose clients have trained since, and after an abandoned round."""
     run(tmp_path, resume=False, last=6)
-    assert names(tmp_path) == of(2, 4, 5, 6)
+    assert names(tmp_path) == ["round-2.ckpt", "round-4.ckpt", "round-5.ckpt", "round-6.ckpt"]
     for newer in names(tmp_path)[names(tmp_path).index(name) + 1 :]:
         (tmp_path / "checkpoints" / newer).unlink()
     assert same(run(tmp_path), finished[1])
 
 
-def test_a_row_takes_one_place_more_than_checkpoints(tmp_path):
+def test_a_row_takes_one_place_more_than_checkpoints(tmp_path: Path) -> None:
     store, begin = ClientStore(tmp_path, 2, [{"c": torch.zeros(3)}]), torch.arange(3.0)
     for round in range(20):
         store.write(0, [{"c": begin + round}])
@@ -131,7 +137,9 @@ def test_a_row_takes_one_place_more_than_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["last", "round-9.ckpt"])
-def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(name, finished, tmp_path):
+def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(
+    name: str, finished: tuple[Path, Federation], tmp_path: Path
+) -> None:
     """A run starts from it, writes checkpoints and is resumed; the state can still be loaded."""
     first = begun(tmp_path / "first", tmp_path / "clients")
     for _ in range(3):
@@ -143,13 +151,13 @@ def test_a_state_that_a_program_took_itself_stays_beside_the_checkpoints(name, f
     second.load_state_dict(state)
     with pytest.raises(KeyboardInterrupt):
         second.fit()
-    assert names(tmp_path / "second") == of(5, 6, 7)
+    assert names(tmp_path / "second") == ["round-5.ckpt", "round-6.ckpt", "round-7.ckpt"]
 
     third = begun(tmp_path / "second", tmp_path / "clients", resume=True)
     for _ in range(2):
         third.fit()
         assert same(third, finished[1])
-        assert names(tmp_path / "second") == of(6, 7, 8)
+        assert names(tmp_path / "second") == ["round-6.ckpt", "round-7.ckpt", "round-8.ckpt"]
         assert third.store.retained.keys() == {name, *names(tmp_path / "second")}
         third.load_state_dict(state)
         assert third.round == 3
@@ -179,7 +187,12 @@ def scribble(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, flip_a_bit, scribble])
-def test_a_damaged_newest_file_falls_back_to_the_one_before(damage, finished, tmp_path, capsys):
+def test_a_damaged_newest_file_falls_back_to_the_one_before(
+    damage: Callable[[Path], None],
+    finished: tuple[Path, Federation],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     run(tmp_path, resume=False, last=6)
     damage(tmp_path / "checkpoints" / "round-6.ckpt")
     again = run(tmp_path, last=5)  # killed a second time before anything is saved
@@ -191,7 +204,9 @@ def test_a_damaged_newest_file_falls_back_to_the_one_before(damage, finished, tm
     assert same(run(tmp_path), finished[1])
 
 
-def test_two_damaged_files_are_reported_in_one_line(finished, tmp_path, capsys):
+def test_two_damaged_files_are_reported_in_one_line(
+    finished: tuple[Path, Federation], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(tmp_path, resume=False, last=6)
     for name in ("round-6.ckpt", "round-5.ckpt"):
         truncate(tmp_path / "checkpoints" / name)
@@ -202,7 +217,7 @@ def test_two_damaged_files_are_reported_in_one_line(finished, tmp_path, capsys):
     )
 
 
-def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path):
+def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
     run(tmp_path, resume=False, last=3)
     for name in names(tmp_path):
         truncate(tmp_path / "checkpoints" / name)
@@ -210,21 +225,56 @@ def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path):
         run(tmp_path)
 
 
-def test_a_file_without_read_permission_is_not_damaged(tmp_path, monkeypatch):
+@pytest.mark.parametrize("code", [EIO, ESTALE, EACCES])
+def test_an_error_of_the_system_is_raised_and_nothing_is_renamed(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(tmp_path, resume=False, last=3)
-    before = names(tmp_path)
+    before, opened = names(tmp_path), io.open
 
-    def denied(*_: Any, **__: Any) -> Any:
-        raise PermissionError("Permission denied")
+    def fails(file: Any, *rest: Any, **options: Any) -> Any:
+        if str(file).endswith("round-3.ckpt"):
+            raise OSError(code, os.strerror(code))
+        return opened(file, *rest, **options)
 
-    monkeypatch.setattr(torch, "load", denied)
-    with pytest.raises(PermissionError):
+    monkeypatch.setattr(io, "open", fails)
+    with pytest.raises(OSError, match=os.strerror(code)):
         run(tmp_path)
     assert names(tmp_path) == before
 
 
+def test_memory_that_is_too_small_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, resume=False, last=3)
+    before, message = names(tmp_path), "DefaultCPUAllocator: can't allocate memory"
+    monkeypatch.setattr(torch, "load", Mock(side_effect=RuntimeError(message)))
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        run(tmp_path)
+    assert names(tmp_path) == before
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
+    finished: tuple[Path, Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk."""
+    run(tmp_path, resume=False, last=4)
+    before = names(tmp_path)
+
+    def full(state: Any, file: Any) -> None:
+        file.write(b"some of it")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(tmp_path)
+    assert names(tmp_path) == before
+    assert same(run(tmp_path), finished[1])
+
+
 @pytest.mark.parametrize("bad", [{"every": 0}, {"keep": 0}], ids=str)
-def test_numbers_below_one_are_refused(bad, tmp_path):
+def test_numbers_below_one_are_refused(bad: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(bad))} is at least 1, not 0"):
         Checkpoint(tmp_path, **bad)
 
@@ -232,26 +282,37 @@ def test_numbers_below_one_are_refused(bad, tmp_path):
 # ---------------------------------------------------------------------- the newest and the best
 
 
-def test_a_resumed_run_knows_the_newest_the_best_and_which_rows_are_kept(tmp_path):
-    """Round 10 is newer than round 9."""
-    first = run(tmp_path, resume=False, rounds=10, last=10, keep=2)
-    assert sorted(first.store.retained) == names(tmp_path) == of(10, 2, 9)
-    best = (tmp_path / "best.pt").read_bytes()
+def of(*rounds: int) -> list[str]:
+    return [f"round-{round}.ckpt" for round in rounds]
+
+
+def test_round_10_is_newer_than_round_9(tmp_path: Path) -> None:
+    run(tmp_path, resume=False, rounds=10, last=10, keep=2)
+    assert names(tmp_path) == of(10, 2, 9)
     assert begun(tmp_path, tmp_path / "clients", resume=True, rounds=11).round == 10
-    again = run(tmp_path, rounds=11, last=11, keep=2)
-    assert sorted(again.store.retained) == names(tmp_path) == of(10, 11, 2)
+    run(tmp_path, rounds=11, last=11, keep=2)
+    assert names(tmp_path) == of(10, 11, 2)
+
+
+def test_a_resumed_run_knows_the_best_and_which_rows_are_kept(tmp_path: Path) -> None:
+    first = run(tmp_path, resume=False, rounds=4, keep=2)
+    assert sorted(first.store.retained) == names(tmp_path) == of(2, 3, 4)
+    best = (tmp_path / "best.pt").read_bytes()
+    assert sorted(run(tmp_path, rounds=7, keep=2).store.retained) == names(tmp_path) == of(2, 6, 7)
     assert (tmp_path / "best.pt").read_bytes() == best
-    state = torch.load(tmp_path / "checkpoints" / "round-11.ckpt", weights_only=True)
+    state = torch.load(tmp_path / "checkpoints" / "round-7.ckpt", weights_only=True)
     assert state["best"] == {"name": "round-2.ckpt", "round": 2, "accuracy": 0.9}
 
 
-def test_rows_of_a_deleted_checkpoint_are_released(tmp_path):
+def test_rows_of_a_deleted_checkpoint_are_released(tmp_path: Path) -> None:
     run(tmp_path, resume=False, rounds=4, keep=2)
     (tmp_path / "checkpoints" / "round-3.ckpt").unlink()
     assert sorted(run(tmp_path, rounds=4).store.retained) == of(2, 4)
 
 
-def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(tmp_path, monkeypatch):
+def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the names of both, so that neither is lost with the power."""
     fsync, synced = os.fsync, list[str]()
 

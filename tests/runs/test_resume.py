@@ -1,14 +1,16 @@
 """A resumed run: its options, and the states of its callbacks."""
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import runs
 import torch
 import yaml
-from refusals import Stops, scaffold
+from refusals import experiment, scaffold
 
-from fl_lightning import Federation
+from fl_lightning import DeviceDataset, Federation
 
 
 class Average:
@@ -30,6 +32,20 @@ class Average:
         self.rounds, self.mean = state["rounds"], state["mean"]
 
 
+class Odd(Average):
+    def state_dict(self) -> dict[str, Any]:
+        return {"myself": self}
+
+
+class Stops:
+    def __init__(self, at: int):
+        self.at = at
+
+    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
+        if federation.round == self.at:
+            raise KeyboardInterrupt
+
+
 def test_a_callback_keeps_its_state(tmp_path):
     """Also after rounds that are repeated, since they came after the last checkpoint."""
     whole, before, after = Average(), Average(), Average()
@@ -47,35 +63,61 @@ def test_a_run_whose_callback_is_missing_is_not_resumed(tmp_path, sentence):
 
 
 def test_a_state_that_cannot_be_loaded_is_refused(tmp_path, sentence):
-    odd = Average()
-    odd.mean = odd
-    said = sentence(scaffold, tmp_path, callbacks=[odd])
-    assert "Average.state_dict() holds tensors, numbers and text" in said
+    said = sentence(scaffold, tmp_path, callbacks=[Odd()])
+    assert "Odd.state_dict() holds tensors, numbers and text" in said
 
 
-def test_options_in_the_checkpoint_are_compared(tmp_path, sentence):
-    scaffold(tmp_path, "--rounds", "1")
-    state = torch.load(tmp_path / "checkpoints" / "round-1.ckpt", weights_only=True)
+@pytest.fixture
+def short(tmp_path):
+    folder = tmp_path / "run"
+    argv = ["--run-dir", str(folder), "--accelerator", "cpu", "--rounds", "1"]
+    runs.experiment(*argv).run()
+    return folder, argv
+
+
+def test_options_in_the_checkpoint_are_compared(short, sentence):
+    folder, argv = short
+    state = torch.load(folder / "checkpoints" / "round-1.ckpt", weights_only=True)
     assert state["options"]["lr"] == 0.1
     assert state["options"]["algorithm"]["name"] == "scaffold"
     assert state["best"]["accuracy"] > 0
-    said = sentence(scaffold, tmp_path, "--resume", "--lr", "0.2")
-    assert "lr was 0.1 and is now 0.2" in said
-    config = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, "lr": 0.2}))
-    assert sentence(scaffold, tmp_path, "--resume") == said
+    assert "lr was 0.1 and is now 0.2" in sentence(
+        runs.experiment(*argv, "--resume", "--lr", "0.2").run
+    )
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "lr": 0.2}))
+    assert "lr was 0.1 and is now 0.2" in sentence(runs.experiment(*argv, "--resume").run)
 
 
-def test_harmless_options_may_change(tmp_path):
-    scaffold(tmp_path, "--rounds", "1")
+def test_harmless_options_may_change(short):
+    folder, argv = short
     more = "--keep-checkpoints", "1", "--on-divergence", "skip-client", "--checkpoint-every", "1"
-    scaffold(tmp_path, "--rounds", "3", "--resume", *more)
-    assert (tmp_path / "checkpoints/round-3.ckpt").exists()
+    runs.experiment(*argv, "--rounds", "3", "--resume", *more).run()
+    assert (folder / "checkpoints/round-3.ckpt").exists()
 
 
-def test_a_run_whose_checkpoints_are_gone_does_not_start_again(tmp_path, sentence):
-    scaffold(tmp_path, "--rounds", "1")
-    shutil.rmtree(tmp_path / "checkpoints")
-    before = (tmp_path / "metrics.csv").read_text()
-    assert "nothing to resume" in sentence(scaffold, tmp_path, "--resume")
-    assert (tmp_path / "metrics.csv").read_text() == before
+def test_a_run_whose_checkpoints_are_gone_does_not_start_again(short, sentence):
+    folder, argv = short
+    shutil.rmtree(folder / "checkpoints")
+    before = (folder / "metrics.csv").read_text()
+    assert "nothing to resume" in sentence(runs.experiment(*argv, "--resume").run)
+    assert (folder / "metrics.csv").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"), [(0, "the checkpoint has data "), (1, "test set has changed")]
+)
+def test_a_run_is_not_resumed_with_other_data(changed, named, tmp_path, sentence):
+    """Of one sample of the training (0) or the test set (1)."""
+    more = [0, 0]
+
+    def own() -> tuple[DeviceDataset, DeviceDataset]:
+        train, test = (replace(data, x=data.x.clone()) for data in runs.digits())
+        for data, add in zip((train, test), more, strict=True):
+            data.x[7] += add
+        return train, test
+
+    experiment(tmp_path, data=own).run()
+    experiment(tmp_path, "--rounds", "2", "--resume", data=own).run()
+    more[changed] = 1
+    assert named in sentence(experiment(tmp_path, "--rounds", "3", "--resume", data=own).run)
