@@ -56,6 +56,33 @@ def test_every_rank_refuses_a_folder_that_holds_a_run(
         pass
 
 
+@pytest.mark.parametrize("name", ["model.pt", "best.pt", "metrics.csv"])
+def test_a_file_in_a_folder_without_a_run_is_not_written_over(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("a user's")
+    assert name in sentence(capsys, experiment(tmp_path).run)
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == [name]
+    assert (tmp_path / name).read_text() == "a user's"
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for a resumption and a file of options."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("data_dir: ~/data\n")
+    first = experiment(Path("~/run"), "--config=~/mine.yaml")
+    first.run()
+    assert first.options.data_dir == tmp_path / "data"
+    assert (tmp_path / "run/model.pt").exists()
+    assert experiment(Path("~/run"), "--resume").options.data_dir == tmp_path / "data"
+    assert not Path("~").exists()
+
+
+def test_an_empty_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--run-dir" in sentence(capsys, runs.experiment, "--run-dir", "")
+
+
 def test_a_run_that_sends_nothing_ends_without_the_global_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
