@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from time import time
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class TensorBoardScalars(TensorBoardLogger):
 
     def __init__(self, folder: Path, after: int = 0):
         again = after + 1 if after else 0
+        date_back(folder)
         super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=again)
         self.constants: frozenset[str] = frozenset()
         self._best = -inf
@@ -108,6 +110,23 @@ class TensorBoardSummary:
         first = self.partition.subset(torch.arange(min(len(self.partition), SHOWN_CLIENTS)))
         histogram = first.histogram(self.y, len(self.classes))
         return partition_heat_map(histogram, self.classes, len(self.partition))
+
+
+@rank_zero_only
+def date_back(folder: Path) -> None:
+    """Rename event files that are not older than now, as after the clock went back.
+
+    TensorBoard reads files in the order of the times in their names, and what an earlier start
+    writes purges later rounds.
+    """
+    latest = int(time()) - 1
+    for file in sorted(folder.glob("events.out.tfevents.*"), reverse=True):
+        *start, made, rest = file.name.split(".", 4)
+        if int(made) > latest:
+            file.rename(folder / ".".join([*start, f"{latest:010d}", rest]))
+            latest -= 1
+        else:
+            latest = int(made)
 
 
 def constant_tags(federation: Federation) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from os.path import expanduser
 from pathlib import Path
 
 from fl_lightning.runs.folder import RunFolder
@@ -48,7 +49,7 @@ def with_resumed_options(argv: Sequence[str]) -> list[str]:
     flags = normalized(argv)
     folder, resume = last_value(flags, "--run-dir"), last_value(flags, "--resume", bare="true")
     if folder and (resume or "").lower() == "true":
-        config = RunFolder(Path(folder)).config
+        config = RunFolder(Path(expanduser(folder))).config
         if config.is_file():
             return ["--config", str(config), *argv]
     return list(argv)

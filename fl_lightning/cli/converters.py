@@ -5,6 +5,7 @@ import types
 from difflib import get_close_matches
 from inspect import Parameter
 from math import inf
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -41,6 +42,10 @@ def convert(kind: Any, value: Any) -> Any:
         return str(value).lower() == "true"
     if kind is int and isinstance(value, float | bool):
         raise ValueError(f"{value!r} is not a whole number")
+    if kind is Path:
+        if not str(value):
+            raise ValueError("a path is not empty; the working folder is .")
+        return Path(expanduser(value))
     try:
         converted = kind(value)
     except (TypeError, ValueError):

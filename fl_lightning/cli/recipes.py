@@ -4,6 +4,7 @@ import ast
 import runpy
 import sys
 from collections.abc import Sequence
+from os.path import expanduser
 from pathlib import Path
 from textwrap import fill
 
@@ -48,5 +49,5 @@ def run_recipe(name: str, argv: Sequence[str]) -> None:
 def preset(name: str) -> Path:
     """The file of that name, or the installed preset, such as `fedssg/table4`."""
     installed = FOLDER / "presets" / name
-    candidates = Path(name), installed, installed.with_name(f"{installed.name}.yaml")
+    candidates = Path(expanduser(name)), installed, installed.with_name(f"{installed.name}.yaml")
     return next((file for file in candidates if file.is_file()), Path(name))

@@ -23,6 +23,9 @@ from fl_lightning.runs.lock import RunLock
 from fl_lightning.runs.resume import check_changes
 from fl_lightning.runs.run import TAIL_LENGTH, Scalars, scalars
 
+WRITTEN_OVER = "metrics.csv", "model.pt", "best.pt"
+"""Files that a new run would write over."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -88,6 +91,10 @@ class RunFolder:
                 raise ValueError(
                     f"{folder.path} holds a run already: add --resume to continue it, "
                     "or name another --run-dir"
+                )
+            elif path and (found := [n for n in WRITTEN_OVER if (path / n).exists()]):
+                raise ValueError(
+                    f"{path} holds a {found[0]} but no config.yaml of a run: name another --run-dir"
                 )
             yield folder
         finally:

@@ -6,13 +6,11 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 import lightning_utilities.core.rank_zero as utilities_rank_zero
@@ -91,18 +89,8 @@ def _in_process(
 
 
 def _run(argv: tuple[str, ...], rank: int, prepare: Prepare) -> None:
-    _sort_behind_the_others(Path(argv[1]))
     prepare(rank)
     experiment(*argv).run()
-
-
-def _sort_behind_the_others(folder: Path) -> None:
-    """TensorBoard reads files by name, time and process id: in one second 10004 precedes 9998."""
-    while any(
-        file.name > f"events.out.tfevents.{int(time.time())}.{gethostname()}.{os.getpid()}."
-        for file in folder.glob("events.*")
-    ):
-        time.sleep(0.05)
 
 
 def end(processes: list[BaseProcess], seconds: float = 60.0) -> list[int | None]:
