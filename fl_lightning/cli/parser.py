@@ -217,11 +217,11 @@ def _parse_flags(
         _add_choice(parser, name, choices[name], selected[name], config)
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
-        flags = [flag for action in parser._actions for flag in action.option_strings]
         unknown = _note_options_of_others(parser, argv, choices[FIRST], selected[FIRST])
-        for first in unknown[:1]:
-            near = nearest(first.split("=")[0], flags)
-            exit_with_error(f"there is no option {first!r}{near}")
+    if unknown:
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        near = nearest(unknown[0].split("=")[0], flags)
+        exit_with_error(f"there is no option {unknown[0]!r}{near}")
     return vars(parsed)
 
 

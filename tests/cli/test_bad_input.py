@@ -18,6 +18,7 @@ NAMES = [
     ("--algorithm fedtogo", "did you mean fedtoga"),
     ("--algorithmm fedavg", "--algorithm"),
     ("--algorithm fedsam --algorithm.rh 1", "--algorithm.rho"),
+    ("--algorithm fedavg --algorithm.rhoo 1", "--algorithm.rho"),
     ("--partition dirichle", "dirichlet"),
     ("--model mpl", "mlp"),
     ("--data digts", "digits"),
