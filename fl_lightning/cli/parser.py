@@ -3,8 +3,8 @@
 An option is a field of a dataclass (`--batch-size`), a choice (`--algorithm fedtoga`: one of
 several functions), or a parameter of the chosen function (`--algorithm.rho 0.1`). Types, defaults
 and help come from the signature and the docstring. `--config FILE` reads a YAML file of the same
-names, which flags override. argparse instead of jsonargparse, which lacks short names in any order of flags,
-errors of one line, and help for functions.
+names, which flags override. argparse instead of jsonargparse, which lacks short names in any order
+of flags, errors of one line, and help for functions.
 """
 
 import argparse
