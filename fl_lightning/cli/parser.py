@@ -3,8 +3,8 @@
 An option is a field of a dataclass (`--batch-size`), a choice (`--algorithm fedtoga`: one of
 several functions), or a parameter of the chosen function (`--algorithm.rho 0.1`). Types, defaults
 and help come from the signature and the docstring. `--config FILE` reads a YAML file of the same
-names, which flags override. It is argparse and not jsonargparse, which lacks short names in any
-order of flags, errors of one line, and help for functions.
+names, which flags override. argparse instead of jsonargparse, which lacks short names in any order
+of flags, errors of one line, and help for functions.
 """
 
 import argparse
@@ -217,11 +217,11 @@ def _parse_flags(
         _add_choice(parser, name, choices[name], selected[name], config)
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
-        flags = [flag for action in parser._actions for flag in action.option_strings]
         unknown = _note_options_of_others(parser, argv, choices[FIRST], selected[FIRST])
-        for first in unknown[:1]:
-            near = nearest(first.split("=")[0], flags)
-            exit_with_error(f"there is no option {first!r}{near}")
+    if unknown:
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        near = nearest(unknown[0].split("=")[0], flags)
+        exit_with_error(f"there is no option {unknown[0]!r}{near}")
     return vars(parsed)
 
 
