@@ -16,6 +16,7 @@ from problems import (
     everything,
     federation,
     hard,
+    on_two_ranks,
     rows,
     server,
     trained,
@@ -251,14 +252,8 @@ def two_rounds(fabric: Fabric, folder: Path) -> Any:
     return str(error.value), {"skipped": skipped, **kept}
 
 
-def on_both_ranks(fabric: Fabric, folder: Path) -> Any:
-    first = two_rounds(fabric, folder)
-    return first, fabric.broadcast(first, src=1)
-
-
 def test_all_ranks_agree_on_who_diverged(tmp_path: Path, fabric: Fabric) -> None:
-    ranks = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
-    first, second = ranks.launch(partial(on_both_ranks, folder=tmp_path / "two"))
+    first, second = on_two_ranks(partial(two_rounds, folder=tmp_path / "two"))
     assert first == second
     stopped, expected = two_rounds(fabric, tmp_path / "one")
     assert first[0] == stopped

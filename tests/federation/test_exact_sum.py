@@ -7,7 +7,7 @@ import torch
 from problems import classification, everything, federation, hard
 from torch import Tensor
 
-from fl_lightning import Algorithm, DivergenceError, Federation
+from fl_lightning import Algorithm, DivergenceError
 from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum, Sum
 
 
@@ -86,14 +86,12 @@ def test_vectors_longer_than_a_block_are_added_up() -> None:
 
 def test_numbers_that_exact_sums_cannot_hold_count_as_diverged() -> None:
     """Though finite: BatchNorm's statistics are as large as its inputs."""
-
-    def run(deterministic: bool) -> Federation:
-        clients = classification()
-        clients.dataset.x[clients.partition[4][-1]] = 1e12
-        return federation(hard(Algorithm()), clients=clients, deterministic=deterministic)
-
+    clients = classification()
+    clients.dataset.x[clients.partition[4][-1]] = 1e12
+    exact, plain = (
+        federation(hard(Algorithm()), clients=clients, deterministic=mode) for mode in (True, False)
+    )
     with pytest.raises(DivergenceError, match=r"client 4 .*sums of numbers below 16,777,216"):
-        run(True).train_round()
-    plain = run(False)
+        exact.train_round()
     plain.train_round()
     assert all(value.double().isfinite().all() for value in everything(plain).values())

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -33,7 +34,6 @@ from fl_lightning import (
     Algorithm,
     Decay,
     Federation,
-    SequentialExecutor,
     Term,
     algorithms,
     by_size,
@@ -67,26 +67,7 @@ def test_the_constructor_runs_no_collective_opens_no_file_and_evaluates_no_model
     assert (tmp_path / "rows").exists()
 
 
-def plain_fedavg(sizes: list[float], lr: float, **sgd: float) -> tuple[list[Tensor], Tensor]:
-    """A round of FedAvg in plain PyTorch: the clients' models and their weighted mean."""
-    models, data = [], classification()
-    for client in COHORTS[0]:
-        module = classifier(norm=False, dropout=0.0)
-        optimizer, batches = SGD(module.parameters(), lr=lr, **sgd), data.visit(client, 0)
-        for k, epoch in enumerate(batches.epochs):
-            x, y = batches[k]
-            optimizer.param_groups[0]["lr"] = lr * per_epoch(0, epoch)
-            optimizer.zero_grad()
-            F.cross_entropy(module(x), y).backward()
-            optimizer.step()
-        models.append(parameters_to_vector(module.parameters()).detach())
-    mean = sum(n / sum(sizes) * w for n, w in zip(sizes, models, strict=True))
-    return models, mean
-
-
-def one_round(
-    algorithm: Algorithm, executor: Any = SequentialExecutor
-) -> tuple[Federation, dict[str, float]]:
+def one_round(algorithm: Algorithm, executor: Any) -> tuple[Federation, dict[str, float]]:
     run = federation(algorithm, module=classifier(norm=False, dropout=0.0), executor=executor)
     return run, run.train_round()
 
@@ -94,13 +75,23 @@ def one_round(
 @EXECUTORS
 @pytest.mark.parametrize("weight", [uniform, by_size])
 def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> None:
-    sgd = {"momentum": 0.9, "weight_decay": 0.01}
-    run, metrics = one_round(Algorithm(local=partial(SGD, lr=0.1, **sgd), weight=weight), executor)
-    sizes = [SIZES[i] if weight is by_size else 1 for i in COHORTS[0]]
-    models, mean = plain_fedavg(sizes, 0.1, **sgd)
+    local = partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
+    run, metrics = one_round(Algorithm(local=local, weight=weight), executor)
+    models, data = [], classification()
+    for client in COHORTS[0]:
+        module, batches = classifier(norm=False, dropout=0.0), data.visit(client, 0)
+        optimizer = local(module.parameters())
+        for epoch, (x, y) in zip(batches.epochs, batches, strict=True):
+            optimizer.param_groups[0]["lr"] = 0.1 * per_epoch(0, epoch)
+            optimizer.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            optimizer.step()
+        models.append(parameters_to_vector(module.parameters()).detach())
+    shares = torch.tensor([SIZES[i] if weight is by_size else 1.0 for i in COHORTS[0]]).double()
+    shares, trained = shares / shares.sum(), torch.stack(models)
+    mean = shares @ trained
     torch.testing.assert_close(run.w.detach(), mean, rtol=0, atol=1e-12)
-    squares = [n * (w - mean).square().sum() for n, w in zip(sizes, models, strict=True)]
-    drift = sum(squares) / sum(sizes)
+    drift = shares @ (trained - mean).square().sum(1)
     assert metrics["client/drift"] == pytest.approx(float(drift), rel=1e-9)
     moved = float((mean - run.server.initial_w).norm())
     assert metrics["server/update_norm"] == pytest.approx(moved, rel=1e-12)
@@ -137,10 +128,10 @@ def test_the_training_loss_is_the_mean_task_loss_of_clients_and_steps(
     algorithm = Algorithm(*terms, local=partial(SGD, lr=1e-300), weight=by_size)
     run, metrics = one_round(algorithm, executor)
     module, data = classifier(norm=False, dropout=0.0), classification()
-    means = []
-    for visit in (data.visit(client, 0) for client in COHORTS[0]):
-        batches = (visit[k] for k in range(len(visit)))
-        means.append(fmean(F.cross_entropy(module(x), y).item() for x, y in batches))
+    means = [
+        fmean(F.cross_entropy(module(x), y).item() for x, y in data.visit(client, 0))
+        for client in COHORTS[0]
+    ]
     assert metrics["train/loss"] == pytest.approx(fmean(means), rel=1e-12)
     assert run.w.equal(run.server.initial_w)
 
@@ -165,7 +156,10 @@ class Listener:
 def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks() -> None:
     listener = Listener()
     run = federation(Algorithm(), fabric=Fabric(accelerator="cpu", devices=1, callbacks=[listener]))
-    run.train_round()
+    run.request_stop()
+    run.fit()
+    assert (run.round, listener.heard[0]) == (1, "on_fit_start 0")
+    listener.heard.clear()
     run.fit()
     each = [f"{event} {round}" for round in (2, 3) for event in ("on_round_end", "on_round_logged")]
     assert listener.heard == ["on_fit_start 1", *each, "on_fit_end 3"]
@@ -184,15 +178,6 @@ def test_an_evaluation_between_rounds_changes_nothing(executor: Any) -> None:
     assert not any(distances(run, other).values())
 
 
-def test_a_run_that_was_asked_to_stop_continues_with_the_next_fit() -> None:
-    run = federation(Algorithm())
-    run.request_stop()
-    run.fit()
-    assert run.round == 1
-    run.fit()
-    assert run.round == run.rounds
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -209,16 +194,11 @@ def test_impossible_aggregation_weights_are_refused(weights: Any, message: str) 
 
 
 def test_aggregation_weights_see_sizes_and_labels() -> None:
-    seen = []
-
-    def weight(cohort: Any) -> Tensor:
-        seen.append(cohort)
-        return cohort.size
-
-    run = federation(Algorithm(weight=weight))
-    run.train_round()
-    assert seen[0].size.tolist() == pytest.approx([SIZES[i] * 6 / sum(SIZES) for i in COHORTS[0]])
-    assert seen[0].labels.sum(1).tolist() == [SIZES[i] for i in COHORTS[0]]
+    weight = Mock(side_effect=by_size)
+    federation(Algorithm(weight=weight)).train_round()
+    cohort = weight.call_args.args[0]
+    assert cohort.size.tolist() == pytest.approx([SIZES[i] * 6 / sum(SIZES) for i in COHORTS[0]])
+    assert cohort.labels.sum(1).tolist() == [SIZES[i] for i in COHORTS[0]]
 
 
 @EXECUTORS
@@ -241,13 +221,15 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor: Any) -> None:
     assert model(0, 0, 0.5).equal(model(0, 0, 0.5))
 
 
-def test_settings_that_make_no_federation_are_refused() -> None:
-    for options, message in [
-        ({"rounds": 0}, "one round, not 0"),
-        ({"on_divergence": "ignore"}, "skip-client.*'ignore'"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            federation(Algorithm(), **options)
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("rounds", 0, "one round, not 0"), ("on_divergence", "ignore", "skip-client.*'ignore'")],
+)
+def test_settings_that_make_no_federation_are_refused(
+    option: str, value: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        federation(Algorithm(), **{option: value})
 
 
 def test_decay_multiplies_every_round() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from problems import rows, server
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms, by_size, terms
@@ -65,11 +66,7 @@ def _method(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
 
 
 def _with(
-    algorithm: Algorithm,
-    *outer: terms.Clip,
-    local: Any,
-    weight: Any = None,
-    eps: float | None = None,
+    algorithm: Algorithm, *outer: terms.Clip, local: Any, weight: Any = None, eps: float = 0.0
 ) -> Algorithm:
     def at_eps(term: Any) -> Any:
         if isinstance(term, WrappedTerm):
@@ -88,31 +85,17 @@ def _per_epoch(rate: float) -> Schedule:
 
 
 def _server(name: str, factor: float = 1.0) -> State:
-    return lambda federation: factor * next(s[name] for s in federation.server.states if name in s)
+    return lambda federation: factor * server(federation, name)
 
 
 def _clients(name: str, factor: float = 1.0) -> State:
-    def rows(federation: Federation) -> torch.Tensor:
-        begun = [t.client for t in federation.algorithm.terms]
-        term = next(i for i, names in enumerate(begun) if name in names)
-        device, first = (
-            federation.w.device,
-            begun[term][name](federation.server.initial_w, federation.server.initial_w),
-        )
-        store = federation.store
-        return factor * torch.stack(
-            [store.read(i, device)[term][name] if store.has(i) else first for i in range(10)]
-        )
-
-    return rows
+    return lambda federation: factor * rows(federation, name)
 
 
 def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
     cohorts = [federation.sampler(10, 0, round) for round in range(federation.rounds)]
-    weights = torch.stack(
-        [federation.local_training.aggregation_weights(cohort) for cohort in cohorts]
-    )
+    weights = torch.stack([*map(federation.local_training.aggregation_weights, cohorts)])
     return weights / weights.sum(1, keepdim=True)
 
 
@@ -178,13 +161,10 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
     c, alpha = algorithms, h.get("dyn_alpha", 0.0)
 
     def sol(strength: Any, variant: set[str]) -> Algorithm:
-        return c.fedsol(
-            h["rho"],
-            strength,
-            per="tensor" if "paper" in variant else "column",
-            scope="head" if "head" in variant else "all",
-            first_step="noise" if strength == "fixed" and "asis" in variant else "still",
-        )
+        per = "tensor" if "paper" in variant else "column"
+        scope = "head" if "head" in variant else "all"
+        first_step = "noise" if strength == "fixed" and "asis" in variant else "still"
+        return c.fedsol(h["rho"], strength, per=per, scope=scope, first_step=first_step)
 
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
         "fedavg": lambda _: c.fedavg(),
@@ -230,84 +210,60 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
             [_clients(own)(federation), _server(common)(federation)[None]]
         )
 
-    gradients = (
-        variates("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else variates("c_i", "c")
-    )
-    states = {
-        "c_all": gradients,
-        "g_all": gradients,
-        "h_i": _clients("h_i"),
-        "count": _clients("count"),
-    }
-    return Setup(
-        algorithm, Decay(h["lr_decay_per_round"]), h["batch_size"], h.get("epoch", 2), steps, states
-    )
+    own, common = ("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else ("c_i", "c")
+    states = {name: variates(own, common) for name in ("c_all", "g_all")}
+    states |= {name: _clients(name) for name in ("h_i", "count")}
+    schedule, epochs = Decay(h["lr_decay_per_round"]), h.get("epoch", 2)
+    return Setup(algorithm, schedule, h["batch_size"], epochs, steps, states)
 
 
 def feddisco(words: list[str], h: dict[str, Any]) -> Setup:
     """FedDisco's repository: constant rate, no clipping, momentum 0.9 hard-coded."""
-    algorithm = algorithms.feddisco(h["disco_a"], h["disco_b"])
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["reg"])
-    return Setup(
-        _with(algorithm, local=local),
-        Decay(),
-        h["batch_size"],
-        h["epochs"],
-        None,
-        {"agg_weights": _weights},
-    )
+    algorithm = _with(algorithms.feddisco(h["disco_a"], h["disco_b"]), local=local)
+    states = {"agg_weights": _weights}
+    return Setup(algorithm, Decay(), h["batch_size"], h["epochs"], None, states)
 
 
 def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
     """FedACG's repository: plain means, the rate decays with every epoch, clipping at 10."""
-    c, server = algorithms, h["server"]
+    c, server, lr = algorithms, h["server"], h.get("global_lr", 1.0)
+    beta = server.get("momentum")
 
     def relaxed(rcl: dict[str, Any]) -> Algorithm:
         attraction, penalty = rcl["pairs"]
-        options = (
-            rcl["temp"],
-            rcl["topk_neg"],
-            penalty["threshold"],
-            attraction["weight"],
-            penalty["weight"],
-        )
-        return c.fedrcl(("fc1", "fc2"), *options)
+        threshold, weights = penalty["threshold"], (attraction["weight"], penalty["weight"])
+        return c.fedrcl(("fc1", "fc2"), rcl["temp"], rcl["topk_neg"], threshold, *weights)
 
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
-        "fedavg": lambda _: c.fedavg(h["global_lr"], "uniform"),
-        "fedavgm": lambda _: c.fedavgm(server["momentum"], h["global_lr"], "uniform"),
-        "fedacg": lambda _: c.fedacg(server["momentum"], h["client"]["prox_loss"]["weight"]),
+        "fedavg": lambda _: c.fedavg(lr, "uniform"),
+        "fedavgm": lambda _: c.fedavgm(beta, lr, "uniform"),
+        "fedacg": lambda _: c.fedacg(beta, h["client"]["prox_loss"]["weight"]),
         "fedrcl": lambda _: relaxed(h["client"]["rcl_loss"]),
-        "fedadam": lambda _: c.fedadam(
-            h["global_lr"], server["momentum"], server["beta"], server["tau"], None, "uniform"
-        ),
+        "fedadam": lambda _: c.fedadam(lr, beta, server["beta"], server["tau"], None, "uniform"),
     }
     method, variant = _method(words, methods)
     local = partial(SGD, lr=h["local_lr"], weight_decay=h["wd"])
     algorithm = _with(method(variant), terms.Clip(10.0), local=local)
     states = {"server_momentum": _server("m"), "server_v": _server("v")}
-    return Setup(
-        algorithm, _per_epoch(h["local_lr_decay"]), h["batch_size"], h["local_epochs"], None, states
-    )
+    schedule = _per_epoch(h["local_lr_decay"])
+    return Setup(algorithm, schedule, h["batch_size"], h["local_epochs"], None, states)
+
+
+TOGA_PERTURBATIONS = {"fusion": "fusion", "nperturb": "neighbour"}
 
 
 def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
     """FedTOGA as we read it: A and B differ in the server's dual, C in the scale of Delta."""
     variant, lam = set(words), 1 / h["alpha"]
-    algorithm = algorithms.fedtoga(
-        h["rho"],
-        h["kappa"],
-        h["beta"],
-        lam,
-        perturbation="fusion"
-        if "fusion" in variant
-        else "neighbour"
-        if "nperturb" in variant
-        else "local",
-        carry="carry" in variant,
-        delta="gradient" if "C" in variant else "steps",
-        dual="active" if "A" in variant else "all",
-    )
+    perturbations = (p for word, p in TOGA_PERTURBATIONS.items() if word in variant)
+    options = {
+        "perturbation": next(perturbations, "local"),
+        "carry": "carry" in variant,
+        "delta": "gradient" if "C" in variant else "steps",
+        "dual": "active" if "A" in variant else "all",
+    }
+    algorithm = algorithms.fedtoga(h["rho"], h["kappa"], h["beta"], lam, **options)
     local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
     states = {"h_i": _clients("h_i", -lam), "h": _server("h", -lam), "delta": _server("Delta")}
     algorithm = _with(algorithm, local=local, eps=1e-7)

@@ -16,6 +16,7 @@ from torch.optim import SGD
 from fl_lightning import (
     Algorithm,
     ClientData,
+    Decay,
     DeviceDataset,
     Federation,
     Partition,
@@ -121,16 +122,12 @@ def classification(
     """Clients with samples of noise around each class's number."""
     g = torch.Generator().manual_seed(2)
     y = torch.randint(3, (sum(sizes),), generator=g)
-    x = torch.randn(len(y), *shape, generator=g, dtype=torch.float64) + y.view(
-        -1, *(1 for _ in shape)
-    )
+    x = torch.randn(len(y), *shape, generator=g, dtype=torch.float64)
+    x += y.view(-1, *(1 for _ in shape))
     owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     dataset = DeviceDataset(x.to(dtype), y, classes=("a", "b", "c"))
-    return ClientData(
-        dataset,
-        Partition.from_owners(owners, len(sizes)),
-        **{"batch_size": 5, "epochs": 2, **options},
-    )
+    given = {"batch_size": 5, "epochs": 2, **options}
+    return ClientData(dataset, Partition.from_owners(owners, len(sizes)), **given)
 
 
 def hard(algorithm: Algorithm) -> Algorithm:
@@ -157,12 +154,20 @@ def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options:
     return Federation(fabric or cpu(), module, algorithm, clients, **given)
 
 
+def on_two_ranks(run: Callable[[Fabric], Any]) -> tuple[Any, Any]:
+    """What the function returns on each of two ranks."""
+
+    def both(fabric: Fabric) -> Any:
+        mine = run(fabric)
+        return mine, fabric.broadcast(mine, src=1)
+
+    return Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(both)
+
+
 def trained(algorithm: Algorithm, **options: Any) -> Federation:
     """A federation after its rounds."""
     run = federation(algorithm, **options)
-    for _ in range(run.rounds):
-        run.train_round()
-    return run
+    return round_after_round(run, run.rounds)
 
 
 def rows(run: Federation, name: str) -> Tensor:
@@ -285,18 +290,9 @@ def regression(
     y = torch.tensor(TARGETS).flatten()
     parts = Partition.from_lists([[0, 1], [2, 3], [4, 5]])
     clients = ClientData(DeviceDataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
-    given = {
-        "schedule": lambda round, epoch: 1.0,
-        "sampler": two_of_three,
-        "loss": half_square,
-        **options,
-    }
-    return federation(
-        algorithm.with_outer_terms(local=partial(SGD, lr=lr, weight_decay=weight_decay)),
-        module=line(),
-        clients=clients,
-        **given,
-    )
+    algorithm = algorithm.with_outer_terms(local=partial(SGD, lr=lr, weight_decay=weight_decay))
+    given = {"schedule": Decay(), "sampler": two_of_three, "loss": half_square, **options}
+    return federation(algorithm, module=line(), clients=clients, **given)
 
 
 def two_of_three(num_clients: int, seed: int, round: int) -> list[int]:

@@ -113,14 +113,9 @@ def run(folder: Path, codes: list[int], *argv: str, **options: Any) -> str:
 
 def experiment(*argv: str) -> Experiment:
     """SCAFFOLD on the digits: four of eight clients, seven rounds, checkpoints 0, 2, 4, 6 and 7."""
-    options: dict[str, Any] = {
-        "clients": 8,
-        "participation": 0.5,
-        "rounds": 7,
-        "batch_size": 32,
-        "checkpoint_every": 2,
-    }
-    return Experiment([digits], [mlp], algorithm="scaffold", argv=argv, **options)
+    cohorts: dict[str, Any] = {"clients": 8, "participation": 0.5, "batch_size": 32}
+    schedule: dict[str, Any] = {"rounds": 7, "checkpoint_every": 2}
+    return Experiment([digits], [mlp], algorithm="scaffold", argv=argv, **cohorts, **schedule)
 
 
 def said(folder: Path) -> str:
@@ -131,10 +126,8 @@ def said(folder: Path) -> str:
 def results(folder: Path) -> dict[str, Any]:
     """The scalars but for times, and every bit of the model: kills must not change them."""
     with (folder / "metrics.csv").open(newline="") as file:
-        table = [
-            {k: v for k, v in row.items() if not k.startswith("time/")}
-            for row in csv.DictReader(file)
-        ]
+        rows = list(csv.DictReader(file))
+    table = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
     state = torch.load(folder / "model.pt", weights_only=True)
     return {"metrics": table, "model": {name: t.numpy().tobytes() for name, t in state.items()}}
 
