@@ -192,7 +192,8 @@ fedtoga/table2 | feddyn | alpha 0.1, --lr-decay 0.998, --rounds 800
 fedtoga/table2 | fedgamma | rho 0.1
 fedtoga/table2 | fedlesam_d | rho 0.1, --lr-decay 0.9995
 fedtoga/table1 fedtoga/cifar100_200_clients | fedtoga | --lr-decay 0.9995, --clients 200
-fedtoga/table1 fedtoga/cifar100_100_clients | fedavg | --local-epochs 2, --batch-size 20, --data cifar100
+fedtoga/table1 fedtoga/cifar100_100_clients | fedavg | --local-epochs 2, --batch-size 20
+fedtoga/table1 fedtoga/cifar100_100_clients | fedsam | --data cifar100
 # FedLESAM: sections 2.3, 3.1 and 3.2
 fedlesam/table2 | fedlesam | rho 0.01, reference last_active, --lr-decay 0.998, --model resnet18_gn
 fedlesam/table2 | fedlesam_s | rho 0.1, correction 1, --lr-decay 0.998
