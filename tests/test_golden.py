@@ -63,13 +63,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def model(theta: torch.Tensor) -> nn.Module:
-    layers = [
-        ("fc1", nn.Linear(12, 16)),
-        ("t1", nn.Tanh()),
-        ("fc2", nn.Linear(16, 16)),
-        ("t2", nn.Tanh()),
-    ]
-    net = nn.Sequential(OrderedDict([*layers, ("classifier", nn.Linear(16, 5))])).double()
+    layers = {"fc1": nn.Linear(12, 16), "t1": nn.Tanh(), "fc2": nn.Linear(16, 16), "t2": nn.Tanh()}
+    net = nn.Sequential(OrderedDict(layers, classifier=nn.Linear(16, 5))).double()
     nn.utils.vector_to_parameters(theta, net.parameters())
     return net
 
@@ -87,9 +82,9 @@ def federation(
         steps=setup.steps,
         shuffle=False,
     )
-    options = EXECUTORS[executor] | (
-        {"compiled": setup.batch_size} if "compiled" in EXECUTORS[executor] else {}
-    )
+    options = dict(EXECUTORS[executor])
+    if "compiled" in options:
+        options["compiled"] = setup.batch_size
     return Federation(
         fabric,
         model(torch.from_numpy(problem["theta0"])),

@@ -1,7 +1,5 @@
 """The global model's scores: every test sample counts once, whoever scores it."""
 
-from typing import Any
-
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -31,41 +29,26 @@ def scores(fabric: Fabric) -> list[dict[str, float]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def on_ranks() -> Any:
-    return {
-        r: Fabric(accelerator="cpu", devices=r, strategy="ddp_fork").launch(scores) for r in (2, 3)
-    }
+def test_scores_are_the_same_bits_on_one_two_and_three_ranks() -> None:
+    alone = scores(Fabric(accelerator="cpu", devices=1))
+    for ranks in (2, 3):
+        assert Fabric(accelerator="cpu", devices=ranks, strategy="ddp_fork").launch(scores) == alone
 
 
-@pytest.mark.parametrize(
-    "case", range(len(SIZES)), ids=[f"{n} in batches of {b}" for n, b in SIZES]
-)
-def test_scores_are_the_same_bits_on_one_two_and_three_ranks(case: int, on_ranks: Any) -> None:
-    alone = scores(Fabric(accelerator="cpu", devices=1))[case]
-    assert on_ranks[2][case] == on_ranks[3][case] == alone
-
-
-@pytest.mark.parametrize(
-    "case", range(len(SIZES)), ids=[f"{n} in batches of {b}" for n, b in SIZES]
-)
-def test_every_sample_counts_once(case: int, on_ranks: Any) -> None:
+@pytest.mark.parametrize("case", range(len(SIZES)))
+def test_every_sample_counts_once(case: int, fabric: Fabric) -> None:
     data, module = samples(SIZES[case][0]), classifier().eval()
     with torch.inference_mode():
         out = module(data.x)
     right, loss = (out.argmax(1) == data.y).double().mean(), F.cross_entropy(out, data.y)
-    for ranks in (2, 3):
-        assert on_ranks[ranks][case]["test/accuracy"] == pytest.approx(float(right), abs=1e-15)
-        assert on_ranks[ranks][case]["test/loss"] == pytest.approx(
-            float(loss), rel=1e-6
-        )  # scored in float32
+    found = scores(fabric)[case]
+    assert found["test/accuracy"] == pytest.approx(float(right), abs=1e-15)
+    assert found["test/loss"] == pytest.approx(float(loss), rel=1e-6)  # scored in float32
 
 
 def test_the_loss_is_the_one_that_was_given() -> None:
     run, data, metrics = federation(Algorithm()), samples(7), dict[str, float]()
-    Evaluation(data, batch_size=3, loss=lambda out, y: F.multi_margin_loss(out, y)).on_round_end(
-        run, metrics
-    )
+    Evaluation(data, batch_size=3, loss=F.multi_margin_loss).on_round_end(run, metrics)
     out = run.load_global()(data.x).detach().float()
     assert metrics["test/loss"] == pytest.approx(float(F.multi_margin_loss(out, data.y)), rel=1e-5)
 
@@ -73,10 +56,8 @@ def test_the_loss_is_the_one_that_was_given() -> None:
 def test_scores_are_of_the_precision_of_training() -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     clients, module = classification(dtype=torch.float32), classifier(dtype=torch.float32)
-    run, metrics = (
-        federation(Algorithm(), fabric=fabric, clients=clients, module=module),
-        dict[str, float](),
-    )
+    run = federation(Algorithm(), fabric=fabric, clients=clients, module=module)
+    metrics: dict[str, float] = {}
     Evaluation(clients.dataset).on_round_end(run, metrics)
     with torch.inference_mode():
         exact = module(clients.dataset.x)

@@ -18,13 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from fl_lightning import (
-    Algorithm,
-    AutotunedExecutor,
-    Federation,
-    Term,
-    scalar,
-)
+from fl_lightning import Algorithm, AutotunedExecutor, Federation, Term, scalar
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
@@ -95,17 +89,6 @@ def no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
 
 
-@pytest.mark.usefixtures("no_autocast")
-@on_eager_executors
-@pytest.mark.parametrize("name", EVERY_ALGORITHM)
-def test_nothing_waits_for_the_device_in_a_round_of(
-    name: str, executor: Callable[..., Executor]
-) -> None:
-    clients = classification(EVEN, batch_size=6, steps=2)
-    run = to_device(federation(hard(EVERY_ALGORITHM[name]), executor=executor, clients=clients))
-    assert run_unread(run, [0, 1, 2, 4]).is_meta
-
-
 class Calibrated(Term):
     """Reads the labels that a client holds, and losses."""
 
@@ -121,9 +104,17 @@ class Calibrated(Term):
         return v.F, v.labels
 
 
+ALGORITHMS = EVERY_ALGORITHM | {"labels and losses": Algorithm(Calibrated())}
+
+
+@pytest.mark.usefixtures("no_autocast")
 @on_eager_executors
-def test_nor_for_labels_and_losses(executor: Callable[..., Executor]) -> None:
-    run = to_device(federation(hard(Algorithm(Calibrated())), executor=executor))
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_nothing_waits_for_the_device_in_a_round_of(
+    name: str, executor: Callable[..., Executor]
+) -> None:
+    clients = classification(EVEN, batch_size=6, steps=2)
+    run = to_device(federation(hard(ALGORITHMS[name]), executor=executor, clients=clients))
     assert run_unread(run, [0, 1, 2, 4]).is_meta
 
 
@@ -136,13 +127,8 @@ def test_nor_where_images_are_augmented_and_clients_are_ragged(
 ) -> None:
     augment = CropFlip(padding=1, cutout=2)
     clients = classification(dtype=torch.float32, shape=(2, 4, 6), augment=augment)
-    given = {
-        "module": convolutional(2, torch.float32),
-        "clients": clients,
-        "executor": executor,
-        **options,
-    }
-    run = to_device(federation(EVERY_ALGORITHM["scaffold"], **given))
+    given = {"module": convolutional(2, torch.float32), "clients": clients, **options}
+    run = to_device(federation(EVERY_ALGORITHM["scaffold"], executor=executor, **given))
     assert run_unread(run, [0, 1, 2, 4, 5]).is_meta
 
 

@@ -45,14 +45,10 @@ def test_it_keeps_the_right_fraction_and_scales_it_up(p: float) -> None:
     assert abs(float((out > 0).double().mean()) - (1 - p)) < 5 * (p * (1 - p) / COUNT) ** 0.5
 
 
-def test_p_0_keeps_all_and_p_1_drops_all() -> None:
-    x = torch.randn(5, 7)
+def test_p_0_keeps_all_and_p_1_drops_all_and_evaluation_is_the_identity() -> None:
+    layer, x = at(1).eval(), torch.randn(5, 7)
     assert at(1, p=0.0)(x).equal(x)
     assert at(1, p=1.0)(x).equal(torch.zeros(5, 7))
-
-
-def test_in_evaluation_it_is_the_identity_and_keeps_its_key() -> None:
-    layer, x = at(1).eval(), torch.randn(5, 7)
     assert layer(x).equal(x)
     assert int(layer.key) == 1
 
