@@ -12,6 +12,7 @@ from fl_lightning import Algorithm, DeviceDataset, models
 
 NAMES = [
     ("--algorithm fedtogo", "did you mean fedtoga"),
+    ("--algorithm fedavg --algorithm.rhoo 1", "--algorithm.rho"),
     ("--partition dirichle", "dirichlet"),
     ("--model mpl", "mlp"),
     ("--data digts", "digits"),

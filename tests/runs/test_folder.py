@@ -105,3 +105,28 @@ def test_user_files_are_copied_and_a_changed_one_is_reported(tmp_path, capsys, m
     assert "mine/own.py " in capsys.readouterr().out
     assert "changed" not in (copies / "mine_own.py").read_text()
     assert "changed" in (copies / "mine_own-from-round-3.py").read_text()
+
+
+@pytest.mark.parametrize("name", ["model.pt", "best.pt", "metrics.csv"])
+def test_a_file_in_a_folder_without_a_run_is_not_written_over(name, tmp_path, capsys):
+    (tmp_path / name).write_text("a user's")
+    assert name in sentence(capsys, experiment(tmp_path).run)
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == [name]
+    assert (tmp_path / name).read_text() == "a user's"
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    """Also for a resumption and a file of options."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("data_dir: ~/data\n")
+    first = experiment(Path("~/run"), "--config=~/mine.yaml")
+    first.run()
+    assert first.options.data_dir == tmp_path / "data"
+    assert (tmp_path / "run/model.pt").exists()
+    assert experiment(Path("~/run"), "--resume").options.data_dir == tmp_path / "data"
+    assert not Path("~").exists()
+
+
+def test_an_empty_run_dir_is_refused(capsys):
+    assert "--run-dir" in sentence(capsys, runs.experiment, "--run-dir", "")
