@@ -152,7 +152,7 @@ class RowFiles:
 
 
 def _checksum(client: int, content: Tensor) -> Tensor:
-    """The bytes at the end of a row. They depend on the client, whose place a row may have missed."""
+    """The bytes at the end of a row. They depend on the client, so a misplaced row is damaged."""
     crc = crc32(content[:-CHECKSUM_BYTES].numpy().data, client)
     return torch.tensor([crc, 0]).view(torch.uint8)
 
