@@ -115,33 +115,42 @@ class Checkpoint:
     def resume(self, federation: Federation) -> None:
         """Load the newest whole checkpoint; a run that ended before its first one starts again.
 
-        Damaged files are renamed and reported.
+        Damaged files, and those whose clients' rows are damaged, are renamed and reported.
 
         Raises:
             FileNotFoundError: If a run that had a checkpoint has none.
             ValueError: If all are damaged, or the newest is of another model, algorithm, or other
                 options.
         """
-        fabric = federation.fabric
-        names, damaged, begun = fabric.broadcast(
-            self._survey() if fabric.is_global_zero else ([], [], False)
-        )
-        if not names and damaged:
-            raise ValueError(
-                f"no checkpoint in {self.folder} is whole, {damaged[0]}: start another run"
+        fabric, damages = federation.fabric, list[str]()
+        while True:
+            names, damaged, begun = fabric.broadcast(
+                self._survey() if fabric.is_global_zero else ([], [], False)
             )
-        if not names and begun:
-            raise FileNotFoundError(
-                f"there is nothing to resume: {self.folder} holds no checkpoint"
-            )
-        if not names:
-            fabric.print("the run to resume had not begun: starting with round 1")
-            return
-        if damaged:
-            fabric.print(f"{' and '.join(damaged)}: continuing from {names[-1]}")
-        state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
-        check_changes(state["options"], self.options)
-        federation.load_state_dict(state)
+            damages += damaged
+            if not names and damages:
+                raise ValueError(
+                    f"no checkpoint in {self.folder} is whole, {damages[0]}: start another run"
+                )
+            if not names and begun:
+                raise FileNotFoundError(
+                    f"there is nothing to resume: {self.folder} holds no checkpoint"
+                )
+            if not names:
+                fabric.print("the run to resume had not begun: starting with round 1")
+                return
+            state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
+            check_changes(state["options"], self.options)
+            federation.load_state_dict(state)
+            damage = fabric.broadcast(federation.store.damage() if fabric.is_global_zero else "")
+            if not damage:
+                break
+            federation.store.release(names[-1])
+            if fabric.is_global_zero:
+                _set_aside(self.folder / names[-1])
+            damages.append(f"{names[-1]} is damaged ({damage})")
+        if damages:
+            fabric.print(f"{' and '.join(damages)}: continuing from {names[-1]}")
         for name, kept in state.get("callbacks", {}).items():
             if name not in self.callbacks:
                 raise ValueError(
@@ -176,10 +185,14 @@ class Checkpoint:
         names, damaged = [f"round-{round}.ckpt" for round in saved_rounds(self.run)], []
         while names and (damage := _damage(self.folder / names[-1])):
             path = self.folder / names.pop()
-            path.rename(path.with_suffix(".damaged"))  # for ever: its rows may be overwritten
+            _set_aside(path)
             damaged.append(f"{path.name} is damaged ({damage})")
         table = self.run / "metrics.csv"
         return names, damaged, table.exists() and len(table.read_bytes().splitlines()) > 1
+
+
+def _set_aside(path: Path) -> None:
+    path.rename(path.with_suffix(".damaged"))  # for ever: its rows may be overwritten
 
 
 def _damage(path: Path) -> str:

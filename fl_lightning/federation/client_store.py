@@ -18,7 +18,7 @@ from torch import Tensor
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import States
-from fl_lightning.federation.row_files import RowFiles
+from fl_lightning.federation.row_files import CHECKSUM_BYTES, DamagedRowError, RowFiles
 
 Retained = dict[str, tuple[int, Tensor]]
 """By the checkpoint's name: its number, from 1, and the slot of each client's row."""
@@ -57,7 +57,7 @@ class ClientStore:
 
     Attributes:
         memory: As given.
-        row: Bytes of a client's row; 0 if the algorithm keeps nothing.
+        row: Bytes of a client's row with its checksum; 0 if the algorithm keeps nothing.
         slot: Current slot of each client's row, (num_clients,) int8; -1 if it was never visited.
         retained: The slots of each retained checkpoint, by its name, with a number that is never
             used again.
@@ -83,6 +83,7 @@ class ClientStore:
                 part = slice(self.row, self.row + length)
                 self._format[-1][name] = part, state.shape, state.dtype
                 self.row += -(-length // ALIGNMENT) * ALIGNMENT
+        self.row += CHECKSUM_BYTES if self.row else 0
         self._files = RowFiles(folder, self.row, None if memory is None else memory // ranks)
         devices = {state.device for term in states for state in term.values()}
         self._gpu = next((device for device in devices if device.type == "cuda"), None)
@@ -111,7 +112,7 @@ class ClientStore:
         """The client's states, one dictionary a term, copied to the device.
 
         Raises:
-            OSError: If the file does not hold them.
+            DamagedRowError: If the file does not hold them as they were written.
         """
         if not self.row:
             return [{} for _ in self._format]
@@ -177,6 +178,16 @@ class ClientStore:
         for _, slot in self.retained.values():
             taken |= candidates == slot[clients]
         return taken.to(torch.int8).argmin(0).to(torch.int8)  # the first that is not taken
+
+    def damage(self) -> str:
+        """The first damage of a row, of which all are read; an empty string if they are whole."""
+        row = torch.empty(self.row, dtype=torch.uint8)
+        for client in (self.slot >= 0).nonzero().flatten().tolist() if self.row else ():
+            try:
+                self._files.read(int(self.slot[client]), client, row)
+            except DamagedRowError as error:
+                return f"the row of client {client} in {error.filename}"
+        return ""
 
     def disk_bytes(self) -> int:
         """Bytes that the rows take on disk now."""

@@ -7,8 +7,21 @@ from errno import EIO
 from itertools import groupby
 from mmap import PAGESIZE
 from pathlib import Path
+from zlib import crc32
 
+import torch
 from torch import Tensor
+
+CHECKSUM_BYTES = 16
+"""At the end of a row: a crc32 and zeros, so that the next row begins aligned."""
+
+
+class DamagedRowError(OSError):
+    """A row whose file ends before it, or whose checksum is wrong."""
+
+    def __init__(self, client: int, path: Path):
+        message = f"the row of client {client} is damaged: add --resume to continue from whole rows"
+        super().__init__(EIO, message, str(path))
 
 
 class RowFiles:
@@ -23,9 +36,11 @@ class RowFiles:
     the rows that it has touched. When they reach the bound, it puts the older half on disk and lets
     the system drop them.
 
+    A row ends with its checksum, which `write` computes and `read` compares.
+
     Args:
         folder: Where the files lie; made with the first row that is written.
-        row: Bytes of a row.
+        row: Bytes of a row, with the last `CHECKSUM_BYTES` for the checksum.
         memory: Bytes of rows that this process may leave in memory; None leaves it to the system,
             which drops rows when programs need the room.
 
@@ -57,19 +72,23 @@ class RowFiles:
         """Read the row into `content`, (bytes,) uint8 on the CPU, and return that.
 
         Raises:
-            OSError: If the file does not hold it.
+            DamagedRowError: If the file does not hold it as it was written.
         """
         self._make_room(slot, client)
         with self._opened(slot, os.O_RDONLY) as file:
-            self._move(lambda part, offset: os.preadv(file, [part], offset), client, content)
+            if not self._move(lambda part, at: os.preadv(file, [part], at), client, content):
+                raise DamagedRowError(client, self._path(slot))
+        if not content[-CHECKSUM_BYTES:].equal(_checksum(client, content)):
+            raise DamagedRowError(client, self._path(slot))
         return content
 
     def write(self, slot: int, client: int, content: Tensor) -> None:
         """Write the row, (bytes,) uint8 on the CPU."""
         self._make_room(slot, client)
         self._folder.mkdir(parents=True, exist_ok=True)
+        content[-CHECKSUM_BYTES:] = _checksum(client, content)
         with self._opened(slot, os.O_RDWR | os.O_CREAT) as file:
-            self._move(lambda part, offset: os.pwrite(file, part, offset), client, content)
+            self._move(lambda part, at: os.pwrite(file, part, at), client, content)
 
     def flush(self) -> None:
         """Put all rows, and the names of the files, on disk."""
@@ -89,22 +108,29 @@ class RowFiles:
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.rows"))
 
+    def _path(self, slot: int) -> Path:
+        return self._folder / f"{slot}.rows"
+
     @contextmanager
     def _opened(self, slot: int, flags: int) -> Iterator[int]:
         """The file of a slot; with a bound, without reading ahead."""
-        with _open(self._folder / f"{slot}.rows", flags) as file:
+        with _open(self._path(slot), flags) as file:
             if self._most is not None:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
             yield file
 
-    def _move(self, move: Callable[[memoryview, int], int], client: int, content: Tensor) -> None:
-        """Read or write all bytes of a row: one call of the system may move fewer."""
+    def _move(self, move: Callable[[memoryview, int], int], client: int, content: Tensor) -> bool:
+        """Read or write all bytes of a row, unless the file ends before it.
+
+        One call of the system may move fewer bytes.
+        """
         view, done = content.numpy().data, 0
         while done < self._row:
             moved = move(view[done:], client * self._row + done)
             if not moved:
-                raise OSError(EIO, f"the file ends before the row of client {client}")
+                return False
             done += moved
+        return True
 
     def _make_room(self, slot: int, client: int) -> None:
         """Remember a row that is about to be touched; at the bound, drop the older half first."""
@@ -123,6 +149,12 @@ class RowFiles:
                 _drop(file, *((client * size, (client + 1) * size) for _, client in group))
         for row in rows:
             del self._cached[row]
+
+
+def _checksum(client: int, content: Tensor) -> Tensor:
+    """The bytes at the end of a row. They depend on the client, so a misplaced row is damaged."""
+    crc = crc32(content[:-CHECKSUM_BYTES].numpy().data, client)
+    return torch.tensor([crc, 0]).view(torch.uint8)
 
 
 def _drop(file: int, *parts: tuple[int, int]) -> None:

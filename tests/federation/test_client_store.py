@@ -88,7 +88,7 @@ def test_stores_of_one_folder_share_their_rows(tmp_path: Path) -> None:
 
 def test_a_client_takes_no_disk_before_its_first_visit(tmp_path: Path) -> None:
     size = 1 << 18
-    s, row = ClientStore(tmp_path, 100, [{"h_i": torch.zeros(size)}]), 4 * size
+    s, row = ClientStore(tmp_path, 100, [{"h_i": torch.zeros(size)}]), 4 * size + 16
     assert (s.row, s.disk_bytes()) == (row, 0)
     s.write(57, [{"h_i": torch.ones(size)}])
     s.flush()
@@ -221,11 +221,30 @@ def test_states_of_odd_lengths_and_dtypes_share_a_row(tmp_path: Path) -> None:
         assert second["wide"].equal(wide + client)
 
 
-def test_a_truncated_file_is_named(store: ClientStore, tmp_path: Path) -> None:
-    keep(store, 1.0, 4)
-    os.truncate(tmp_path / "0.rows", 100)
-    with pytest.raises(OSError, match=r"ends before the row of client 4.*0\.rows"):
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-30] ^= 4
+    path.write_bytes(content)
+
+
+def misplace(path: Path) -> None:
+    """Put another client's whole row into the place of the last one."""
+    content = path.read_bytes()
+    row = len(content) // 5
+    path.write_bytes(content[:-row] + content[:row])
+
+
+@pytest.mark.parametrize("damage", [partial(os.truncate, length=300), flip_a_bit, misplace])
+def test_a_damaged_row_is_named_with_its_file(
+    damage: Callable[[Path], None], store: ClientStore, tmp_path: Path
+) -> None:
+    keep(store, 1.0, 0, 4)
+    assert store.damage() == ""
+    damage(tmp_path / "0.rows")
+    with pytest.raises(OSError, match=r"row of client 4 is damaged.* --resume.*0\.rows"):
         store.read(4, CPU)
+    assert "client 4 " in store.damage()
+    assert kept(store, 0) == 1.0
 
 
 def test_a_system_that_moves_few_bytes_at_a_time_moves_whole_rows(

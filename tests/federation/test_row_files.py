@@ -12,7 +12,7 @@ from fl_lightning.federation.client_store import ClientStore
 
 CPU, ROW = torch.device("cpu"), 1 << 18
 
-MEMORY, STATES = 4 << 20, [{"h": torch.zeros(ROW // 4)}]
+MEMORY, STATES = 4 << 20, [{"h": torch.zeros(ROW // 4 - 4)}]
 """A bound of 15 rows, with the pages at their ends."""
 
 
@@ -30,7 +30,7 @@ def in_memory(folder: Path) -> int:
 
 
 def states(value: float) -> list[dict[str, torch.Tensor]]:
-    return [{"h": torch.full((ROW // 4,), value)}]
+    return [{"h": torch.full((ROW // 4 - 4,), value)}]
 
 
 def kept(store: ClientStore, client: int) -> float:

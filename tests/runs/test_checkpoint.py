@@ -217,6 +217,23 @@ def test_two_damaged_files_are_reported_in_one_line(
     )
 
 
+def test_a_damaged_row_falls_back_to_a_checkpoint_before_its_visit(
+    finished: tuple[Path, Federation], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of client 1, who takes part in round 6; other rows of that round are not damaged."""
+    before = run(tmp_path, resume=False, last=6)
+    slot = int(before.store.retained["round-6.ckpt"][1][1])
+    rows = tmp_path / "clients" / f"{slot}.rows"
+    content = bytearray(rows.read_bytes())
+    content[before.store.row + 3] ^= 1
+    rows.write_bytes(content)
+    assert same(run(tmp_path), finished[1])
+    assert re.fullmatch(
+        r"round-6.ckpt is damaged \(the row of client 1 .*\.rows\): continuing from round-5.ckpt\n",
+        capsys.readouterr().out,
+    )
+
+
 def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
     run(tmp_path, resume=False, last=3)
     for name in names(tmp_path):
