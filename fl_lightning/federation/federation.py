@@ -196,8 +196,8 @@ class Federation:
             if self.round == self.rounds:
                 self.fabric.call("on_fit_end", federation=self)
             self.stop_requested = False
-        skipping = self.on_divergence == "skip-client" and self.round == self.rounds
-        if skipping and self.w.equal(self.server.initial_w):
+        finished = self.cost.uplink and self.round == self.rounds
+        if finished and self.on_divergence == "skip-client" and self.w.equal(self.server.initial_w):
             raise DivergenceError(
                 f"{self.position()}: every client of every round was skipped, so the model is the "
                 f"initial one ({self._settings()}): lower the learning rate, or clip"

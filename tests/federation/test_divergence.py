@@ -242,6 +242,12 @@ def test_a_run_of_which_one_round_trained_is_no_error() -> None:
     assert not run.w.equal(run.server.initial_w)
 
 
+def test_a_method_whose_clients_send_nothing_is_no_error() -> None:
+    run = begin(algorithms.local_only())
+    run.fit()
+    assert run.w.equal(run.server.initial_w)
+
+
 def two_rounds(fabric: Fabric, folder: Path) -> Any:
     """The error of a run that stops, and the scalars and states of one that skips."""
     with pytest.raises(DivergenceError, match="client 4") as error:
