@@ -116,7 +116,9 @@ def check_message(message: Any, like: Tensor, term: Term) -> None:
         check_kind(leaf, like, what, "the server averages messages: return x.to(w)")
 
 
-def check_alike(messages: Sequence[Any], expected: Sequence[Any], terms: Sequence[Term]) -> None:
+def check_same_structure(
+    messages: Sequence[Any], expected: Sequence[Any], terms: Sequence[Term]
+) -> None:
     """Raise a `TermError` unless the messages, one a term, have the shapes of those expected."""
     for message, first, term in zip(messages, expected, terms, strict=True):
         if _shapes(message) != _shapes(first):

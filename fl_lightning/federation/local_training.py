@@ -17,7 +17,7 @@ from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
-from fl_lightning.core.term_checks import check_alike
+from fl_lightning.core.term_checks import check_same_structure
 from fl_lightning.core.vector import Layout
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
@@ -126,7 +126,7 @@ class LocalTraining:
             visits = {k: partial(self._visit, server, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
                 for k, visit, outcome in self._trained(server, visits, facts, position):
-                    check_alike(outcome.message, self.template, self.algorithm.terms)
+                    check_same_structure(outcome.message, self.template, self.algorithm.terms)
                     states = stay_finite(self._initially_finite, outcome.states)
                     good = sums.add(outcome, float(weights[k]), k, states)
                     kept = _kept(visit, outcome, good) if self.skip_diverged else outcome.states

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fl_lightning import Algorithm, SequentialExecutor, Term, TermError, zeros
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term_checks import check_alike
+from fl_lightning.core.term_checks import check_same_structure
 from fl_lightning.terms import SAM, Proximal
 
 
@@ -161,11 +161,11 @@ def test_what_all_share_may_not_change_in_place_in_a_later_round_either(
 
 def test_a_message_has_the_same_shapes_in_all_rounds() -> None:
     terms, first = [SAM(), Proximal()], [(), (vec(1, 2), vec(1))]
-    check_alike(first, first, terms)
+    check_same_structure(first, first, terms)
     for message in ((vec(1, 2, 3), vec(1)), vec(1, 2)):
         said = r"Proximal\.report returned .* of shapes .* fill up with zeros"
         with pytest.raises(TermError, match=said):
-            check_alike([(), message], first, terms)
+            check_same_structure([(), message], first, terms)
 
 
 STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
