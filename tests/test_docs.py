@@ -102,6 +102,7 @@ def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         run_recipe(recipe, shortened(arguments), monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if blocks(p)], ids=lambda page: str(page.relative_to(ROOT))
 )
@@ -172,6 +173,7 @@ def test_torchrun_leaves_the_options_of_recipes_alone():
         assert parser.parse_args(["recipe.py", flag, "x"]).training_script_args == [flag, "x"]
 
 
+@pytest.mark.slow
 def test_fabric_run_trains_on_two_ranks_in_the_next_free_folder(workplace):
     """Which the second rank does not know."""
     (workplace / "runs/digits/fedtoga-0").mkdir(parents=True)

@@ -39,6 +39,7 @@ def fl_lightning(installed: Path, folder: Path, *argv: str) -> "subprocess.Compl
     )
 
 
+@pytest.mark.slow
 def test_a_recipe_and_a_preset_are_found_by_name_and_train_on_two_ranks(installed, tmp_path):
     table = "--config", "fedssg/table4", "--data", "digits", "--model.hidden", "8"
     small = "--clients", "10", "--rounds", "1", "--local-epochs", "1", "--algorithm", "scaffold"

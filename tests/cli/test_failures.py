@@ -315,6 +315,7 @@ for file in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_the_exported_models_need_nothing_but_torch(tmp_path: Path) -> None:
     folder, (_, test) = tmp_path / "run", sources.digits()
     scaffold(folder, "--rounds", "3", "--checkpoint-every", "1")

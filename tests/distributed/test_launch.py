@@ -256,6 +256,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_recipe_starts_ranks_that_fail_and_is_resumed_with_another_number(
     tmp_path, capsys, monkeypatch

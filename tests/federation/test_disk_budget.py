@@ -79,7 +79,7 @@ def begun(folder: Path, *argv: str) -> None:
 def test_a_run_shows_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begun(tmp_path / "run", "--rounds", "1", "--client-state-memory", "8MiB")
     said = capsys.readouterr().out
-    assert "scaffold, 8 clients: at most 901.1 kB on disk (220.8 kB a client, in up to 4 " in said
+    assert "scaffold, 8 clients: at most 901.1 kB on disk (220.9 kB a client, in up to 4 " in said
     assert "883.4 kB of it a round" in said
     assert said.index("at most 8.4 MB resident\n") < said.index("round 1/1")
 
