@@ -80,7 +80,7 @@ def test_a_run_shows_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[st
     begun(tmp_path / "run", "--rounds", "1", "--client-state-memory", "8MiB")
     said = capsys.readouterr().out
     assert "scaffold, 8 clients: at most 901.1 kB on disk (220.9 kB a client, in up to 4 " in said
-    assert "883.4 kB of it a round" in said
+    assert "883.5 kB of it a round" in said
     assert said.index("at most 8.4 MB resident\n") < said.index("round 1/1")
 
 
