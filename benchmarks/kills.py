@@ -31,7 +31,7 @@ from fl_lightning.federation.row_files import RowFiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
-import runs
+import jobs
 
 STAGES: dict[str, tuple[Any, str]] = {
     "training": (SequentialExecutor, "_visit"),
@@ -102,7 +102,7 @@ class Killer:
         for rank in victims:
             processes[rank].kill()
         killed = time.monotonic()
-        codes = runs.end(processes)
+        codes = jobs.end(processes)
         self.slowest = max(self.slowest, time.monotonic() - killed)
         if None in codes:
             raise SystemExit(f"a rank outlived the other by a minute: exit codes {codes}")
@@ -115,13 +115,13 @@ class Killer:
 def equal(folder: Path, expected: dict[str, Any]) -> bool:
     """Whether the results and TensorBoard's steps of a finished run are the expected ones."""
     steps = [tuple(int(row["round"]) for row in expected["metrics"])]
-    return runs.results(folder) == expected and runs.steps_in_tensorboard(folder) == steps
+    return jobs.results(folder) == expected and jobs.steps_in_tensorboard(folder) == steps
 
 
 def finish(folder: Path, *argv: str, ranks: int) -> None:
     """Run to the end without a kill."""
-    if runs.end(runs.begin(folder, *argv, ranks=ranks), 600) != [0] * ranks:
-        raise SystemExit(f"a run failed: {runs.said(folder)}")
+    if jobs.end(jobs.begin(folder, *argv, ranks=ranks), 600) != [0] * ranks:
+        raise SystemExit(f"a run failed: {jobs.said(folder)}")
 
 
 def main() -> None:
@@ -138,14 +138,14 @@ def main() -> None:
     with TemporaryDirectory() as parent:
         started = time.monotonic()
         finish(Path(parent, "alone"), *argv, ranks=o.ranks)
-        expected = runs.results(Path(parent, "alone"))
+        expected = jobs.results(Path(parent, "alone"))
         within = 0.7 * (time.monotonic() - started)
         while tried < o.kills:
             number, kills = number + 1, 0
             folder = Path(parent, str(number))
             while not (folder / "model.pt").exists() and tried + kills < o.kills:
                 prepare = recording(killer.board)
-                processes = runs.begin(folder, *argv, ranks=o.ranks, prepare=prepare)
+                processes = jobs.begin(folder, *argv, ranks=o.ranks, prepare=prepare)
                 kills += killer.kill(processes, within)
             finish(folder, *argv, ranks=o.ranks)  # also after a kill behind the last write
             same = equal(folder, expected)

@@ -5,9 +5,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
 import refusals
-import runs
 import torch
 from lightning.fabric import Fabric
 
@@ -42,13 +42,13 @@ def fabric() -> Fabric:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
-    """Results of `runs.experiment` by number of ranks, when nothing interrupts it."""
+    """Results of `jobs.experiment` by number of ranks, when nothing interrupts it."""
 
     @cache
     def results(ranks: int) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp("reference") / "run"
-        assert runs.end(runs.begin(folder, ranks=ranks)) == [0] * ranks, runs.said(folder)
-        return runs.results(folder)
+        assert jobs.end(jobs.begin(folder, ranks=ranks)) == [0] * ranks, jobs.said(folder)
+        return jobs.results(folder)
 
     return results
 

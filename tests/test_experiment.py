@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
 import refusals
-import runs
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -26,7 +26,7 @@ def experiment(folder: Path, *argv: str, **defaults: Any) -> Experiment:
 
 
 def table(folder: Path) -> list[dict[str, str]]:
-    return runs.results(folder)["metrics"]
+    return jobs.results(folder)["metrics"]
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +66,13 @@ def test_the_configuration_repeats_the_run(finished, tmp_path):
     assert {"torch", "git_commit", "command"} <= set(environment)
     again = tmp_path / "again"
     experiment(again, "--config", str(finished / "config.yaml"), algorithm="fedavg", rounds=1).run()
-    assert runs.results(again) == runs.results(finished)
+    assert jobs.results(again) == jobs.results(finished)
 
 
 def test_the_saved_partition_can_be_used_again(finished, tmp_path):
     (file,) = finished.glob("partition-*.npz")
     experiment(tmp_path / "again", "--partition=saved", f"--partition.file={file}").run()
-    assert runs.results(tmp_path / "again") == runs.results(finished)
+    assert jobs.results(tmp_path / "again") == jobs.results(finished)
 
 
 def test_the_exported_model_has_the_last_accuracy_and_loss(tmp_path):
@@ -111,7 +111,7 @@ def test_resuming_equals_never_stopping(finished, tmp_path, capsys):
     folder = tmp_path / "stopped"
     experiment(folder, "--rounds", "2").run()
     experiment(folder, "--resume", "--rounds", "4").run()
-    assert runs.results(folder) == runs.results(finished)
+    assert jobs.results(folder) == jobs.results(finished)
     experiment(folder, "--resume").run()
     assert "nothing is left to train after 4 rounds: raise --rounds" in capsys.readouterr().out
 

@@ -4,8 +4,8 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
-import runs
 import torch
 from refusals import experiment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -45,7 +45,7 @@ def test_accuracy_and_losses_come_first_and_constants_not_at_all(resumed: Path) 
     tags = sorted(read(resumed).Tags()["scalars"])
     assert tags[:4] == ["Accuracy/best", "Accuracy/test", "Loss/test", "Loss/train"]
     assert {tag.split("/")[0] for tag in tags[4:]} == {"client", "server", "time"}
-    assert runs.steps_in_tensorboard(resumed) == [tuple(range(1, 7))]
+    assert jobs.steps_in_tensorboard(resumed) == [tuple(range(1, 7))]
 
 
 def test_best_is_the_running_maximum_also_over_a_resumption(resumed: Path) -> None:
@@ -90,7 +90,7 @@ def test_rounds_after_the_clock_went_back_are_shown(tmp_path: Path) -> None:
         file.rename(folder / ".".join([*start, str(int(made) + 86_400), rest]))
     for rounds in ("3", "4"):
         experiment(folder, "--rounds", rounds, "--resume").run()
-    assert runs.steps_in_tensorboard(folder) == [(1, 2, 3, 4)]
+    assert jobs.steps_in_tensorboard(folder) == [(1, 2, 3, 4)]
     assert options(folder)["rounds"] == 4
 
 

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jobs
 import numpy as np
 import pytest
-import runs
 import torch
 from lightning.fabric.utilities.rank_zero import _get_rank, rank_zero_only
 from problems import distances, federation, hard
@@ -190,7 +190,7 @@ def test_a_callback_that_raises_is_named_and_the_run_can_be_resumed(
     assert f"KeyError: 'of my own' ({Path(__file__).name}, line " in said
     assert "Broken.on_round_logged" in said
     scaffold(tmp_path / "run", "--resume")
-    assert runs.results(tmp_path / "run") == uninterrupted
+    assert jobs.results(tmp_path / "run") == uninterrupted
 
 
 OWN_TERM = """
@@ -325,6 +325,6 @@ def test_the_exported_models_need_nothing_but_torch(tmp_path: Path) -> None:
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
     )
-    accuracies = [float(row["test/accuracy"]) for row in runs.results(folder)["metrics"]]
+    accuracies = [float(row["test/accuracy"]) for row in jobs.results(folder)["metrics"]]
     expected = [accuracies[-1], max(accuracies)]
     assert [*map(float, done.stdout.split())] == pytest.approx(expected)

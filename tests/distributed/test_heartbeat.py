@@ -5,8 +5,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+import jobs
 import pytest
-import runs
 import torch
 from lightning.fabric import Fabric
 
@@ -16,7 +16,7 @@ from fl_lightning.distributed.heartbeat import DONE, FAILED, MACHINE, PROCESS, H
 
 def ended() -> int:
     """The id of a process that has ended."""
-    process = runs.FORK.Process(target=int)
+    process = jobs.FORK.Process(target=int)
     process.start()
     process.join()
     return process.pid
@@ -30,8 +30,8 @@ def watch(path: Path, seconds: float) -> None:
 
 def watched(folder: Path, seconds: float) -> tuple[int | None, str]:
     """Exit code and output of rank 0 that watches rank 1."""
-    process = runs.start(folder / "rank 0", {}, watch, folder / ".ranks", seconds)
-    return runs.end([process])[0], runs.said(folder / "rank 0")
+    process = jobs.start(folder / "rank 0", {}, watch, folder / ".ranks", seconds)
+    return jobs.end([process])[0], jobs.said(folder / "rank 0")
 
 
 @pytest.mark.parametrize("process", [ended, lambda: FAILED], ids=["killed", "failed but alive"])

@@ -7,8 +7,8 @@ import types
 from dataclasses import replace
 from typing import Any
 
+import jobs
 import pytest
-import runs
 import torch
 from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
@@ -242,7 +242,7 @@ def test_an_address_that_cannot_be_resolved_is_refused(error, refused, environme
 
 RECIPE = """
 import torch
-from runs import digits
+from jobs import digits
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
@@ -290,4 +290,4 @@ def test_a_recipe_starts_ranks_that_fail_and_is_resumed_with_another_number(
     experiment(tmp_path / "run", "--resume").run()
     assert before == [(started, threads)]
     assert "1 rank(s) on cpu" in capsys.readouterr().out
-    assert [row["round"] for row in runs.results(tmp_path / "run")["metrics"]] == ["1"]
+    assert [row["round"] for row in jobs.results(tmp_path / "run")["metrics"]] == ["1"]

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jobs
 import pytest
-import runs
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from locations import ROOT
 
@@ -29,10 +29,10 @@ def run_recipe(*argv: str) -> None:
 @pytest.fixture(scope="module")
 def one_rank(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one") / "run"
-    runs.digits()  # imported here, the forked processes have it already
-    process = runs.start(folder, {}, run_recipe, "--run-dir", str(folder), "--accelerator", "cpu")
-    assert runs.end([process]) == [0], runs.said(folder)
-    return runs.results(folder)
+    jobs.digits()  # imported here, the forked processes have it already
+    process = jobs.start(folder, {}, run_recipe, "--run-dir", str(folder), "--accelerator", "cpu")
+    assert jobs.end([process]) == [0], jobs.said(folder)
+    return jobs.results(folder)
 
 
 def of_slurm(node: int) -> dict[str, object]:
@@ -60,14 +60,14 @@ def test_two_machines_train_what_one_rank_trains_to_the_last_bit(variables, one_
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
     own = () if variables is of_fabric_run else ("--accelerator", "cpu", "--num-nodes", "2")
     nodes = [
-        runs.start(
+        jobs.start(
             folder, {**address, **variables(node)}, run_recipe, "--run-dir", str(folder), *own
         )
         for node in range(2)
     ]
-    assert runs.end(nodes, 120) == [0, 0], runs.said(folder)
-    assert "2 rank(s) on cpu" in runs.said(folder)
-    assert runs.results(folder) == one_rank
+    assert jobs.end(nodes, 120) == [0, 0], jobs.said(folder)
+    assert "2 rank(s) on cpu" in jobs.said(folder)
+    assert jobs.results(folder) == one_rank
 
 
 def is_not_there(*_: object) -> None:
@@ -79,10 +79,10 @@ def elsewhere(begin: Callable[..., None], heartbeat: Heartbeat, path: Path, *res
 
 
 def test_a_machine_with_another_folder_is_refused_once(tmp_path):
-    without_lock = runs.at_call(1, RunLock, "share", is_not_there, rank=1)
-    with_another_file = runs.at_call(1, Heartbeat, "__init__", elsewhere, rank=1)
+    without_lock = jobs.at_call(1, RunLock, "share", is_not_there, rank=1)
+    with_another_file = jobs.at_call(1, Heartbeat, "__init__", elsewhere, rank=1)
     folder = tmp_path / "run"
-    said = runs.run(
+    said = jobs.run(
         folder, [2, 2], prepare=lambda rank: (without_lock(rank), with_another_file(rank))
     )
     assert said.count("error: ") == 1

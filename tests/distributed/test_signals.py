@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import jobs
 import pytest
-import runs
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
@@ -57,16 +57,16 @@ def test_a_signal_ends_the_round_writes_a_checkpoint_and_stops_every_rank(
 ):
     folder = tmp_path / "run"
     visits = 12 // ranks - 1  # in the third round, of four clients
-    prepare = runs.at_call(visits, *VISIT, before_call(number), rank=hit)
-    said = runs.run(folder, codes, prepare=prepare)
+    prepare = jobs.at_call(visits, *VISIT, before_call(number), rank=hit)
+    said = jobs.run(folder, codes, prepare=prepare)
     why = f"by {number.name}" if hit == 0 else "as another rank or a callback asked"
     assert f"stopped {why} after round 3 of 7" in said
     assert f"--run-dir {folder} --resume\n" in said
     assert (folder / "checkpoints" / "round-3.ckpt").exists()
     assert not (folder / "model.pt").exists()
-    runs.run(folder, [0] * ranks)
-    assert runs.results(folder) == reference(ranks)
-    assert runs.steps_in_tensorboard(folder) == [tuple(range(1, 8))]
+    jobs.run(folder, [0] * ranks)
+    assert jobs.results(folder) == reference(ranks)
+    assert jobs.steps_in_tensorboard(folder) == [tuple(range(1, 8))]
 
 
 def test_one_rank_stops_after_a_signal_in_the_evaluation_too():
@@ -125,8 +125,8 @@ BEFORE = "interrupted before anything was saved"
 )
 def test_ctrl_c_ends_the_run_with_one_message(owner, name, calls, by, message, codes, tmp_path):
     folder = tmp_path / "run"
-    prepare = runs.at_call(max(1, calls // len(codes)), owner, name, by, rank=None)
-    said = runs.run(folder, codes, prepare=prepare)
+    prepare = jobs.at_call(max(1, calls // len(codes)), owner, name, by, rank=None)
+    said = jobs.run(folder, codes, prepare=prepare)
     assert said.count(message) == 1
     assert "Traceback" not in said
     assert folder.exists() == (message == SAVED)
@@ -140,8 +140,8 @@ def waits_for_another_machine(*_: Any) -> None:
 
 
 def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path):
-    prepare = runs.at_call(1, Fabric, "launch", waits_for_another_machine)
-    assert runs.end(runs.begin(tmp_path / "run", prepare=prepare), 20) == [-signal.SIGINT]
+    prepare = jobs.at_call(1, Fabric, "launch", waits_for_another_machine)
+    assert jobs.end(jobs.begin(tmp_path / "run", prepare=prepare), 20) == [-signal.SIGINT]
 
 
 # ------------------------------------------------------------------------------------------ errors
@@ -152,8 +152,8 @@ def test_data_that_cannot_be_loaded_is_reported_once(rank, tmp_path):
     def no_data(_: Any, *args: Any) -> Any:
         raise FileNotFoundError(2, "No such file or directory", "data/cifar10")
 
-    prepare = runs.at_call(1, Experiment, "load", no_data, rank)
-    said = runs.run(tmp_path / "run", [2, 2], prepare=prepare)
+    prepare = jobs.at_call(1, Experiment, "load", no_data, rank)
+    said = jobs.run(tmp_path / "run", [2, 2], prepare=prepare)
     assert said.count("data/cifar10: No such file or directory") == 1
     assert "Traceback" not in said
 
@@ -188,8 +188,8 @@ def test_a_rank_that_raises_names_clients_and_round_and_ends_the_others(
     options, call, raises, message, tmp_path
 ):
     """The first rank can only say that another rank ended."""
-    prepare = runs.at_call(*call, raises, rank=1)
-    said = runs.run(tmp_path / "run", [2, 2], *options, prepare=prepare)
+    prepare = jobs.at_call(*call, raises, rank=1)
+    said = jobs.run(tmp_path / "run", [2, 2], *options, prepare=prepare)
     assert re.search(message, said)
     assert "another rank ended" in said
 
@@ -218,10 +218,10 @@ def test_a_killed_rank_and_its_clients_are_named_while_the_other_is_busy_or_idle
     """In round 3, long before the sums, where the loss of a rank would show."""
 
     def prepare(rank: int) -> None:
-        runs.at_call(*call, runs.die if rank == victim else for_long, rank)(rank)
+        jobs.at_call(*call, jobs.die if rank == victim else for_long, rank)(rank)
 
     codes = [-9, 2] if victim == 0 else [2, -9]
-    said = runs.run(tmp_path / "run", codes, *options, prepare=prepare)
+    said = jobs.run(tmp_path / "run", codes, *options, prepare=prepare)
     assert re.search(f"error: round 3 of 7: another rank ended(; not done)?: {who}", said), said
 
 
@@ -247,9 +247,9 @@ def fail_with_nccl(error: BaseException) -> None:
     ids=str,
 )
 def test_a_rank_that_fails_on_gpus_does_not_wait_for_the_others(error, code, said, tmp_path):
-    process = runs.start(tmp_path / "rank", {}, fail_with_nccl, error)
-    assert runs.end([process], 20) == [code]
-    assert runs.said(tmp_path / "rank").endswith(said)
+    process = jobs.start(tmp_path / "rank", {}, fail_with_nccl, error)
+    assert jobs.end([process], 20) == [code]
+    assert jobs.said(tmp_path / "rank").endswith(said)
 
 
 def test_elsewhere_errors_are_raised():
@@ -273,8 +273,8 @@ def outlive(launcher_exits: Any, say: Callable[[str], None]) -> None:
 
 def launcher(variables: dict[str, str], say: Callable[[str], None]) -> None:
     os.environ |= variables
-    ready = runs.FORK.Event()
-    runs.FORK.Process(target=outlive, args=(ready, say)).start()
+    ready = jobs.FORK.Event()
+    jobs.FORK.Process(target=outlive, args=(ready, say)).start()
     if FIRST_RANK not in variables:
         ready.wait(20)
     os._exit(0)
@@ -295,7 +295,7 @@ def test_a_rank_ends_with_its_launcher(variables, last_words):
     def say(word: str) -> None:
         os.write(write, f"{word}\n".encode())
 
-    process = runs.FORK.Process(target=launcher, args=(variables, say))
+    process = jobs.FORK.Process(target=launcher, args=(variables, say))
     process.start()
     process.join()
     os.close(write)

@@ -6,8 +6,8 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
-import runs
 from problems import federation
 from refusals import sentence
 
@@ -73,7 +73,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 
 
 def begun(folder: Path, *argv: str) -> None:
-    runs.experiment("--run-dir", str(folder), "--accelerator", "cpu", *argv).run()
+    jobs.experiment("--run-dir", str(folder), "--accelerator", "cpu", *argv).run()
 
 
 def test_a_run_shows_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,11 +117,11 @@ def test_an_unusable_client_state_memory_is_refused(
 
 def test_the_ranks_of_a_machine_share_the_bound_of_one_run(tmp_path: Path) -> None:
     argv = "--client-state-memory", "400kB", "--rounds", "1"  # a row, but not two
-    assert runs.end(runs.begin(tmp_path / "one", *argv)) == [0], runs.said(tmp_path / "one")
-    assert runs.end(runs.begin(tmp_path / "two", *argv, ranks=2)) == [2, 2]
-    assert "client_state_memory leaves 200,000 bytes" in runs.said(tmp_path / "two")
+    assert jobs.end(jobs.begin(tmp_path / "one", *argv)) == [0], jobs.said(tmp_path / "one")
+    assert jobs.end(jobs.begin(tmp_path / "two", *argv, ranks=2)) == [2, 2]
+    assert "client_state_memory leaves 200,000 bytes" in jobs.said(tmp_path / "two")
 
 
 def test_weighted_sampling_uses_the_sizes_of_the_clients(tmp_path: Path) -> None:
     begun(tmp_path / "run", "--sampling", "weighted", "--rounds", "2")
-    assert len(runs.results(tmp_path / "run")["metrics"]) == 2
+    assert len(jobs.results(tmp_path / "run")["metrics"]) == 2

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
-import runs
 import torch
 from lightning.fabric import Fabric
 from problems import (
@@ -230,7 +230,7 @@ def test_a_run_that_diverged_can_be_resumed_in_another_way(
         capsys, scaffold, run, *argv, "--resume", "--on-divergence", "skip-client"
     )
     assert "after round 2 of 2: every client of every round was skipped" in every_client
-    table = runs.results(run)["metrics"]
+    table = jobs.results(run)["metrics"]
     assert [row["client/skipped"] for row in table] == ["4.0", "4.0"]
     assert table[0]["test/accuracy"] == table[1]["test/accuracy"]
 

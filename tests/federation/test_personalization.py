@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
+import jobs
 import problems
 import pytest
-import runs
 import torch
 from problems import EXECUTORS, STACKED, classification, classifier, everything, federation, rows
 from refusals import scaffold
@@ -228,8 +228,8 @@ FINE_TUNE = "--rounds", "3", "--checkpoint-every", "100", "--finetune-epochs", "
 
 def finish(folder: Path, ranks: int) -> tuple[dict[str, Any], str]:
     """Begin or resume a run; its results and the scores of its clients."""
-    assert runs.end(runs.begin(folder, *FINE_TUNE, ranks=ranks)) == [0] * ranks, runs.said(folder)
-    return runs.results(folder), (folder / "personal.csv").read_text()
+    assert jobs.end(jobs.begin(folder, *FINE_TUNE, ranks=ranks)) == [0] * ranks, jobs.said(folder)
+    return jobs.results(folder), (folder / "personal.csv").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def stops(score: Any, *args: Any) -> Any:
 SCORE, VISIT = (Personalization, "_accuracy"), (SequentialExecutor, "_visit")
 SAVED, OTHER = "stopped by SIGTERM after round 3 of 3, which is saved: ", "stopped as another rank"
 FAILURES = {
-    "killed": (1, SCORE, runs.die, [-9], "round 3/3"),
+    "killed": (1, SCORE, jobs.die, [-9], "round 3/3"),
     "signal": (1, SCORE, stops, [EXIT_PREEMPTED], SAVED),
     "signal in the last round": (1, VISIT, stops, [EXIT_PREEMPTED], SAVED),
     "signal on one of two": (2, SCORE, stops, [EXIT_PREEMPTED, 0], OTHER),
@@ -266,17 +266,17 @@ def test_a_failure_in_it_loses_no_round_and_a_resumed_run_repeats_it(
 ) -> None:
     """It comes after the last checkpoint; the scores stand in the row of the last round."""
     folder = tmp_path / "run"
-    prepare = runs.at_call(12 // ranks, *where, what, rank=ranks - 1)
-    ended = runs.end(runs.begin(folder, *FINE_TUNE, ranks=ranks, prepare=prepare))
-    assert ended == codes, runs.said(folder)
-    assert said in runs.said(folder)
+    prepare = jobs.at_call(12 // ranks, *where, what, rank=ranks - 1)
+    ended = jobs.end(jobs.begin(folder, *FINE_TUNE, ranks=ranks, prepare=prepare))
+    assert ended == codes, jobs.said(folder)
+    assert said in jobs.said(folder)
     assert (folder / "checkpoints" / "round-3.ckpt").exists()
     assert (folder / "model.pt").exists()
     assert not (folder / "personal.csv").exists()
     resumed = finish(folder, ranks)
     assert resumed == whole(ranks)
     assert resumed[0]["metrics"][-1]["personal/accuracy_1"]
-    assert runs.steps_in_tensorboard(folder) == [(1, 2, 3), (3,)]
+    assert jobs.steps_in_tensorboard(folder) == [(1, 2, 3), (3,)]
 
 
 def test_a_request_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:

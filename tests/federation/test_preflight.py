@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
-import runs
 import torch
 from lightning.fabric import Fabric
 from problems import classification, classifier, everything, federation, on_two_ranks, trained
@@ -209,7 +209,7 @@ def test_a_metric_that_is_not_one_number_is_named_with_its_callback(
 
 def test_a_tensor_of_one_number_is_a_scalar(tmp_path: Path) -> None:
     scaffold(tmp_path / "run", "--rounds", "1", callbacks=[Adds("mine", torch.tensor(2.5))])
-    assert runs.results(tmp_path / "run")["metrics"][0]["mine"] == "2.5"
+    assert jobs.results(tmp_path / "run")["metrics"][0]["mine"] == "2.5"
 
 
 class Misnamed:
@@ -283,8 +283,8 @@ def test_an_error_of_one_rank_is_reported_once_and_the_other_ends(
     place: Any, other: str, when: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    codes = runs.end(runs.begin(folder, ranks=2, prepare=runs.at_call(1, *place, raises, rank=1)))
-    said = runs.said(folder)
+    codes = jobs.end(jobs.begin(folder, ranks=2, prepare=jobs.at_call(1, *place, raises, rank=1)))
+    said = jobs.said(folder)
     assert codes == [2, 2], said
     assert "Traceback" not in said
     assert other in said

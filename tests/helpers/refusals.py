@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
-import runs
-from runs import digits
+from jobs import digits
 
 from fl_lightning import Federation, models
 from fl_lightning.experiment import Experiment
@@ -22,8 +22,8 @@ def experiment(
 
 
 def scaffold(folder: Path, *argv: str, callbacks: Sequence[Any] = ()) -> None:
-    """Run `runs.experiment` in a folder."""
-    run = runs.experiment("--run-dir", str(folder), "--accelerator", "cpu", *argv)
+    """Run `jobs.experiment` in a folder."""
+    run = jobs.experiment("--run-dir", str(folder), "--accelerator", "cpu", *argv)
     run.callbacks = callbacks
     run.run()
 

@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
+import jobs
 import pytest
-import runs
 from refusals import experiment, sentence
 
 from fl_lightning.runs import folder as run_folder
@@ -88,7 +88,7 @@ def test_odd_files_are_ignored_or_reported(name, tmp_path, capsys):
         assert message in sentence(capsys, resumed.run)
         return
     resumed.run()
-    assert runs.results(tmp_path / "run")["metrics"][-1]["round"] == "2"
+    assert jobs.results(tmp_path / "run")["metrics"][-1]["round"] == "2"
 
 
 def test_user_files_are_copied_and_a_changed_one_is_reported(tmp_path, capsys, monkeypatch):
@@ -129,4 +129,4 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
 
 
 def test_an_empty_run_dir_is_refused(capsys):
-    assert "--run-dir" in sentence(capsys, runs.experiment, "--run-dir", "")
+    assert "--run-dir" in sentence(capsys, jobs.experiment, "--run-dir", "")

@@ -8,8 +8,8 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
-import runs
 import torch
 from image_files import write_images
 from refusals import Stops, scaffold
@@ -70,7 +70,7 @@ def test_a_disk_that_fills_up_keeps_the_checkpoints(
     assert not list(folder.rglob("*.part"))
     filling.file.unlink()
     scaffold(folder, *argv, "--resume")
-    assert runs.results(folder) == runs.results(tmp_path / "whole")
+    assert jobs.results(folder) == jobs.results(tmp_path / "whole")
 
 
 def test_a_disk_without_room_for_decoded_images_is_reported(small_disk, refused):
@@ -115,7 +115,7 @@ def test_a_run_is_resumed_after_a_write_that_found_the_disk_full(
         assert "the disk is full" in sentence(scaffold, tmp_path / "run")
     assert not list(tmp_path.rglob("*.part"))
     scaffold(tmp_path / "run", "--resume")
-    assert runs.results(tmp_path / "run") == uninterrupted
+    assert jobs.results(tmp_path / "run") == uninterrupted
 
 
 @pytest.mark.parametrize("below", ["file", "file/run"])
@@ -138,4 +138,4 @@ def test_a_table_that_ends_in_the_middle_of_a_line_is_continued(cut, tmp_path, u
     assert len(lines) == 4
     (folder / "metrics.csv").write_text("".join(lines[:-1]) + lines[-1][:-cut])
     scaffold(folder, "--resume")
-    assert runs.results(folder) == uninterrupted
+    assert jobs.results(folder) == uninterrupted

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import jobs
 import pytest
-import runs
 import torch
 
 from fl_lightning import Federation
@@ -24,7 +24,7 @@ def write_half(write: Any, files: RowFiles, place: int, client: int, row: torch.
     half = row.clone()
     half[len(row) // 2 :] = 7  # in place of numbers that were never written
     write(files, place, client, half)
-    runs.die()
+    jobs.die()
 
 
 def save_half(save: Any, state: Any, file: BinaryIO) -> None:
@@ -33,19 +33,19 @@ def save_half(save: Any, state: Any, file: BinaryIO) -> None:
     save(state, whole)
     file.write(whole.getvalue()[: whole.tell() // 2])
     os.fsync(file.fileno())
-    runs.die()
+    jobs.die()
 
 
 POINTS = {
-    "before the first checkpoint": runs.at_call(1, Checkpoint, "on_fit_start"),
-    "in training": runs.at_call(6, SequentialExecutor, "_visit"),
-    "in the store's write": runs.at_call(11, RowFiles, "write", write_half),
-    "before the row of metrics that a checkpoint would follow": runs.at_call(
+    "before the first checkpoint": jobs.at_call(1, Checkpoint, "on_fit_start"),
+    "in training": jobs.at_call(6, SequentialExecutor, "_visit"),
+    "in the store's write": jobs.at_call(11, RowFiles, "write", write_half),
+    "before the row of metrics that a checkpoint would follow": jobs.at_call(
         2, MetricsCSV, "log_metrics"
     ),
-    "before the old checkpoint goes": runs.at_call(1, Path, "unlink"),
-    "after the old checkpoint went": runs.at_call(1, ClientStore, "release"),
-    "in the checkpoint's write": runs.at_call(1, torch, "save", save_half),
+    "before the old checkpoint goes": jobs.at_call(1, Path, "unlink"),
+    "after the old checkpoint went": jobs.at_call(1, ClientStore, "release"),
+    "in the checkpoint's write": jobs.at_call(1, torch, "save", save_half),
 }
 """Each process resumes the one before; one in the middle meets rows that a killed process wrote."""
 
@@ -53,11 +53,11 @@ POINTS = {
 def test_killed_at_every_stage_and_resumed_equals_never_killed(reference, tmp_path):
     folder = tmp_path / "run"
     for prepare in POINTS.values():
-        runs.run(folder, [-9], prepare=prepare)
+        jobs.run(folder, [-9], prepare=prepare)
         assert not (folder / "model.pt").exists()
-    runs.run(folder, [0])
-    assert runs.results(folder) == reference(1)
-    assert runs.steps_in_tensorboard(folder) == [ROUNDS]
+    jobs.run(folder, [0])
+    assert jobs.results(folder) == reference(1)
+    assert jobs.steps_in_tensorboard(folder) == [ROUNDS]
 
 
 @pytest.mark.parametrize(("victim", "codes"), [(0, [-9, 2]), (1, [2, -9])])
@@ -65,9 +65,9 @@ def test_a_rank_killed_in_the_sum_ends_the_other_and_both_resume(
     victim, codes, reference, tmp_path
 ):
     folder, sums = tmp_path / "run", 11  # two a round: of training, of evaluation
-    killed = runs.at_call(sums, Federation, "all_reduce_sum", rank=victim)
-    said = runs.run(folder, codes, prepare=killed)
+    killed = jobs.at_call(sums, Federation, "all_reduce_sum", rank=victim)
+    said = jobs.run(folder, codes, prepare=killed)
     assert "error: round 6 of 7: another rank ended" in said
-    runs.run(folder, [0, 0])
-    assert runs.results(folder) == reference(2)
-    assert runs.steps_in_tensorboard(folder) == [ROUNDS]
+    jobs.run(folder, [0, 0])
+    assert jobs.results(folder) == reference(2)
+    assert jobs.steps_in_tensorboard(folder) == [ROUNDS]

@@ -4,8 +4,8 @@ import shutil
 from dataclasses import replace
 from typing import Any
 
+import jobs
 import pytest
-import runs
 import torch
 import yaml
 from refusals import experiment, scaffold
@@ -71,7 +71,7 @@ def test_a_state_that_cannot_be_loaded_is_refused(tmp_path, sentence):
 def short(tmp_path):
     folder = tmp_path / "run"
     argv = ["--run-dir", str(folder), "--accelerator", "cpu", "--rounds", "1"]
-    runs.experiment(*argv).run()
+    jobs.experiment(*argv).run()
     return folder, argv
 
 
@@ -82,17 +82,17 @@ def test_options_in_the_checkpoint_are_compared(short, sentence):
     assert state["options"]["algorithm"]["name"] == "scaffold"
     assert state["best"]["accuracy"] > 0
     assert "lr was 0.1 and is now 0.2" in sentence(
-        runs.experiment(*argv, "--resume", "--lr", "0.2").run
+        jobs.experiment(*argv, "--resume", "--lr", "0.2").run
     )
     config = yaml.safe_load((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(yaml.safe_dump({**config, "lr": 0.2}))
-    assert "lr was 0.1 and is now 0.2" in sentence(runs.experiment(*argv, "--resume").run)
+    assert "lr was 0.1 and is now 0.2" in sentence(jobs.experiment(*argv, "--resume").run)
 
 
 def test_harmless_options_may_change(short):
     folder, argv = short
     more = "--keep-checkpoints", "1", "--on-divergence", "skip-client", "--checkpoint-every", "1"
-    runs.experiment(*argv, "--rounds", "3", "--resume", *more).run()
+    jobs.experiment(*argv, "--rounds", "3", "--resume", *more).run()
     assert (folder / "checkpoints/round-3.ckpt").exists()
 
 
@@ -100,7 +100,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_again(short, sentence):
     folder, argv = short
     shutil.rmtree(folder / "checkpoints")
     before = (folder / "metrics.csv").read_text()
-    assert "nothing to resume" in sentence(runs.experiment(*argv, "--resume").run)
+    assert "nothing to resume" in sentence(jobs.experiment(*argv, "--resume").run)
     assert (folder / "metrics.csv").read_text() == before
 
 
@@ -112,7 +112,7 @@ def test_a_run_is_not_resumed_with_other_data(changed, named, tmp_path, sentence
     more = [0, 0]
 
     def own() -> tuple[DeviceDataset, DeviceDataset]:
-        train, test = (replace(data, x=data.x.clone()) for data in runs.digits())
+        train, test = (replace(data, x=data.x.clone()) for data in jobs.digits())
         for data, add in zip((train, test), more, strict=True):
             data.x[7] += add
         return train, test
