@@ -24,14 +24,14 @@ OUT=${1:-/tmp/fl_lightning-gpu} PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda}
 OUT=${OUT%/} FL_SIMULATOR=${FL_SIMULATOR:-.gpu/FL-Simulator}
 PEERS=${PEERS:-.gpu/peers} PEERS_PYTHON=${PEERS_PYTHON:-$PYTHON}
 if [ -n "${LONG:-}" ]; then PART=long; fi
-if [ "$PART" = everything ]; then END=465 POLL_S=1; else END=590 POLL_S=2; fi
+if [ "$PART" = everything ]; then END=465 TIME_FACTOR=1; else END=590 TIME_FACTOR=2; fi
 FEW=() SAMPLES=50 EPOCHS=5 ROUNDS=20 TURNS=5
 EAGER=sequential,stacked,graph,branches,branches-autotune,stacked-graph,stacked-unfold-graph,fastest # safe ones first
 COMPILED=branches-compile,compile-graph,stacked-unfold-compile-graph,stacked-compile-graph,compile-trees
 ENGINES=pfl-1,ours-1-bf16-branches,pfl-3,ours-1-bf16-stacked50-graph,pfl-5,ours-2-bf16-branches,pfl-2,pfl-4
 ENGINES+=,ours-1-stacked50-graph,ours-3-bf16-graph,ours-5-bf16-graph
 if [ "$DEVICE" = cpu ]; then # enough to see that every piece runs
-  END=3000 POLL_S=6 FEW=(--clients 2 --samples 20) SAMPLES=10 EPOCHS=1 ROUNDS=2 TURNS=2
+  END=3000 TIME_FACTOR=6 FEW=(--clients 2 --samples 20) SAMPLES=10 EPOCHS=1 ROUNDS=2 TURNS=2
   COMPILED=branches-compile ENGINES=pfl-1,ours-1-bf16-branches,pfl-2,ours-2-stacked50-graph
 fi
 mkdir -p "$OUT"
@@ -42,7 +42,7 @@ if compgen -G ".whl/*.whl" >/dev/null; then
 fi
 
 piece() { # seconds at most, then a command; one that fails or takes too long does not end the others
-  local limit=$(($1 * POLL_S)) left=$((END - SECONDS)) began=$SECONDS
+  local limit=$(($1 * TIME_FACTOR)) left=$((END - SECONDS)) began=$SECONDS
   shift
   [ "$left" -gt 10 ] || { echo "no time left for: $*"; return; }
   echo "== $*"
@@ -51,7 +51,7 @@ piece() { # seconds at most, then a command; one that fails or takes too long do
 }
 
 ways() { # seconds, seconds after which no further way is begun, model, precision, ways, more
-  piece "$1" "$PYTHON" benchmarks/local_steps.py --accelerator "$DEVICE" --seconds "$(($2 * POLL_S))" --model "$3" \
+  piece "$1" "$PYTHON" benchmarks/local_steps.py --accelerator "$DEVICE" --seconds "$(($2 * TIME_FACTOR))" --model "$3" \
     --precision "$4" --only "$5" "${FEW[@]}" "${@:6}"
 }
 
@@ -79,7 +79,7 @@ rows() { # those of the issue, in what takes no time to compile
   ways 70 40 lenet bf16-mixed "$EAGER" "${TOGA[@]}"
   if [ -f "$PEERS/time_pfl.py" ] && "$PEERS_PYTHON" -c "import pfl" 2>/dev/null; then
     piece 150 "$PYTHON" benchmarks/engines.py --peers "$PEERS" --peers-python "$PEERS_PYTHON" --device "$DEVICE" \
-      --passes 1 --rounds "$TURNS" --limit "$((40 * POLL_S))" --seconds "$((110 * POLL_S))" --only "$ENGINES"
+      --passes 1 --rounds "$TURNS" --limit "$((40 * TIME_FACTOR))" --seconds "$((110 * TIME_FACTOR))" --only "$ENGINES"
   else
     echo "pfl left out: there is no $PEERS/time_pfl.py, or $PEERS_PYTHON has no pfl"
   fi

@@ -55,12 +55,12 @@ def forget_peak() -> None:
 def cached(folder: Path) -> float:
     """What the system's memory holds of a folder's files, in MB."""
     files = list(map(str, folder.glob("*.rows")))
-    told = (
+    listed = (
         subprocess.run(["fincore", "-b", "-n", "-o", "RES", *files], capture_output=True, text=True)
         if files
         else None
     )
-    return sum(map(int, told.stdout.split())) / 1e6 if told else 0.0
+    return sum(map(int, listed.stdout.split())) / 1e6 if listed else 0.0
 
 
 def measure(
@@ -151,7 +151,7 @@ def main() -> None:
         for algorithm in options.only.split(",")
         for clients in SIZES[algorithm]
     ]
-    told = defaultdict[tuple[str, int], list[dict[str, float]]](list)
+    results = defaultdict[tuple[str, int], list[dict[str, float]]](list)
     for _ in range(options.passes):
         for point in points:
             command = [
@@ -169,13 +169,14 @@ def main() -> None:
             )
             if done.returncode:
                 raise SystemExit(done.stderr)
-            told[point].append(json.loads(done.stdout))
+            results[point].append(json.loads(done.stdout))
     memory = human_bytes(parse_bytes(options.client_state_memory))
     print(f"rows: at most {memory} resident; medians of {options.passes} passes")
     print(
-        f"{'algorithm':10}{'clients':>10}" + "".join(f"{name:>10}" for name in told[points[0]][0])
+        f"{'algorithm':10}{'clients':>10}"
+        + "".join(f"{name:>10}" for name in results[points[0]][0])
     )
-    for (algorithm, clients), each in told.items():
+    for (algorithm, clients), each in results.items():
         numbers = "".join(f"{median(one[name] for one in each):10.1f}" for name in each[0])
         print(f"{algorithm:10}{clients:10,}{numbers}")
     print(where().splitlines()[-1])
