@@ -42,7 +42,8 @@ class Program:
         Raises:
             ModelError: If the function cannot be traced, e.g. as it branches on values of tensors.
         """
-        structure = _flatten(trees, leaves := [])
+        leaves: list[Any] = []
+        structure = _flatten(trees, leaves)
         tensors = _distinct([leaf for leaf in leaves if isinstance(leaf, Tensor)])
         key = structure, tuple((t.shape, t.stride(), t.dtype) for t in tensors)
         if key in self._compiled:
