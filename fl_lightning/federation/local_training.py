@@ -46,6 +46,7 @@ class LocalTraining:
         seed: Seed of dropout.
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
+        probabilities: Of each client to take part in a round, where these differ.
 
     Attributes:
         executor: Trains the clients; `new_executor` makes another for another module.
@@ -72,12 +73,14 @@ class LocalTraining:
         seed: int,
         skip_diverged: bool,
         deterministic: bool,
+        probabilities: Tensor | None = None,
     ):
         self.fabric, self.module, self.algorithm, self.clients = fabric, module, algorithm, clients
         self.new_executor, self.executor = new_executor, new_executor(module, layout)
         self.group_size = self.executor.width
         self.schedule, self.seed = schedule, seed
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
+        self.probabilities = probabilities
         self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
         self.local_lr = float(algorithm.local([vector]).param_groups[0]["lr"])
@@ -179,6 +182,8 @@ class LocalTraining:
             "size": clients.sizes[client] / clients.mean_size,
             "weight": weight,
         }
+        if self.probabilities is not None:
+            numbers["expected"] = self.probabilities[client]
         labels = clients.label_counts(client).to(w.dtype)
         values = torch.tensor([float(number) for number in numbers.values()], dtype=w.dtype)
         sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all

@@ -95,7 +95,7 @@ def horizon(v: View) -> Tensor:
 
 
 def running(v: View) -> Tensor:
-    """Visits so far over those expected so far (Eq. 5): about 1, but N/M in the first round."""
+    """Visits so far over those expected so far (Eq. 5): about 1, but 1/p_i in the first round."""
     return v.count / (v.expected * (v.round + 1) + 1e-6)
 
 
