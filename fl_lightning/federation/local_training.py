@@ -46,6 +46,7 @@ class LocalTraining:
         seed: Seed of dropout.
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
+        probabilities: Of each client to take part in a round, where these differ.
 
     Attributes:
         executor: Trains the clients; `new_executor` makes another for another module.
@@ -56,6 +57,7 @@ class LocalTraining:
         sum_type: How the outcomes are added up.
         store: The clients' states, after `open`.
         template: A message with the structure of every client's, after `open`.
+        starts_elsewhere: Whether clients start elsewhere than at w^t, after `open`.
         heartbeat: Tells other ranks which clients this one trains, after `open`.
     """
 
@@ -71,12 +73,14 @@ class LocalTraining:
         seed: int,
         skip_diverged: bool,
         deterministic: bool,
+        probabilities: Tensor | None = None,
     ):
         self.fabric, self.module, self.algorithm, self.clients = fabric, module, algorithm, clients
         self.new_executor, self.executor = new_executor, new_executor(module, layout)
         self.group_size = self.executor.width
         self.schedule, self.seed = schedule, seed
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
+        self.probabilities = probabilities
         self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
         self.local_lr = float(algorithm.local([vector]).param_groups[0]["lr"])
@@ -89,7 +93,7 @@ class LocalTraining:
         w, terms = server.initial_w, self.algorithm.terms
         states = [init_states(term.client, w, w) for term in terms]
         self._initially_finite = finite(states)
-        self.template = message_template(
+        self.template, self.starts_elsewhere = message_template(
             self.algorithm, server.layout, w, server.states, len(self.clients.dataset.classes)
         )
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
@@ -118,6 +122,7 @@ class LocalTraining:
             len(cohort),
             self.sum_type,
             self.skip_diverged,
+            self.starts_elsewhere,
         )
         store, behind = self.store, list[int]()
         for group, ahead in pairwise([*self._assigned(cohort), []]):
@@ -177,6 +182,8 @@ class LocalTraining:
             "size": clients.sizes[client] / clients.mean_size,
             "weight": weight,
         }
+        if self.probabilities is not None:
+            numbers["expected"] = self.probabilities[client]
         labels = clients.label_counts(client).to(w.dtype)
         values = torch.tensor([float(number) for number in numbers.values()], dtype=w.dtype)
         sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all
