@@ -43,7 +43,7 @@ class MeanLoss:
         module: nn.Module,
         data: DeviceDataset,
         samples: int | None = None,
-        batch_size: int = 500,
+        batch_size: int = 100,
         loss: Callable[..., Tensor] = nn.functional.cross_entropy,
     ):
         self.module, self.data, self.loss, self.batch_size = module, data, loss, batch_size
@@ -76,12 +76,12 @@ class MeanLoss:
         return self._mean(of_batch)
 
     @torch.no_grad()
-    def scores(self, points: Tensor, at_a_time: int = 1) -> Tensor:
+    def scores(self, points: Tensor, together: bool = False) -> Tensor:
         """Loss and accuracy at many weights.
 
         Args:
             points: (m, len(w)) weights.
-            at_a_time: Weights of one forward pass, stacked by `torch.func.vmap`.
+            together: Score them all in one forward pass of each batch, by `torch.func.vmap`.
 
         Returns:
             (m, 2) float64.
@@ -93,9 +93,7 @@ class MeanLoss:
                 right = (out.argmax(1) == y) & ~out.isnan().any(1)  # argmax takes NaN for a class
                 return torch.stack([self.loss(out, y).double(), right.double().mean()])
 
-            if at_a_time == 1:
-                return torch.stack([one(w) for w in points])
-            return vmap(one, chunk_size=at_a_time)(points)
+            return vmap(one)(points) if together else torch.stack([one(w) for w in points])
 
         return self._mean(of_batch)
 
