@@ -75,6 +75,7 @@ class Outcome:
         states: The client's states, one dictionary a term.
         buffers: The module's buffers after the last step.
         loss: The task's loss before each step, averaged over the steps; 0-dim.
+        origin: The model that the client started from.
     """
 
     progress: Tensor
@@ -82,6 +83,7 @@ class Outcome:
     states: list[States]
     buffers: Buffers
     loss: Tensor
+    origin: Tensor
 
 
 class Executor:

@@ -219,7 +219,7 @@ class Federation:
 
         Returns:
             The scalars of the round. `client/drift` is the mean squared distance between a
-            client's move and the global model's; `comm/` counts the whole cohort.
+            client's last model and the new global one; `comm/` counts the whole cohort.
 
         Raises:
             DivergenceError: If what a client or the server makes is no longer finite. The model
@@ -277,13 +277,12 @@ class Federation:
 
     def _server_step(self, sums: RoundSums, facts: dict[str, Any]) -> list[float]:
         """Training loss, drift, norm of the model's move, and what stayed finite."""
-        progress, messages, self.server.buffers, (loss, squared) = sums.means()
+        (progress, moved), messages, self.server.buffers, (loss, squared) = sums.means()
         move, flags = self.server.step(progress, messages, facts)
-        # mean ||progress_i - move||^2, expanded, since each progress_i is gone
-        drift = squared - 2 * progress.dot(move) + move.dot(move)
-        moved = move.norm()
-        finite = [flag.to(moved) for flag in (*flags, moved.isfinite())]
-        return torch.stack([loss, drift.clamp(min=0), moved, *finite]).tolist()
+        # mean ||(u_i - w^t) - move||^2, expanded, since each u_i is gone
+        drift, length = squared - 2 * moved.dot(move) + move.dot(move), move.norm()
+        finite = [flag.to(length) for flag in (*flags, length.isfinite())]
+        return torch.stack([loss, drift.clamp(min=0), length, *finite]).tolist()
 
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place.

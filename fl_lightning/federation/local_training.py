@@ -57,6 +57,7 @@ class LocalTraining:
         sum_type: How the outcomes are added up.
         store: The clients' states, after `open`.
         template: A message with the structure of every client's, after `open`.
+        starts_elsewhere: Whether clients start elsewhere than at w^t, after `open`.
         heartbeat: Tells other ranks which clients this one trains, after `open`.
     """
 
@@ -90,7 +91,7 @@ class LocalTraining:
         w, terms = server.initial_w, self.algorithm.terms
         states = [init_states(term.client, w, w) for term in terms]
         self._initially_finite = finite(states)
-        self.template = message_template(
+        self.template, self.starts_elsewhere = message_template(
             self.algorithm, server.layout, w, server.states, len(self.clients.dataset.classes)
         )
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
@@ -119,6 +120,7 @@ class LocalTraining:
             len(cohort),
             self.sum_type,
             self.skip_diverged,
+            self.starts_elsewhere,
         )
         store, behind = self.store, list[int]()
         work = [self.clients.num_steps(client) for client in cohort]

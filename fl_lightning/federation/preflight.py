@@ -123,8 +123,10 @@ def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: 
 
 def message_template(
     algorithm: Algorithm, layout: Layout, w: Tensor, server_states: Sequence[States], classes: int
-) -> list[Any]:
-    """A message with the structure of every client's: a rank without clients needs it.
+) -> tuple[list[Any], bool]:
+    """A message with the structure of every client's, and whether clients start away from w^t.
+
+    A rank without clients needs both.
 
     Args:
         algorithm: The method.
@@ -136,7 +138,8 @@ def message_template(
     facts = dummy_facts(layout, w, classes)
     states = [init_states({**term.client, **term.local}, w, w) for term in algorithm.terms]
     started, states = algorithm.start(w, facts, states, server_states)
-    return algorithm.report(started.clone(), facts, states, server_states)[0]
+    message, _ = algorithm.report(started.clone(), facts, states, server_states)
+    return message, started is not w
 
 
 def dry_run(
