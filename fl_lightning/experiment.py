@@ -49,6 +49,7 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
+from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.runs.chosen import build_data, build_model
@@ -177,7 +178,7 @@ class Experiment:
         if o.resume:
             checkpoint.resume(federation)
         done = federation.round
-        federation.disk_budget(o.keep_checkpoints).check_disk_space()
+        DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
         folder.write(self.resolved(), fabric, self.chosen)
         if fabric.is_global_zero:
             partition.save(folder.path)
