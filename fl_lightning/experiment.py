@@ -23,9 +23,7 @@ from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.build import (
     build_algorithm,
     build_clients,
-    build_data,
     build_federation,
-    build_model,
     build_partition,
     with_local_options,
 )
@@ -54,6 +52,7 @@ from fl_lightning.errors import ModelError
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import UniformSampling
+from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, to_yaml
 from fl_lightning.runs.metrics_csv import MetricsCSV
@@ -180,7 +179,7 @@ class Experiment:
             checkpoint.resume(federation)
         done = federation.round
         DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
-        folder.write(self.resolved(), fabric)
+        folder.write(self.resolved(), fabric, self.chosen)
         if fabric.is_global_zero:
             partition.save(folder.path)
             for file in folder.copy_user_files(

@@ -126,6 +126,7 @@ class Federation:
             skip_diverged=on_divergence == "skip-client",
             deterministic=deterministic,
             diagnostics=diagnostics,
+            probabilities=getattr(sampler, "probabilities", None),
         )
         dropout_keys = self.local_training.executor.keys
         self.server = Server(module, self.layout, algorithm, seed, dropout_keys)

@@ -48,6 +48,7 @@ class LocalTraining:
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
         diagnostics: Publish the terms' diagnostics.
+        probabilities: Of each client to take part in a round, where these differ.
 
     Attributes:
         executor: Trains the clients; `new_executor` makes another for another module.
@@ -75,7 +76,8 @@ class LocalTraining:
         seed: int,
         skip_diverged: bool,
         deterministic: bool,
-        diagnostics: bool,
+        diagnostics: bool = False,
+        probabilities: Tensor | None = None,
     ):
         self.fabric, self.module, self.algorithm, self.clients = fabric, module, algorithm, clients
         self.new_executor, self.executor = new_executor, new_executor(module, layout)
@@ -83,6 +85,7 @@ class LocalTraining:
         self.schedule, self.seed = schedule, seed
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
         self.logs = TermLogs(algorithm.terms, diagnostics)
+        self.probabilities = probabilities
         self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
         self.local_lr = float(algorithm.local([vector]).param_groups[0]["lr"])
@@ -220,6 +223,8 @@ class LocalTraining:
             "size": clients.sizes[client] / clients.mean_size,
             "weight": weight,
         }
+        if self.probabilities is not None:
+            numbers["expected"] = self.probabilities[client]
         labels = clients.label_counts(client).to(w.dtype)
         values = torch.tensor([float(number) for number in numbers.values()], dtype=w.dtype)
         sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all
