@@ -184,10 +184,10 @@ def fedssg(
     Released code:
         The defaults, except that it divides alpha and d by the client's relative size
         (`size_weighting`), which lets clients of a tenth of the mean size diverge. Main text,
-        appendix and code differ in the options above. Taken for slips, and not offered: the
-        amplitude alpha of the gate in Eq. 6 and 7, since the text also claims none and alpha
-        strengthens the alignment everywhere else; and the appendix's divisor eta E, E being epochs,
-        since the move of an epoch is many gradients.
+        appendix and code differ in the options above. Two things are taken for slips and not
+        offered. The gate's amplitude alpha in Eq. 6 and 7: the text also says that no amplitude is
+        tuned, and alpha is the strength of the alignment elsewhere. The appendix's divisor eta E:
+        E counts epochs, and the steps of an epoch are missing in it.
     """
     gates = {"horizon": duals.horizon, "running": duals.running, "none": None}
     maps = {"identity": duals.identity, "clip01": duals.clipped, "logistic": duals.logistic}

@@ -278,7 +278,7 @@ def fedtoga(
             uses as the multiplier itself.
         delta: beta Delta acts as server momentum m = beta span / divisor, which a run prints: at
             learning rate 0.1 and beta 0.8 it is 0.08 over steps and 0.8 as a gradient. Algorithm 1
-            prints K alone; the text names FedCM as the source of Delta, which divides by K eta.
+            divides by K alone; the text names FedCM as the source of Delta, which divides by K eta.
         dual: In the form of Algorithm 1 for active, whose h sums cohort means; all has the fixed
             point of the paper's appendix.
 
@@ -288,9 +288,9 @@ def fedtoga(
     Released code:
         None of the authors. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, divides
         Delta by K steps and not by eta (`delta="steps"`), adds the mean dual of all clients, and
-        clips only the half h_i - w^t of the pull (`prox_clip="split"`). Its ascent is along g, the
-        whole previous direction (`perturbation="fusion"`: the previous gradient) and, in the place
-        of Delta, h_i - w^t.
+        clips only the half h_i - w^t of the pull (`prox_clip="split"`). Its ascent adds to g the
+        whole previous direction (`perturbation="fusion"` adds the previous gradient) and, in the
+        place of Delta, h_i - w^t.
     """
     trend: Term = terms.TOGA(rho, kappa, beta, TREND_SCALES[delta])
     if perturbation != "local":
