@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice, pairwise
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from fl_lightning.distributed.heartbeat import rendezvous
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Executor, Outcome, Visit
 from fl_lightning.federation.aggregation import RoundSums
+from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import finite, stay_finite
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
-from fl_lightning.federation.preflight import message_template, single_sample
+from fl_lightning.federation.preflight import check_checkpoint, message_template, single_sample
 from fl_lightning.federation.server import Server
 
 
@@ -125,7 +126,11 @@ class LocalTraining:
             self.starts_elsewhere,
         )
         store, behind = self.store, list[int]()
-        for group, ahead in pairwise([*self._assigned(cohort), []]):
+        work = [self.clients.num_steps(client) for client in cohort]
+        groups = assign_groups(
+            work, self.executor.width, self.fabric.world_size, whole=self.deterministic
+        )[self.fabric.global_rank]
+        for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             store.prefetch(cohort[k] for k in [*group, *ahead])
             visits = {k: partial(self._visit, server, cohort[k], weights[k]) for k in group}
@@ -150,6 +155,16 @@ class LocalTraining:
         span = self.algorithm.span([self.local_lr * rate for rate in rates])
         epochs = self._steps / per_epoch
         return {"steps": self._steps, "epochs": epochs, "span": span, "size": 1.0, "weight": 1.0}
+
+    def lr(self, round: int) -> float:
+        """The local learning rate at the beginning of a round's visits."""
+        return self.local_lr * self.schedule(round, 0)
+
+    def settings(self, round: int) -> str:
+        """Learning rate and algorithm, for messages about divergence."""
+        limit = self.sum_type.limit
+        bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
+        return f"local learning rate {self.lr(round):.3g}, {self.algorithm}{bound}"
 
     def aggregation_weights(self, cohort: Sequence[int]) -> Tensor:
         """The aggregation weights of a cohort, (M,), 1 on average.
@@ -178,6 +193,37 @@ class LocalTraining:
         kept = None if new else self.store.read(client, anchor.device)
         kept = kept or [init_states(term.client, w, anchor) for term in terms]
         return [{**k, **init_states(t.local, w, anchor)} for k, t in zip(kept, terms, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Slots of the clients' rows, and the settings that a resumed run keeps.
+
+        Raises:
+            ValueError: If clients keep states and their rows are not retained.
+        """
+        store = self.store
+        if not store.is_retained(store.slot):
+            raise ValueError(
+                "later rounds would write over the clients' states of this state_dict: call "
+                "federation.store.retain() before it, on every rank"
+            )
+        return {**self._fixed_settings(), "slot": store.slot, "retained": dict(store.retained)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Return to the clients' rows of a `state_dict`.
+
+        Raises:
+            ValueError: If it is of other data, number of clients or precision, or the rows are
+                gone.
+        """
+        check_checkpoint(state, self._fixed_settings())
+        self.store.restore(state["slot"], state["retained"])
+
+    def _fixed_settings(self) -> dict[str, Any]:
+        return {
+            "num_clients": self.clients.num_clients,
+            "data": self.clients.digest,
+            "precision": self.fabric.strategy.precision.precision,
+        }
 
     def _visit(self, server: Server, client: int, weight: Tensor) -> Visit:
         clients, w = self.clients, server.w
@@ -263,45 +309,8 @@ class LocalTraining:
             raise shown from error
         self.heartbeat.set_clients([])
 
-    def _assigned(self, cohort: Sequence[int]) -> list[list[int]]:
-        """The positions in the cohort that this rank trains, in groups that train in parallel."""
-        fabric, width = self.fabric, self.executor.width
-        work = [self.clients.num_steps(client) for client in cohort]
-        if not self.deterministic:
-            return list(
-                _groups(assign_to_ranks(work, fabric.world_size)[fabric.global_rank], width)
-            )
-        # The last bits depend on which clients train in parallel: group first, then assign.
-        groups = list(_groups(assign_to_ranks(work, 1)[0], width))
-        totals = [sum(work[k] for k in group) for group in groups]
-        return [groups[i] for i in assign_to_ranks(totals, fabric.world_size)[fabric.global_rank]]
-
-
-def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Assign clients to ranks so that ranks finish together: longest first, to the least loaded.
-
-    Args:
-        work: Work of each client of the cohort, e.g. its local steps.
-        ranks: Number of ranks.
-
-    Returns:
-        For each rank the positions in `work` that it trains; possibly none.
-    """
-    load, shares = [0] * ranks, [[] for _ in range(ranks)]  # type: tuple[list[int], list[list[int]]]
-    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
-        rank = min(range(ranks), key=lambda r: (load[r], r))
-        shares[rank].append(i)
-        load[rank] += work[i]
-    return shares
-
 
 def _kept(visit: Visit, outcome: Outcome, good: Tensor) -> list[States]:
     """The client's states after the visit; those before it if the outcome is not finite."""
     both = zip(visit.states, outcome.states, strict=True)
     return [{k: torch.where(good, new, old[k]) for k, new in term.items()} for old, term in both]
-
-
-def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:
-    rest = iter(positions)
-    while group := list(islice(rest, width)):
-        yield group

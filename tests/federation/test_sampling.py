@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 import pytest
 import torch
 
-from fl_lightning.federation.local_training import assign_to_ranks
+from fl_lightning.federation.assignment import assign_to_ranks
 from fl_lightning.federation.sampling import (
     BernoulliSampling,
     ClientSampler,
