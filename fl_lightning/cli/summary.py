@@ -38,6 +38,8 @@ def summary(
     """
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
+    further = cost.forward_passes
+    passes = f" and {further} forward pass(es)" if further else ""
     threads = f", {torch.get_num_threads()} thread(s) each" if w.device.type == "cpu" else ""
     budget = DiskBudget.of(federation, o.keep_checkpoints)
     return "\n".join(
@@ -47,8 +49,9 @@ def summary(
             f"{weighting(federation.algorithm)}; {o.rounds:,} rounds, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, "
             f"{federation.fabric.world_size} rank(s) on {w.device.type}{threads}",
-            f"a client sends {up:.3g} and receives {down:.3g} times the parameters, keeps "
-            f"{kept:.3g} times, {cost.gradients} gradient(s) a step",
+            f"a client sends {up:.3g} and receives {down:.3g} times the parameters"
+            f"{'' if cost.exact else ' at most (could not be counted)'}, keeps {kept:.3g} times, "
+            f"{cost.gradients} gradient(s){passes} a step",
             *_notes(name, o, federation),
             *([f"{name}, {budget}"] if budget.row else []),
             partition.describe(train.y, train.classes),
