@@ -47,12 +47,7 @@ class Run:
             ValueError: If the folder holds no run, or one of its files cannot be read.
         """
         try:
-            options = flat(load((path / "config.yaml").read_text()))
-            if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:
-                raise ValueError(f"config.yaml lacks {', '.join(missing)}")
-            own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))
-            options |= {"algorithm.file": sha256(own).hexdigest()[:8]} if own else {}
-            return Run(path, options, scalars(path / "metrics.csv"))
+            return Run(path, read_options(path), scalars(path / "metrics.csv"))
         except (OSError, ValueError, AttributeError, TypeError, csv.Error, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{path} holds no run that can be read: {reason}") from None
@@ -68,6 +63,19 @@ class Run:
     def rounds(self) -> int:
         """The last round recorded."""
         return max((k for values in self.scalars.values() for k in values), default=0)
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Read the options of the run in a folder.
+
+    Raises:
+        OSError, ValueError, AttributeError, TypeError, yaml.YAMLError: If the file is damaged.
+    """
+    options = flat(load((path / "config.yaml").read_text()))
+    if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:
+        raise ValueError(f"config.yaml lacks {', '.join(missing)}")
+    own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))
+    return options | ({"algorithm.file": sha256(own).hexdigest()[:8]} if own else {})
 
 
 def scalars(path: Path) -> Scalars:
