@@ -279,7 +279,7 @@ def test_values_of_the_papers(line: str) -> None:
     [
         ("local_epochs: 5", "local_epohcs: 5"),
         ("kappa: 1.0", "kapa: 1.0"),
-        ("fedsam: {rho", "fedsamm: {rho"),
+        ("  fedsam: {", "  fedsamm: {"),
         ("reuse:", "reues:"),
     ],
 )

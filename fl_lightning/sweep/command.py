@@ -12,7 +12,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any, NoReturn
 
-from fl_lightning.cli.argv import given
+from fl_lightning.cli.argv import given, last_value
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         jobs = plan(table, recipe, runs, further)
         part = jobs[options.shard[0] - 1 :: options.shard[1]]
         if options.dry_run:
-            print(_commands(part, options.recipe, further, options.jobs or 1))
+            print(_commands(part, options, further))
             return
         if options.submit:
             print(submit(options.submit, argv, runs, dict(options.submit_option)))
@@ -79,8 +79,7 @@ def _run(
     todo = [job for job in jobs if job.state != "finished"]
     if not todo:
         return 0
-    on_cpu = "cpu" in further
-    workers = slots(options.jobs, options.per_gpu, on_cpu, len(todo))
+    workers = _slots(options, further, len(todo))
     pool = Pool(todo, recipe, runs / "logs", further, workers)
     line = ProgressLine(jobs, pool, len(workers))
     interrupts = 0
@@ -107,21 +106,22 @@ def _run(
     return int(bool(pool.failures))
 
 
-def _commands(jobs: Sequence[Job], recipe: str, further: Sequence[str], workers: int) -> str:
+def _commands(jobs: Sequence[Job], options: argparse.Namespace, further: Sequence[str]) -> str:
     """The commands of the runs that are not finished, and the time that they take."""
-    clock, lines = Clock(jobs), list[str]()
-    for job in jobs:
-        if job.state == "finished":
-            continue
-        seconds = clock.left(job)
-        time = "unknown" if seconds is None else duration(seconds)
-        command = shlex.join(["fl-lightning", "run", recipe, *job.command(further)])
-        lines.append(f"{command}  # {job.state}, {time}")
-    total = clock.total(workers)
-    time = "an unknown time" if total is None else duration(total)
+    clock, todo = Clock(jobs), [job for job in jobs if job.state != "finished"]
+    workers = len(_slots(options, further, max(1, len(todo))))
+    lines = []
+    for job in todo:
+        command = shlex.join(["fl-lightning", "run", options.recipe, *job.command(further)])
+        lines.append(f"{command}  # {job.state}, {duration(clock.left(job))}")
+    total = duration(clock.total(workers))
     return "\n".join(
-        [*lines, f"{len(jobs)} runs, {len(lines)} to make: {time} with --jobs {workers}"]
+        [*lines, f"{len(jobs)} runs, {len(todo)} to make: {total} on {workers} worker(s)"]
     )
+
+
+def _slots(options: argparse.Namespace, further: Sequence[str], runs: int) -> list[dict[str, str]]:
+    return slots(options.jobs, options.per_gpu, last_value(further, "--accelerator") == "cpu", runs)
 
 
 def _runs(table: str) -> Path:

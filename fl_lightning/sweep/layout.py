@@ -23,44 +23,56 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
     """
     finished = [(job, Run.read(job.folder)) for job in jobs if job.state == "finished"]
     placed = _best_tuned(table, [(cell, run) for job, run in finished for cell in job.cells])
-    rows = [row for (row, _, _), _ in placed]
     labels = [label for label, _ in table.swept_columns()]
-    columns = Categorical([column for (_, column, _), _ in placed], labels)
-    means = {
-        label: name
-        for name, patterns in table.means.items()
-        for label in labels
-        if any(fnmatchcase(label, pattern) for pattern in patterns)
-    }
-    parts = [[score] for score in table.scores] if len(table.published) > 1 else [table.scores]
-    return [
-        grid(
-            [run for _, run in placed],
-            rows,
-            columns,
-            scores,
-            published=_shown(table, scores[0], labels),
-            means=means,
-            spread=table.spread,
-            over=table.over if table.over in rows else None,
-            caption=_caption(table, scores, jobs, len(finished)),
-        )
-        for scores in parts
-    ]
+    if len(table.published) < 2:
+        return [_grid(table, placed, table.scores, labels, _caption(table, jobs))]
+    tables = []
+    for score in table.scores:
+        known = {
+            column for numbers in table.published.get(score, {}).values() for column in numbers
+        }
+        shown = [label for label in labels if label in known or not known]
+        if shown:
+            tables.append(_grid(table, placed, [score], shown, _caption(table, jobs)))
+    return tables
 
 
-def _shown(table: TableFile, score: str, columns: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The published numbers of a score in the rows and columns of the table."""
-    numbers = table.published.get(score, {})
-    return {
+def _grid(
+    table: TableFile,
+    placed: Sequence[Placed],
+    scores: Sequence[str],
+    columns: Sequence[str],
+    caption: str,
+) -> Table:
+    placed = [(cell, run) for cell, run in placed if cell[1] in columns]
+    numbers = table.published.get(scores[0], {})
+    published = {
         row: {column: n for column, n in numbers.get(row, {}).items() if column in columns}
         for row in table.rows
     }
+    means = {
+        column: name
+        for name, patterns in table.means.items()
+        for column in columns
+        if any(fnmatchcase(column, pattern) for pattern in patterns)
+    }
+    rows = [row for (row, _, _), _ in placed]
+    return grid(
+        [run for _, run in placed],
+        rows,
+        Categorical([column for (_, column, _), _ in placed], [*columns]),
+        scores,
+        published=published,
+        means=means,
+        spread=table.spread,
+        over=table.over if table.over in rows else None,
+        caption=f"{table.name}: {', '.join(scores)}{caption}",
+    )
 
 
 def _best_tuned(table: TableFile, placed: Sequence[Placed]) -> list[Placed]:
     """Of the tuned values of a cell, the runs with the best mean of the first score."""
-    if not table.tune:
+    if not table.tune or not placed:
         return list(placed)
     score, kept = make_score(table.scores[0]), list[Placed]()
     rows = [f"{row}\n{tuned}" for (row, _, tuned), _ in placed]
@@ -77,9 +89,7 @@ def _best_tuned(table: TableFile, placed: Sequence[Placed]) -> list[Placed]:
     return kept
 
 
-def _caption(table: TableFile, scores: Sequence[str], jobs: Sequence[Job], finished: int) -> str:
-    missing = len(jobs) - finished
-    notes = [f"{table.name}: {', '.join(scores)}"]
-    notes += [f"best of {', '.join(table.tune)}"] if table.tune else []
-    notes += [f"{missing} of {len(jobs)} runs are missing"] if missing else []
-    return "; ".join(notes)
+def _caption(table: TableFile, jobs: Sequence[Job]) -> str:
+    missing = sum(job.state != "finished" for job in jobs)
+    tuned = f"; best of {', '.join(table.tune)}" if table.tune else ""
+    return tuned + (f"; {missing} of {len(jobs)} runs are missing" if missing else "")

@@ -54,13 +54,14 @@ class ProgressLine:
             self._live.stop()
 
     def _text(self, running: Sequence[Job], ended: int) -> str:
-        seconds = self.clock.total(self.workers)
-        left = "time left unknown" if seconds is None else f"{duration(seconds)} left"
+        left = duration(self.clock.total(self.workers))
         names = [f"{job.folder.name} {self.clock.rounds(job)}/{job.rounds}" for job in running]
         failed = f", {len(self.pool.failures)} failed" if self.pool.failures else ""
-        return f"{ended}/{len(self.jobs)} runs{failed}  {left}  {', '.join(names)}"
+        return f"{ended}/{len(self.jobs)} runs{failed}  {left} left  {', '.join(names)}"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
     """A duration in hours or minutes."""
+    if seconds is None:
+        return "unknown time"
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"

@@ -8,6 +8,7 @@ from locations import ROOT
 
 from fl_lightning.__main__ import main
 from fl_lightning.sweep.estimate import Clock
+from fl_lightning.sweep.layout import layout
 from fl_lightning.sweep.plan import Job, plan
 from fl_lightning.sweep.table_file import TableFile
 
@@ -79,6 +80,15 @@ def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
     assert options(jobs, "algorithm", "rounds", "clients") == [("fedavg", 2, 3)]
 
 
+def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
+    text = SMALL + METHODS + "published: {fedsam: [3.25]}\ntune: {lr: [0.1, 0.3]}\n"
+    jobs = planned(text)
+    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert len(jobs) == 4
+    assert "3.25" in shown.markdown()
+    assert "4 of 4 runs are missing" in shown.caption
+
+
 def test_runs_are_recognized_by_their_options(planned, tmp_path):
     text = SMALL + METHODS
     [job, _] = planned(text)
@@ -140,7 +150,7 @@ def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, mo
         argv = ["mine.yaml", "--recipe", "digits", "--dry-run", "--shard", f"{part}/3"]
         main(["table", *argv, "--columns", "*", "--methods", "fed*,scaffold"])
         *lines, total = capsys.readouterr().out.splitlines()
-        assert total.startswith("2 runs, 2 to make: an unknown time")
+        assert total.startswith("2 runs, 2 to make: unknown time")
         commands |= set(lines)
     assert len(commands) == 6
     assert all(line.startswith("fl-lightning run digits --config mine.yaml") for line in commands)
