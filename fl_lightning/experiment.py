@@ -1,7 +1,9 @@
 """Experiment: a recipe's run, from the command line to the last checkpoint."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, fields
 from typing import Any, NoReturn
 
@@ -59,6 +61,19 @@ from fl_lightning.runs.metrics_csv import MetricsCSV
 
 Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
 """`source(root=...)` gives the training and the test set."""
+
+_PLANNED: ContextVar["list[Experiment] | None"] = ContextVar("_PLANNED", default=None)
+
+
+@contextmanager
+def planning() -> "Iterator[list[Experiment]]":
+    """Collect the experiments that a recipe makes in this context instead of running them."""
+    planned: list[Experiment] = []
+    token = _PLANNED.set(planned)
+    try:
+        yield planned
+    finally:
+        _PLANNED.reset(token)
 
 
 class Experiment:
@@ -138,6 +153,9 @@ class Experiment:
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
+        if (planned := _PLANNED.get()) is not None:
+            planned.append(self)
+            return
         o = self.options
         with (
             exit_without_nccl_teardown(),
