@@ -27,9 +27,7 @@ from fl_lightning.cli.build import (
     build_algorithm,
     build_callbacks,
     build_clients,
-    build_data,
     build_federation,
-    build_model,
     build_partition,
     build_run_data,
     with_local_options,
@@ -55,8 +53,10 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
+from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import UniformSampling
+from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, to_yaml
 from fl_lightning.runs.metrics_csv import MetricsCSV
@@ -189,7 +189,7 @@ class Experiment:
         )
         if o.resume:
             checkpoint.resume(federation)
-        federation.disk_budget(o.keep_checkpoints).check_disk_space()
+        DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
         self._begin(folder, federation, data)
         if fabric.is_global_zero:
             partition.save(folder.path)  # with the validation samples, as it was made
@@ -215,7 +215,7 @@ class Experiment:
     def _begin(self, folder: RunFolder, federation: Federation, data: RunData) -> None:
         """Write the options into the folder, and print notes and the summary."""
         o, fabric, done = self.options, federation.fabric, federation.round
-        folder.write(self.resolved(), fabric)
+        folder.write(self.resolved(), fabric, self.chosen)
         if fabric.is_global_zero:
             own = {c.file for c in self.chosen.values() if c.file}
             for file in folder.copy_user_files(own, done):

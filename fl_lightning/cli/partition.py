@@ -29,7 +29,6 @@ from fl_lightning.report.table import Table
 if TYPE_CHECKING:
     from fl_lightning.experiment import Experiment
 
-HEADINGS = "partition", "clients", "samples", "smallest", "median", "largest", "classes", "distance"
 CAPTION = (
     "smallest, median, largest: samples of a client; classes: of a client, on average; distance: "
     "total variation between the classes of a client and of all clients, mean and largest"
@@ -71,14 +70,19 @@ class Scheme:
         whole = self.counts.sum(0).double() / self.counts.sum()
         return (mixtures - whole).abs().sum(1) / 2
 
-    def row(self) -> list[str]:
-        """The cells under `HEADINGS`."""
+    def row(self) -> dict[str, str]:
+        """The cells of its row by heading."""
         sizes, distances = self.sizes, self.distances
-        numbers = [len(sizes), *(int(n) for n in (sizes.sum(), sizes.min(), sizes.median()))]
-        numbers.append(int(sizes.max()))
-        cells = [f"{self.held.double().mean():.1f}"]
-        cells.append(f"{distances.mean():.3f} (max {distances.max():.3f})")
-        return [self.label, *(f"{n:,}" for n in numbers), *cells]
+        return {
+            "partition": self.label,
+            "clients": f"{len(sizes):,}",
+            "samples": f"{sizes.sum():,}",
+            "smallest": f"{sizes.min():,}",
+            "median": f"{sizes.median():,}",
+            "largest": f"{sizes.max():,}",
+            "classes": f"{self.held.double().mean():.1f}",
+            "distance": f"{distances.mean():.3f} (max {distances.max():.3f})",
+        }
 
     def frame(self) -> DataFrame:
         """The counts, one row a client."""
@@ -112,7 +116,8 @@ def show_partitions(
     with exit_with_message():
         each = [[*shared, *more] for more in groups[1:]] or [shared]
         shown = schemes([experiment_of(recipe, options) for options in each])
-        Table(HEADINGS, [scheme.row() for scheme in shown], CAPTION).show()
+        rows = DataFrame([scheme.row() for scheme in shown])
+        Table(rows, rows.map(lambda _: ""), CAPTION).show()
         if files.csv:
             concat([scheme.frame() for scheme in shown]).to_csv(files.csv, index=False)
         if files.figure:

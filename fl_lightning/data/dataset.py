@@ -173,14 +173,3 @@ def mean_and_std(moments: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     # a constant channel has no spread: the floor of a tenth of a gray level keeps it finite
     std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=0.1 / 255)
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def repeated(x: Tensor, channels: int) -> Tensor:
-    """Gray images (n, 1, height, width) viewed as (n, channels, height, width).
-
-    Raises:
-        ValueError: If there is less than one channel.
-    """
-    if channels < 1:
-        raise ValueError(f"channels is {channels}: give 1 for gray images, or 3 for RGB")
-    return x.expand(-1, channels, -1, -1)

@@ -67,10 +67,10 @@ OPTIONS = {
         gate="running", gate_map="clip01", gate_alignment=True, gate_offset=0
     ),
     "fedssg, proximal": algorithms.fedssg(
-        alignment="proximal", gate_map="logistic", gate_memory=False
+        alignment="proximal", gate_map="logistic", gate_memory=False, size_weighting=True
     ),
     "fedssg, active": algorithms.fedssg(aggregation="active"),
-    "feddc, active": algorithms.feddc(dual="active"),
+    "feddc, active": algorithms.feddc(dual="active", size_weighting=True),
     "fedvra, d": algorithms.fedvra(d=1.5),
     "feddisco, on feddyn": algorithms.feddisco(alpha=0.1),
     "fednova, mean": algorithms.fednova(variates="mean"),

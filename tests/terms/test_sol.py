@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 import torch
 from oracles import autograd, oracle_of, quadratic, view
-from problems import classifier, close, line, vec
+from problems import classifier, close, line, vec, without_addresses
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import algorithms
+from fl_lightning.algorithms.modifiers import perturb
 from fl_lightning.core.algorithm import dummy_facts
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import (
@@ -62,6 +63,23 @@ def test_the_strength_of_every_moved_parameter_has_norm_one() -> None:
 
 
 COLUMN = nn.Linear(1, 2, bias=False)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        *algorithms.fedsol().terms,
+        *algorithms.fedsol(scope="all").terms,
+        *algorithms.fedsol_ft().terms,
+        *algorithms.fedsol_ablation().terms,
+        *perturb.sol().to(algorithms.fedavg()).terms,
+        SOL(Distill()),
+        HeadSOL(),
+    ],
+    ids=without_addresses,
+)
+def test_the_strength_is_that_of_the_paper_by_default(term: Any) -> None:
+    assert term.scale is by_tensor
 
 
 @pytest.mark.parametrize(
