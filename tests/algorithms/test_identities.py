@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 from executors import EAGER, assert_agree
-from problems import (
-    assert_same_unless,
-    classification,
-    distances,
-    hard,
-    trained,
-    without_addresses,
-)
+from problems import assert_same_unless, classification, distances, hard, trained, without_addresses
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD, Adagrad
@@ -112,11 +105,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     ),
     (ssg, {"correction": False}, C.feddyn(alpha=0.1, size_weighting=True)),
     (partial(ssg, correction=False), {"size_weighting": False}, C.feddyn(alpha=0.1)),
-    (
-        partial(C.fedssg, alignment="none", correction=False),
-        {"gate": "none"},
-        C.feddyn(alpha=0.0),
-    ),
+    (partial(C.fedssg, alignment="none", correction=False), {"gate": "none"}, C.feddyn(alpha=0.0)),
     (
         of(ReleasedSSG, alpha=0.0, amend=lambda delta, drift, v: delta),
         {"gate": None},
