@@ -23,9 +23,7 @@ from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.build import (
     build_algorithm,
     build_clients,
-    build_data,
     build_federation,
-    build_model,
     build_partition,
     with_local_options,
 )
@@ -51,8 +49,10 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
+from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import UniformSampling
+from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, to_yaml
 from fl_lightning.runs.metrics_csv import MetricsCSV
@@ -178,8 +178,8 @@ class Experiment:
         if o.resume:
             checkpoint.resume(federation)
         done = federation.round
-        federation.disk_budget(o.keep_checkpoints).check_disk_space()
-        folder.write(self.resolved(), fabric)
+        DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
+        folder.write(self.resolved(), fabric, self.chosen)
         if fabric.is_global_zero:
             partition.save(folder.path)
             for file in folder.copy_user_files(

@@ -107,7 +107,7 @@ def feddc(
     alpha: Alpha = 0.01,
     dual: Dual = "all",
     correction_lr: Length = "current",
-    size_weighting: SizeWeighting = True,
+    size_weighting: SizeWeighting = False,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
     """FedDC: FedDyn's memory together with SCAFFOLD's correction (Gao et al., CVPR 2022).
@@ -167,7 +167,7 @@ def fedssg(
             "cohort's sum of models and memories over N (Algorithm 1), which shrinks the model."
         ),
     ] = "all",
-    size_weighting: SizeWeighting = True,
+    size_weighting: SizeWeighting = False,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
     """FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
@@ -180,7 +180,12 @@ def fedssg(
         FedSSG, 2025, https://arxiv.org/abs/2509.13895
 
     Released code:
-        The defaults. Main text, appendix and code differ in the options above.
+        The defaults, except that it divides alpha and d by the client's relative size
+        (`size_weighting`), which lets clients of a tenth of the mean size diverge. Main text,
+        appendix and code differ in the options above. Taken for slips, and not offered: the
+        amplitude alpha of the gate in Eq. 6 and 7, since the text also claims none and alpha
+        strengthens the alignment everywhere else; and the appendix's divisor eta E, E being epochs,
+        since the move of an epoch is many gradients.
     """
     gates = {"horizon": duals.horizon, "running": duals.running, "none": None}
     maps = {"identity": duals.identity, "clip01": duals.clipped, "logistic": duals.logistic}

@@ -74,10 +74,10 @@ Strength = Annotated[
     Doc("Perturb each weight by how far it has moved, or all equally."),
 ]
 Per = Annotated[
-    Literal["column", "tensor"],
-    Doc("Norm of the adaptive strength: of each column (released code) or parameter (paper)."),
+    Literal["tensor", "column"],
+    Doc("Norm of the adaptive strength: of each parameter (paper) or column (released code)."),
 ]
-PER: dict[str, sol.MoveScale] = {"column": sol.by_column, "tensor": sol.by_tensor}
+PER: dict[str, sol.MoveScale] = {"tensor": sol.by_tensor, "column": sol.by_column}
 Scope = Annotated[Literal["head", "body", "all"], Doc("Part of the model that is perturbed.")]
 SCOPES = {"head": sol.head, "body": sol.body, "all": sol.everywhere}
 Tau = Annotated[PositiveFloat, Doc("Temperature of the distillation.")]
@@ -98,7 +98,11 @@ ProxClip = Annotated[
     ),
 ]
 SizeWeighting = Annotated[
-    bool, Doc("Divide by the client's relative size, as the authors' or FedSSG's code does.")
+    bool,
+    Doc(
+        "Divide by the client's relative size, as the authors' or FedSSG's code does. No paper has "
+        "it, and corrections of small clients grow large."
+    ),
 ]
 Length = Annotated[
     Literal["current", "base"],

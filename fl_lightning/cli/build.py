@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from textwrap import shorten
-from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -12,56 +10,16 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.cli.choices import Chosen
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.schedule import Decay
 from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
 from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
+from fl_lightning.runs.chosen import Chosen, wrong_result
 from fl_lightning.terms import Clip
-
-
-def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset]:
-    """The training and the test set of a source, which may read files in `root`.
-
-    Raises:
-        ValueError: If they are none, of two kinds, empty, or not finite.
-    """
-    pair = source(root=root) if source.wants("root") else source()
-    if not (
-        isinstance(pair, tuple)
-        and len(pair) == 2
-        and all(isinstance(data, DeviceDataset) for data in pair)
-    ):
-        raise ValueError(_wrong(source, "a training and a test DeviceDataset", pair))
-    train, test = pair
-    for kind, data in (("training", train), ("test", test)):
-        if not len(data):
-            raise ValueError(f"{source.name} has no {kind} samples: give it at least one")
-        if bad := _not_finite(data):
-            raise ValueError(
-                f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"
-            )
-    of_train, of_test = (
-        f"{len(data.classes)} classes and samples of shape {data.shape} of {data.x.dtype}"
-        for data in pair
-    )
-    if train.classes != test.classes or of_train != of_test:
-        raise ValueError(
-            f"{source.name} has {of_train} for training and {of_test} for testing: "
-            "give both the same"
-        )
-    return train, test
-
-
-def _not_finite(data: DeviceDataset) -> int:
-    if data.x.dtype == torch.uint8:
-        return 0
-    return int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
 
 
 def build_partition(
@@ -78,7 +36,9 @@ def build_partition(
         raise ValueError(f"{source} has no domains to split by: choose another --partition")
     partition = scheme(train.y, clients, seed, **domains)
     if not isinstance(partition, Partition):
-        raise ValueError(_wrong(scheme, "a Partition, as Partition.from_owners makes", partition))
+        raise ValueError(
+            wrong_result(scheme, "a Partition, as Partition.from_owners makes", partition)
+        )
     if len(partition) != clients:
         raise ValueError(
             f"{scheme.name} splits over {len(partition)} clients, but --clients is {clients}: "
@@ -91,27 +51,6 @@ def build_partition(
     return partition
 
 
-def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
-    """The model for samples of this data set, with weights drawn from the run's seed.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    sizes = {
-        "classes": len(train.classes),
-        "channels": train.shape[0],
-        "size": train.shape[-1],
-        "inputs": torch.Size(train.shape).numel(),
-    }
-    draws = derived_seed(seed, "model")
-    with seeded_rng(draws, torch.device("cpu")):
-        torch.manual_seed(draws)  # a factory may use GPUs
-        model = factory(**{name: size for name, size in sizes.items() if factory.wants(name)})
-    if not isinstance(model, nn.Module):
-        raise ValueError(_wrong(factory, "a torch.nn.Module", model))
-    return model
-
-
 def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     """The algorithm with its modifiers.
 
@@ -120,7 +59,7 @@ def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     """
     algorithm = chosen["algorithm"]()
     if not isinstance(algorithm, Algorithm):
-        raise ValueError(_wrong(chosen["algorithm"], "an Algorithm", algorithm))
+        raise ValueError(wrong_result(chosen["algorithm"], "an Algorithm", algorithm))
     for kind in modifiers.PARTS:
         algorithm = chosen[kind]().to(algorithm)
     return algorithm
@@ -185,8 +124,3 @@ def build_executor(o: Options, device: torch.device) -> Callable[..., Executor]:
     if o.executor == "auto" and device.type == "cuda" and not o.deterministic:
         return partial(AutotunedExecutor, candidates=[one, several])
     return several if o.executor == "stacked" else one  # auto: a CPU does not wait for Python
-
-
-def _wrong(function: Chosen, expected: str, value: Any) -> str:
-    short = shorten(repr(value), 80, placeholder=" ...")
-    return f"{function.name} must return {expected}, but returned {short}"

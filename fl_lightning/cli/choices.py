@@ -5,7 +5,6 @@ import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,28 +44,6 @@ class Choice:
         """The function's name, also when spelled as in a paper: FedLESAM-S is fedlesam_s."""
         lower = name.lower().replace("-", "_")
         return lower if lower in self.functions else name
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The chosen function and its options; calling it calls the function with them."""
-
-    name: str
-    function: Callable[..., Any]
-    options: Mapping[str, Any]
-
-    def __call__(self, *args: Any, **extra: Any) -> Any:
-        """Call the function."""
-        return self.function(*args, **extra, **self.options)
-
-    @property
-    def file(self) -> Path | None:
-        """The file of a user-defined function; None for those of this package."""
-        return Path(self.name.partition(":")[0]) if ":" in self.name else None
-
-    def wants(self, parameter: str) -> bool:
-        """Whether the function has a parameter of this name."""
-        return parameter in signature(self.function).parameters
 
 
 def choices(

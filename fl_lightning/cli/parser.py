@@ -18,11 +18,12 @@ from docstring_parser import parse as parse_docstring
 
 from fl_lightning.algorithms.registry import parameter_help
 from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of
-from fl_lightning.cli.choices import Choice, Chosen, find_function
+from fl_lightning.cli.choices import Choice, find_function
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.cli.converters import convert, is_option, metavar, nearest, shown
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.runs.chosen import Chosen
 
 FIRST = "algorithm"
 """The choice that `--help` shows before everything else."""

@@ -12,6 +12,7 @@ from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size, uniform
 from fl_lightning.data import DeviceDataset, Partition
+from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.terms.wrapper import WrappedTerm
@@ -38,7 +39,7 @@ def summary(
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
     threads = f", {torch.get_num_threads()} thread(s) each" if w.device.type == "cpu" else ""
-    budget = federation.disk_budget(o.keep_checkpoints)
+    budget = DiskBudget.of(federation, o.keep_checkpoints)
     return "\n".join(
         [
             f"{name} on {names['data']}: {len(train):,} training and {len(test):,} test samples",

@@ -9,9 +9,9 @@ from typing import Any
 from fl_lightning.algorithms import modifiers
 from fl_lightning.cli.argv import flag_of
 from fl_lightning.cli.build import build_algorithm
-from fl_lightning.cli.choices import Chosen
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.runs.chosen import Chosen
 
 
 def unused_option_notes(

@@ -101,8 +101,8 @@ class View:
     """
     share: float
     """(s) Size of the cohort over the number of clients, M / N."""
-    expected: float
-    """(s) Expectation of `share`: the mean probability of taking part in a round."""
+    expected: Tensor | float
+    """(s) The client's probability p_i to take part in a round; their mean on the server."""
     nominal: float
     """(s) K eta_0 of FedDC's code: the span of a client of mean size at the first round's rate."""
     round: int

@@ -37,17 +37,20 @@ class RoundStatus:
 class RoundSums:
     """Running sums `[weight * progress | message | weight * buffers]`, and a row for each client.
 
-    A row holds the client's loss, its weight, the weighted squared length of its progress, whether
-    it counts, and what diverged. One rank alone fills it in, so adding up the ranks is exact.
+    Where clients start elsewhere than at w^t, `weight * (u_i - w^t)` comes after the progress.
+
+    A row holds the client's loss, its weight, the weighted `||u_i - w^t||^2`, whether it counts,
+    and what diverged. One rank alone fills it in, so adding up the ranks is exact.
 
     Args:
-        w: A vector like the model.
+        w: The model w^t that clients receive.
         message: Messages as `Algorithm.report` returns them, one a term; only their structure and
             shapes matter.
         buffers: The module's buffers.
         cohort: Number of clients, on all ranks.
         sum_type: How progress, messages and buffers are added up.
         skip_diverged: Leave out outcomes that are not finite.
+        starts_elsewhere: Whether clients start elsewhere than at w^t.
 
     Attributes:
         total: The vector that the ranks have to add up.
@@ -61,12 +64,14 @@ class RoundSums:
         cohort: int,
         sum_type: type[Sum] = PlainSum,
         skip_diverged: bool = False,
+        starts_elsewhere: bool = False,
     ):
         leaves, self._structure = tree_flatten(message)
-        self._like = [w, *leaves, *buffers.values()]
+        self._vectors = 1 + starts_elsewhere
+        self._like = [*[w] * self._vectors, *leaves, *buffers.values()]
         self._names, self._cohort, self._skip_diverged = list(buffers), cohort, skip_diverged
         self._messages = len(leaves)
-        self._weighted = [True] + [False] * len(leaves) + [True] * len(buffers)
+        self._weighted = [True] * self._vectors + [False] * len(leaves) + [True] * len(buffers)
         self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
         sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, 1]
@@ -89,13 +94,17 @@ class RoundSums:
         Returns:
             Whether the outcome is finite and below the limit of the sums, 0-dim on the device.
         """
-        progress, buffers = outcome.progress, [outcome.buffers[name] for name in self._names]
-        tensors = [progress, *tree_leaves(outcome.message), *buffers]
+        vectors = [outcome.progress]
+        if self._vectors > 1:
+            vectors.append(outcome.progress + (outcome.origin - self._like[0]))
+        progress, moved = vectors[0], vectors[-1]
+        buffers = [outcome.buffers[name] for name in self._names]
+        tensors = [*vectors, *tree_leaves(outcome.message), *buffers]
         loss = outcome.loss.to(progress)
-        squared = weight * progress.dot(progress)  # overflows where the model's length would
+        squared = weight * moved.dot(moved)  # overflows where the model's length would
         trained = squared.isfinite() & ~loss.isinf()  # nan: no term evaluated the loss
         limited = self._sum.limit < inf  # otherwise progress is finite where its square is
-        for tensor in [progress, *buffers] if limited else buffers:
+        for tensor in [*vectors, *buffers] if limited else buffers:
             trained &= all_below(tensor, self._sum.limit)
         parts = torch.stack([trained, *states, *map(self._can_be_added, outcome.message)])
         good = parts.all()
@@ -127,26 +136,28 @@ class RoundSums:
         found = {k: round(part) - 1 for k, part in enumerate(diverged) if part}
         return RoundStatus(votes > 0, found, not (sum(counts) > 0 and sum(weights) > 0))
 
-    def means(self) -> tuple[Tensor, list[Any], dict[str, Tensor], Sequence[Tensor]]:
+    def means(self) -> tuple[list[Tensor], list[Any], dict[str, Tensor], Sequence[Tensor]]:
         """The means, once the sums are complete.
 
         Returns:
-            The weighted mean progress, the mean messages, the weighted mean buffers (integers
-            rounded), and the mean loss and weighted mean squared length of a client's progress.
+            The weighted means of the progress and of u_i - w^t, the mean messages, the weighted
+            mean buffers (integers rounded), the mean loss and weighted mean `||u_i - w^t||^2`.
         """
         loss, weight, squared, count, _ = self._rows.sum(0)
         whole = count == self._cohort  # whose weights are 1 on average
         weight = torch.where(whole, count, weight)
         totals = self._sum.value(self._limbs).split(self._sizes)
-        progress, *others = (
+        means = [
             (total / (weight if weighted else count)).to(self._like[0]).view(like.shape)
             for total, weighted, like in zip(totals, self._weighted, self._like, strict=True)
-        )
-        messages, buffers = others[: self._messages], others[self._messages :]
-        likes = self._like[1 + self._messages :]
+        ]
+        last = self._vectors + self._messages
+        vectors, messages = means[: self._vectors], means[self._vectors : last]
+        buffers, likes = means[last:], self._like[last:]
         averaged = {
             name: (mean if like.is_floating_point() else mean.round()).to(like.dtype)
             for name, mean, like in zip(self._names, buffers, likes, strict=True)
         }
-        scalars = [(s / n).to(progress) for s, n in ((loss, count), (squared, weight))]
-        return progress, tree_unflatten(messages, self._structure), averaged, scalars
+        scalars = [(s / n).to(means[0]) for s, n in ((loss, count), (squared, weight))]
+        moves = [vectors[0], vectors[-1]]
+        return moves, tree_unflatten(messages, self._structure), averaged, scalars

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice, pairwise
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from fl_lightning.distributed.heartbeat import rendezvous
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Executor, Outcome, Visit
 from fl_lightning.federation.aggregation import RoundSums
+from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import finite, stay_finite
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
-from fl_lightning.federation.preflight import message_template, single_sample
+from fl_lightning.federation.preflight import check_checkpoint, message_template, single_sample
 from fl_lightning.federation.server import Server
 
 
@@ -46,6 +47,7 @@ class LocalTraining:
         seed: Seed of dropout.
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
+        probabilities: Of each client to take part in a round, where these differ.
 
     Attributes:
         executor: Trains the clients; `new_executor` makes another for another module.
@@ -56,6 +58,7 @@ class LocalTraining:
         sum_type: How the outcomes are added up.
         store: The clients' states, after `open`.
         template: A message with the structure of every client's, after `open`.
+        starts_elsewhere: Whether clients start elsewhere than at w^t, after `open`.
         heartbeat: Tells other ranks which clients this one trains, after `open`.
     """
 
@@ -71,12 +74,14 @@ class LocalTraining:
         seed: int,
         skip_diverged: bool,
         deterministic: bool,
+        probabilities: Tensor | None = None,
     ):
         self.fabric, self.module, self.algorithm, self.clients = fabric, module, algorithm, clients
         self.new_executor, self.executor = new_executor, new_executor(module, layout)
         self.group_size = self.executor.width
         self.schedule, self.seed = schedule, seed
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
+        self.probabilities = probabilities
         self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
         self.local_lr = float(algorithm.local([vector]).param_groups[0]["lr"])
@@ -89,7 +94,7 @@ class LocalTraining:
         w, terms = server.initial_w, self.algorithm.terms
         states = [init_states(term.client, w, w) for term in terms]
         self._initially_finite = finite(states)
-        self.template = message_template(
+        self.template, self.starts_elsewhere = message_template(
             self.algorithm, server.layout, w, server.states, len(self.clients.dataset.classes)
         )
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
@@ -118,9 +123,14 @@ class LocalTraining:
             len(cohort),
             self.sum_type,
             self.skip_diverged,
+            self.starts_elsewhere,
         )
         store, behind = self.store, list[int]()
-        for group, ahead in pairwise([*self._assigned(cohort), []]):
+        work = [self.clients.num_steps(client) for client in cohort]
+        groups = assign_groups(
+            work, self.executor.width, self.fabric.world_size, whole=self.deterministic
+        )[self.fabric.global_rank]
+        for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             store.prefetch(cohort[k] for k in [*group, *ahead])
             visits = {k: partial(self._visit, server, cohort[k], weights[k]) for k in group}
@@ -137,6 +147,16 @@ class LocalTraining:
         with self._naming(behind, position):
             store.wait_for_writes()
         return sums
+
+    def lr(self, round: int) -> float:
+        """The local learning rate at the beginning of a round's visits."""
+        return self.local_lr * self.schedule(round, 0)
+
+    def settings(self, round: int) -> str:
+        """Learning rate and algorithm, for messages about divergence."""
+        limit = self.sum_type.limit
+        bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
+        return f"local learning rate {self.lr(round):.3g}, {self.algorithm}{bound}"
 
     def aggregation_weights(self, cohort: Sequence[int]) -> Tensor:
         """The aggregation weights of a cohort, (M,), 1 on average.
@@ -166,6 +186,37 @@ class LocalTraining:
         kept = kept or [init_states(term.client, w, anchor) for term in terms]
         return [{**k, **init_states(t.local, w, anchor)} for k, t in zip(kept, terms, strict=True)]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Slots of the clients' rows, and the settings that a resumed run keeps.
+
+        Raises:
+            ValueError: If clients keep states and their rows are not retained.
+        """
+        store = self.store
+        if not store.is_retained(store.slot):
+            raise ValueError(
+                "later rounds would write over the clients' states of this state_dict: call "
+                "federation.store.retain() before it, on every rank"
+            )
+        return {**self._fixed_settings(), "slot": store.slot, "retained": dict(store.retained)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Return to the clients' rows of a `state_dict`.
+
+        Raises:
+            ValueError: If it is of other data, number of clients or precision, or the rows are
+                gone.
+        """
+        check_checkpoint(state, self._fixed_settings())
+        self.store.restore(state["slot"], state["retained"])
+
+    def _fixed_settings(self) -> dict[str, Any]:
+        return {
+            "num_clients": self.clients.num_clients,
+            "data": self.clients.digest,
+            "precision": self.fabric.strategy.precision.precision,
+        }
+
     def _visit(self, server: Server, client: int, weight: Tensor) -> Visit:
         clients, w = self.clients, server.w
         batches = clients.visit(client, server.round)
@@ -177,6 +228,8 @@ class LocalTraining:
             "size": clients.sizes[client] / clients.mean_size,
             "weight": weight,
         }
+        if self.probabilities is not None:
+            numbers["expected"] = self.probabilities[client]
         labels = clients.label_counts(client).to(w.dtype)
         values = torch.tensor([float(number) for number in numbers.values()], dtype=w.dtype)
         sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all
@@ -248,45 +301,8 @@ class LocalTraining:
             raise shown from error
         self.heartbeat.set_clients([])
 
-    def _assigned(self, cohort: Sequence[int]) -> list[list[int]]:
-        """The positions in the cohort that this rank trains, in groups that train in parallel."""
-        fabric, width = self.fabric, self.executor.width
-        work = [self.clients.num_steps(client) for client in cohort]
-        if not self.deterministic:
-            return list(
-                _groups(assign_to_ranks(work, fabric.world_size)[fabric.global_rank], width)
-            )
-        # The last bits depend on which clients train in parallel: group first, then assign.
-        groups = list(_groups(assign_to_ranks(work, 1)[0], width))
-        totals = [sum(work[k] for k in group) for group in groups]
-        return [groups[i] for i in assign_to_ranks(totals, fabric.world_size)[fabric.global_rank]]
-
-
-def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Assign clients to ranks so that ranks finish together: longest first, to the least loaded.
-
-    Args:
-        work: Work of each client of the cohort, e.g. its local steps.
-        ranks: Number of ranks.
-
-    Returns:
-        For each rank the positions in `work` that it trains; possibly none.
-    """
-    load, shares = [0] * ranks, [[] for _ in range(ranks)]  # type: tuple[list[int], list[list[int]]]
-    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
-        rank = min(range(ranks), key=lambda r: (load[r], r))
-        shares[rank].append(i)
-        load[rank] += work[i]
-    return shares
-
 
 def _kept(visit: Visit, outcome: Outcome, good: Tensor) -> list[States]:
     """The client's states after the visit; those before it if the outcome is not finite."""
     both = zip(visit.states, outcome.states, strict=True)
     return [{k: torch.where(good, new, old[k]) for k, new in term.items()} for old, term in both]
-
-
-def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:
-    rest = iter(positions)
-    while group := list(islice(rest, width)):
-        yield group

@@ -4,23 +4,25 @@ Imports `runs`, `algorithms` and below.
 """
 
 from fl_lightning.report.comparison import Comparison
-from fl_lightning.report.figure import curves
+from fl_lightning.report.figure import against, curves
 from fl_lightning.report.frame import load
-from fl_lightning.report.score import BEST, LAST, TAIL, Score
-from fl_lightning.report.table import Table, pivot_table, scores_table
+from fl_lightning.report.grid import agreement, grid, numbers
+from fl_lightning.report.score import SCORES, Score, score
+from fl_lightning.report.table import Table
 from fl_lightning.runs.run import Run, load_runs
 
 __all__ = [
-    "BEST",
-    "LAST",
-    "TAIL",
+    "SCORES",
     "Comparison",
     "Run",
     "Score",
     "Table",
+    "against",
+    "agreement",
     "curves",
+    "grid",
     "load",
     "load_runs",
-    "pivot_table",
-    "scores_table",
+    "numbers",
+    "score",
 ]

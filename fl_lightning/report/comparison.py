@@ -1,14 +1,18 @@
 """Comparison of runs: experiments, their labels, and the options in which they differ."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from pandas import Categorical, DataFrame, Series, to_numeric
+from pandas import Categorical, DataFrame, Series, factorize, to_numeric
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import functions
+from fl_lightning.report.grid import grid
+from fl_lightning.report.score import Score
+from fl_lightning.report.table import Table
 from fl_lightning.runs.resume import CHANGES_ROUNDING_ONLY
 from fl_lightning.runs.run import Run
 
@@ -20,6 +24,12 @@ NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
     "deterministic",
 }
 """Options in which runs of one experiment may differ."""
+
+TUNED = {"lr", "lr_decay", "momentum", "weight_decay", "clip_norm", "batch_size", "finetune_lr"}
+"""General options that count as the method's own: papers tune them for each method."""
+
+WORDS = {"none", "True", "False"}
+"""Values that mean nothing without the name of their option."""
 
 NO_MODIFIER = {part: next(iter(functions(module))) for part, module in modifiers.PARTS.items()}
 """The choice that changes nothing, for each option that modifies the algorithm."""
@@ -42,29 +52,41 @@ def method_name(options: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs and the options in which they differ. Lists have one entry per run.
+    """Runs and the options in which they differ, laid out in rows and columns.
 
     Attributes:
-        runs: The runs. Those with equal labels are one experiment with different seeds.
+        runs: The runs. Those of equal row and column are one experiment with different seeds.
+        across: The options whose values are the columns.
+        labels: Other names for methods, rows, columns and folders of runs.
         notes: Remarks for the reader of a table.
     """
 
     runs: Sequence[Run]
+    across: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @staticmethod
-    def of(runs: Sequence[Run]) -> "Comparison":
+    def of(
+        runs: Sequence[Run], across: Sequence[str] = (), labels: Mapping[str, str] | None = None
+    ) -> "Comparison":
         """Leave out runs without an evaluation, and repeated ones except the longest.
+
+        Args:
+            runs: The runs.
+            across: The options whose values are the columns.
+            labels: Other names for methods, rows, columns and folders. That of a folder is the name
+                of the method of all runs in it, which tells runs of equal options apart.
 
         Raises:
             ValueError: If no run has been evaluated.
         """
-        kept, notes = dict[tuple[Any, ...], Run](), []
+        kept, notes, labels = dict[tuple[Any, ...], Run](), [], labels or {}
         for run in runs:
             if not run.scalars.get("test/accuracy"):
                 notes.append(f"{run.path} has not been evaluated yet and is left out")
                 continue
-            key = (run.options["seed"], *sorted(_options(run).items()))
+            key = (_name(run, labels), run.options["seed"], *sorted(_options(run).items()))
             other = kept.get(key, run)
             kept[key] = max(other, run, key=lambda run: run.rounds)
             if other is not run:
@@ -79,7 +101,7 @@ class Comparison:
         for run in kept.values():
             if run.rounds < run.options["rounds"]:
                 notes.append(f"{run.path} is at round {run.rounds} of {run.options['rounds']}")
-        return Comparison([*kept.values()], notes)
+        return Comparison([*kept.values()], across, labels, notes)
 
     @cached_property
     def options(self) -> DataFrame:
@@ -101,43 +123,102 @@ class Comparison:
 
     @cached_property
     def differing(self) -> list[str]:
-        """The varying options, without the method and its own options."""
-        return [option for option in self.varying if not _of_method(option)]
+        """The varying options that are neither the method's nor columns."""
+        return [o for o in self.varying if not _of_method(o) and not self._is_across(o)]
 
-    def methods(self, without: str | None = None) -> list[str]:
-        """Each run's method, with those of its own options that vary."""
-        names = Series([method_name(run.options) for run in self.runs])
-        own = [o for o in self.varying if "." in o and _of_method(o) and o != without]
-        shown = self.options[own].where(self.options[own].groupby(names).transform("nunique") > 1)
-        return _labels(names, shown.rename(columns=lambda option: option.partition(".")[2]))
+    @cached_property
+    def columns(self) -> "Categorical[str]":
+        """The heading of each run's column."""
+        return self.headings(self.across)
 
-    def labels(self, without: str | None = None) -> list[str]:
-        """Each run's method and differing options, except `without` and its own options."""
-        rest = [o for o in self.differing if without is None or not _belongs(o, without)]
-        return _labels(self.methods(without), self.options[rest])
+    @cached_property
+    def groups(self) -> list[str]:
+        """Each run's setting, as far as it differs within a column: equal ones can be ranked."""
+        settings = self.options[[o for o in self.differing if o not in TUNED]].fillna("")
+        several = settings.groupby(Series(self.columns), observed=True).nunique().gt(1).any()
+        return _labels([""] * len(self.runs), settings.loc[:, several])
 
-    def set_ups(self) -> list[str]:
-        """Each run's differing options: methods in equal set-ups can be ranked."""
-        return _labels([""] * len(self.runs), self.options[self.differing])
+    def methods(self, own: Sequence[str]) -> list[str]:
+        """Each run's method, with those of the options `own` that vary for it within a column."""
+        names, options = Series([_name(r, self.labels) for r in self.runs]), self.options[[*own]]
+        several = options.groupby([names, Series(self.columns)], observed=True).transform("nunique")
+        shown = options.where(several.gt(1).groupby(names).transform("any"))
+        return _labels(names, shown.rename(columns=lambda option: option.rpartition(".")[2]))
 
-    def headings(self, option: str | None) -> "Categorical[str]":
-        """Each run's value of an option and of what belongs to it, in the order of numbers.
+    @cached_property
+    def rows(self) -> list[str]:
+        """Each run's method and setting."""
+        own = [o for o in self.varying if o in TUNED or _of_method(o)]
+        methods = self.methods([o for o in own if not self._is_across(o)])
+        rows = [f"{m}, {g}".removesuffix(", ") for m, g in zip(methods, self.groups, strict=True)]
+        return [self.labels.get(row, row) for row in rows]
+
+    def headings(self, across: Sequence[str]) -> "Categorical[str]":
+        """Each run's values of some options and of what belongs to them, in the order of numbers.
 
         Raises:
-            ValueError: If the runs do not differ in the option.
+            ValueError: If the runs do not differ in one of the options.
         """
-        if option is None:
+        options, shown = self.options.fillna(""), list[str]()
+        for option in across:
+            parts = [o for o in self.varying if _belongs(o, option) and o != "algorithm"]
+            if not parts:
+                others = ", ".join(o for o in self.varying if o != "algorithm")
+                reason = others or "nothing but the algorithm"
+                raise ValueError(f"these runs do not differ in {option}, but in {reason}")
+            for part in parts:  # those before may determine it
+                if not shown or options.groupby(shown)[part].nunique().gt(1).any():
+                    shown.append(part)
+        if not shown:
             return Categorical([""] * len(self.runs))
-        if option not in self.varying or option == "algorithm":  # methods are the rows
-            others = ", ".join(o for o in self.varying if o != "algorithm")
-            reason = others or "nothing but the algorithm"
-            raise ValueError(f"these runs do not differ in {option}, but in {reason}")
-        parts = [o for o in self.varying if _belongs(o, option)]
-        headings = Series(_labels([""] * len(self.runs), self.options[parts]))
-        numbers = to_numeric(self.options[option].fillna("none").replace("none", "-inf"), "coerce")
-        if not numbers.hasnans:
-            headings = headings[numbers.sort_values(kind="stable").index]
-        return Categorical(headings.sort_index(), categories=headings.unique())
+        options = options[shown]
+        order = options.apply(_sort_key).sort_values(shown, kind="stable").index
+        headings = Series([_heading(row) for row in options.to_dict("records")]).replace(
+            self.labels
+        )
+        return Categorical(headings, categories=headings[order].unique())
+
+    def means(self, options: Sequence[str]) -> dict[str, str]:
+        """The name of each column's mean over the values of some of the options `across`."""
+        rest = self.headings([option for option in self.across if option not in options])
+        return {c: f"mean, {r}".removesuffix(", ") for c, r in zip(self.columns, rest, strict=True)}
+
+    def table(self, scores: Sequence[Score | str], **options: Any) -> Table:
+        """One row per method and one column per heading, or what distinguishes it and its scores.
+
+        Args:
+            scores: The scores or their names.
+            options: Those of `numbers`.
+
+        Raises:
+            ValueError: If the runs do not differ in an option of the columns, or see `numbers`.
+        """
+        about = None if self.across else self._about()
+        groups = dict(zip(self.rows, self.groups, strict=True))
+        return grid(
+            self.runs, self.rows, self.columns, scores, about=about, groups=groups, **options
+        )
+
+    def _about(self) -> DataFrame:
+        """The method, differing options, seeds and rounds of each row."""
+        frame = self.options[[o for o in self.differing if o != "rounds"]].fillna("")
+        methods = self.methods([o for o in self.varying if _of_method(o)])
+        frame.insert(0, "method", [self.labels.get(m, m) for m in methods])
+        frame["seeds"] = [run.options["seed"] for run in self.runs]
+        frame["rounds"] = [run.rounds for run in self.runs]
+        how: dict[Any, Any] = {**dict.fromkeys(frame, "first"), "seeds": _list, "rounds": _span}
+        return frame.groupby(self.rows, sort=False).agg(how)
+
+    def _is_across(self, option: str) -> bool:
+        return any(_belongs(option, across) for across in self.across)
+
+
+def _name(run: Run, labels: Mapping[str, str]) -> str:
+    """The label of the innermost folder that has one, or of the method, or the method."""
+    folders = {Path(text): label for text, label in labels.items()}
+    name = method_name(run.options)
+    labelled = (folders[path] for path in (run.path, *run.path.parents) if path in folders)
+    return next(labelled, labels.get(name, name))
 
 
 def _options(run: Run) -> dict[str, str]:
@@ -156,8 +237,26 @@ def _labels(names: Iterable[str], options: DataFrame) -> list[str]:
         [f"{option} {value}" for option, value in row.items() if value]
         for _, row in options.fillna("").iterrows()
     ]
-    rows = zip(names, texts, strict=True)
-    return [", ".join(filter(None, [name, *text])) or "none" for name, text in rows]
+    return [", ".join(filter(None, [name, *text])) for name, text in zip(names, texts, strict=True)]
+
+
+def _heading(options: Mapping[Any, str]) -> str:
+    """The text of a column, such as `mnist, alpha 0.1`: choices go without their option's name."""
+    values = {str(o): v for o, v in options.items() if v}
+    values = {o: v for o, v in values.items() if v != "none"} or values
+    last = [option.rpartition(".")[2] for option in values]
+    names = last if len({*last}) == len(last) else [*values]
+    texts = zip(names, values.values(), strict=True)
+    return (
+        ", ".join(v if v[0].isalpha() and v not in WORDS else f"{o} {v}" for o, v in texts)
+        or "none"
+    )
+
+
+def _sort_key(values: "Series[str]") -> "Series[float]":
+    """The order of numbers if all values are numbers, else that in which they appear."""
+    numbers = to_numeric(values.replace({"": "-inf", "none": "-inf"}), errors="coerce")
+    return Series(factorize(values)[0], values.index) if numbers.hasnans else numbers
 
 
 def _of_method(option: str) -> bool:
@@ -166,3 +265,12 @@ def _of_method(option: str) -> bool:
 
 def _belongs(option: str, part: str) -> bool:
     return option == part or option.startswith(f"{part}.")
+
+
+def _list(seeds: "Series[int]") -> str:
+    return ",".join(map(str, sorted(seeds)))
+
+
+def _span(rounds: "Series[int]") -> str:
+    low, high = rounds.min(), rounds.max()
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,7 +1,7 @@
 """Curves of experiments over rounds."""
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
+from itertools import product, zip_longest
 from math import ceil
 from textwrap import fill
 from typing import Any
@@ -10,23 +10,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from pandas import DataFrame
+from pandas import Categorical, DataFrame, Series, to_numeric
 
 from fl_lightning.report.comparison import Comparison
-from fl_lightning.runs.run import Run
+from fl_lightning.report.score import Score
+from fl_lightning.report.score import score as make_score
 
 COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"
 """The palette of Okabe and Ito, which the color-blind can tell apart."""
+MOST_PANELS_ABREAST = 4
 STROKES = tuple(product(("-", "--", "-.", ":"), COLORS))
 
 
-def curves(comparison: Comparison, tag: str = "test/accuracy", across: str | None = None) -> Figure:
-    """Draw the mean over seeds by round, in a band of one standard deviation.
+def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) -> Figure:
+    """Draw the mean over seeds by round, in a band of one standard deviation, a panel per column.
 
     Args:
         comparison: The experiments.
         tag: The scalar.
-        across: An option; each of its values gets a panel.
+        smooth: The number of evaluations of which each point is the mean, up to its round.
 
     Raises:
         ValueError: If no run has recorded the tag, or the experiments do not differ in the option.
@@ -35,27 +37,96 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", across: str | Non
     tags = sorted({tag for run in runs for tag, values in run.scalars.items() if values})
     if tag not in tags:
         raise ValueError(f"no run has recorded {tag}: there are {', '.join(tags)}")
-    columns, rows = comparison.headings(across), comparison.labels(across)
+    series = [run.metrics.get(tag, Series(dtype=float)).dropna() for run in runs]
+    series = [s.rolling(smooth, min_periods=1).mean() for s in series]
+
+    def draw(axes: Axes, which: Sequence[int], stroke: dict[str, Any]) -> None:
+        recorded = DataFrame({run: series[run] for run in which}).sort_index()
+        mean, spread = recorded.mean(axis=1), recorded.std(axis=1).fillna(0.0)
+        axes.plot(mean.index, mean, marker="o" if len(mean) == 1 else None, **stroke)
+        if len(which) > 1:
+            low, high = mean - spread, mean + spread
+            axes.fill_between(mean.index, low, high, color=stroke["color"], alpha=0.18, linewidth=0)
+
+    figure = _panels(comparison.rows, comparison.columns, draw, xlabel="round", ylabel=tag)
+    for axes in figure.axes:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        if "accuracy" in tag:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    return figure
+
+
+def against(
+    comparison: Comparison, option: str, score: Score | str = "last", log: bool = False
+) -> Figure:
+    """Draw a score against an option: mean and standard deviation over seeds, a panel per column.
+
+    A method that does not have the option is a horizontal line.
+
+    Args:
+        comparison: The experiments, `across` this option and those of the panels.
+        option: The option.
+        score: The score or its name.
+        log: Whether the axis of the option is logarithmic.
+
+    Raises:
+        ValueError: If the experiments do not differ in the option.
+    """
+    made = make_score(score) if isinstance(score, str) else score
+    values = [made.values(run).mean() for run in comparison.runs]
+    texts = comparison.options[option].fillna("")
+    places = to_numeric(texts, errors="coerce")
+    names = [] if places.notna().equals(texts != "") else [*texts[texts != ""].unique()]
+    if names:  # not numbers: one place each
+        places = texts.map({name: place for place, name in enumerate(names)})
+
+    def draw(axes: Axes, which: Sequence[int], stroke: dict[str, Any]) -> None:
+        points = DataFrame({"x": places, "y": values}).loc[[*which]].groupby("x", dropna=False)["y"]
+        mean, spread = points.mean(), points.std().fillna(0.0)
+        if mean.index.hasnans:
+            axes.axhline(mean.iloc[-1], **stroke)
+        else:
+            axes.errorbar(mean.index, mean, spread, marker="o", capsize=3, **stroke)
+
+    panels = comparison.headings([o for o in comparison.across if o != option])
+    figure = _panels(comparison.rows, panels, draw, xlabel=option, ylabel=made.name)
+    for axes in figure.axes:
+        if log:
+            axes.set_xscale("log")
+        if names:
+            axes.set_xticks(range(len(names)), names)
+    return figure
+
+
+def _panels(
+    rows: Sequence[str],
+    columns: "Categorical[str]",
+    draw: Callable[[Axes, Sequence[int], dict[str, Any]], None],
+    **axis_labels: str,
+) -> Figure:
+    """Draw a panel for each column and in it a line for each row, with one legend below."""
     titles, labels = [*columns.categories], [*dict.fromkeys(rows)]
-    width = 1.0 + 4.5 * len(titles)
-    wrapped = [fill(label, 50 * len(titles)) for label in labels]
+    wide = min(len(titles), MOST_PANELS_ABREAST)
+    high = ceil(len(titles) / wide)
+    width = 1.0 + 4.5 * wide
+    wrapped = [fill(label, 50 * wide) for label in labels]
     # labels next to each other in the legend: some 13 characters an inch, and 5 for the stroke
     abreast = max(1, min(len(labels), int(13 * width) // (max(map(len, wrapped)) + 5)))
     lines = ceil(len(labels) / abreast) * max(label.count("\n") + 1 for label in wrapped)
-    figure = Figure(figsize=(width, 3.2 + 0.25 * lines), dpi=150, layout="constrained")
-    panels = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
-    for title, axes in zip(titles, panels, strict=True):
+    size = (width, 3.2 * high + 0.25 * lines)
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    panels = figure.subplots(high, wide, sharey=True, squeeze=False).flat
+    cells = [*zip(rows, columns, strict=True)]
+    for title, axes in zip_longest(titles, panels):
+        if title is None:
+            axes.remove()
+            continue
         for place, label in enumerate(labels):
-            cells = zip(runs, columns, rows, strict=True)
-            group = [run for run, *cell in cells if cell == [title, label]]
-            if group:
-                _draw(axes, group, tag, _stroke(place))
-        axes.set(xlabel="round", title=title)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+            if which := [k for k, cell in enumerate(cells) if cell == (label, title)]:
+                draw(axes, which, _stroke(place))
+        axes.set(title=title, **axis_labels)
+        axes.label_outer()
         axes.grid(alpha=0.25)
-    panels[0].set_ylabel(tag)
-    if "accuracy" in tag:
-        panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
     keys = [Line2D([], [], **_stroke(place), label=label) for place, label in enumerate(wrapped)]
     figure.legend(handles=keys, loc="outside lower center", ncols=abreast, frameon=False)
     return figure
@@ -65,13 +136,3 @@ def _stroke(place: int) -> dict[str, Any]:
     """Style of the line in that place of the legend."""
     style, color = STROKES[place % len(STROKES)]
     return {"linestyle": style, "color": color, "linewidth": 1.4}
-
-
-def _draw(axes: Axes, runs: Sequence[Run], tag: str, stroke: dict[str, Any]) -> None:
-    """Draw one experiment, in each round the runs that have recorded it."""
-    recorded = DataFrame({k: run.scalars.get(tag, {}) for k, run in enumerate(runs)}).sort_index()
-    mean, spread = recorded.mean(axis=1), recorded.std(axis=1).fillna(0.0)
-    axes.plot(mean.index, mean, marker="o" if len(mean) == 1 else None, **stroke)
-    if recorded.shape[1] > 1:
-        low, high = mean - spread, mean + spread
-        axes.fill_between(mean.index, low, high, color=stroke["color"], alpha=0.18, linewidth=0)

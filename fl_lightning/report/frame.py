@@ -1,8 +1,7 @@
 """Runs as a pandas data frame."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from pandas import DataFrame, concat
 
@@ -32,14 +31,7 @@ def load(folders: str | Path | Iterable[str | Path]) -> DataFrame:
         means.plot().figure.savefig("curves.png")
     """
     runs = load_runs([Path(folders)] if isinstance(folders, str | Path) else [*map(Path, folders)])
-    options = DataFrame(
-        {"run": str(run.path), "method": method_name(run.options), **_hashable(run.options)}
-        for run in runs
-    )
-    metrics = concat([run.metrics.reset_index().assign(run=str(run.path)) for run in runs])
-    return options.merge(metrics, on="run")
-
-
-def _hashable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with tuples for lists, which pandas can group by."""
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
+    frame = concat([run.frame() for run in runs], ignore_index=True)
+    methods = {str(run.path): method_name(run.options) for run in runs}
+    frame.insert(1, "method", frame["run"].map(methods))
+    return frame

@@ -1,10 +1,10 @@
-"""The result of a run as one number, and of several runs as mean and standard deviation."""
+"""Scores: numbers that say how well a run did, each with a name that commands and presets share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, nan
+from math import ceil, inf, isnan
 
-from pandas import Series
+from pandas import Series, read_csv
 
 from fl_lightning.runs.run import TAIL_LENGTH, Run
 
@@ -15,31 +15,39 @@ class Score:
 
     Attributes:
         name: The heading of its column.
-        of: The number; infinite if the run did not reach it, NaN if the run did not record it.
+        values: The numbers whose mean is the score of a run; none if the run did not record them.
         digits: Digits after the point.
         higher_is_better: None if neither is.
+        spread: The source of several values in one run, `rounds` or `clients`; empty for one value.
+        target: The test accuracy in percent to which the score counts, if any.
     """
 
     name: str
-    of: Callable[[Run], float]
+    values: Callable[[Run], "Series[float]"]
     digits: int = 2
     higher_is_better: bool | None = True
+    spread: str = ""
+    target: float = -inf
 
-    @staticmethod
-    def mean(values: "Series[float]") -> float:
-        """The mean over runs; NaN unless all of them have recorded and reached it."""
-        mean = float(values.mean(skipna=False))
-        return mean if mean < inf else nan
+    def reached(self, run: Run) -> bool:
+        """True if the run reached the target. Otherwise the score counts to the last round."""
+        return bool((_accuracies(run) >= self.target).any())
 
-    def format(self, values: "Series[float]") -> str:
-        """Mean and sample standard deviation over runs as text; one run has no deviation."""
-        if values.hasnans:
+    def format(self, mean: float, deviation: float, runs: int, reached: int) -> str:
+        """The text of a cell.
+
+        Args:
+            mean: The mean over runs; NaN gives an empty cell.
+            deviation: The deviation; NaN is not shown.
+            runs: The number of runs.
+            reached: The number of runs that reached the target; `800+` is never within 800 rounds.
+        """
+        if isnan(mean):
             return ""
-        reached = int((values < inf).sum())
-        if reached < len(values):
-            return f"in {reached} of {len(values)}" if reached else "never"
-        spread = f" ± {values.std():.{self.digits}f}" if len(values) > 1 else ""
-        return f"{values.mean():.{self.digits}f}{spread}"
+        if reached < runs:
+            return f"in {reached} of {runs}" if reached else f"{mean:.{self.digits}f}+"
+        spread = "" if isnan(deviation) else f" ± {deviation:.{self.digits}f}"
+        return f"{mean:.{self.digits}f}{spread}"
 
 
 def _column(run: Run, tag: str) -> "Series[float]":
@@ -52,48 +60,120 @@ def _accuracies(run: Run) -> "Series[float]":
     return 100 * _column(run, "test/accuracy")
 
 
-LAST = Score("last, %", lambda run: _accuracies(run).iloc[-1])
-"""Test accuracy at the last evaluation."""
-BEST = Score("best, %", lambda run: _accuracies(run).max())
-"""Test accuracy of the best round, which many papers print although the test set chose it."""
-TAIL = Score(f"last {TAIL_LENGTH}, %", lambda run: _accuracies(run).tail(TAIL_LENGTH).mean())
-"""Mean test accuracy of the last evaluations."""
-SECONDS = Score("s a round", lambda run: _column(run, "time/round_s").median(), 3, None)
-"""Median time of a round; not meaningful if runs shared a machine."""
+def final() -> Score:
+    """Test accuracy at the last evaluation."""
+    return Score("final, %", lambda run: _accuracies(run).tail(1))
+
+
+def best() -> Score:
+    """Test accuracy of the best round, which many papers print although the test set chose it."""
+    return Score("best, %", lambda run: _accuracies(run).nlargest(1))
+
+
+def last(evaluations: float = TAIL_LENGTH) -> Score:
+    """Mean test accuracy of the last evaluations."""
+    k = int(evaluations)
+    return Score(f"last {k}, %", lambda run: _accuracies(run).tail(k), spread="rounds")
 
 
 def rounds_to(target: float) -> Score:
     """Rounds until the test accuracy first reached `target` percent."""
-    return Score(
-        f"rounds to {target:g}%",
-        lambda run: _first_round(run, target),
-        digits=0,
-        higher_is_better=False,
-    )
+    return _to("rounds", target, lambda run: Series(run.metrics.index, run.metrics.index))
 
 
-def megabytes_to(target: float) -> Score:
+def seconds_to(target: float) -> Score:
+    """Seconds of local training until then."""
+    return _to("s", target, lambda run: _column(run, "time/train_s").cumsum())
+
+
+def mb_to(target: float) -> Score:
     """Megabytes that all clients together sent and received until then."""
-
-    def of(run: Run) -> float:
-        rounds = _first_round(run, target)
-        tags = [tag for tag in ("comm/uplink_mb", "comm/downlink_mb") if tag in run.metrics]
-        return inf if rounds == inf else float(run.metrics.loc[:rounds, tags].to_numpy().sum())
-
-    return Score(f"MB to {target:g}%", of, digits=0, higher_is_better=False)
+    up, down = "comm/uplink_mb", "comm/downlink_mb"
+    return _to("MB", target, lambda run: (_column(run, up) + _column(run, down)).cumsum())
 
 
-def _first_round(run: Run, target: float) -> float:
-    accuracies = _accuracies(run)
-    return min(accuracies.index[accuracies >= target], default=inf)
+def _to(unit: str, target: float, spent: Callable[[Run], "Series[float]"]) -> Score:
+    """What a run had spent, by round, when the test accuracy first reached `target` percent."""
+
+    def values(run: Run) -> "Series[float]":
+        accuracies = _accuracies(run)
+        first = min(accuracies.index[accuracies >= target], default=run.rounds)
+        return spent(run).loc[:first].tail(1)
+
+    return Score(f"{unit} to {target:g}%", values, 0, higher_is_better=False, target=target)
 
 
-def own_models(runs: Sequence[Run]) -> list[Score]:
-    """Mean test accuracy of the clients' own models after each number of fine-tuning epochs."""
-    tags = dict.fromkeys(tag for run in runs for tag in run.scalars)
+def personal(epochs: float | None = None) -> Score:
+    """Mean test accuracy of the clients' own models after epochs of fine-tuning (default: most)."""
+    after = "" if epochs is None else f" after {epochs:g}"
+    values = lambda run: _clients(run, epochs)  # noqa: E731
+    return Score(f"own models{after}, %", values, spread="clients")
 
-    def score(tag: str) -> Score:
-        name = f"own models after {tag.rpartition('_')[2]}, %"
-        return Score(name, lambda run: 100 * max(_column(run, tag).tail(1), default=nan))
 
-    return [score(tag) for tag in tags if tag.startswith("personal/accuracy_")]
+def worst_clients(percent: float = 10) -> Score:
+    """Mean test accuracy of that share of the clients whose own models are worst."""
+
+    def values(run: Run) -> "Series[float]":
+        accuracies = _clients(run, None)
+        return accuracies.nsmallest(ceil(len(accuracies) * percent / 100))
+
+    return Score(f"worst {percent:g}% of clients, %", values, spread="clients")
+
+
+def _clients(run: Run, epochs: float | None) -> "Series[float]":
+    """Test accuracy of each client's own model in percent."""
+    file = run.path / "personal.csv"
+    if not file.is_file():
+        return Series(dtype=float)
+    table = read_csv(file).filter(like="accuracy_")
+    column = table.columns[-1] if epochs is None else f"accuracy_{epochs:g}"
+    return 100 * table.get(column, Series(dtype=float)).dropna()
+
+
+def round_seconds() -> Score:
+    """Median time of a round; not meaningful if runs shared a machine."""
+    median = lambda run: Series([_column(run, "time/round_s").median()])  # noqa: E731
+    return Score("s a round", median, 3, higher_is_better=None)
+
+
+def of_tag(tag: str, evaluations: float = 1) -> Score:
+    """Mean of a scalar of `metrics.csv` over the last rounds that recorded it."""
+    better = True if "accuracy" in tag else False if "loss" in tag else None
+    return Score(tag, lambda run: _column(run, tag).tail(int(evaluations)), 4, better, "rounds")
+
+
+SCORES: dict[str, Callable[..., Score]] = {
+    function.__name__: function
+    for function in (
+        last,
+        best,
+        final,
+        rounds_to,
+        seconds_to,
+        mb_to,
+        personal,
+        worst_clients,
+        round_seconds,
+    )
+}
+"""The scores by name. After a colon follows their number: `last:50`, `rounds_to:80`."""
+
+
+def score(text: str) -> Score:
+    """Make a score from its name, such as `best`, `last:50`, `rounds_to:80` or `test/loss`.
+
+    Raises:
+        ValueError: If there is no such score, or its number is missing or wrong.
+    """
+    name, _, number = text.partition(":")
+    function = SCORES.get(name)
+    if function is None and "/" not in name:
+        known = ", ".join(SCORES)
+        raise ValueError(f"there is no score {name}: take a tag of metrics.csv or one of {known}")
+    try:
+        numbers = [float(number)] if number else []
+        if any(not 0 < n < inf for n in numbers) and name != "personal":
+            raise ValueError
+        return of_tag(name, *numbers) if function is None else function(*numbers)
+    except (TypeError, ValueError):
+        raise ValueError(f"{text!r} is no score: a number follows, as in rounds_to:80") from None

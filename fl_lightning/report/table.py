@@ -1,161 +1,88 @@
-"""Comparisons as tables, for terminals, Markdown and LaTeX."""
+"""Tables of text with the best cells marked, for terminals, Markdown, LaTeX, HTML and CSV."""
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html import escape as escape_html
 
-import numpy as np
-from pandas import DataFrame, Series
+from pandas import DataFrame
+from pandas.io.formats.style import Styler
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from fl_lightning.report.comparison import Comparison
-from fl_lightning.report.score import (
-    BEST,
-    LAST,
-    SECONDS,
-    TAIL,
-    Score,
-    megabytes_to,
-    own_models,
-    rounds_to,
-)
+MARKDOWN = {"best": "**{}**", "second": "*{}*"}
+TERMINAL = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]"}
+LATEX = {"best": "textbf: --rwrap", "second": "underline: --rwrap"}
+CSS = {"best": "font-weight: bold", "second": "text-decoration: underline"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """Text in rows and columns.
+    """A table of text.
 
     Attributes:
-        headings: One per column.
-        rows: The cells.
+        text: The cells; the first column has the names of the rows.
+        marks: `best`, `second` or empty for each cell.
         caption: The text below.
-        best: Cells in bold, as (row, column).
+        numbers: The numbers behind the cells, as `report.numbers` returns them.
     """
 
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    text: DataFrame
+    marks: DataFrame
     caption: str = ""
-    best: frozenset[tuple[int, int]] = frozenset()
+    numbers: DataFrame = field(default_factory=DataFrame)
 
     def markdown(self) -> str:
-        """The table in Markdown, without caption."""
-        headings, *rows = [[cell.replace("|", r"\|") for cell in line] for line in self._lines()]
-        lines = headings, *self._marked("**{}**", rows)
-        head, *body = [f"| {' | '.join(line)} |" for line in lines]
-        return "\n".join([head, "|---" * len(self.headings) + "|", *body])
-
-    def with_caption(self) -> str:
         """The table in Markdown, with the caption below."""
-        return f"{self.markdown()}\n\n{self.caption}"
+        head, *rows = self._marked(
+            MARKDOWN, lambda text: " ".join(text.replace("|", r"\|").split())
+        )
+        lines = [head, ["---"] * len(head), *rows]
+        return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", self.caption]).strip()
 
     def latex(self) -> str:
         """The table in LaTeX with the package booktabs."""
-        headings, *rows = self._lines()
-        frame = DataFrame(rows, columns=headings)
-        style = frame.style.hide(axis="index").format(escape="latex")
-        style = style.format_index(escape="latex", axis="columns")
-        for row, column in self.best:
-            style = style.set_properties(([row], [headings[column]]), textbf="--rwrap")
-        text = style.to_latex(hrules=True, column_format="l" * len(self.headings))
+        style = self._style(LATEX, "latex")
+        text = style.to_latex(hrules=True, column_format="l" * len(self.text.columns))
         return f"% {self.caption}\n" + text.replace("±", r"$\pm$").rstrip()
+
+    def html(self) -> str:
+        """The table in HTML, which notebooks show."""
+        return self._style(CSS, "html").set_caption(escape_html(self.caption)).to_html()
+
+    _repr_html_ = html
+
+    def csv(self) -> str:
+        """The numbers behind the table: one line per cell."""
+        return self.numbers.to_csv(index=False).rstrip()
 
     def show(self) -> None:
         """Print the table as wide as the terminal, or as Markdown into a file."""
         if not sys.stdout.isatty():
-            print(self.with_caption())
+            print(self.markdown())
             return
+        head, *rows = self._marked(TERMINAL, lambda text: escape(text.strip("`")))
         table = RichTable(caption=escape(self.caption) or None)
-        for heading in self.headings:
-            table.add_column(heading, no_wrap=heading == self.headings[0], overflow="fold")
-        rows = [[escape(cell.strip("`")) for cell in row] for row in self.rows]
-        for row in self._marked("[bold]{}[/bold]", rows):
+        for place, heading in enumerate(head):
+            table.add_column(heading, no_wrap=not place, overflow="fold")
+        for row in rows:
             table.add_row(*row)
         Console().print(table)
 
-    def _lines(self) -> list[list[str]]:
-        """Headings and rows; a line break within a name would end a row of a document."""
-        return [[" ".join(cell.split()) for cell in line] for line in (self.headings, *self.rows)]
-
-    def _marked(self, bold: str, rows: Sequence[Sequence[str]]) -> list[list[str]]:
-        return [
-            [bold.format(cell) if (r, c) in self.best else cell for c, cell in enumerate(row)]
-            for r, row in enumerate(rows)
+    def _marked(self, styles: Mapping[str, str], clean: Callable[[str], str]) -> list[list[str]]:
+        """Headings and rows as text."""
+        marks = self.marks.map(lambda mark: styles.get(mark, "{}")).to_numpy()
+        rows = [
+            [style.format(clean(cell)) for style, cell in zip(*row, strict=True)]
+            for row in zip(marks, self.text.to_numpy(), strict=True)
         ]
+        return [[*map(clean, map(str, self.text))], *rows]
 
-
-def scores_table(comparison: Comparison, targets: Sequence[float] = ()) -> Table:
-    """One row per experiment: what distinguishes it, and its scores as mean ± deviation over seeds.
-
-    The best of the experiments that differ in their method alone are bold.
-
-    Args:
-        comparison: The experiments.
-        targets: Test accuracies in percent; rounds and megabytes to reach each get columns.
-    """
-    runs, differing = comparison.runs, comparison.differing
-    to_targets = [score(target) for target in targets for score in (rounds_to, megabytes_to)]
-    scores = [LAST, BEST, TAIL, *to_targets, *own_models(runs), SECONDS]
-    frame = comparison.options[[o for o in differing if o != "rounds"]].fillna("")
-    frame.insert(0, "method", comparison.methods())
-    frame["seeds"] = [run.options["seed"] for run in runs]
-    frame["rounds"] = [run.rounds for run in runs]
-    how: dict[Any, Any] = {**dict.fromkeys(frame, "first"), "seeds": _list, "rounds": _span}
-    for score in scores:
-        frame[score.name] = [score.of(run) for run in runs]
-        how[score.name] = score.format
-    groups = frame.groupby(comparison.labels(), sort=False)
-    cells = groups.agg(how)
-    best = DataFrame(False, index=cells.index, columns=cells.columns)
-    set_ups = Series(comparison.set_ups()).groupby(comparison.labels(), sort=False).first()
-    for score in scores:
-        means = groups[score.name].agg(score.mean)
-        best[score.name] = means.groupby(set_ups).transform(_best, score)
-    return _table(cells, best, _caption(comparison))
-
-
-def pivot_table(comparison: Comparison, option: str, score: Score) -> Table:
-    """One row per method and one column per value of `option`, as in papers.
-
-    Raises:
-        ValueError: If the experiments do not differ in the option.
-    """
-    values = comparison.headings(option)
-    frame = DataFrame({"method": comparison.labels(option), "value": values})
-    frame["score"] = [score.of(run) for run in comparison.runs]
-
-    def table(how: Callable[["Series[float]"], Any]) -> DataFrame:
-        cells = frame.pivot_table("score", "method", "value", how, sort=False, observed=True)
-        return cells[[*values.categories]]
-
-    cells, best = table(score.format).fillna(""), table(score.mean).apply(_best, args=(score,))
-    cells.insert(0, "method", cells.index)
-    best.insert(0, "method", False)
-    return _table(cells, best, f"{score.name}: {_caption(comparison)}")
-
-
-def _best(means: "Series[float]", score: Score) -> "Series[bool]":
-    """Mark the best of several means; nothing if there is no choice."""
-    best = means.max() if score.higher_is_better else means.min()
-    return (means == best) & (means.count() > 1) & (score.higher_is_better is not None)
-
-
-def _table(cells: DataFrame, best: DataFrame, caption: str) -> Table:
-    marked = frozenset((int(row), int(column)) for row, column in np.argwhere(best.to_numpy(bool)))
-    return Table([*map(str, cells)], cells.to_numpy().tolist(), caption, marked)
-
-
-def _caption(comparison: Comparison) -> str:
-    several = len(set(comparison.labels())) < len(comparison.runs)
-    return "test accuracy of the global model" + ", mean ± standard deviation over seeds" * several
-
-
-def _list(seeds: "Series[int]") -> str:
-    return ",".join(map(str, sorted(seeds)))
-
-
-def _span(rounds: "Series[int]") -> str:
-    low, high = rounds.min(), rounds.max()
-    return str(low) if low == high else f"{low} to {high}"
+    def _style(self, styles: Mapping[str, str], language: str) -> Styler:
+        """The cells with their marks; a line break in a name would end the row."""
+        text = self.text.map(lambda cell: " ".join(cell.split()))
+        style = text.rename(columns=lambda name: " ".join(name.split())).style.hide(axis="index")
+        style = style.format(escape=language).format_index(escape=language, axis="columns")
+        marks = self.marks.map(lambda mark: styles.get(mark, "")).set_axis(style.columns, axis=1)
+        return style.apply(lambda _: marks, axis=None)

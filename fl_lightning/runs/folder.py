@@ -18,6 +18,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.runs.chosen import Chosen, copy_in, recorded
 from fl_lightning.runs.config_yaml import dump, load
 from fl_lightning.runs.lock import RunLock
 from fl_lightning.runs.resume import check_changes
@@ -129,9 +130,11 @@ class RunFolder:
             lock.release()
 
     @rank_zero_only
-    def write(self, options: Mapping[str, Any], fabric: Fabric) -> None:
+    def write(
+        self, options: Mapping[str, Any], fabric: Fabric, chosen: Mapping[str, Chosen]
+    ) -> None:
         """Write the options and the environment of a run that begins."""
-        _write(self.environment, environment(fabric))
+        _write(self.environment, environment(fabric) | recorded(chosen))
         _write(self.config, to_yaml(options))
 
     def copy_user_files(self, files: Iterable[Path], round: int) -> list[Path]:
@@ -147,7 +150,7 @@ class RunFolder:
         changed = []
         for file in files:
             content = file.read_bytes()
-            copy = self.path / "own" / str(file).strip("/").replace("/", "_")
+            copy = copy_in(self.path, file)
             if copy.is_file() and copy.read_bytes() != content:
                 changed.append(file)
                 copy = copy.with_stem(f"{copy.stem}-from-round-{round + 1}")

@@ -5,13 +5,19 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import yaml
+from torch import nn
 
+from fl_lightning.data import Partition
+from fl_lightning.data.dataset import TrainTest
+from fl_lightning.errors import first_sentence
+from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
 from fl_lightning.runs.config_yaml import flat, load
 
 if TYPE_CHECKING:
@@ -40,18 +46,25 @@ class Run:
     scalars: Scalars
 
     @staticmethod
-    def read(path: Path) -> "Run":
+    def read(path: Path | str, data_dir: Path | str | None = None) -> "Run":
         """Read the run in a folder.
+
+        Args:
+            path: The folder.
+            data_dir: The folder of the data, if it is another one than when the run was trained.
 
         Raises:
             ValueError: If the folder holds no run, or one of its files cannot be read.
         """
+        path = Path(path)
         try:
             options = flat(load((path / "config.yaml").read_text()))
             if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:
                 raise ValueError(f"config.yaml lacks {', '.join(missing)}")
             own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))
             options |= {"algorithm.file": sha256(own).hexdigest()[:8]} if own else {}
+            if data_dir is not None:
+                options["data_dir"] = str(Path(data_dir).absolute())
             return Run(path, options, scalars(path / "metrics.csv"))
         except (OSError, ValueError, AttributeError, TypeError, csv.Error, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
@@ -68,6 +81,75 @@ class Run:
     def rounds(self) -> int:
         """The last round recorded."""
         return max((k for values in self.scalars.values() for k in values), default=0)
+
+    def frame(self) -> "DataFrame":
+        """The scalars with the options as further columns: one row a round.
+
+        Lists among the options are tuples, which pandas can group by.
+        """
+        frame = self.metrics.reset_index()
+        for place, (option, value) in enumerate(self.options.items()):
+            value = tuple(value) if isinstance(value, list) else value
+            frame.insert(place, option, [value] * len(frame))
+        frame.insert(0, "run", str(self.path))
+        return frame
+
+    def data(self) -> TrainTest:
+        """The training and the test set, from the source and the folder that the run used.
+
+        Raises:
+            ValueError: If the source cannot be imported or run.
+        """
+        source = find_chosen("data", self.options, self._environment, self.path)
+        root = Path(self._environment.get("directory", ""), self.options.get("data_dir") or "")
+        return _load_data(source.name, source.function, tuple(source.options.items()), root)
+
+    def model(self, best: bool = False) -> nn.Module:
+        """The global model after the last round, or the best one, in evaluation mode.
+
+        Raises:
+            ValueError: If it has not been saved yet, or its factory cannot be imported.
+        """
+        file = self.path / ("best.pt" if best else "model.pt")
+        if not file.is_file():
+            raise ValueError(
+                f"{file} does not exist: model.pt is written after the last round, best.pt with "
+                "the first checkpoint after an evaluation"
+            )
+        factory = find_chosen("model", self.options, self._environment, self.path)
+        model = build_model(factory, self.data()[0], self.options["seed"])
+        try:
+            model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+        except RuntimeError as error:
+            raise ValueError(
+                f"{file} does not fit the model {factory.name} ({first_sentence(error)}): "
+                "its code has changed since"
+            ) from error
+        return model.eval()
+
+    def partition(self) -> Partition:
+        """The samples of each client.
+
+        Raises:
+            ValueError: If its file is missing or damaged.
+        """
+        file = next(self.path.glob("partition-*.npz"), None)
+        if file is None:
+            raise ValueError(f"{self.path} has no partition-*.npz: restore it")
+        return Partition.load(file)
+
+    @cached_property
+    def _environment(self) -> Mapping[str, Any]:
+        file = self.path / "environment.yaml"
+        made = load(file.read_text()) if file.is_file() else {}
+        return made if isinstance(made, dict) else {}
+
+
+@lru_cache(2)  # several runs on the same data
+def _load_data(
+    name: str, function: Callable[..., Any], options: tuple[tuple[str, Any], ...], root: Path
+) -> TrainTest:
+    return build_data(Chosen(name, function, dict(options)), root)
 
 
 def scalars(path: Path) -> Scalars:

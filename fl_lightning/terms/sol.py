@@ -39,7 +39,7 @@ class Taskless:
 
 
 def by_tensor(moved: Tensor) -> Tensor:
-    """`|w - w^t|` of a parameter over its L2 norm: the paper's Eq. 7."""
+    """`|w - w^t|` of a parameter over its L2 norm: the paper's Eq. 7 and Appendix G."""
     return moved.abs() / moved.norm().clamp(min=1e-12)
 
 
@@ -117,7 +117,7 @@ class SOL(WrappedTerm):
     """
 
     rho: NonNegativeFloat = 2.0
-    scale: MoveScale | None = by_column
+    scale: MoveScale | None = by_tensor
     scope: Callable[[Layout, Tensor], Tensor] = everywhere
     use: Callable[[Gradient, Gradient, Tensor, Tensor], Tensor] = ahead
     still: bool = True
@@ -143,7 +143,7 @@ class HeadSOL(Perturbation):
 
     rho: NonNegativeFloat = 2.0
     tau: PositiveFloat = 3.0
-    scale: MoveScale | None = by_column
+    scale: MoveScale | None = by_tensor
     still: bool = True
     eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
 

@@ -9,7 +9,8 @@ import pytest
 
 from fl_lightning.cli import parser
 from fl_lightning.cli.argv import given
-from fl_lightning.cli.choices import Choice, Chosen
+from fl_lightning.cli.choices import Choice
+from fl_lightning.runs.chosen import Chosen
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,14 @@ from problems import (
     COHORTS,
     EXECUTORS,
     SIZES,
+    Left,
     classification,
     classifier,
     distances,
     federation,
     hard,
     per_epoch,
+    rows,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,6 +41,7 @@ from fl_lightning import (
     by_size,
     uniform,
 )
+from fl_lightning.algorithms.modifiers import start
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.data import Partition
 from fl_lightning.terms import SAM
@@ -95,6 +98,30 @@ def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> N
     assert metrics["client/drift"] == pytest.approx(float(drift), rel=1e-9)
     moved = float((mean - run.server.initial_w).norm())
     assert metrics["server/update_norm"] == pytest.approx(moved, rel=1e-12)
+
+
+@EXECUTORS
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        algorithms.fedavg(weighting="by_size"),
+        algorithms.feddyn(weighting="by_size"),
+        algorithms.fedacg(weighting="by_size"),
+        algorithms.fedinit(0.5, weighting="by_size"),
+        algorithms.local_only(weighting="by_size"),
+        start.relaxed(0.5).to(algorithms.scaffold(weighting="by_size")),
+    ],
+    ids=str,
+)
+def test_drift_is_measured_from_the_received_model_wherever_clients_start(
+    algorithm: Algorithm, executor: Any
+) -> None:
+    run = federation(hard(algorithm.with_outer_terms(Left())), executor=executor)
+    for cohort in COHORTS:
+        drift = run.train_round()["client/drift"]
+        shares = torch.tensor([SIZES[i] for i in cohort]).double()
+        distances = (rows(run, "u")[cohort] - run.w.detach()).square().sum(1)
+        assert drift == pytest.approx(float(shares @ distances / shares.sum()), rel=1e-9)
 
 
 @pytest.mark.parametrize(("algorithm", "sent", "received"), [("scaffold", 2, 2), ("fedtoga", 1, 2)])

@@ -23,7 +23,7 @@ from fl_lightning.callbacks import Personalization
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, aligned
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
-from fl_lightning.federation.fine_tuning import FineTuning
+from fl_lightning.federation.fine_tuning import FineTuning, personal_weights
 
 LR = 0.05
 
@@ -64,7 +64,7 @@ def test_rows_are_read_only_where_a_term_has_a_use_for_them(
     run, own = trained(algorithms.feddyn()), trained(algorithms.local_only())
     assert torch.stack([w for w, _ in tuned(own, epochs=0)]).equal(rows(own, "w_i"))
     monkeypatch.setattr(run.store, "read", None)
-    assert torch.equal(run.personal(1), run.w)
+    assert torch.equal(personal_weights(run, 1), run.w)
 
 
 def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout() -> None:

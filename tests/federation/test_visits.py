@@ -18,8 +18,12 @@ from problems import (
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Term, algorithms, by_size, initial, received, zeros
-from fl_lightning.federation.sampling import BernoulliSampling, UniformSampling
+from fl_lightning import Algorithm, Term, algorithms, by_size, initial, received, scalar, zeros
+from fl_lightning.federation.sampling import (
+    BernoulliSampling,
+    SizeWeightedSampling,
+    UniformSampling,
+)
 from fl_lightning.terms import SAM, Clip, Proximal
 
 W, G = vec(1.0, 2.0), vec(-4.0, 1.0)
@@ -129,6 +133,27 @@ def test_the_expected_share_is_the_probability_where_cohorts_vary() -> None:
     for sampler, expected in [(BernoulliSampling(0.3), 0.3), (UniformSampling(0.3), 5 / 6)]:
         run = federation(Algorithm(), sampler=sampler)
         assert run.round_facts(5)["expected"] == pytest.approx(expected)
+
+
+@EXECUTORS
+def test_a_client_knows_its_own_probability_where_cohorts_are_drawn_by_size(executor: Any) -> None:
+    sampler = SizeWeightedSampling(0.5, classification().sizes)
+
+    class Gate(Term):
+        client = {"count": scalar, "gate": scalar}
+
+        def report(self, w: Tensor, v: Any) -> Any:
+            v.count = v.count + 1
+            v.gate = v.count / v.expected
+            return ()
+
+    run = federation(Algorithm(Gate()), sampler=sampler, executor=executor)
+    cohort = sampler(6, 0, 0)
+    run.train_round()
+    assert rows(run, "gate")[cohort].tolist() == pytest.approx(
+        (1 / sampler.probabilities[cohort]).tolist()
+    )
+    assert sampler.probabilities.min() < 0.4 < 0.6 < sampler.probabilities.max()
 
 
 @pytest.mark.parametrize(

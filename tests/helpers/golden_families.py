@@ -198,8 +198,10 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
         "scaffold": lambda _: c.scaffold(correction_lr="base", size_weighting=True),
         "feddyn": lambda _: c.feddyn(alpha, size_weighting=True),
         "feddisco": lambda _: c.feddisco(h["disco_a"], h["disco_b"], alpha, size_weighting=True),
-        "feddc": lambda _: c.feddc(alpha, correction_lr="base"),
-        "fedssg": lambda v: c.fedssg(alpha, gate_offset=0.0 if "beta0" in v else 1.0),
+        "feddc": lambda _: c.feddc(alpha, correction_lr="base", size_weighting=True),
+        "fedssg": lambda v: c.fedssg(
+            alpha, gate_offset=0.0 if "beta0" in v else 1.0, size_weighting=True
+        ),
     }
     method, variant = _method(words, methods)
     local = partial(SGD, lr=h["learning_rate"], weight_decay=h["weight_decay"])

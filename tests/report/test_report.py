@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -9,19 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from fl_lightning import report
 from fl_lightning.__main__ import main
-from fl_lightning.report import (
-    BEST,
-    Comparison,
-    Run,
-    Table,
-    curves,
-    load_runs,
-    pivot_table,
-    scores_table,
-)
+from fl_lightning.report import Comparison, Run, Table, curves, load_runs
 
 
 def run(
@@ -47,13 +40,12 @@ def run(
     return folder
 
 
-def compared(folder: Path) -> Comparison:
-    return Comparison.of(load_runs([folder]))
+def compared(folder: Path, *across: str, **labels: str) -> Comparison:
+    return Comparison.of(load_runs([folder]), across, labels)
 
 
-def cells(comparison: Comparison, targets: Sequence[float] = ()) -> list[dict[str, str]]:
-    table = scores_table(comparison, targets)
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+def cells(comparison: Comparison, *scores: str, **options: Any) -> list[dict[str, str]]:
+    return comparison.table(scores or ["last"], **options).text.to_dict("records")
 
 
 def seeds(folder: Path) -> list[str]:
@@ -61,12 +53,9 @@ def seeds(folder: Path) -> list[str]:
     return [row["seeds"] for row in cells(compared(folder))]
 
 
-def bold(table: Table) -> dict[str, list[str]]:
-    """The methods that are best in each column."""
-    best: dict[str, list[str]] = {heading: [] for heading in table.headings}
-    for row, column in sorted(table.best):
-        best[table.headings[column]].append(table.rows[row][0])
-    return best
+def marked(table: Table, mark: str) -> dict[str, list[str]]:
+    """The rows with this mark in each column."""
+    return {heading: [*table.marks.index[table.marks[heading] == mark]] for heading in table.marks}
 
 
 def test_a_data_frame_has_a_row_per_run_and_round(tmp_path: Path) -> None:
@@ -125,8 +114,9 @@ def test_a_line_that_is_being_written_does_not_count(tmp_path: Path) -> None:
 def test_the_numbers_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5, 0.5, 0.9], seed=1)
     run(tmp_path / "b", [0.5, 0.7, 0.6], seed=0)
-    (row,) = cells(compared(tmp_path), targets=[70])
-    assert row["last, %"] == "75.00 ± 21.21"  # 60 and 90; 30 / sqrt 2
+    names = ["final", "best", "last", "rounds_to:70", "mb_to:70", "round_seconds"]
+    (row,) = cells(compared(tmp_path), *names)
+    assert row["final, %"] == "75.00 ± 21.21"  # 60 and 90; 30 / sqrt 2
     assert row["best, %"] == "80.00 ± 14.14"  # 70 and 90
     assert row["last 10, %"] == "61.67 ± 2.36"  # 60 and 63.33
     assert row["rounds to 70%"] == "2 ± 1"  # 2 and 3: 2.5, rounded to even
@@ -137,26 +127,35 @@ def test_the_numbers_are_those_worked_out_by_hand(tmp_path: Path) -> None:
 
 def test_one_run_has_no_deviation_and_its_last_ten_evaluations_are_ten(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.1, 0.2] + [accuracy for _ in range(10) for accuracy in (None, 0.8)])
-    (row,) = cells(compared(tmp_path))
-    assert (row["last 10, %"], row["last, %"]) == ("80.00", "80.00")
+    (row,) = cells(compared(tmp_path), "last", "final")
+    assert (row["last 10, %"], row["final, %"]) == ("80.00", "80.00")
 
 
-@pytest.mark.parametrize(("second", "said"), [([0.5, 0.9], "in 1 of 2"), ([0.5, 0.5], "never")])
+@pytest.mark.parametrize(
+    ("second", "rounds", "mb"),
+    [([0.5, 0.9], "in 1 of 2", "in 1 of 2"), ([0.5, 0.5], "2+", "6+")],
+)
 def test_a_target_that_not_all_reach_has_no_mean(
-    second: list[float], said: str, tmp_path: Path
+    second: list[float], rounds: str, mb: str, tmp_path: Path
 ) -> None:
     run(tmp_path / "a", [0.5, 0.6], seed=0)
     run(tmp_path / "b", second, seed=1)
-    (row,) = cells(compared(tmp_path), targets=[80])
-    assert row["rounds to 80%"] == row["MB to 80%"] == said
+    (row,) = cells(compared(tmp_path), "rounds_to:80", "mb_to:80")
+    assert (row["rounds to 80%"], row["MB to 80%"]) == (rounds, mb)
 
 
-def test_clients_own_models_have_columns(tmp_path: Path) -> None:
-    table = run(tmp_path / "a", [0.5, 0.6]) / "metrics.csv"
+def test_clients_own_models_are_scored_with_their_deviation_over_clients(tmp_path: Path) -> None:
+    lines = ["client,test_samples,accuracy_0,accuracy_5"]
+    lines += [f"{k},10,0.5,{0.1 * k}" for k in range(10)]
+    (run(tmp_path / "a", [0.5]) / "personal.csv").write_text("\n".join(lines))
     run(tmp_path / "b", [0.5], algorithm="fedsam")
-    first, one, two = table.read_text().splitlines()
-    table.write_text(f"{first},personal/accuracy_5\n{one},\n{two},0.75\n")
-    assert [row["own models after 5, %"] for row in cells(compared(tmp_path))] == ["75.00", ""]
+    scores = ["personal", "personal:0", "worst_clients", "worst_clients:20"]
+    row, other = cells(compared(tmp_path), *scores, spread="clients")
+    assert row["own models, %"] == "45.00 ± 28.72"
+    assert row["own models after 0, %"] == "50.00 ± 0.00"
+    assert row["worst 10% of clients, %"] == "0.00"
+    assert row["worst 20% of clients, %"] == "5.00 ± 5.00"
+    assert other["own models, %"] == ""
 
 
 @pytest.mark.parametrize(
@@ -185,7 +184,7 @@ def test_an_edited_user_file_makes_another_experiment(tmp_path: Path) -> None:
         (folder / "own").mkdir()
         (folder / "own/mine.py").write_text(text)
     assert seeds(tmp_path) == ["0", "0,1"]
-    assert all(label.startswith("mine.py:own, file ") for label in compared(tmp_path).labels())
+    assert all(row.startswith("mine.py:own, file ") for row in compared(tmp_path).rows)
 
 
 def test_modifiers_belong_to_the_method(tmp_path: Path) -> None:
@@ -197,24 +196,26 @@ def test_modifiers_belong_to_the_method(tmp_path: Path) -> None:
     modified("b", 0.1, {"name": "mean"})
     modified("c", 0.2, {"name": "adam", "lr": 0.1})
     modified("d", 0.3, {"name": "mean"})
-    table = scores_table(compared(tmp_path))
+    text = compared(tmp_path).table(["last"]).text
     methods = ["fedavg", "fedavg+lesam, rho 0.1", "fedavg+lesam+adam", "fedavg+lesam, rho 0.3"]
-    assert [row[0] for row in table.rows] == methods
-    assert table.headings[1] == "seeds"
+    assert [*text["method"]] == methods
+    assert text.columns[1] == "seeds"
 
 
 def test_an_experiment_is_labelled_by_what_differs(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5], algorithm="fedsam", own={"rho": 0.1, "kind": "x"}, lr=0.1)
     run(tmp_path / "b", [0.5], algorithm="fedsam", own={"rho": 0.2, "kind": "x"}, lr=0.1)
     run(tmp_path / "c", [0.5], algorithm="fedprox", own={"mu": 0.3}, lr=0.01, momentum=[0, 1])
+    run(tmp_path / "d", [0.5], algorithm="fedprox", own={"mu": 0.3}, lr=0.1, rounds=2)
     comparison = compared(tmp_path)
-    assert comparison.labels() == [
-        "fedsam, rho 0.1, lr 0.1",
-        "fedsam, rho 0.2, lr 0.1",
-        "fedprox, lr 0.01, momentum 0,1",
+    assert comparison.rows == [
+        "fedsam, rho 0.1, rounds 1",
+        "fedsam, rho 0.2, rounds 1",
+        "fedprox, lr 0.01, momentum 0,1, rounds 1",
+        "fedprox, lr 0.1, rounds 2",
     ]
-    rows = [(row["lr"], row["momentum"]) for row in cells(comparison)]
-    assert rows == [("0.1", ""), ("0.1", ""), ("0.01", "0,1")]
+    rows = [(row["method"], row["lr"], row["momentum"]) for row in cells(comparison)]
+    assert rows[1:3] == [("fedsam, rho 0.2", "0.1", ""), ("fedprox", "0.01", "0,1")]
 
 
 def test_what_is_left_out_or_unfinished_is_noted(tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_what_is_left_out_or_unfinished_is_noted(tmp_path: Path) -> None:
     assert unfinished == f"{tmp_path / 'b'} is at round 3 of 9"
 
 
-def test_the_best_method_of_each_set_up_is_bold(tmp_path: Path) -> None:
+def test_the_best_method_of_each_setting_is_marked(tmp_path: Path) -> None:
     for alpha, algorithm, score in (
         (0.1, "fedavg", 0.5),
         (0.1, "scaffold", 0.6),
@@ -240,32 +241,45 @@ def test_the_best_method_of_each_set_up_is_bold(tmp_path: Path) -> None:
         (1.0, "scaffold", 0.8),
     ):
         run(tmp_path / f"{algorithm}-{alpha}", [score], algorithm=algorithm, alpha=alpha)
-    table = scores_table(compared(tmp_path))
-    best = [table.rows[r][:2] for r, c in sorted(table.best) if table.headings[c] == "best, %"]
-    assert best == [["fedavg", "1"], ["scaffold", "0.1"]]
-    assert pivot_table(compared(tmp_path), "partition.alpha", BEST).markdown().splitlines() == [
-        "| method | partition.alpha 0.1 | partition.alpha 1 |",
-        "|---|---|---|",
+    best = marked(compared(tmp_path).table(["best"]), "best")["best, %"]
+    assert best == ["fedavg, partition.alpha 1", "scaffold, partition.alpha 0.1"]
+    table = compared(tmp_path, "partition.alpha").table(["best"])
+    assert table.markdown().splitlines() == [
+        "| method | alpha 0.1 | alpha 1 |",
+        "| --- | --- | --- |",
         "| fedavg | 50.00 | **90.00** |",
         "| scaffold | **60.00** | 80.00 |",
+        "",
+        "best, %: test accuracy of the global model",
     ]
 
 
-def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path: Path) -> None:
-    run(tmp_path / "a", [0.8, 0.8], algorithm="fedavg")
-    run(tmp_path / "b", [0.5, 0.8], algorithm="scaffold")
-    best = bold(scores_table(compared(tmp_path), targets=[75]))
-    assert best["last, %"] == ["fedavg", "scaffold"]
-    assert best["last 10, %"] == best["rounds to 75%"] == best["MB to 75%"] == ["fedavg"]
-    assert best["s a round"] == best["method"] == []
+@pytest.mark.parametrize("across", [[], ["partition.alpha"]])
+def test_methods_are_ranked_each_with_its_own_tuned_options(
+    across: list[str], tmp_path: Path
+) -> None:
+    tuned: dict[str, dict[str, Any]] = {
+        "fedavg": {"lr_decay": 0.998},
+        "feddyn": {"lr_decay": 0.9995, "weight_decay": 0.0},
+        "fedsam": {"lr": 0.05, "own": {"rho": 0.1}},
+    }
+    for place, (algorithm, options) in enumerate(tuned.items()):
+        for alpha in (0.1, 1.0)[: len(across) + 1]:
+            folder = tmp_path / f"{algorithm}{alpha}"
+            run(folder, [0.5 + place / 10], algorithm=algorithm, alpha=alpha, **options)
+    table = compared(tmp_path, *across).table(["best"])
+    assert [*table.text["method"]] == [*tuned]
+    for heading in table.text.columns[-2:] if across else ["best, %"]:
+        assert marked(table, "best")[heading] == ["fedsam"]
+        assert marked(table, "second")[heading] == ["feddyn"]
 
 
 @pytest.mark.parametrize(
     ("option", "values", "texts"),
     [
-        ("partition.alpha", [10.0, 9.0, 0.5], ["0.5", "9", "10"]),
-        ("algorithm.rho", [1, 0.05, 0.3], ["0.05", "0.3", "1"]),
-        ("clip_norm", [10.0, None, 1], ["none", "1", "10"]),
+        ("partition.alpha", [10.0, 9.0, 0.5], ["alpha 0.5", "alpha 9", "alpha 10"]),
+        ("algorithm.rho", [1, 0.05, 0.3], ["rho 0.05", "rho 0.3", "rho 1"]),
+        ("clip_norm", [10.0, None, 1], ["clip_norm none", "clip_norm 1", "clip_norm 10"]),
     ],
 )
 def test_columns_are_in_the_order_of_numbers(
@@ -275,9 +289,9 @@ def test_columns_are_in_the_order_of_numbers(
         options: dict[str, Any] = {option.rpartition(".")[2]: value}
         options = {"own": options} if option == "algorithm.rho" else options
         run(tmp_path / str(k), [0.5], algorithm="fedsam", **options)
-    table = pivot_table(compared(tmp_path), option, BEST)
-    assert list(table.headings[1:]) == [f"{option} {text}" for text in texts]
-    assert [row[0] for row in table.rows] == ["fedsam"]
+    text = compared(tmp_path, option).table(["best"]).text
+    assert [*text] == ["method", *texts]
+    assert [*text["method"]] == ["fedsam"]
 
 
 def test_across_a_choice_its_own_options_go_with_it(tmp_path: Path) -> None:
@@ -286,13 +300,39 @@ def test_across_a_choice_its_own_options_go_with_it(tmp_path: Path) -> None:
         run(tmp_path / algorithm / "a", [0.5], algorithm=algorithm, alpha=0.1)
         run(tmp_path / algorithm / "b", [0.6], algorithm=algorithm, alpha=0.2)
     run(tmp_path / "fedavg" / "c", [0.7], algorithm="fedavg", **iid)
-    table = pivot_table(compared(tmp_path), "partition", BEST)
-    assert [heading.replace("partition.", "") for heading in table.headings[1:]] == [
-        "partition dirichlet, alpha 0.1",
-        "partition dirichlet, alpha 0.2",
-        "partition iid",
+    text = compared(tmp_path, "partition").table(["best"]).text
+    assert [*text] == ["method", "dirichlet, alpha 0.1", "dirichlet, alpha 0.2", "iid"]
+    assert text.to_numpy().tolist() == [
+        ["fedavg", "50.00", "60.00", "70.00"],
+        ["scaffold", "50.00", "60.00", ""],
     ]
-    assert table.rows == [["fedavg", "50.00", "60.00", "70.00"], ["scaffold", "50.00", "60.00", ""]]
+
+
+def test_the_columns_of_fedtogas_first_table(tmp_path: Path) -> None:
+    """Data, clients, partition, rates and a coefficient differ from column to column."""
+    settings = ("cifar10", 100, 0.997), ("cifar10", 200, 0.9995), ("cifar100", 100, 0.997)
+    splits = (0.6, None), (0.1, None), (None, 6), (None, 3)
+    methods = {"fedavg": 0.5, "fedsam": 0.6}
+    for (data, clients, decay), (alpha, classes), algorithm in product(settings, splits, methods):
+        run(
+            tmp_path / f"{data}-{clients}-{alpha}-{classes}-{algorithm}",
+            [methods[algorithm]],
+            algorithm=algorithm,
+            own={"rho": 1 / clients} if algorithm == "fedsam" else {},
+            partition={"name": "class_priors", "alpha": alpha, "classes": classes},
+            **{"data": data, "clients": clients, "participation": 10 / clients, "lr_decay": decay},
+        )
+    comparison = compared(tmp_path, "data", "clients", "partition")
+    table = comparison.table(["best"], means=comparison.means(["partition"]))
+    names = [f"{data}, clients {clients}" for data, clients, _ in settings]
+    parts = ["classes 3", "classes 6", "alpha 0.1", "alpha 0.6"]
+    headings = [f"{name}, {part}" for name in names for part in parts]
+    assert [*table.text] == ["method", *headings, *(f"mean, {name}" for name in names)]
+    assert table.text.to_numpy().tolist() == [
+        ["fedavg", *["50.00"] * 15],
+        ["fedsam", *["60.00"] * 15],
+    ]
+    assert all(best == ["fedsam"] for best in [*marked(table, "best").values()][1:])
 
 
 def drawn(figure: Figure) -> list[list[list[float]]]:
@@ -317,9 +357,8 @@ def test_a_panel_for_each_value_of_an_option(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5], alpha=1.0)
     run(tmp_path / "b", [0.6], alpha=0.1)
     run(tmp_path / "c", [0.7], alpha=1.0, algorithm="scaffold")
-    figure = curves(compared(tmp_path), across="partition.alpha")
-    titles = [axes.get_title() for axes in figure.axes]
-    assert titles == ["partition.alpha 0.1", "partition.alpha 1"]
+    figure = curves(compared(tmp_path, "partition.alpha"))
+    assert [axes.get_title() for axes in figure.axes] == ["alpha 0.1", "alpha 1"]
     assert drawn(figure) == [[[0.6]], [[0.5], [0.7]]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
 
@@ -331,9 +370,8 @@ def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixt
     figure = tmp_path / "curves.png"
     main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(figure)])
     printed = capsys.readouterr()
-    lines = printed.out.splitlines()
-    assert lines[0].startswith("% test accuracy of the global model, mean ± standard deviation")
-    assert "last, \\%" in printed.out
+    assert "% test accuracy of the global model, mean ± standard deviation" in printed.out
+    assert "final, \\%" in printed.out
     escaped = r"a\_\{\$\}\textasciitilde \textasciicircum \textbackslash  & 0,1 & 1 & 55.00 $\pm$"
     assert escaped in printed.out
     notes = [line for line in printed.err.splitlines() if line.startswith("note: ")]
@@ -341,12 +379,17 @@ def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixt
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_bold_bars_and_line_breaks_in_latex_and_markdown() -> None:
-    rows = [["a|b\n\n| c", "1 ± 2"], ["c", "0"]]
-    table = Table(["me\nth|od", "%"], rows, best=frozenset({(0, 1)}))
+def test_marks_bars_and_line_breaks_in_every_format() -> None:
+    text = DataFrame({"me\nth|od": ["a|b\n\n| c", "c", "<d>"], "%": ["1 ± 2", "0", ""]})
+    marks = DataFrame({"me\nth|od": [""] * 3, "%": ["best", "second", ""]})
+    table = Table(text, marks, "a < b")
     assert r"a|b | c & \textbf{1 $\pm$ 2} \\" in table.latex()
-    head, _, first, _ = table.markdown().splitlines()
-    assert (head, first) == (r"| me th\|od | % |", r"| a\|b \| c | **1 ± 2** |")
+    assert r"c & \underline{0} \\" in table.latex()
+    head, _, *rows, _, caption = table.markdown().splitlines()
+    assert (head, caption) == (r"| me th\|od | % |", "a < b")
+    assert rows == [r"| a\|b \| c | **1 ± 2** |", "| c | *0* |", "| <d> |  |"]
+    assert "&lt;d&gt;" in table.html()
+    assert "a &lt; b" in table.html()
 
 
 def test_the_command_shows_a_table_in_a_terminal(
@@ -367,8 +410,15 @@ def test_the_command_shows_a_table_in_a_terminal(
         (["nowhere"], ["no run in nowhere"]),
         (["runs", "--across", "lr"], ["lr", "nothing but the algorithm"]),
         (["runs", "--curve", "train/loss"], ["--curve", "--figure FILE"]),
-        (["runs", "--score", "last"], ["--score", "--across OPTION"]),
-        (["runs", "--target", "80", "--across", "lr"], ["--target", "--across"]),
+        (["runs", "--log", "--figure", "f.png"], ["--log", "--x OPTION"]),
+        (["runs", "--x", "lr", "--figure", "f.png"], ["lr", "nothing but the algorithm"]),
+        (["runs", "--x", "lr", "--smooth", "3", "--figure", "f.png"], ["--x", "--smooth"]),
+        (["runs", "--score", "lats"], ["lats", "last, best"]),
+        (["runs", "--score", "rounds_to"], ["rounds_to", "rounds_to:80"]),
+        (["runs", "--score", "test/accuracies"], ["no run has recorded test/accuracies"]),
+        (["runs", "--over", "fedprox"], ["no row is fedprox", "fedavg"]),
+        (["runs", "--label", "fedavg"], ["'fedavg'", "label"]),
+        (["runs", "--last", "0"], ["'0'", "50"]),
         (["runs", "--target", "0.8"], ["1 to 100", "'0.8'"]),
         (["runs", "--curve", "acc", "--figure", "f.png"], ["recorded acc", "test/accuracy"]),
         (["runs", "--figure", "nowhere/f.png"], ["nowhere/f.png"]),

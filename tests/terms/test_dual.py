@@ -45,7 +45,7 @@ def visit(**known: Any) -> Any:
 
 
 def ssg(**options: Any) -> SSG:
-    (term,) = algorithms.fedssg(**{"alpha": 0.4, **options}).terms
+    (term,) = algorithms.fedssg(**{"alpha": 0.4, "size_weighting": True, **options}).terms
     assert isinstance(term, SSG)
     return term
 

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 import torch
 from oracles import autograd, direction_of, oracle_of, view
-from problems import classifier, close, line, vec
+from problems import classifier, close, line, vec, without_addresses
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import algorithms
+from fl_lightning.algorithms.modifiers import perturb
 from fl_lightning.core.algorithm import dummy_facts
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import (
@@ -65,6 +66,23 @@ COLUMN = nn.Linear(1, 2, bias=False)
 
 
 @pytest.mark.parametrize(
+    "term",
+    [
+        *algorithms.fedsol().terms,
+        *algorithms.fedsol(scope="all").terms,
+        *algorithms.fedsol_ft().terms,
+        *algorithms.fedsol_ablation().terms,
+        *perturb.sol().to(algorithms.fedavg()).terms,
+        SOL(Distill()),
+        HeadSOL(),
+    ],
+    ids=without_addresses,
+)
+def test_the_strength_is_that_of_the_paper_by_default(term: Any) -> None:
+    assert term.scale is by_tensor
+
+
+@pytest.mark.parametrize(
     ("module", "scale", "e"),
     [
         (line(), None, (0.3, 0.4)),
@@ -109,8 +127,9 @@ def test_the_gradients_that_are_used(use: Any, direction: tuple[float, float]) -
 def test_a_client_that_has_not_moved_is_not_perturbed_unless_as_released(
     scale: Any, still: bool, e: float
 ) -> None:
-    # c - c_i = (3, 4)
-    v = view(anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1))
+    v = view(
+        anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1)
+    )  # c - c_i = (3, 4)
     direction = direction_of(SOL(ControlVariate(), 0.5, scale, still=still), v)
     close(direction, 3 + e * 0.6, 2 * (2 + e * 0.8))
 
@@ -143,8 +162,9 @@ def test_a_projection_drops_what_goes_against_the_proximal_gradient(
 
 
 def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is_noise() -> None:
-    # q = (-3, 0) goes against the gradient (3, 4)
-    v = view(anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0))
+    v = view(
+        anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0)
+    )  # q = (-3, 0) goes against the gradient (3, 4)
     close(direction_of(GradientProjection(ControlVariate()), v), 3, 4)
     v.anchor = vec(0, 0)
     close(direction_of(GradientProjection(ControlVariate()), v), 0, 4)

@@ -66,6 +66,6 @@ def toga(
 
 
 @checked
-def sol(rho: Rho = 2.0, scope: Scope = "all", per: Per = "column", tau: Tau = 3.0) -> Modifier:
+def sol(rho: Rho = 2.0, scope: Scope = "all", per: Per = "tensor", tau: Tau = 3.0) -> Modifier:
     """FedSOL's perturbation along the distillation loss."""
     return Modifier(terms.SOL(terms.Distill(tau=tau), rho, PER[per], SCOPES[scope]))

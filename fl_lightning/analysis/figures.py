@@ -1,0 +1,142 @@
+"""Figures of analyses. Each takes the results of several runs by label and gives them one scale."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from torch import Tensor
+
+from fl_lightning.analysis.hessian import Hessian
+from fl_lightning.analysis.surface import Interpolation, Surface
+
+COLORS = mpl.color_sequences["tab10"]
+PANEL = 3.4
+"""Width and height of a panel in inches."""
+
+
+def spectra(results: Mapping[str, Hessian]) -> Figure:
+    """The spectral density of each Hessian, with ticks at its top eigenvalues."""
+    nodes = torch.cat([h.nodes[h.weights > 0] for h in results.values()])
+    low, high = float(nodes.min()), float(nodes.max())
+    margin = 0.05 * (high - low) or 1.0
+    places = torch.linspace(low - margin, high + margin, 1000, dtype=torch.float64)
+    figure, (axes,) = _panels(1, width=5.6)
+    peak = 0.0
+    for color, (label, h) in zip(_cycle(len(results)), results.items(), strict=True):
+        density = h.density(places, width=0.01 * (places[-1] - places[0]).item())
+        peak = max(peak, density.max().item())
+        axes.plot(places, density, color=color, label=label)
+        axes.plot(h.eigenvalues, [0.02] * len(h.eigenvalues), "|", color=color, ms=12,
+                  transform=axes.get_xaxis_transform())  # fmt: skip
+    axes.set(xlabel="eigenvalue", ylabel="density", yscale="log", ylim=(1e-7 * peak, 3 * peak))
+    axes.legend(frameon=False)
+    return figure
+
+
+def surfaces(results: Mapping[str, Surface], axes_name: str = "direction") -> Figure:
+    """Each loss surface in three dimensions and, below it, as contours."""
+    figure = Figure(figsize=(PANEL * len(results), 1.9 * PANEL), dpi=150, layout="constrained")
+    values = torch.cat([surface.loss.flatten() for surface in results.values()])
+    finite = values[values.isfinite()]
+    low, high = float(finite.min()), float(finite.max())
+    levels = np.linspace(low, high, 16)
+    for column, (label, surface) in enumerate(results.items(), start=1):
+        a, b = torch.meshgrid(surface.steps, surface.steps, indexing="ij")
+        loss = surface.loss.clamp(max=high)
+        hill: Any = figure.add_subplot(2, len(results), column, projection="3d")
+        hill.plot_surface(a, b, loss, cmap="viridis", vmin=low, vmax=high, linewidth=0)
+        hill.set(zlim=(low, high), title=label)
+        flat = figure.add_subplot(2, len(results), len(results) + column)
+        filled = flat.contourf(a, b, loss, levels=levels, cmap="viridis")
+        flat.contour(a, b, loss, levels=levels, colors="white", linewidths=0.4)
+        flat.plot(0, 0, "+", color="red")
+        flat.set(xlabel=f"{axes_name} 1", ylabel=f"{axes_name} 2", aspect="equal")
+    figure.colorbar(filled, ax=figure.axes[1::2], label="loss", shrink=0.8)
+    return figure
+
+
+def interpolation(result: Interpolation, first: str, second: str) -> Figure:
+    """Loss and accuracy on the line from one model to the other."""
+    figure, (axes,) = _panels(1, width=5.6)
+    axes.plot(result.places, result.loss, color=COLORS[0])
+    axes.set_xlabel(f"0: {first}        1: {second}")
+    axes.set_ylabel("loss", color=COLORS[0])
+    right = axes.twinx()
+    right.plot(result.places, result.accuracy, "--", color=COLORS[1])
+    right.set_ylabel("accuracy", color=COLORS[1])
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    for end in (0, 1):
+        axes.axvline(end, color="gray", linewidth=0.8)
+    return figure
+
+
+def embeddings(results: Mapping[str, tuple[Tensor, Tensor]], classes: tuple[str, ...]) -> Figure:
+    """Samples in the plane (n, 2), colored by their classes (n,)."""
+    figure, panels = _panels(len(results))
+    colors = _cycle(len(classes))
+    for axes, (label, (plane, y)) in zip(panels, results.items(), strict=True):
+        for k, name in enumerate(classes):
+            axes.scatter(*plane[y == k].T, s=5, color=colors[k], label=name, linewidths=0)
+        axes.set(title=label, xticks=[], yticks=[])
+    if len(classes) <= 20:
+        handles, names = panels[0].get_legend_handles_labels()
+        place: dict[str, Any] = {
+            "loc": "outside lower center",
+            "ncols": min(5, len(classes)),
+            "markerscale": 3,
+        }
+        figure.legend(handles, names, frameon=False, **place)
+    return figure
+
+
+def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figure:
+    """Each confusion matrix (classes, classes), rows as shares of their class."""
+    few = len(classes) <= 20
+    figure, panels = _panels(len(results), width=4.4 if few else PANEL)
+    for axes, (label, matrix) in zip(panels, results.items(), strict=True):
+        shares = matrix / matrix.sum(1, keepdim=True).clamp(min=1)
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axes.set(title=label, xlabel="predicted")
+        if few:
+            ticks = range(len(classes))
+            axes.set_xticks(ticks, classes, rotation=90)
+            axes.set_yticks(ticks, classes)
+            for row, column in np.ndindex(*shares.shape):
+                if share := round(100 * float(shares[row, column])):
+                    color = "white" if share > 50 else "black"
+                    at = {"ha": "center", "va": "center", "fontsize": 6}
+                    axes.text(column, row, str(share), color=color, **at)
+    panels[0].set_ylabel("class")
+    figure.colorbar(image, ax=panels, format=PercentFormatter(1.0), shrink=0.7)
+    return figure
+
+
+def client_histogram(results: Mapping[str, Tensor]) -> Figure:
+    """How many clients have which accuracy (clients,); the line is the mean."""
+    figure, (axes,) = _panels(1, width=5.6)
+    bins = np.linspace(0, 1, 21)
+    for color, (label, accuracies) in zip(_cycle(len(results)), results.items(), strict=True):
+        held = accuracies[~accuracies.isnan()]
+        axes.hist(held, bins, color=color, alpha=0.35)
+        axes.hist(held, bins, color=color, histtype="step", label=label)
+        axes.axvline(float(held.mean()), color=color, linewidth=1)
+    axes.set(xlabel="accuracy of a client", ylabel="clients")
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(frameon=False)
+    return figure
+
+
+def _panels(count: int, width: float = PANEL) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width * count, PANEL), dpi=150, layout="constrained")
+    return figure, figure.subplots(1, count, squeeze=False)[0]
+
+
+def _cycle(count: int) -> list[Any]:
+    """So many different colors."""
+    if count <= len(COLORS):
+        return list(COLORS[:count])
+    return list(mpl.colormaps["turbo"](np.linspace(0, 1, count)))

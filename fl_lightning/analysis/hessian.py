@@ -1,0 +1,143 @@
+"""The Hessian of the mean loss: top eigenvalues, trace and spectral density."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fl_lightning.analysis.mean_loss import MeanLoss
+
+Product = Callable[[Tensor], Tensor]
+"""`product(v)` is the Hessian times `v`."""
+
+
+@dataclass(frozen=True)
+class Hessian:
+    """What is known of a Hessian.
+
+    Attributes:
+        eigenvalues: (top,) the largest ones, the largest first.
+        eigenvectors: (top, len(w)) of norm 1.
+        trace: Hutchinson's estimate.
+        trace_error: Its standard error over the random vectors.
+        nodes: (vectors, steps) eigenvalues of Lanczos' matrices.
+        weights: (vectors, steps) their weights; those of a vector add to 1.
+    """
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+    trace: float
+    trace_error: float
+    nodes: Tensor
+    weights: Tensor
+
+    @property
+    def ratio(self) -> float:
+        """The largest eigenvalue over the last of the top ones, such as lambda_1 / lambda_5."""
+        return float(self.eigenvalues[0] / self.eigenvalues[-1])
+
+    def density(self, points: Tensor, width: float) -> Tensor:
+        """The spectral density at these eigenvalues, smoothed by Gaussians of this deviation.
+
+        Returns:
+            A tensor like `points`; its integral is 1.
+        """
+        z = (points[:, None] - self.nodes.flatten()) / width
+        heights = torch.exp(-z.square() / 2) / (width * (2 * torch.pi) ** 0.5)
+        return heights @ self.weights.flatten() / len(self.nodes)
+
+
+def hessian(
+    loss: MeanLoss, w: Tensor, top: int = 5, vectors: int = 4, steps: int = 30, seed: int = 0
+) -> Hessian:
+    """The Hessian of `loss` at `w`, from its products with vectors.
+
+    The top eigenvalues are those of `scipy.sparse.linalg.eigsh`. `vectors` random vectors of signs
+    give the trace (Hutchinson) and, with `steps` products each, the spectral density (stochastic
+    Lanczos quadrature; Ghorbani, Krishnan and Xiao, ICML 2019, https://arxiv.org/abs/1901.10159).
+
+    Args:
+        loss: The mean loss.
+        w: The weights.
+        top: Number of eigenvalues, less than the number of parameters.
+        vectors: Number of random vectors.
+        steps: Products for each of them.
+        seed: The seed of the random vectors.
+
+    Raises:
+        ValueError: If the model has no more parameters than eigenvalues are asked for.
+    """
+    if not 0 < top < len(w):
+        raise ValueError(f"top is between 1 and {len(w) - 1}, the parameters less one, not {top}")
+    g = torch.Generator().manual_seed(seed)
+
+    def product(v: Tensor) -> Tensor:
+        return loss.hvp(w, v)
+
+    eigenvalues, eigenvectors = top_eigenpairs(product, w, top, g)
+    spectra = [lanczos(product, random_signs(w, g), steps) for _ in range(vectors)]
+    nodes, weights = (torch.stack(parts) for parts in zip(*spectra, strict=True))
+    traces = len(w) * (nodes * weights).sum(1)
+    return Hessian(
+        eigenvalues,
+        eigenvectors,
+        float(traces.mean()),
+        float(traces.std() / vectors**0.5) if vectors > 1 else float("nan"),
+        nodes,
+        weights,
+    )
+
+
+def top_eigenpairs(
+    product: Product, like: Tensor, top: int, g: torch.Generator, tolerance: float = 1e-4
+) -> tuple[Tensor, Tensor]:
+    """The largest eigenvalues, the largest first, and their eigenvectors as rows.
+
+    The error of an eigenvalue is about the square of the tolerance, that of a vector its size.
+    """
+    # here, because training does not need it
+    from scipy.sparse.linalg import LinearOperator, eigsh  # type: ignore[import-untyped]
+
+    def matvec(v: NDArray[np.float64]) -> NDArray[np.float64]:
+        return product(torch.from_numpy(v).to(like).flatten()).double().cpu().numpy()
+
+    operator = LinearOperator((len(like), len(like)), matvec=matvec, dtype=np.float64)
+    start = random_signs(like, g).double().cpu().numpy()
+    values, vectors = eigsh(operator, top, which="LA", v0=start, tol=tolerance)
+    descending = values.argsort()[::-1].copy()
+    return torch.from_numpy(values[descending]), torch.from_numpy(vectors.T[descending]).to(like)
+
+
+def lanczos(product: Product, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Eigenvalues that the operator shows to a vector, and their weights, which add to 1.
+
+    Every vector is made orthogonal to all earlier ones, so that no eigenvalue appears twice.
+
+    Returns:
+        Two float64 tensors (steps,); fewer entries count if the vector lies in a smaller invariant
+        space: the others have weight 0.
+    """
+    basis = start.new_empty(steps, len(start))
+    basis[0] = start / start.norm()
+    matrix = torch.zeros(steps, steps, dtype=torch.float64)
+    for k in range(steps):
+        following = product(basis[k])
+        matrix[k, k] = float(following @ basis[k])
+        for _ in range(2):  # the second time for what rounding has left
+            following = following - basis[: k + 1].T @ (basis[: k + 1] @ following)
+        size = float(following.norm())
+        if k + 1 == steps or size < 1e-6 * float(matrix.abs().max()):
+            break
+        matrix[k, k + 1] = matrix[k + 1, k] = size
+        basis[k + 1] = following / size
+    nodes, vectors = torch.linalg.eigh(matrix[: k + 1, : k + 1])
+    missing = torch.zeros(steps - len(nodes), dtype=torch.float64)
+    return torch.cat([nodes, missing]), torch.cat([vectors[0].square(), missing])
+
+
+def random_signs(like: Tensor, g: torch.Generator) -> Tensor:
+    """A vector of random signs, each with probability one half."""
+    return (torch.randint(0, 2, (len(like),), generator=g) * 2 - 1).to(like)

@@ -1,0 +1,148 @@
+"""The mean loss over a data set as a function of the flat vector `w`, with its derivatives."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fl_lightning.core.vector import Layout
+from fl_lightning.data import DeviceDataset
+
+
+class MeanLoss:
+    """The mean loss of a model over a data set, as a function of its flat vector `w`.
+
+    It is deterministic: the samples come in order and without augmentation, and the model is
+    evaluated in evaluation mode (no dropout, running statistics as stored). The model's weights do
+    not change. Buffers and frozen parameters are read from the model at every call.
+
+    Args:
+        module: The model. Its trainable parameters are the vector.
+        data: The samples, on the model's device.
+        samples: Use so many of them, the same random ones in every call and run; None is all.
+        batch_size: Samples of a forward pass.
+        loss: The task's loss, averaged over a batch.
+
+    Attributes:
+        layout: The places of the parameters in `w`.
+        index: (n,) int64, the samples that count.
+
+    Example::
+
+        loss = MeanLoss(model, test, samples=1000)
+        w = loss.layout.read(model)
+        value, gradient, curvature = loss(w), loss.gradient(w), loss.hvp(w, loss.gradient(w))
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: DeviceDataset,
+        samples: int | None = None,
+        batch_size: int = 100,
+        loss: Callable[..., Tensor] = nn.functional.cross_entropy,
+    ):
+        self.module, self.data, self.loss, self.batch_size = module, data, loss, batch_size
+        self.layout = Layout(module)
+        self.index = some_samples(len(data), samples).to(data.y.device)
+
+    @torch.no_grad()
+    def __call__(self, w: Tensor) -> Tensor:
+        """The loss at `w`, a 0-dim float64 tensor."""
+        return self._mean(lambda x, y: self._batch_loss(w, x, y).double())
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """The gradient at `w`, a vector like `w`."""
+
+        def of_batch(x: Tensor, y: Tensor) -> Tensor:
+            at = w.detach().requires_grad_()
+            return torch.autograd.grad(self._batch_loss(at, x, y), at)[0]
+
+        return self._mean(of_batch)
+
+    def hvp(self, w: Tensor, v: Tensor) -> Tensor:
+        """The Hessian at `w` times the vector `v`, by differentiating twice."""
+
+        def of_batch(x: Tensor, y: Tensor) -> Tensor:
+            at = w.detach().requires_grad_()
+            value = self._batch_loss(at, x, y)
+            (gradient,) = torch.autograd.grad(value, at, create_graph=True)
+            return torch.autograd.grad(gradient @ v, at)[0]
+
+        return self._mean(of_batch)
+
+    @torch.no_grad()
+    def scores(self, points: Tensor, together: bool = False) -> Tensor:
+        """Loss and accuracy at many weights.
+
+        Args:
+            points: (m, len(w)) weights.
+            together: Score them all in one forward pass of each batch, by `torch.func.vmap`.
+
+        Returns:
+            (m, 2) float64.
+        """
+
+        def of_batch(x: Tensor, y: Tensor) -> Tensor:
+            def one(w: Tensor) -> Tensor:
+                out = self._forward(w, x)
+                right = (out.argmax(1) == y) & ~out.isnan().any(1)  # argmax takes NaN for a class
+                return torch.stack([self.loss(out, y).double(), right.double().mean()])
+
+            return vmap(one)(points) if together else torch.stack([one(w) for w in points])
+
+        return self._mean(of_batch)
+
+    def _mean(self, of_batch: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The mean over the samples of a mean over each batch."""
+        parts = (
+            of_batch(self.data.inputs(i), self.data.y[i]) * (len(i) / len(self.index))
+            for i in self.index.split(self.batch_size)
+        )
+        with evaluating(self.module):
+            return reduce(torch.add, parts)
+
+    def _batch_loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self._forward(w, x), y)
+
+    def _forward(self, w: Tensor, x: Tensor) -> Tensor:
+        x = x.to(w.dtype) if x.is_floating_point() else x
+        out: Tensor = functional_call(self.module, self.layout.named(w), (x,))
+        return out
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put the module into evaluation mode, and afterwards each part into the mode it had.
+
+    Attention is computed step by step: its fused kernels have no second derivative and no vmap.
+    """
+    training = [part for part in module.modules() if part.training]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    module.eval()
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for part in training:
+            part.training = True
+
+
+def some_samples(available: int, samples: int | None) -> Tensor:
+    """Positions of all, or of so many random samples, in order; the same ones every time.
+
+    Raises:
+        ValueError: If no sample is asked for.
+    """
+    if samples is None or samples >= available:
+        return torch.arange(available)
+    if samples < 1:
+        raise ValueError(f"samples is at least 1, not {samples}")
+    drawn = torch.randperm(available, generator=torch.Generator().manual_seed(0))
+    return drawn[:samples].sort().values

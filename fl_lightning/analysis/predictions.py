@@ -1,0 +1,107 @@
+"""What a model makes of samples: features, predictions, and scores by class and by client."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+from fl_lightning.analysis.mean_loss import evaluating, some_samples
+from fl_lightning.core.oracle import record_activations
+from fl_lightning.core.vector import Layout
+from fl_lightning.data import DeviceDataset, Partition
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A model's view of some samples. The tensors are on the CPU.
+
+    Attributes:
+        features: (n, F) what enters the head (`Layout.head`), flattened.
+        logits: (n, classes).
+        y: (n,) labels.
+    """
+
+    features: Tensor
+    logits: Tensor
+    y: Tensor
+
+    @property
+    def predicted(self) -> Tensor:
+        """(n,) the predicted classes."""
+        return self.logits.argmax(1)
+
+    @property
+    def right(self) -> Tensor:
+        """(n,) whether the prediction is right; one of NaN is not."""
+        return (self.predicted == self.y) & ~self.logits.isnan().any(1)
+
+    def confusion(self) -> Tensor:
+        """(classes, classes) int64: samples by their class (rows) and prediction (columns)."""
+        classes = self.logits.shape[1]
+        return multiclass_confusion_matrix(self.predicted, self.y, classes)
+
+    def accuracy_by_client(self, partition: Partition) -> Tensor:
+        """(clients,) float64: the accuracy on the samples of each client; NaN if it has none."""
+        owners = torch.arange(len(partition)).repeat_interleave(partition.sizes)
+        right = self.right[partition.indices].double()
+        return owners.bincount(right, minlength=len(partition)) / partition.sizes
+
+
+@torch.no_grad()
+def predict(
+    module: nn.Module, data: DeviceDataset, samples: int | None = None, batch_size: int = 500
+) -> Predictions:
+    """Features and outputs of a model in evaluation mode.
+
+    Args:
+        module: The model, on the device of the data.
+        data: The samples.
+        samples: Use so many of them, the same random ones in every call; None is all, in order.
+        batch_size: Samples of a forward pass.
+    """
+    head, features, logits = Layout(module).head, [], []
+    index = some_samples(len(data), samples).to(data.y.device)
+    with evaluating(module), record_activations(module, (head,)) as activations:
+        for batch in index.split(batch_size):
+            logits.append(module(data.inputs(batch)).float().cpu())
+            features.append(activations[head][0].flatten(1).float().cpu())
+    return Predictions(torch.cat(features), torch.cat(logits), data.y[index].cpu())
+
+
+def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
+    """Features in the plane, close ones close together.
+
+    Args:
+        features: (n, F).
+        method: `tsne` (scikit-learn) or `umap` (the package umap-learn).
+        seed: Its seed.
+
+    Returns:
+        (n, 2).
+
+    Raises:
+        ValueError: If umap-learn is not installed, or there are fewer than four samples.
+    """
+    if len(features) < 4:
+        raise ValueError(f"an embedding needs at least 4 samples, not {len(features)}")
+    if method == "umap":
+        try:
+            from umap import UMAP  # type: ignore[import-untyped]
+        except ImportError:
+            raise ValueError("umap needs the package umap-learn: install it, or use tsne") from None
+        plane = UMAP(random_state=seed, n_jobs=1).fit_transform(features.numpy())
+    else:
+        from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+
+        perplexity = min(30.0, (len(features) - 1) / 3)
+        plane = TSNE(perplexity=perplexity, random_state=seed).fit_transform(features.numpy())
+    return torch.from_numpy(plane)
+
+
+def silhouette(features: Tensor, y: Tensor) -> float:
+    """How well classes are separated, from -1 to 1 (Rousseeuw, 1987); NaN for a single class."""
+    from sklearn.metrics import silhouette_score  # type: ignore[import-untyped]
+
+    several = 1 < len(y.unique()) < len(y)
+    return float(silhouette_score(features.numpy(), y.numpy())) if several else float("nan")

@@ -1,0 +1,179 @@
+"""The loss on a plane through the weights, and on the line between two models."""
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.analysis.hessian import top_eigenpairs
+from fl_lightning.analysis.mean_loss import MeanLoss
+from fl_lightning.data import DeviceDataset
+
+TRIAL = 5
+"""Points that are scored one after another, then as many together: the faster way is taken."""
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Loss and accuracy on a square grid of a plane, whose center is the model.
+
+    Attributes:
+        steps: (n,) places along each axis.
+        loss: (n, n), rows along the first axis.
+        accuracy: (n, n).
+    """
+
+    steps: Tensor
+    loss: Tensor
+    accuracy: Tensor
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """Loss and accuracy on the line from one model (place 0) to another (place 1).
+
+    Attributes:
+        places: (n,).
+        loss: (n,).
+        accuracy: (n,).
+    """
+
+    places: Tensor
+    loss: Tensor
+    accuracy: Tensor
+
+    @property
+    def barrier(self) -> float:
+        """The largest rise of the loss over the straight line between its two ends.
+
+        Frankle et al., "Linear Mode Connectivity and the Lottery Ticket Hypothesis", ICML 2020,
+        https://arxiv.org/abs/1912.05671.
+        """
+        between = (self.places >= 0) & (self.places <= 1)
+        t, loss = self.places[between], self.loss[between]
+        return float((loss - (1 - t) * loss[0] - t * loss[-1]).max())
+
+
+def surface(
+    loss: MeanLoss,
+    w: Tensor,
+    axes: tuple[Tensor, Tensor],
+    points: int = 25,
+    span: float = 1.0,
+    together: bool | None = None,
+) -> Surface:
+    """The loss at `w + a * axes[0] + b * axes[1]` for a and b from -span to span.
+
+    Args:
+        loss: The mean loss.
+        w: The weights in the center.
+        axes: Two directions, as `filter_normalized_axes` or `hessian_axes` make.
+        points: Points along each axis.
+        span: How far each axis goes, in lengths of its direction.
+        together: Score a row of points in one pass by `torch.func.vmap`, or one after another; None
+            takes the faster way of the first points.
+
+    Raises:
+        ValueError: If there are fewer than two points.
+    """
+    if points < 2:
+        raise ValueError(f"points is at least 2 along each axis, not {points}")
+    steps = torch.linspace(-span, span, points, device=w.device, dtype=w.dtype)
+    grid = torch.cartesian_prod(steps, steps)
+
+    def scores(some: Tensor, together: bool) -> Tensor:
+        return loss.scores(w + some @ torch.stack(axes), together)
+
+    done: list[Tensor] = []
+    if together is None:
+        done, together = _first_points(grid, scores)
+    rest = grid[len(done) * TRIAL :].split(points)
+    table = torch.cat([*done, *(scores(some, together) for some in rest)]).cpu()
+    values, accuracy = table.view(points, points, 2).unbind(-1)
+    return Surface(steps.cpu(), values, accuracy)
+
+
+def _first_points(
+    grid: Tensor, scores: Callable[[Tensor, bool], Tensor]
+) -> tuple[list[Tensor], bool]:
+    """Scores of the first points, some of them together, and whether that was faster."""
+    done, seconds = list[Tensor](), list[float]()
+    for k, together in enumerate((False, True)):
+        start = time.perf_counter()
+        done.append(scores(grid[k * TRIAL : (k + 1) * TRIAL], together).cpu())
+        seconds.append(time.perf_counter() - start)
+    return done, seconds[1] < seconds[0]
+
+
+def filter_normalized_axes(loss: MeanLoss, w: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two random directions in which each filter has the norm of the model's own filter.
+
+    A filter is the part of a weight that makes one output: a row of a matrix. Biases and weights of
+    normalization, which have one dimension, do not move. Models of one architecture get the same
+    random numbers, so that their surfaces can be compared.
+
+    Li et al., "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018,
+    https://arxiv.org/abs/1712.09913.
+    """
+
+    def normalized(draw: Tensor, weight: Tensor) -> Tensor:
+        if weight.ndim < 2:
+            return torch.zeros_like(weight)
+        draw, filters = draw.flatten(1), weight.flatten(1)
+        return draw * filters.norm(dim=1, keepdim=True) / draw.norm(dim=1, keepdim=True)
+
+    g = torch.Generator().manual_seed(seed)
+    first, second = (
+        loss.layout.map(normalized, torch.randn(len(w), generator=g).to(w), w) for _ in range(2)
+    )
+    return first, second
+
+
+def hessian_axes(loss: MeanLoss, w: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """The two eigenvectors of the Hessian with the largest eigenvalues, of length 1."""
+    g = torch.Generator().manual_seed(seed)
+    _, vectors = top_eigenpairs(lambda v: loss.hvp(w, v), w, 2, g)
+    return vectors[0], vectors[1]
+
+
+def interpolate(
+    first: nn.Module,
+    second: nn.Module,
+    data: DeviceDataset,
+    samples: int | None = None,
+    points: int = 25,
+    span: float = 0.5,
+) -> Interpolation:
+    """Loss and accuracy of `(1 - t) * first + t * second`, for t from -span to 1 + span.
+
+    Buffers such as running statistics are interpolated too.
+
+    Args:
+        first: A model.
+        second: A model of the same architecture.
+        data: The samples.
+        samples: Use so many of them; None is all.
+        points: Number of points from 0 to 1; there are as many more beyond as the span asks for.
+        span: How far the line goes beyond both models.
+
+    Raises:
+        ValueError: If the models have different weights.
+    """
+    a, b = first.state_dict(), second.state_dict()
+    if {k: t.shape for k, t in a.items()} != {k: t.shape for k, t in b.items()}:
+        raise ValueError("the two models differ in their layers: only weights can be interpolated")
+    if points < 2:
+        raise ValueError(f"points is at least 2, both ends, not {points}")
+    beyond = round(span * (points - 1))
+    places = torch.arange(-beyond, points + beyond, dtype=torch.float64) / (points - 1)
+    module = deepcopy(first)
+    loss, scores = MeanLoss(module, data, samples), []
+    for t in places.tolist():
+        between = {k: torch.lerp(a[k], b[k], t) if a[k].is_floating_point() else a[k] for k in a}
+        module.load_state_dict(between)
+        scores.append(loss.scores(loss.layout.read(module)[None])[0])
+    values, accuracy = torch.stack(scores).cpu().unbind(1)
+    return Interpolation(places, values, accuracy)

@@ -1,0 +1,206 @@
+"""Functions that a run has chosen, their results checked, and how a run's folder names them."""
+
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from inspect import Parameter, signature
+from operator import attrgetter
+from pathlib import Path
+from textwrap import shorten
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fl_lightning.core.randomness import derived_seed, seeded_rng
+from fl_lightning.data import DeviceDataset
+from fl_lightning.errors import first_sentence
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The chosen function and its options; calling it calls the function with them."""
+
+    name: str
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+
+    def __call__(self, *args: Any, **extra: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **extra, **self.options)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a user-defined function; None for those of this package."""
+        return Path(self.name.partition(":")[0]) if ":" in self.name else None
+
+    @property
+    def place(self) -> str:
+        """Where the function is defined: `module:name` or `file.py:name`."""
+        if self.file:
+            return self.name
+        module = self.function.__module__
+        if module == "__main__":  # the recipe; a notebook has no file
+            module = getattr(sys.modules[module], "__file__", None) or module
+        return f"{module}:{self.function.__qualname__}"
+
+    def wants(self, parameter: str) -> bool:
+        """Whether the function has a parameter of this name."""
+        return parameter in signature(self.function).parameters
+
+
+def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset]:
+    """The training and the test set of a source, which may read files in `root`.
+
+    Raises:
+        ValueError: If they are none, of two kinds, empty, or not finite.
+    """
+    pair = source(root=root) if source.wants("root") else source()
+    if not (
+        isinstance(pair, tuple)
+        and len(pair) == 2
+        and all(isinstance(data, DeviceDataset) for data in pair)
+    ):
+        raise ValueError(wrong_result(source, "a training and a test DeviceDataset", pair))
+    train, test = pair
+    for kind, data in (("training", train), ("test", test)):
+        if not len(data):
+            raise ValueError(f"{source.name} has no {kind} samples: give it at least one")
+        if bad := _not_finite(data):
+            raise ValueError(
+                f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"
+            )
+    of_train, of_test = (
+        f"{len(data.classes)} classes and samples of shape {data.shape} of {data.x.dtype}"
+        for data in pair
+    )
+    if train.classes != test.classes or of_train != of_test:
+        raise ValueError(
+            f"{source.name} has {of_train} for training and {of_test} for testing: "
+            "give both the same"
+        )
+    return train, test
+
+
+def _not_finite(data: DeviceDataset) -> int:
+    if data.x.dtype == torch.uint8:
+        return 0
+    return int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
+
+
+def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
+    """The model for samples of this data set, with weights drawn from the run's seed.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    sizes = {
+        "classes": len(train.classes),
+        "channels": train.shape[0],
+        "size": train.shape[-1],
+        "inputs": torch.Size(train.shape).numel(),
+    }
+    draws = derived_seed(seed, "model")
+    with seeded_rng(draws, torch.device("cpu")):
+        torch.manual_seed(draws)  # a factory may use GPUs
+        model = factory(**{name: size for name, size in sizes.items() if factory.wants(name)})
+    if not isinstance(model, nn.Module):
+        raise ValueError(wrong_result(factory, "a torch.nn.Module", model))
+    return model
+
+
+def wrong_result(function: Chosen, expected: str, value: Any) -> str:
+    """The sentence about a function that returned something else than expected."""
+    short = shorten(repr(value), 80, placeholder=" ...")
+    return f"{function.name} must return {expected}, but returned {short}"
+
+
+# --- the same functions again, from the run's folder
+
+
+def copy_in(folder: Path, file: Path) -> Path:
+    """The copy of a user-defined file in the folder of a run."""
+    return folder / "own" / str(file).strip("/").replace("/", "_")
+
+
+def recorded(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+    """What `find_chosen` needs, as `environment.yaml` holds it."""
+    return {
+        "directory": str(Path.cwd()),
+        "recipe": sys.argv[0],
+        "functions": {kind: choice.place for kind, choice in chosen.items()},
+    }
+
+
+def find_chosen(
+    kind: str, options: Mapping[str, Any], environment: Mapping[str, Any], folder: Path
+) -> Chosen:
+    """The function that a run has chosen, with its options.
+
+    A user-defined file is executed where it lies; its copy in the run's folder is used if the file
+    is gone or has changed.
+
+    Args:
+        kind: `data` or `model`.
+        options: All options of the run, as `Run.options`.
+        environment: The content of `environment.yaml`.
+        folder: The run's folder.
+
+    Raises:
+        ValueError: If the function is not recorded, cannot be imported, or lacks an option.
+    """
+    place = environment.get("functions", {}).get(kind)
+    if place is None:
+        raise ValueError(
+            f"{folder} does not record its {kind}: add `functions: {{{kind}: module:name}}` "
+            "to its environment.yaml"
+        )
+    try:
+        function = _import(place, environment, folder)
+        prefix = f"{kind}."
+        own = {o.removeprefix(prefix): v for o, v in options.items() if o.startswith(prefix)}
+        typed = {o: _typed(signature(function).parameters[o], v) for o, v in own.items()}
+    except Exception as error:
+        raise ValueError(
+            f"the {kind} of {folder} cannot be made again from {place} ({first_sentence(error)}): "
+            "restore it, or correct `functions` in environment.yaml"
+        ) from error
+    return Chosen(str(options[kind]), function, typed)
+
+
+def _import(place: str, environment: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
+    where, _, name = place.rpartition(":")
+    directory = Path(environment["directory"])
+    for file in (where, environment["recipe"]):  # they may import their neighbours
+        if (parent := str((directory / file).resolve().parent)) not in sys.path:
+            sys.path.append(parent)
+    if not where.endswith(".py"):
+        return attrgetter(name)(import_module(where))
+    file = _file_as_run(directory / where, copy_in(folder, Path(where)))
+    return attrgetter(name)(SimpleNamespace(**_executed(file, file.read_text())))
+
+
+def _file_as_run(original: Path, copy: Path) -> Path:
+    if original.is_file():
+        changed = copy.is_file() and copy.read_bytes() != original.read_bytes()
+        return copy if changed else original
+    return copy
+
+
+@lru_cache
+def _executed(file: Path, text: str) -> dict[str, Any]:
+    """The names that a file with this text defines."""
+    if "Experiment(" in text and "__name__" not in text:
+        raise ValueError(f"{file} would train: begin its last part with `if __name__ == ...`")
+    return runpy.run_path(str(file), run_name="own")
+
+
+def _typed(parameter: Parameter, value: Any) -> Any:
+    """The value of an option as the function takes it, from the types that YAML has."""
+    if isinstance(value, str) and "Path" in str(parameter.annotation):
+        return Path(value)
+    return tuple(value) if isinstance(value, list) else value

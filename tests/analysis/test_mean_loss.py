@@ -1,0 +1,91 @@
+"""The mean loss over a data set and its derivatives."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fl_lightning.analysis import MeanLoss
+from fl_lightning.data import DeviceDataset
+
+
+def blobs(samples: int = 30) -> DeviceDataset:
+    g = torch.Generator().manual_seed(1)
+    y = torch.arange(samples) % 3
+    x = torch.randn(samples, 1, 4, 4, generator=g, dtype=torch.float64) + y.view(-1, 1, 1, 1)
+    return DeviceDataset(x, y, ("a", "b", "c"))
+
+
+def network() -> nn.Module:
+    """With everything that a mode changes, and attention, whose fast kernels differ only once."""
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3),
+        nn.BatchNorm2d(2),
+        nn.Tanh(),
+        nn.Flatten(1),
+        nn.Unflatten(1, (2, 4)),
+        nn.TransformerEncoderLayer(4, 2, 4, 0.5, batch_first=True),
+        nn.Flatten(),
+        nn.Dropout(),
+        nn.Linear(8, 3),
+    ).double()
+
+
+def dense(module: nn.Module, loss: MeanLoss, data: DeviceDataset) -> tuple[Tensor, Tensor, Tensor]:
+    """Value, gradient and Hessian of one pass over all samples."""
+
+    def value(w: Tensor) -> Tensor:
+        out = functional_call(module, loss.layout.named(w), (data.x,))
+        return nn.functional.cross_entropy(out, data.y)
+
+    w = loss.layout.read(module)
+    module.eval()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        results = (
+            value(w),
+            torch.autograd.functional.jacobian(value, w),
+            torch.autograd.functional.hessian(value, w),
+        )
+    module.train()
+    return results
+
+
+def test_batches_and_modes_do_not_matter_to_value_and_derivatives():
+    module, data = network(), blobs()
+    module[0].bias.requires_grad_(False)
+    loss = MeanLoss(module, data, batch_size=7)
+    w, v = loss.layout.read(module), torch.randn(loss.layout.size, dtype=torch.float64)
+    value, gradient, hessian = dense(module, loss, data)
+    state = {name: t.clone() for name, t in module.state_dict().items()}
+    torch.testing.assert_close(loss(w), value)
+    torch.testing.assert_close(loss.gradient(w), gradient)
+    torch.testing.assert_close(loss.hvp(w, v), hessian @ v)
+    assert all(part.training for part in module.modules())
+    assert all(torch.equal(t, state[name]) for name, t in module.state_dict().items())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_many_weights_score_as_each_alone(together):
+    module, data = network(), blobs()
+    loss = MeanLoss(module, data, batch_size=11)
+    w = loss.layout.read(module)
+    points = torch.stack([w, 2 * w, -w, 0 * w, w * torch.nan])
+    scores = loss.scores(points, together)
+    torch.testing.assert_close(scores[:, 0], torch.stack([*map(loss, points)]), equal_nan=True)
+    module.eval()
+    accuracy = (module(data.x).argmax(1) == data.y).double().mean()
+    assert scores[0, 1] == accuracy
+    assert scores[4, 1] == 0
+
+
+def test_few_samples_are_the_same_random_ones_every_time():
+    module, data = network(), blobs()
+    few = MeanLoss(module, data, samples=10)
+    assert torch.equal(few.index, MeanLoss(module, data, samples=10).index)
+    assert len(few.index.unique()) == 10
+    assert len(set(data.y[few.index].tolist())) == 3
+    w, everything = few.layout.read(module), MeanLoss(module, data)
+    assert few(w) != everything(w)
+    with pytest.raises(ValueError, match=r"samples.*0"):
+        MeanLoss(module, data, samples=0)

@@ -1,0 +1,152 @@
+"""A run's data, model, partition and scalars, made again from its folder."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fl_lightning import report
+from fl_lightning.data import sources
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import mlp
+from fl_lightning.runs.run import Run
+
+SHORT = "--rounds", "2", "--local-steps", "1", "--accelerator", "cpu", "--devices", "1"
+
+OWN = """
+from pathlib import Path
+
+import torch
+from neighbour import CLASSES
+
+from fl_lightning import DeviceDataset
+
+
+def blobs(root: Path, side: int = 2, widths: tuple[int, ...] = ()):
+    assert isinstance(root, Path) and isinstance(widths, tuple)
+    y = torch.arange(40) % 3
+    x = torch.randn(40, 1, side, side, generator=torch.Generator().manual_seed(0))
+    return DeviceDataset(x, y, CLASSES), DeviceDataset(x[:9], y[:9], CLASSES)
+
+
+class Linear(torch.nn.Sequential):
+    def __init__(self, inputs: int, classes: int):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(inputs, classes))
+"""
+
+RECIPE = (
+    OWN
+    + """
+from fl_lightning.experiment import Experiment
+
+if __name__ == "__main__":
+    Experiment([blobs], [Linear], clients=4, partition="iid").run()
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    argv = "--run-dir", str(folder), "--model.hidden", "16", "--clients", "5", *SHORT
+    Experiment([sources.digits], [mlp], argv=argv).run()
+    return Run.read(folder)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> Path:
+    """A folder with a user's data source and model, and a file that they import."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "neighbour", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("code").mkdir()
+    Path("code/neighbour.py").write_text("CLASSES = 'a', 'b', 'c'")
+    Path("code/own.py").write_text(OWN)
+    return tmp_path / "code"
+
+
+def test_a_run_gives_its_data_model_partition_and_scalars(trained):
+    train, test = trained.data()
+    assert (len(train), len(test)) == (1437, 360)
+    model = trained.model()
+    state = torch.load(trained.path / "model.pt", weights_only=True)
+    assert all(torch.equal(t, state[name]) for name, t in model.state_dict().items())
+    assert not model.training
+    right = model(test.inputs(torch.arange(len(test)))).argmax(1) == test.y
+    frame = trained.frame()
+    assert right.float().mean().item() == pytest.approx(frame["test/accuracy"].iloc[-1])
+    assert trained.partition().sizes.sum() == len(train)
+    assert frame["round"].tolist() == [1, 2]
+    assert frame["model.hidden"].tolist() == [(16,)] * 2
+    loaded = report.load(trained.path)
+    assert loaded.drop(columns="method").equals(frame)
+
+
+def test_the_best_model_is_the_one_of_the_best_round(trained):
+    state = torch.load(trained.path / "best.pt", weights_only=True)
+    best = trained.model(best=True)
+    assert all(torch.equal(t, state[name]) for name, t in best.state_dict().items())
+
+
+@pytest.mark.parametrize("change", ["nothing", "edited", "gone"])
+def test_user_files_are_used_as_they_were(own, change, monkeypatch, tmp_path):
+    argv = "--data", "code/own.py:blobs", "--model", "code/own.py:Linear", "--data.side", "3"
+    argv = *argv, "--partition", "iid", "--clients", "4", "--run-dir", "run", *SHORT
+    Experiment([sources.digits], [mlp], argv=argv).run()
+    monkeypatch.chdir("/")
+    if change == "edited":
+        (own / "own.py").write_text("raise RuntimeError('edited')")
+    elif change == "gone":
+        (own / "own.py").unlink()
+    run = Run.read(tmp_path / "run")
+    assert run.data()[0].shape == (1, 3, 3)
+    assert run.model()[1].in_features == 9
+
+
+def test_functions_of_a_recipe_are_found(own, monkeypatch):
+    (own / "recipe.py").write_text(RECIPE)
+    monkeypatch.setattr(sys, "argv", ["code/recipe.py", "--run-dir", "run", *SHORT])
+    monkeypatch.syspath_prepend(own)
+    runpy.run_path("code/recipe.py", run_name="__main__")
+    run = Run.read("run")
+    assert len(run.data()[1]) == 9
+    assert run.model()[1].in_features == 4
+
+
+def refusal(run: Run, **functions: str) -> str:
+    """The sentence when these functions are recorded instead."""
+    environment = yaml.safe_load((run.path / "environment.yaml").read_text())
+    changed = Run(run.path, run.options, run.scalars)
+    environment["functions"] |= functions
+    changed.__dict__["_environment"] = environment if functions else {}
+    with pytest.raises(ValueError, match=r".") as error:
+        changed.model()
+    assert len(str(error.value).replace(str(run.path), "").split()) <= 30
+    return str(error.value)
+
+
+def test_what_cannot_be_made_again_ends_in_a_sentence(trained, tmp_path):
+    assert "functions" in refusal(trained)
+    assert "no.such.module:x" in refusal(trained, data="no.such.module:x")
+    assert "jobs:f.<locals>.g" in refusal(trained, data="jobs:f.<locals>.g")
+    assert "hidden" in refusal(trained, model="fl_lightning.models.fedavg_cnn:fedavg_cnn")
+    narrow = Run(trained.path, {**trained.options, "model.hidden": [8]}, trained.scalars)
+    with pytest.raises(ValueError, match=r"does not fit the model mlp"):
+        narrow.model()
+    unguarded = tmp_path / "recipe.py"
+    unguarded.write_text("Experiment([], []).run()")
+    assert "would train" in refusal(trained, data=f"{unguarded}:blobs")
+
+
+def test_a_missing_model_or_partition_is_named(trained, tmp_path):
+    empty = Run(tmp_path, trained.options, trained.scalars)
+    for make, name in ((empty.model, "model.pt"), (empty.partition, "partition-")):
+        with pytest.raises(ValueError, match=name):
+            make()
+
+
+def test_another_folder_of_data_is_read(trained):
+    assert Run.read(trained.path, data_dir="elsewhere").options["data_dir"].startswith("/")
