@@ -70,6 +70,8 @@ def _parse(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
+    except (KeyError, AttributeError) as error:  # of PyYAML, for `!!bool maybe` and the like
+        raise yaml.YAMLError(f"a tag does not fit its value ({error})") from None
 
 
 def dump(content: Any) -> str:
