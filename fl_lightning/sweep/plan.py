@@ -114,6 +114,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         SystemExit: With one sentence, if the options of a run do not fit.
     """
     jobs, existing = list[Job](), Existing(runs)
+    chosen = {kind: choice.name for kind, choice in resolve(recipe, []).chosen.items()}
     for cell, argv in command_lines(table):
         for seed in table.seeds:
             line = [*argv, *further, "--seed", str(seed), "--devices", "1"]
@@ -124,7 +125,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
                 same.cells.append(cell)
                 continue
             name = "-".join(_slug(part) for part in (cell[1], cell[0], cell[2], f"s{seed}") if part)
-            folder = existing.of(options, _defaults(experiment)) or existing.new(name)
+            folder = existing.of(options, chosen | _defaults(experiment)) or existing.new(name)
             jobs.append(Job(line, options, [cell], seed, folder))
     return jobs
 
