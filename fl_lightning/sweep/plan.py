@@ -40,7 +40,7 @@ Cell = tuple[str, str, str]
 """The labels of row, column and tuned values."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One run of a table.
 
