@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import quadratic, view
+from oracles import direction_of, view
 from problems import close, regression, rows, term, vec
 from torch import Tensor
 
@@ -18,20 +18,12 @@ from fl_lightning.terms.drift import om
 def test_dynamic_regularizer_over_the_cohort_or_over_the_clients_size() -> None:
     v = view(h_i=vec(1, -1), anchor=vec(1, 4), h=vec(0.5, 0.5), share=0.25, size=vec(2))
     close(DynamicRegularizer(share=1.0).update(vec(10, 10), vec(2, -2), v), 12.5, 8.5)
-    close(
-        DynamicRegularizer(alpha=0.5, scale=om).gradient(quadratic, vec(3, 2), v),
-        3 + 0.25 * 3,
-        4 + 0.25 * -3,
-    )
+    close(direction_of(DynamicRegularizer(alpha=0.5, scale=om), v), 3 + 0.25 * 3, 4 + 0.25 * -3)
 
 
 def test_dynamic_regularizer_without_the_half_that_weight_decay_does() -> None:
     v = view(h_i=vec(1, -1), anchor=vec(1, 4))
-    close(
-        DynamicRegularizer(alpha=0.5, split=True).gradient(quadratic, vec(3, 2), v),
-        3 + 0.5 * 0,
-        4 - 0.5 * 5,
-    )
+    close(direction_of(DynamicRegularizer(alpha=0.5, split=True), v), 3 + 0.5 * 0, 4 - 0.5 * 5)
 
 
 def test_two_step_dual_weighs_the_sum_of_moves_by_d_over_all_clients() -> None:
@@ -113,7 +105,7 @@ def test_fedssg_counts_visits_as_they_begin() -> None:
     ids=str,
 )
 def test_fedssgs_gradient_aligns_and_corrects(options: Any, added: tuple[float, float]) -> None:
-    close(ssg(**options).gradient(quadratic, vec(3, 2), visit()), 3 + added[0], 4 + added[1])
+    close(direction_of(ssg(**options), visit()), 3 + added[0], 4 + added[1])
 
 
 @pytest.mark.parametrize(
@@ -136,9 +128,8 @@ def test_fedssgs_gate_scales_what_is_remembered(
 ) -> None:
     v = visit(round=round, count=vec(count)[0])
     D, _ = ssg(**options).report(vec(3, 2), v)
-    close(
-        D, opening * 2, -opening * 2, tolerance=2e-5
-    )  # the running gate adds 1e-6 to what it divides by
+    # the running gate adds 1e-6 to what it divides by
+    close(D, opening * 2, -opening * 2, tolerance=2e-5)
     close(v.h_i, 1 + opening * 2, -1 - opening * 2, tolerance=2e-5)
 
 
