@@ -129,11 +129,12 @@ def grid(
         text[heading] = part.apply(lambda cell, s=score: s.format(*cell[FORMATTED]), axis=1)
         marks[heading] = part.apply(_mark, axis=1)
         for name, style in FOLLOWING.items():
+            style = style.replace(".2f}", f".{score.digits}f}}") if "x" not in style else style
             if name in part and part[name].notna().any():
                 text[f"{heading}, {name}"] = part[name].map(style.format, na_action="ignore")
         if "difference" in part and part["difference"].notna().any():
             agreed = agreement(part.reset_index()).loc[column, ["difference", "tau"]]
-            footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format)]
+            footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format).replace("nan", "")]
     if len(footer) > 1:
         text = concat([text, DataFrame(footer)])
     text = text.fillna("")
@@ -160,7 +161,7 @@ def agreement(cells: DataFrame) -> DataFrame:
             "cells": groups.size(),
             "difference": groups["difference"].apply(lambda d: d.abs().mean()),
             "tau": groups[["mean", "published"]].apply(
-                lambda pair: kendalltau(pair["mean"], pair["published"]).statistic
+                lambda p: kendalltau(p["mean"], p["published"]).statistic if len(p) > 1 else nan
             ),
         }
     )
