@@ -7,6 +7,7 @@
 """
 
 from fl_lightning.callbacks.checkpoint import Checkpoint
+from fl_lightning.callbacks.early_stopping import EarlyStopping, GrowthStopping
 from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.personalization import Personalization
 from fl_lightning.callbacks.progress import ProgressBar
@@ -18,7 +19,9 @@ from fl_lightning.callbacks.tensorboard import (
 
 __all__ = [
     "Checkpoint",
+    "EarlyStopping",
     "Evaluation",
+    "GrowthStopping",
     "Personalization",
     "ProgressBar",
     "TensorBoardScalars",

@@ -18,7 +18,7 @@ from problems import (
     round_after_round,
     trained,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, Term, algorithms
@@ -97,6 +97,72 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
     targets = [node.target for node in traces[0].graph.nodes]
     assert targets.count(torch.ops.fl_lightning.product.default) == 5  # two forward, three backward
     assert torch.ops.aten.mm.default not in targets
+
+
+class LowRank(nn.Module):
+    """A layer whose weight is a product of two."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.u, self.v = (nn.Parameter(torch.randn(n, 3) / 3) for n in (outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.v @ self.u.t()
+
+
+def low_rank() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(LowRank(6, 8), nn.Tanh(), LowRank(8, 3))
+
+
+def bottleneck() -> nn.Module:
+    """Layers with nothing in between."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 3, bias=False), nn.Linear(3, 8), nn.Linear(8, 3))
+
+
+class Muon(Term):
+    """The gradient of each matrix, orthogonalized."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def orthogonal(g: Tensor) -> Tensor:
+            if g.ndim != 2:
+                return g
+            x = g / (g.norm() + 1e-7)
+            for _ in range(2):
+                a = x @ x.t()
+                x = 3.0 * x - 4.0 * a @ x + 2.0 * (a @ a) @ x
+            return x
+
+        direction: Tensor = v.layout.map(orthogonal, oracle(w))
+        return direction
+
+
+@pytest.mark.parametrize(
+    ("make", "algorithm"),
+    [
+        (low_rank, algorithms.fedavg()),
+        (bottleneck, algorithms.fedavg()),
+        (classifier, Algorithm(Muon())),
+    ],
+    ids=["low_rank", "bottleneck", "muon"],
+)
+def test_a_product_may_be_an_operand_of_a_large_product(
+    make: Any, algorithm: Algorithm, traces: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(onednn, "LEAST", 1)
+    eager, compiled = eager_and(
+        TRACED,
+        descending(algorithm),
+        1,
+        module=lambda: make().float(),
+        clients=partial(classification, dtype=torch.float32),
+    )
+    assert len(traces) == 1
+    assert max(distances(eager, compiled).values()) < 1e-4
 
 
 def images(channels: int) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 from oracles import Asked, direction_of, quadratic, view
-from problems import close, layout, vec
+from problems import close, layout, regression, term, vec
 from torch import Tensor, nn
 
-from fl_lightning import Term, TermError
+from fl_lightning import Algorithm, Term, TermError, algorithms
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbour, Proximal, perturb
 from fl_lightning.terms import lesam as recall
@@ -91,6 +92,41 @@ def test_togas_trend_is_the_movement_over_steps_epochs_or_length(per: Any, divis
     close(message, 2 / divisor, -1 / divisor)
     close(TOGA().update(vec(7, 7), message, v), 7, 7)
     assert v.Delta is message
+
+
+@pytest.mark.parametrize(
+    ("delta", "first", "last"),
+    [("steps", "0.08", "0.0075"), ("epochs", "0.8", "0.075"), ("gradient", "0.8", "0.8")],
+)
+@pytest.mark.parametrize("perturbation", ["local", "neighbour"])
+def test_togas_effective_momentum_is_noted(
+    delta: Any, first: str, last: str, perturbation: Any
+) -> None:
+    """Its 50 steps of 5 epochs move by a unit gradient's 5 at first, and 0.47 at last."""
+    facts = ({"steps": 50, "epochs": 5, "span": span} for span in (5.0, 0.47))
+    toga = algorithms.fedtoga(beta=0.8, delta=delta, perturbation=perturbation)
+    (note,) = toga.notes(*facts)
+    assert f"momentum: m = beta span / divisor is {first} in the first round and {last}" in note
+
+
+def test_without_beta_toga_has_no_momentum_to_note() -> None:
+    facts = {"steps": 50, "epochs": 5, "span": 5.0}
+    assert algorithms.fedtoga(beta=0.0).notes(facts, facts) == []
+
+
+@pytest.mark.parametrize(("per", "m"), [(perturb.per_step, 0.08), (perturb.per_length, 0.8)])
+def test_beta_delta_repeats_the_last_move_by_the_effective_momentum(per: Any, m: float) -> None:
+    """In a second round without a gradient."""
+
+    def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return (v.round == 0) * torch.ones_like(w)
+
+    trend = TOGA(rho=0.0, kappa=0.0, beta=0.8, per=per)
+    run = regression(Algorithm(term(gradient=gradient), trend), steps=50, lr=0.1, rounds=2)
+    run.train_round()
+    first = run.w.detach().clone()
+    run.train_round()
+    close((run.w.detach() - first) / first, m, m)
 
 
 @pytest.mark.parametrize(
