@@ -17,15 +17,6 @@ def test_the_numbers_of_a_scheme():
     assert scheme.distances.tolist() == pytest.approx([0.4, 0.1, 0.6])  # 60% are of class a
     cells = ["mine", "4", "10", "0", "2", "4", "1.0", "0.367 (max 0.600)"]
     assert [*scheme.row().values()] == cells
-        "mine",
-        "4",
-        "10",
-        "0",
-        "2",
-        "4",
-        "1.0",
-        "0.367 (max 0.600)",
-    ]
 
 
 def test_several_schemes_are_shown_next_to_each_other(tmp_path, monkeypatch, capsys):
