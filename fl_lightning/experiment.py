@@ -24,6 +24,7 @@ from fl_lightning.cli.build import (
     build_algorithm,
     build_clients,
     build_federation,
+    build_measures,
     build_partition,
     with_local_options,
 )
@@ -168,12 +169,13 @@ class Experiment:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
         test = test.to(fabric.device)
         evaluation = Evaluation(test, o.evaluate_every)
+        measuring = build_measures(o, test, folder.path)
         checkpoint = Checkpoint(
             folder.path,
             o.checkpoint_every,
             o.keep_checkpoints,
             to_yaml(self.resolved()),
-            [evaluation, *self.callbacks],
+            [evaluation, *measuring, *self.callbacks],
         )
         if o.resume:
             checkpoint.resume(federation)
@@ -198,6 +200,7 @@ class Experiment:
         callbacks += [
             TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes),
             evaluation,
+            *measuring,
             progress,
             *checked,
             checkpoint,  # saves the states of the others
