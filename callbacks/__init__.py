@@ -16,6 +16,7 @@ from fl_lightning.callbacks.client_measures import (
     PerturbationDrift,
     StateNorms,
 )
+from fl_lightning.callbacks.early_stopping import EarlyStopping, GrowthStopping
 from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.global_measures import (
     ClassAccuracy,
@@ -37,7 +38,9 @@ __all__ = [
     "Checkpoint",
     "ClassAccuracy",
     "Consistency",
+    "EarlyStopping",
     "Evaluation",
+    "GrowthStopping",
     "LocalModels",
     "Measure",
     "ModelScores",

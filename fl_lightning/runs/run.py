@@ -58,11 +58,7 @@ class Run:
         """
         path = Path(path)
         try:
-            options = flat(load((path / "config.yaml").read_text()))
-            if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:
-                raise ValueError(f"config.yaml lacks {', '.join(missing)}")
-            own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))
-            options |= {"algorithm.file": sha256(own).hexdigest()[:8]} if own else {}
+            options = read_options(path)
             if data_dir is not None:
                 options["data_dir"] = str(Path(data_dir).absolute())
             return Run(path, options, scalars(path / "metrics.csv"))
@@ -150,6 +146,19 @@ def _load_data(
     name: str, function: Callable[..., Any], options: tuple[tuple[str, Any], ...], root: Path
 ) -> TrainTest:
     return build_data(Chosen(name, function, dict(options)), root)
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Read the options of the run in a folder.
+
+    Raises:
+        OSError, ValueError, AttributeError, TypeError, yaml.YAMLError: If the file is damaged.
+    """
+    options = flat(load((path / "config.yaml").read_text()))
+    if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:
+        raise ValueError(f"config.yaml lacks {', '.join(missing)}")
+    own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))
+    return options | ({"algorithm.file": sha256(own).hexdigest()[:8]} if own else {})
 
 
 def scalars(path: Path) -> Scalars:

@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 from executors import EAGER, assert_agree
-from problems import (
-    assert_same_unless,
-    classification,
-    distances,
-    hard,
-    trained,
-    without_addresses,
-)
+from problems import assert_same_unless, classification, distances, hard, trained, without_addresses
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD, Adagrad
@@ -116,11 +109,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
         {"size_weighting": True},
         C.feddyn(alpha=0.1, size_weighting=True),
     ),
-    (
-        partial(C.fedssg, alignment="none", correction=False),
-        {"gate": "none"},
-        C.feddyn(alpha=0.0),
-    ),
+    (partial(C.fedssg, alignment="none", correction=False), {"gate": "none"}, C.feddyn(alpha=0.0)),
     (
         of(ReleasedSSG, alpha=0.0, scale=om, amend=lambda delta, drift, v: delta),
         {"gate": None},
