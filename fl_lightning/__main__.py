@@ -15,6 +15,9 @@ usage: fl-lightning COMMAND ...
   fl-lightning list                   list the algorithms by family, with their costs
   fl-lightning show ALGORITHM         explain an algorithm, its options and its terms
   fl-lightning compare RUN [RUN ...]  compare runs in a table or a figure
+  fl-lightning analyze ANALYSIS RUN [RUN ...]
+                                      analyze trained models: hessian, surface, interpolate,
+                                      features, classes, clients
   fl-lightning --version"""
 
 
@@ -49,6 +52,10 @@ def _run(command: str, argv: list[str]) -> None:
         from fl_lightning.cli.compare import compare
 
         compare(argv)
+    elif command == "analyze":
+        from fl_lightning.cli.analyze import analyze
+
+        analyze(argv)
     else:
         print(f"error: there is no command {command!r}", file=sys.stderr)
         print(USAGE)
