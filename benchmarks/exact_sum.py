@@ -37,11 +37,9 @@ def tally_of(run: Federation) -> RoundSums:
 
 def milliseconds(run: Federation) -> float:
     """To add one client's outcome to the sums."""
-    tally, zero = tally_of(run), run.server.initial_w.new_zeros(())
-    outcome, seconds = (
-        Outcome(run.server.initial_w, run.local_training.template, [], run.buffers, zero),
-        [],
-    )
+    tally, w = tally_of(run), run.server.initial_w
+    outcome = Outcome(w, run.local_training.template, [], run.buffers, w.new_zeros(()), w)
+    seconds = []
     for _ in range(6):
         started = perf_counter()
         tally.add(outcome, 1.0, 0).item()

@@ -1,6 +1,8 @@
 """Every exception of this package that a user can see. Imports nothing of the package."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class TermError(Exception):
@@ -17,6 +19,27 @@ class DivergenceError(Exception):
 
 class RankLostError(Exception):
     """The end of another rank in the middle of a round."""
+
+
+NAMED = DivergenceError, RankLostError, TermError, ModelError
+"""Errors whose message names the round, or that come on every rank."""
+
+
+@contextmanager
+def adding_position(position: Callable[[], str], in_training: Callable[[], bool]) -> Iterator[None]:
+    """Add a note with the round to an exception that may be this rank's alone.
+
+    Args:
+        position: Gives the round that is being run.
+        in_training: Whether clients are being trained, where notes name the round already.
+    """
+    try:
+        yield
+    except Exception as error:
+        named = isinstance(error, NAMED) or (in_training() and getattr(error, "__notes__", []))
+        if not named:
+            error.add_note(position())
+        raise
 
 
 def first_sentence(error: BaseException) -> str:

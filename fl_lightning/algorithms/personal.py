@@ -98,7 +98,7 @@ def knn_per(
 def fedsol_ft(
     rho: Rho = 2.0,
     strength: Strength = "adaptive",
-    per: Per = "column",
+    per: Per = "tensor",
     scope: Scope = "head",
     tau: Tau = 3.0,
     weighting: Weighting = "by_size",

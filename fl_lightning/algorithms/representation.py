@@ -48,7 +48,7 @@ def _objective(name: str, tau: float) -> Term:
 def fedsol(
     rho: Rho = 2.0,
     strength: Strength = "adaptive",
-    per: Per = "column",
+    per: Per = "tensor",
     scope: Scope = "head",
     proximal: Annotated[
         Objective,
@@ -80,8 +80,9 @@ def fedsol(
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
 
     Released code:
-        The norm is per column (`per`), a fixed strength blows rounding noise up at the first step
-        (`first_step="noise"`), and models are averaged by size (`weighting`; Algorithm 1: uniform).
+        The norm is that of a column (`per="column"`), a fixed strength blows rounding noise up at
+        the first step (`first_step="noise"`), and models are averaged by size (`weighting`;
+        Algorithm 1: uniform).
     """
     if (scope, proximal) == ("head", "moon"):
         raise ValueError("proximal moon gives the head no direction: choose scope body or all")
@@ -100,7 +101,7 @@ def fedsol_ablation(
     row: Literal["a0", "a1", "a2", "a3", "a4", "a5", "a6"] = "a1",
     rho: Rho = 2.0,
     strength: Strength = "adaptive",
-    per: Per = "column",
+    per: Per = "tensor",
     scope: Scope = "head",
     beta: NonNegativeFloat = 1.0,
     tau: Tau = 3.0,

@@ -1,8 +1,10 @@
 """Calls of the chosen functions, and checks of their results: users may have written them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -14,7 +16,14 @@ from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
-from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
+from fl_lightning.data import (
+    ClientData,
+    CropFlip,
+    DeviceDataset,
+    Partition,
+    hold_out,
+    hold_out_of_clients,
+)
 from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
@@ -49,6 +58,64 @@ def build_partition(
             f"{scheme.name} gives a client sample {highest}, but the last one is {len(train) - 1}"
         )
     return partition
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The data of a run, which user-defined callbacks get by these names.
+
+    Attributes:
+        train: The training set.
+        test: The test set.
+        partition: The samples that each client trains on.
+        validation: The validation part, or None.
+    """
+
+    train: DeviceDataset
+    test: DeviceDataset
+    partition: Partition
+    validation: DeviceDataset | None = None
+
+    def to(self, device: torch.device) -> "RunData":
+        """Copy the data to another device."""
+        validation = None if self.validation is None else self.validation.to(device)
+        return RunData(self.train.to(device), self.test.to(device), self.partition, validation)
+
+
+def build_run_data(
+    train: DeviceDataset, test: DeviceDataset, partition: Partition, o: Options
+) -> RunData:
+    """The data, with the validation part that the options ask for.
+
+    Raises:
+        ValueError: If a part would be empty.
+    """
+    if o.validation is None:
+        return RunData(train, test, partition)
+    if o.validation_from == "test":
+        test, validation = hold_out(test, o.validation, o.seed)
+    else:
+        partition, held = hold_out_of_clients(partition, o.validation, o.seed)
+        validation = train.subset(held)
+    if not (len(test) and len(validation)):
+        raise ValueError(
+            f"validation {o.validation:g} leaves {len(validation)} validation and {len(test)} test "
+            "samples: choose another fraction"
+        )
+    return RunData(train, test, partition, validation)
+
+
+def build_callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
+    """The callback of a class or function, which may return several or none.
+
+    Args:
+        chosen: The class or function.
+        parts: The parts of the run that it gets if it asks for them.
+    """
+    made = chosen(**{name: part for name, part in parts.items() if chosen.wants(name)})
+    if isinstance(made, list | tuple):
+        return [*made]
+    return [] if made is None else [made]
 
 
 def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.partition_draws import check_labels
@@ -11,7 +12,8 @@ KEYS_PER_DRAW = 2**22
 """Random keys drawn together."""
 
 
-def aligned(y: Tensor, class_counts: Tensor, size: int = 1000, seed: int = 0) -> Partition:
+@checked
+def aligned(y: Tensor, class_counts: Tensor, size: PositiveInt = 1000, seed: int = 0) -> Partition:
     """Test images for each client in the proportions of its training labels, as in FedSOL.
 
     A client gets floor(size * its share of the class) images of each class, at most as many as
@@ -40,17 +42,12 @@ def aligned(y: Tensor, class_counts: Tensor, size: int = 1000, seed: int = 0) ->
         split = aligned(test.y, clients.class_counts)
         mine = test.inputs(split[3])
     """
-    if not len(y):
-        raise ValueError("y is empty: give the labels of at least one test image")
-    check_labels(y, 1)
-    y, class_counts = y.cpu(), class_counts.cpu().long()
+    y, class_counts = check_labels(y, clients=1), class_counts.cpu().long()
     if class_counts.ndim != 2 or int(y.max()) >= class_counts.shape[1]:
         raise ValueError(
             f"class_counts has shape {tuple(class_counts.shape)}: "
             f"give a row per client and a column per class, at least {int(y.max()) + 1}"
         )
-    if size < 1:
-        raise ValueError(f"size is {size}: give each client at least 1 test image")
     num_clients, num_classes = class_counts.shape
     available = y.bincount(minlength=num_classes)
     held = class_counts.sum(1, keepdim=True).clamp(min=1)

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fl_lightning.core.constraints import NonNegativeInt, UnitInterval, check
+
 
 @dataclass(frozen=True)
 class CropFlip:
@@ -33,21 +35,24 @@ class CropFlip:
         ValueError: If a number is out of range, or the mode is unknown.
     """
 
-    padding: int = 4
-    crop: float = 1.0
-    flip: float = 0.5
+    padding: NonNegativeInt = 4
+    crop: UnitInterval = 1.0
+    flip: UnitInterval = 0.5
     mode: Literal["zero", "reflect"] = "zero"
-    cutout: int = 0
+    cutout: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
-        for name in ("crop", "flip"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: give a probability from 0 to 1")
-        for name in ("padding", "cutout"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: give 0 or more pixels")
-        if self.mode not in ("zero", "reflect"):
-            raise ValueError(f"mode is {self.mode!r}: give 'zero' or 'reflect'")
+        check(self)
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise ValueError unless samples of this shape can be augmented."""
+        if len(shape) != 3:
+            raise ValueError(f"augmentation is for images, but samples have shape {shape}")
+        if self.mode == "reflect" and self.padding >= min(shape[1:]):
+            raise ValueError(
+                f"images of {shape[1]}x{shape[2]} pixels are too small to reflect "
+                f"{self.padding}: give a smaller padding"
+            )
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw the random numbers for n samples, on the CPU.

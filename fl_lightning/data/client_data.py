@@ -11,6 +11,7 @@ from math import ceil, prod
 import torch
 from torch import Tensor
 
+from fl_lightning.core.constraints import PositiveFloat, PositiveInt, check
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.augmentation import CropFlip
@@ -108,23 +109,29 @@ class ClientData:
     dataset: DeviceDataset
     partition: Partition
     _: KW_ONLY
-    batch_size: int = 50
-    epochs: float = 1.0
-    steps: int | None = None
+    batch_size: PositiveInt = 50
+    epochs: PositiveFloat = 1.0
+    steps: PositiveInt | None = None
     augment: CropFlip | None = None
     shuffle: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}: give at least 1 sample")
-        if not 0 < self.epochs < float("inf"):
-            raise ValueError(f"epochs is {self.epochs}: give a positive number, such as 0.5 or 2")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps is {self.steps}: give at least 1, or None and epochs")
-        _check_partition(self.dataset, self.partition)
+        check(self)
+        highest = int(self.partition.indices.max()) if len(self.partition.indices) else -1
+        if highest >= len(self.dataset):
+            raise ValueError(
+                f"the partition holds sample {highest}, but the data set has {len(self.dataset)}: "
+                "make the partition from this data set's labels"
+            )
+        if empty := (self.partition.sizes == 0).nonzero().flatten().tolist():
+            some = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
+            raise ValueError(
+                f"{len(empty)} of {self.num_clients} clients hold no samples (client {some}): "
+                "a small alpha leaves some empty; use fewer clients or --partition.min-size 1"
+            )
         if self.augment:
-            _check_augmentation(self.dataset, self.augment)
+            self.augment.check_shape(self.dataset.shape)
 
     def lasting(self, epochs: float) -> "ClientData":
         """The same clients with visits of another number of epochs."""
@@ -200,28 +207,3 @@ class ClientData:
         if self.dataset.x.is_cuda:
             together = GPU_BLOCK // (prod(self.dataset.shape) * 4)  # in float32
         return Batches(self.dataset, index, sizes, epochs, augment, together)
-
-
-def _check_partition(dataset: DeviceDataset, partition: Partition) -> None:
-    if len(partition.indices) and int(partition.indices.max()) >= len(dataset):
-        raise ValueError(
-            f"the partition holds sample {int(partition.indices.max())}, but the data set has "
-            f"{len(dataset)}: make the partition from this data set's labels"
-        )
-    empty = (partition.sizes == 0).nonzero().flatten().tolist()
-    if empty:
-        some = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
-        raise ValueError(
-            f"{len(empty)} of {len(partition)} clients hold no samples (client {some}): "
-            "a small alpha leaves some empty; use fewer clients or --partition.min-size 1"
-        )
-
-
-def _check_augmentation(dataset: DeviceDataset, augment: CropFlip) -> None:
-    if len(dataset.shape) != 3:
-        raise ValueError(f"augmentation is for images, but samples have shape {dataset.shape}")
-    if augment.mode == "reflect" and augment.padding >= min(dataset.shape[1:]):
-        raise ValueError(
-            f"images of {dataset.shape[1]}x{dataset.shape[2]} pixels are too small to reflect "
-            f"{augment.padding}: give a smaller padding"
-        )

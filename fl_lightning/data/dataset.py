@@ -55,8 +55,10 @@ class DeviceDataset:
         # (pixel / 255 - mean) / std as one multiply-add
         std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
         mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
-        object.__setattr__(self, "_scale", (1 / (255 * std)).to(self.x.device))
-        object.__setattr__(self, "_shift", (-mean / std).to(self.x.device))
+        for name, factor in (("_scale", 1 / (255 * std)), ("_shift", -mean / std)):
+            if not self.x.is_floating_point():  # as large as a sample: a CPU then vectorizes it
+                factor = factor.expand(self.shape).contiguous()
+            object.__setattr__(self, name, factor.to(self.x.device))
 
     def _check_inputs(self) -> None:
         if self.x.is_floating_point():
@@ -114,6 +116,11 @@ class DeviceDataset:
                 "use smaller or fewer of them, or --accelerator cpu"
             ) from error
 
+    def subset(self, index: Tensor) -> "DeviceDataset":
+        """The samples at `index`, (m,) int64, as a data set."""
+        domains = None if self.domains is None else self.domains[index]
+        return replace(self, x=self.x[index], y=self.y[index], domains=domains)
+
     def inputs(self, index: Tensor) -> Tensor:
         """The model's inputs for the samples at `index`, an int64 tensor (b,) on the device.
 
@@ -168,14 +175,3 @@ def mean_and_std(moments: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     # a constant channel has no spread: the floor of a tenth of a gray level keeps it finite
     std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=0.1 / 255)
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def repeated(x: Tensor, channels: int) -> Tensor:
-    """Gray images (n, 1, height, width) viewed as (n, channels, height, width).
-
-    Raises:
-        ValueError: If there is less than one channel.
-    """
-    if channels < 1:
-        raise ValueError(f"channels is {channels}: give 1 for gray images, or 3 for RGB")
-    return x.expand(-1, channels, -1, -1)

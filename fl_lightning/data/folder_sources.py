@@ -6,7 +6,7 @@ domain or an image that cannot be read.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.data.image_folder import domain_folder, image_folder
@@ -14,8 +14,8 @@ from fl_lightning.data.image_folder import domain_folder, image_folder
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation that pretrained models expect."""
 CINIC10 = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
-OFFICE_HOME = ("Art", "Clipart", "Product", "Real World")
-DOMAIN_NET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+OfficeHome = Literal["Art", "Clipart", "Product", "Real World"]
+DomainNet = Literal["clipart", "infograph", "painting", "quickdraw", "real", "sketch"]
 
 
 def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> TrainTest:
@@ -29,13 +29,13 @@ def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> Train
         cache: As in `image_folder`.
     """
     url = "https://datashare.ed.ac.uk/handle/10283/3192"
-    folder = _find(("train", "test"), "CINIC-10", root, url)
+    folder = _find("CINIC-10", root, ("train", "test"), url)
     return _normalized(image_folder(folder, cache=cache), *CINIC10)
 
 
 def office_home(
     root: Path | str,
-    test_domain: Literal["Art", "Clipart", "Product", "Real World"],
+    test_domain: OfficeHome,
     size: int = 224,
     cache: Path | str | None = None,
     crop: float = 0.875,
@@ -53,15 +53,14 @@ def office_home(
         cache: As in `image_folder`.
         crop: As in `image_folder`.
     """
-    url = "https://www.hemanthdv.org/officeHomeDataset.html"
-    folder = _find(OFFICE_HOME, "OfficeHome", root, url)
-    split = domain_folder(folder, test_domain, size, cache, crop, OFFICE_HOME)
-    return _normalized(split, *IMAGENET)
+    domains, url = get_args(OfficeHome), "https://www.hemanthdv.org/officeHomeDataset.html"
+    folder = _find("OfficeHome", root, domains, url)
+    return _normalized(domain_folder(folder, test_domain, size, cache, crop, domains), *IMAGENET)
 
 
 def domain_net(
     root: Path | str,
-    test_domain: Literal["clipart", "infograph", "painting", "quickdraw", "real", "sketch"],
+    test_domain: DomainNet,
     size: int = 224,
     cache: Path | str | None = None,
     crop: float = 0.875,
@@ -79,9 +78,9 @@ def domain_net(
         cache: As in `image_folder`.
         crop: As in `image_folder`.
     """
-    folder = _find(DOMAIN_NET, "DomainNet", root, "http://ai.bu.edu/M3SDA")
-    split = domain_folder(folder, test_domain, size, cache, crop, DOMAIN_NET)
-    return _normalized(split, *IMAGENET)
+    domains, url = get_args(DomainNet), "http://ai.bu.edu/M3SDA"
+    folder = _find("DomainNet", root, domains, url)
+    return _normalized(domain_folder(folder, test_domain, size, cache, crop, domains), *IMAGENET)
 
 
 def _normalized(split: TrainTest, mean: tuple[float, ...], std: tuple[float, ...]) -> TrainTest:
@@ -89,7 +88,7 @@ def _normalized(split: TrainTest, mean: tuple[float, ...], std: tuple[float, ...
     return replace(train, mean=mean, std=std), replace(test, mean=mean, std=std)
 
 
-def _find(parts: tuple[str, ...], name: str, root: Path | str, url: str) -> Path:
+def _find(name: str, root: Path | str, parts: tuple[str, ...], url: str) -> Path:
     """`root/name` or `root`, whichever holds all the parts."""
     for folder in (Path(root) / name, Path(root)):
         if all((folder / part).is_dir() for part in parts):

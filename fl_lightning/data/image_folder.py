@@ -5,8 +5,7 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from errno import ENOSPC
+from dataclasses import replace
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from fl_lightning.core.constraints import PositiveFraction, PositiveInt, checked
 from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
@@ -27,8 +27,12 @@ LARGE_FILE = 10_000
 """Bytes."""
 
 
+@checked
 def image_folder(
-    root: Path | str, size: int | None = None, cache: Path | str | None = None, crop: float = 1.0
+    root: Path | str,
+    size: PositiveInt | None = None,
+    cache: Path | str | None = None,
+    crop: PositiveFraction = 1.0,
 ) -> TrainTest:
     """Images in folders by class: `root/train/<class>/*.jpg` and `root/test/<class>/*.jpg`.
 
@@ -55,29 +59,25 @@ def image_folder(
             `size`, a number is out of range, or the disk has no room for the map.
     """
     root = Path(root)
-    listing = _list_images(root, ["train", "test"], "train/<class>/*.jpg and test/<class>/*.jpg")
-    train_classes = {name for group, name in listing.folders if group == 0}
-    for _, name in listing.folders:
-        if name not in train_classes:
-            raise ValueError(
-                f"{root / 'test' / name} has no counterpart in {root / 'train'}: add or remove it"
-            )
-    images, moments = _decoded(listing, size, crop, cache)
-    mean, std = mean_and_std(moments[0])
-    classes, y, _ = listing.labels()
-    train, test = (
-        DeviceDataset(x, labels, classes, mean, std)
-        for x, labels in zip(images.split(listing.sizes), y.split(listing.sizes), strict=True)
+    layout = f"{root}/<train or test>/<class>/*.jpg"
+    in_train, in_test = (_subfolders(root / part, layout) for part in ("train", "test"))
+    if extra := sorted(set(in_test) - set(in_train)):
+        raise ValueError(
+            f"{root}/test/{extra[0]} has no counterpart in {root}/train: add or remove it"
+        )
+    train, test = _hold_out(root, ("train", "test"), 1, layout, size, cache, crop)
+    return replace(train, domains=None, domain_names=()), replace(
+        test, domains=None, domain_names=()
     )
-    return train, test
 
 
+@checked
 def domain_folder(
     root: Path | str,
     test_domain: str,
-    size: int | None = None,
+    size: PositiveInt | None = None,
     cache: Path | str | None = None,
-    crop: float = 1.0,
+    crop: PositiveFraction = 1.0,
     domains: tuple[str, ...] | None = None,
 ) -> TrainTest:
     """Images by domain, `root/<domain>/<class>/*.jpg`, with one domain held out for testing.
@@ -100,78 +100,58 @@ def domain_folder(
         FileNotFoundError: If there is no such folder, or no image in it.
         ValueError: If the domain is unknown, and as in `image_folder`.
     """
-    root, layout = Path(root), "<domain>/<class>/*.jpg"
-    names = list(domains or _subfolders(root, layout))
+    root, layout = Path(root), f"{root}/<domain>/<class>/*.jpg"
+    names = tuple(domains or _subfolders(root, layout))
     if test_domain not in names:
         raise ValueError(f"{root} has no domain {test_domain!r}: choose one of {', '.join(names)}")
-    listing = _list_images(root, names, layout)
-    images, moments = _decoded(listing, size, crop, cache)
-    classes, y, domain = listing.labels()
-    held_out = domain == names.index(test_domain)
-    sizes = torch.tensor(listing.sizes, dtype=torch.float64)
-    weights = sizes.where(torch.arange(len(names)) != names.index(test_domain), 0.0)
+    return _hold_out(root, names, names.index(test_domain), layout, size, cache, crop)
+
+
+def _hold_out(
+    root: Path,
+    groups: tuple[str, ...],
+    held_out: int,
+    layout: str,
+    size: int | None,
+    cache: Path | str | None,
+    crop: float,
+) -> TrainTest:
+    """All groups of class folders but one for training, and that one for testing, as domains."""
+    if crop < 1 and size is None:
+        raise ValueError(f"crop is {crop} and size is None: give both, or omit crop")
+    files = [
+        (number, name, f"{group}/{name}/{image}")
+        for number, group in enumerate(groups)
+        for name in _subfolders(root / group, layout)
+        for image in _images_in(root / group / name)
+    ]
+    numbers, names, paths = zip(*files, strict=True)
+    domains, (classes, y) = torch.tensor(numbers), np.unique(names, return_inverse=True)
+    sizes = domains.bincount()
+    images, moments = _decoded(
+        root, paths, sizes.tolist(), size, crop, Path(cache or root / ".cache")
+    )
+    weights = sizes.double().index_fill(0, torch.tensor(held_out), 0.0)
     mean, std = mean_and_std((moments * (weights / weights.sum())[:, None, None]).sum(0))
+    whole = DeviceDataset(
+        images, torch.from_numpy(y), tuple(classes.tolist()), mean, std, domains, groups
+    )
 
     def part(chosen: Tensor) -> DeviceDataset:
         where = chosen.nonzero().flatten()
         first, stop = int(where[0]), int(where[-1]) + 1
         x = images[first:stop] if stop - first == len(where) else images[chosen]
-        return DeviceDataset(x, y[chosen], classes, mean, std, domain[chosen], tuple(names))
+        return replace(whole, x=x, y=whole.y[chosen], domains=domains[chosen])
 
-    return part(~held_out), part(held_out)
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """The image files of a folder by group (a split or a domain), class and name.
-
-    Attributes:
-        root: The folder.
-        folders: Group and class of each class folder.
-        files: The files in each class folder, relative to root.
-        sizes: The number of files in each group.
-        digest: Changes with names, sizes and times of the files.
-    """
-
-    root: Path
-    folders: list[tuple[int, str]]
-    files: list[list[str]]
-    sizes: list[int]
-    digest: str
-
-    def labels(self) -> tuple[tuple[str, ...], Tensor, Tensor]:
-        """The classes, and the class and the group of every file."""
-        classes = sorted({name for _, name in self.folders})
-        counts = torch.tensor([len(files) for files in self.files])
-        numbers = [(classes.index(name), group) for group, name in self.folders]
-        y, groups = torch.tensor(numbers).repeat_interleave(counts, 0).T.contiguous()
-        return tuple(classes), y, groups
+    return part(domains != held_out), part(domains == held_out)
 
 
 def _subfolders(folder: Path, layout: str) -> list[str]:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder: the layout is {layout}")
-    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _list_images(root: Path, groups: Sequence[str], layout: str) -> _Listing:
-    folders, listed, sizes = list[tuple[int, str]](), list[list[str]](), list[int]()
-    digest = sha256(b"2")  # another number when images are read in another way
-    for number, group in enumerate(groups):
-        names = _subfolders(root / group, f"{root}/{layout}")
-        for name in names:
-            files = [f"{group}/{name}/{file}" for file in _images_in(root / group / name)]
-            for file in files:
-                stat = os.stat(f"{root}/{file}")
-                digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-            listed.append(files)
-        folders += [(number, name) for name in names]
-        sizes.append(sum(map(len, listed)) - sum(sizes))
-        if not sizes[-1]:
-            raise FileNotFoundError(
-                f"{root / group} holds no images: the layout is {root}/{layout}"
-            )
-    return _Listing(root, folders, listed, sizes, digest.hexdigest()[:16])
+    found = folder.iterdir() if folder.is_dir() else ()
+    names = sorted(p.name for p in found if p.is_dir() and not p.name.startswith("."))
+    if not names:
+        raise FileNotFoundError(f"{folder} holds no folders: the layout is {layout}")
+    return names
 
 
 def _images_in(folder: Path) -> list[str]:
@@ -190,15 +170,15 @@ def _images_in(folder: Path) -> list[str]:
 
 
 def _decoded(
-    listing: _Listing, size: int | None, crop: float, cache: Path | str | None
+    root: Path, files: Sequence[str], sizes: list[int], size: int | None, crop: float, cache: Path
 ) -> tuple[Tensor, Tensor]:
     """All images as a mapped (n, 3, height, width) uint8 tensor, and each group's pixel moments."""
-    if size is not None and size < 1:
-        raise ValueError(f"size is {size}: give pixels, or None to keep images as they are")
-    if not 0 < crop <= 1 or (crop < 1 and size is None):
-        raise ValueError(f"crop is {crop} and size is {size}: give a share from 0 to 1, and a size")
-    cache = Path(cache or listing.root / ".cache")
-    folder = cache / (f"{listing.digest}-{size or 'full'}" + (f"-{crop}" if crop < 1 else ""))
+    digest = sha256(b"2")  # another number when images are read in another way
+    for file in files:
+        stat = os.stat(root / file)
+        digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    name = f"{digest.hexdigest()[:16]}-{size or 'full'}" + (f"-{crop}" if crop < 1 else "")
+    folder = cache / name
     if not folder.exists():
         aside = cache / f"{uuid4().hex}.part"
         try:
@@ -206,7 +186,7 @@ def _decoded(
         except OSError as error:
             raise ValueError(f"{cache} cannot be written ({error}): name a cache folder") from error
         try:
-            _decode(listing, size, crop, aside)
+            _decode([root / file for file in files], sizes, size, crop, aside)
             os.replace(aside, folder)
         except OSError:
             if not folder.exists():  # otherwise another process was faster
@@ -218,14 +198,14 @@ def _decoded(
     return images, torch.from_numpy(np.load(folder / "moments.npy"))
 
 
-def _decode(listing: _Listing, size: int | None, crop: float, folder: Path) -> None:
-    paths = [listing.root / file for files in listing.files for file in files]
+def _decode(
+    paths: list[Path], sizes: list[int], size: int | None, crop: float, folder: Path
+) -> None:
     height, width = _read(paths[0], size, crop).shape[1:]
     shape = (len(paths), 3, height, width)
-    images = np.lib.format.open_memmap(
-        folder / "images.npy", mode="w+", dtype=np.uint8, shape=shape
-    )
-    _reserve(folder / "images.npy")
+    file = folder / "images.npy"
+    images = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
+    _reserve(file)
 
     def decode(start: int) -> None:
         for number, path in enumerate(paths[start : start + FILES_PER_TASK], start):
@@ -243,24 +223,21 @@ def _decode(listing: _Listing, size: int | None, crop: float, folder: Path) -> N
         for _ in pool.map(decode, range(0, len(paths), FILES_PER_TASK)):
             pass
     images.flush()
-    groups = torch.split(torch.from_numpy(images), listing.sizes)
+    groups = torch.split(torch.from_numpy(images), sizes)
     np.save(folder / "moments.npy", torch.stack([pixel_moments(group) for group in groups]).numpy())
 
 
 def _reserve(path: Path) -> None:
     """Allocate a sparse file: a mapped page without room on disk would raise SIGBUS."""
-    if not hasattr(os, "posix_fallocate"):
-        return
     size = path.stat().st_size
     try:
         with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
-        if error.errno != ENOSPC:
-            raise
         raise ValueError(
-            f"the decoded images take {size / 1e6:,.1f} MB, more than is free on the disk of "
-            f"{path.parent.parent}: free some, or use a smaller size or another cache"
+            f"the decoded images take {size / 1e6:,.1f} MB, not free in {path.parent.parent} "
+            f"({error.strerror}): free some, or use a smaller size or another cache"
         ) from error
 
 

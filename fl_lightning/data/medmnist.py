@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fl_lightning.data.dataset import DeviceDataset, TrainTest, repeated
+from fl_lightning.core.constraints import PositiveInt, checked
+from fl_lightning.data.dataset import DeviceDataset, TrainTest
 
 URL = "https://zenodo.org/records/10519652/files"
 PATH_CLASSES = (
@@ -44,7 +45,8 @@ def pathmnist(root: Path | str = "data") -> TrainTest:
     return _load(root, "pathmnist", PATH_CLASSES, stored=3, channels=3)
 
 
-def tissuemnist(root: Path | str = "data", channels: int = 3) -> TrainTest:
+@checked
+def tissuemnist(root: Path | str = "data", channels: PositiveInt = 3) -> TrainTest:
     """TissueMNIST, 189,106 / 47,280 gray images of 28x28 in 8 classes, otherwise as `pathmnist`.
 
     Args:
@@ -62,20 +64,17 @@ def _load(
         raise FileNotFoundError(
             f"{path} does not exist: download {url}, and name its folder with --data-dir DIR"
         )
-    splits = {}
+    parts, half = list[DeviceDataset](), (0.5,) * channels
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
-            for split in ("train", "val", "test"):
-                x = torch.from_numpy(content[f"{split}_images"])
-                x = x.view(*x.shape[:3], stored).permute(0, 3, 1, 2)
-                splits[split] = x, torch.from_numpy(content[f"{split}_labels"]).long().flatten()
+            for names in (("train", "val"), ("test",)):
+                x, y = (
+                    torch.from_numpy(np.concatenate([content[f"{n}_{kind}"] for n in names]))
+                    for kind in ("images", "labels")
+                )
+                x = x.view(*x.shape[:3], stored).permute(0, 3, 1, 2).contiguous()
+                x = x.expand(-1, channels, -1, -1)
+                parts.append(DeviceDataset(x, y.long().flatten(), classes, half, half))
     except Exception as error:  # other files fail in many ways
         raise ValueError(f"{path} is damaged ({error}): download {url} again") from error
-
-    def part(*names: str) -> DeviceDataset:
-        x = torch.cat([splits[name][0] for name in names]).contiguous()
-        y = torch.cat([splits[name][1] for name in names])
-        half = (0.5,) * channels
-        return DeviceDataset(repeated(x, channels), y, classes, half, half)
-
-    return part("train", "val"), part("test")
+    return parts[0], parts[1]

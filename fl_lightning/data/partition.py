@@ -12,10 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHOWN_CLIENTS = 12
-SHOWN_CLASSES = 12
-CELLS = 2**22
-"""Clients times classes counted together: a million clients and a thousand classes are 8 GB."""
+SHOWN = 12
+"""Clients and classes that a description shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,28 +95,30 @@ class Partition:
 
     def histogram(self, y: Tensor, num_classes: int) -> Tensor:
         """(num_clients, num_classes) int64: samples of each class held by each client."""
-        owners = torch.arange(len(self)).repeat_interleave(self.sizes)
-        cells = owners * num_classes + y.cpu()[self.indices]
+        cells = self._cells(y, num_classes)
         return cells.bincount(minlength=len(self) * num_classes).view(len(self), num_classes)
+
+    def _cells(self, y: Tensor, num_classes: int) -> Tensor:
+        """(total,) the cell of the histogram in which each sample is counted."""
+        owners = torch.arange(len(self)).repeat_interleave(self.sizes)
+        return owners * num_classes + y.cpu()[self.indices]
 
     def describe(self, y: Tensor, classes: tuple[str, ...]) -> str:
         """Text about sizes, classes per client and the class counts of the first clients."""
         sizes = self.sizes
-        blocks = torch.arange(len(self)).split(max(1, CELLS // len(classes)))
-        held = sum(int((self.subset(some).histogram(y, len(classes)) > 0).sum()) for some in blocks)
-        first = self.subset(torch.arange(min(len(self), SHOWN_CLIENTS))).histogram(y, len(classes))
-        names = [name[:7] for name in classes[:SHOWN_CLASSES]]
-        names += ["..."] * (len(classes) > SHOWN_CLASSES)
+        held = len(self._cells(y, len(classes)).unique()) / len(self)  # a histogram may be huge
+        first = self.subset(torch.arange(min(len(self), SHOWN))).histogram(y, len(classes))
+        names = [*(name[:7] for name in classes[:SHOWN]), *["..."] * (len(classes) > SHOWN)]
         lines = [
             f"{len(self)} clients, {len(self.indices)} samples; per client min {int(sizes.min())}, "
             f"median {int(sizes.median())}, max {int(sizes.max())}, mean number of classes "
-            f"{held / len(self):.1f}; partition {self.digest}",
+            f"{held:.1f}; partition {self.digest}",
             "client " + "".join(f"{name:>8}" for name in names),
         ]
-        for client, row in enumerate(first[:, :SHOWN_CLASSES].tolist()):
+        for client, row in enumerate(first[:, :SHOWN].tolist()):
             lines.append(f"{client:<7}" + "".join(f"{count:>8}" for count in row))
-        if len(self) > SHOWN_CLIENTS:
-            lines.append(f"... and {len(self) - SHOWN_CLIENTS} more clients")
+        if len(self) > SHOWN:
+            lines.append(f"... and {len(self) - SHOWN} more clients")
         return "\n".join(lines)
 
     @cached_property

@@ -1,8 +1,9 @@
 """Ways to split a labeled data set over clients.
 
-Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition`. All end in bounded time.
-All but `class_priors(reuse=True)` give every sample to exactly one client. They raise ValueError
-for numbers out of range and for splits that are impossible with the data.
+Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition` of the (n,) int64 labels,
+the number of clients and a seed. All end in bounded time. All but `class_priors(reuse=True)` give
+every sample to exactly one client. They raise ValueError for numbers out of range and for splits
+that are impossible with the data.
 """
 
 from pathlib import Path
@@ -10,6 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fl_lightning.core.constraints import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    checked,
+)
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.partition_draws import (
@@ -29,36 +37,35 @@ TRADES = 20
 """Rounds of pairwise trades after which the classes in `pathological` are well mixed."""
 
 
+@checked
 def iid(
-    y: Tensor, clients: int, seed: int, *, sigma: float = 0.0, stratified: bool = False
+    y: Tensor, clients: int, seed: int, *, sigma: NonNegativeFloat = 0.0, stratified: bool = False
 ) -> Partition:
     """Random parts of the data: FedSSG's IID, and FL-Simulator's on CIFAR-100 if stratified.
 
     Args:
-        y: (n,) int64 labels.
-        clients: Number of clients.
-        seed: Seed of the split.
         sigma: Spread of the log-normal sizes; with 0 they differ by one at most.
         stratified: Give every client its share of every class exactly, not only on average.
     """
-    check_labels(y, clients)
+    y = check_labels(y, clients)
     order = torch.randperm(len(y), generator=generator(seed, "partition"))
     owners = log_normal_shares(len(y), clients, sigma, generator(seed, "partition sizes"))
     if stratified:
-        order = order[y.cpu()[order].argsort(stable=True)]
+        order = order[y[order].argsort(stable=True)]
         # clients take turns, the large ones more often
         turn = (rank_within(owners) + 0.5) / owners.bincount()[owners]
         owners = owners[turn.argsort(stable=True)]
     return Partition.from_owners(owners, clients, order)
 
 
+@checked
 def dirichlet(
     y: Tensor,
     clients: int,
     seed: int,
     *,
-    alpha: float = 0.1,
-    min_size: int = 10,
+    alpha: PositiveFloat = 0.1,
+    min_size: NonNegativeInt = 10,
     balanced: bool = False,
 ) -> Partition:
     """Label skew: each class is cut over the clients in proportions q ~ Dirichlet(alpha).
@@ -72,22 +79,16 @@ def dirichlet(
     Classification", 2019, arXiv:1909.06335.
 
     Args:
-        y: (n,) int64 labels.
-        clients: Number of clients.
-        seed: Seed of the split.
         alpha: Concentration; the smaller, the fewer clients share a class.
         min_size: The smallest number of samples of a client.
         balanced: Make sizes differ by one at most; costs some of the skew.
     """
-    check_labels(y, clients)
-    n = len(y)
-    if min_size < 0 or clients * min_size > n:
+    y, n, g = check_labels(y, clients), len(y), generator(seed, "partition")
+    if clients * min_size > n:
         raise ValueError(
-            f"min_size is {min_size}, but {n} samples over {clients} clients allow 0 to "
+            f"min_size is {min_size}, but {n} samples over {clients} clients allow at most "
             f"{n // clients}: lower it or the number of clients"
         )
-    g = generator(seed, "partition")
-    y = y.cpu()
     owners = torch.empty(n, dtype=torch.int64)
     sizes = torch.zeros(clients, dtype=torch.int64)
     for label in y.bincount().nonzero():
@@ -104,16 +105,17 @@ def dirichlet(
     return Partition.from_owners(resize(owners, target, g), clients)
 
 
+@checked
 def class_priors(
     y: Tensor,
     clients: int,
     seed: int,
     *,
-    alpha: float | None = None,
-    classes: int | None = None,
+    alpha: PositiveFloat | None = None,
+    classes: PositiveInt | None = None,
     reuse: bool = False,
-    size: int | None = None,
-    sigma: float = 0.0,
+    size: PositiveInt | None = None,
+    sigma: NonNegativeFloat = 0.0,
 ) -> Partition:
     """Equal sizes: each client has a random class prior and draws its samples from it.
 
@@ -126,9 +128,6 @@ def class_priors(
     FL-Simulator (github.com/woodenchild95/FL-Simulator) for reuse.
 
     Args:
-        y: (n,) int64 labels.
-        clients: Number of clients.
-        seed: Seed of the split.
         alpha: Draw the priors from Dirichlet(alpha, ..., alpha); or give `classes`.
         classes: Make the priors uniform over so many random classes; or give `alpha`. Without
             `reuse` they may run out, and a client gets others too; in `pathological` it does not.
@@ -139,13 +138,12 @@ def class_priors(
             samples; by default the data is shared out.
         sigma: Spread of the log-normal sizes; with 0 they differ by one at most.
     """
-    if size is not None and (size < 1 or clients < 1 or not reuse):
-        raise ValueError(
-            f"size is {size} for {clients} clients: give at least one for at least one, and reuse"
-        )
-    check_labels(y, clients if size is None else 1)
-    g = generator(seed, "partition")
-    y = y.cpu()
+    if size is not None and not reuse:
+        raise ValueError(f"size is {size} without reuse: give both, or omit size")
+    y, g = (
+        check_labels(y, clients if size is None else min(clients, 1)),
+        generator(seed, "partition"),
+    )
     counts, total = y.bincount(), len(y) if size is None else clients * size
     if (alpha is None) == (classes is None):
         raise ValueError(f"alpha is {alpha} and classes is {classes}: give exactly one of them")
@@ -183,13 +181,9 @@ def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Par
     pathological split is `class_priors(classes=...)`.
 
     Args:
-        y: (n,) int64 labels.
-        clients: Number of clients.
-        seed: Seed of the split.
         classes: Number of classes per client.
     """
-    check_labels(y, clients)
-    y = y.cpu()
+    y = check_labels(y, clients)
     counts = y.bincount()
     num_classes = int((counts > 0).sum())
     most = int(counts.clamp(max=clients).sum()) // clients
@@ -220,8 +214,9 @@ def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Par
     return Partition.from_owners(owners, clients, order)
 
 
+@checked
 def shards(
-    y: Tensor, clients: int, seed: int, *, per_client: int = 2, by_class: bool = False
+    y: Tensor, clients: int, seed: int, *, per_client: PositiveInt = 2, by_class: bool = False
 ) -> Partition:
     """Equal shards of the samples sorted by label, given to clients at random.
 
@@ -231,18 +226,13 @@ def shards(
     shards (PathMNIST), its code copies samples; here every sample is held exactly once.
 
     Args:
-        y: (n,) int64 labels.
-        clients: Number of clients.
-        seed: Seed of the split.
         per_client: Number of shards per client.
         by_class: Cut every class into equally many shards, so that none mixes classes and the sizes
             of the clients follow those of the classes.
     """
-    check_labels(y, clients)
-    num = clients * per_client
-    if not clients <= num <= len(y):
+    y, num = check_labels(y, clients), clients * per_client
+    if num > len(y):
         raise ValueError(f"{num} shards cannot be cut from {len(y)} samples: lower per_client")
-    y = y.cpu()
     shard = shares_by_class(y.bincount(), num) if by_class else even_shares(len(y), num)
     owner_of_shard = torch.randperm(num, generator=generator(seed, "partition")) % clients
     return Partition.from_owners(owner_of_shard[shard], clients, y.argsort(stable=True))
@@ -254,10 +244,8 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
     FedLESAM's split with one domain held out: 3 or 30 clients on OfficeHome, 5 or 50 on DomainNet.
 
     Args:
-        y: (n,) int64 labels.
-        clients: Number of clients, a multiple of the number of domains that occur; the clients of
-            the first domain come first.
-        seed: Seed of the split.
+        clients: A multiple of the number of domains that occur; the clients of the first domain
+            come first.
         domains: (n,) int64, the domain of each sample (`DeviceDataset.domains`).
     """
     check_labels(y, clients)
@@ -266,15 +254,13 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
             f"domains has shape {tuple(domains.shape)}: give one for each of {len(y)} samples"
         )
     order = torch.randperm(len(y), generator=generator(seed, "partition"))
-    domain = domains.cpu()[order]
-    present = domain.bincount() > 0
-    domain = (present.cumsum(0) - 1)[domain]
-    num_domains, smallest = int(present.sum()), int(domain.bincount().min())
-    each, rest = divmod(clients, num_domains)
-    if rest or smallest < each:
+    _, domain = domains.cpu()[order].unique(return_inverse=True)
+    sizes = domain.bincount()
+    each, rest = divmod(clients, len(sizes))
+    if rest or int(sizes.min()) < each:
         raise ValueError(
-            f"{clients} clients do not fit {num_domains} domains: give a multiple of "
-            f"{num_domains}, at most {smallest} clients per domain"
+            f"{clients} clients do not fit {len(sizes)} domains: give a multiple of "
+            f"{len(sizes)}, at most {int(sizes.min())} clients per domain"
         )
     return Partition.from_owners(domain * each + rank_within(domain) % each, clients, order)
 
@@ -283,16 +269,6 @@ def saved(y: Tensor, clients: int, seed: int, *, file: Path) -> Partition:
     """The partition of an earlier run, which is `partition-<digest>.npz` in the run's folder.
 
     Args:
-        y: (n,) int64 labels of its data set.
-        clients: Its number of clients.
-        seed: Not used.
-        file: The file.
+        file: The file. The other arguments are not used.
     """
-    partition = Partition.load(file)
-    highest = int(partition.indices.max()) if len(partition.indices) else -1
-    if len(partition) != clients or highest >= len(y):
-        raise ValueError(
-            f"{file} splits at least {highest + 1} samples over {len(partition)} clients, "
-            f"but this run has {len(y)} samples and {clients} clients"
-        )
-    return partition
+    return Partition.load(file)

@@ -3,21 +3,17 @@
 Those with `download` fetch files that are not there, and raise FileNotFoundError if they cannot.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.core.randomness import generator
-from fl_lightning.data.dataset import (
-    DeviceDataset,
-    TrainTest,
-    mean_and_std,
-    pixel_moments,
-    repeated,
-)
+from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
 from fl_lightning.data.folder_sources import cinic10, domain_net, office_home
 from fl_lightning.data.medmnist import pathmnist, tissuemnist
 
@@ -62,7 +58,8 @@ def digits() -> TrainTest:
     return _normalized((x[~is_test], y[~is_test], DIGITS), (x[is_test], y[is_test], DIGITS))
 
 
-def mnist(root: Path | str = "data", download: bool = True, channels: int = 1) -> TrainTest:
+@checked
+def mnist(root: Path | str = "data", download: bool = True, channels: PositiveInt = 1) -> TrainTest:
     """MNIST (LeCun et al. 1998), 60,000 / 10,000 gray images of 28x28 in 10 classes.
 
     Args:
@@ -73,7 +70,7 @@ def mnist(root: Path | str = "data", download: bool = True, channels: int = 1) -
 
     def read(raw: Any) -> Split:
         x, y, classes = _gray(raw)
-        return repeated(x, channels), y, classes
+        return x.expand(-1, channels, -1, -1), y, classes
 
     mean, std = (0.1307,) * channels, (0.3081,) * channels
     return _load("MNIST", root, "MNIST/raw", download, read, mean, std)
@@ -114,13 +111,13 @@ def cifar100(root: Path | str = "data", download: bool = True) -> TrainTest:
 def svhn(root: Path | str = "data", download: bool = True) -> TrainTest:
     """SVHN, cropped digits (Netzer et al. 2011), 73,257 / 26,032 images of 32x32, as in FedSOL."""
     mean, std = (0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614)
-    root = Path(root) / "SVHN"  # torchvision gives every other data set a folder itself
+    folder = Path(root) / "SVHN"  # torchvision gives every other data set a folder itself
 
-    def read(split: str) -> Split:
-        raw = _open("SVHN", root, "", download, split=split)
+    def read(raw: Any) -> Split:
         return torch.from_numpy(raw.data), torch.from_numpy(raw.labels).long(), DIGITS
 
-    return _normalized(read("train"), read("test"), mean, std)
+    parts = {"split": "train"}, {"split": "test"}
+    return _load("SVHN", folder, "", download, read, mean, std, parts)
 
 
 def _gray(raw: Any) -> Split:
@@ -145,26 +142,22 @@ def _load(
     read: Callable[[Any], Split],
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
+    parts: Sequence[Mapping[str, Any]] = ({"train": True}, {"train": False}),
     **options: str,
 ) -> TrainTest:
-    """Both parts of a torchvision data set that has a `train` argument."""
-    train, test = (
-        read(_open(name, root, folder, download, train=train, **options)) for train in (True, False)
-    )
-    return _normalized(train, test, mean, std)
-
-
-def _open(name: str, root: Path | str, folder: str, download: bool, **options: Any) -> Any:
+    """Both parts of a torchvision data set, which `parts` of its arguments name."""
     from torchvision import datasets  # type: ignore[import-untyped]
 
+    make = partial(getattr(datasets, name), root, download=download, **options)
     try:
-        return getattr(datasets, name)(root, download=download, **options)
+        train, test = (read(make(**part)) for part in parts)
     except (RuntimeError, OSError) as error:
         reason = f"not downloaded ({error})" if download else "downloading is off"
         raise FileNotFoundError(
             f"{name} is not complete in {Path(root) / folder}, {reason}: "
             "copy the folder from elsewhere, or name its parent with --data-dir DIR"
         ) from error
+    return _normalized(train, test, mean, std)
 
 
 def _normalized(

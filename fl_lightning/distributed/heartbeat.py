@@ -16,6 +16,7 @@ import torch
 from lightning.fabric import Fabric
 
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
+from fl_lightning.errors import RankLostError, first_sentence
 
 RUN, MACHINE, PROCESS, COUNT, CLIENTS = range(5)
 """Columns of a rank's line; the clients stand from the last one on."""
@@ -106,6 +107,18 @@ class Heartbeat:
         finally:
             over.set()
             watcher.join()
+
+    @contextmanager
+    def naming_lost_rank(self, position: Callable[[], str]) -> Iterator[None]:
+        """Turn the error of a broken collective into a RankLostError that names the other ranks."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.ranks == 1:
+                raise
+            reason, others = first_sentence(error), self.of_others()
+            missing = f"; not done: {others}" if others else ", so its clients are missing"
+            raise RankLostError(f"{position()}: another rank ended{missing} ({reason})") from error
 
     def _watch(self, over: threading.Event, position: Callable[[], str]) -> None:
         misses = dict.fromkeys(self._ranks_of_this_machine(), 0)

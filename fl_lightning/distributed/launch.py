@@ -1,5 +1,6 @@
 """Launch of a run's ranks: how many there are on this machine, and the threads of each."""
 
+import atexit
 import os
 import re
 import socket
@@ -153,6 +154,7 @@ def launch_fabric(
             if fabric.world_size > 1:
                 _check_main_address()
             fabric.launch()
+    atexit.register(_destroy_gloo_group)
     if not launcher:
         del os.environ[FIRST_RANK]
     if cpu and not machine.threads:
@@ -160,6 +162,16 @@ def launch_fabric(
         threads = _threads(ranks, machine, launcher, before)
         torch.set_num_threads(min(threads, most))
     return fabric
+
+
+def _destroy_gloo_group() -> None:
+    """End gloo's threads before Python does; Lightning destroys only NCCL's groups.
+
+    A thread that still holds a tensor takes Python's lock to free it, which aborts the process
+    while the interpreter ends (https://github.com/pytorch/pytorch/pull/179291).
+    """
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        torch.distributed.destroy_process_group()
 
 
 def _check_main_address(tries: int = 5) -> None:

@@ -50,7 +50,8 @@ class Visit:
 
     Attributes:
         client: The client's index.
-        facts: Facts of this client: steps, epochs, span, size, weight; 0-dim tensors.
+        facts: Facts of this client: steps, epochs, span, size, weight, and `expected` where it
+            differs between clients; 0-dim tensors.
         states: Its client and local states, one dictionary a term.
         batches: Its mini-batches.
         lrs: The local learning rate of each step.
@@ -75,6 +76,7 @@ class Outcome:
         states: The client's states, one dictionary a term.
         buffers: The module's buffers after the last step.
         loss: The task's loss before each step, averaged over the steps; 0-dim.
+        origin: The model that the client started from.
     """
 
     progress: Tensor
@@ -82,6 +84,7 @@ class Outcome:
     states: list[States]
     buffers: Buffers
     loss: Tensor
+    origin: Tensor
 
 
 class Executor:

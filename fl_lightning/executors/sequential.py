@@ -84,7 +84,8 @@ class SequentialExecutor(Executor):
         w = self.w.detach().clone()
         message, states = algorithm.report(w, facts, states, server_states)
         after = {name: self.buffers[name].clone() for name in received if name not in self.keys}
-        return Outcome(w - origin, message, states, after, total / max(1, len(visit.lrs)))
+        loss = total / max(1, len(visit.lrs))
+        return Outcome(w - origin, message, states, after, loss, origin)
 
     def _step(
         self, optimizer: GradientTransform, x: Tensor, y: Tensor, received: Buffers

@@ -91,7 +91,8 @@ class StackedExecutor(Executor):
             message, states = vmap(report)(w, client_facts, states)
         for i in range(len(visits)):
             kept = {name: b[i] for name, b in after.items() if name not in self.keys}
-            yield Outcome(w[i] - origin[i], _row(message, i), _row(states, i), kept, losses[i])
+            own = _row(message, i), _row(states, i), kept, losses[i], origin[i]
+            yield Outcome(w[i] - origin[i], *own)
 
     @torch.no_grad()
     def _steps(

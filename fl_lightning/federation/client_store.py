@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from math import prod
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -18,16 +17,14 @@ from torch import Tensor
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import States
-from fl_lightning.federation.row_files import CHECKSUM_BYTES, DamagedRowError, RowFiles
+from fl_lightning.federation.row_files import DamagedRowError, RowFiles
+from fl_lightning.federation.row_format import RowFormat
 
 Retained = dict[str, tuple[int, Tensor]]
 """By the checkpoint's name: its number, from 1, and the slot of each client's row."""
 
 MAX_RETAINED = 127
 """A slot is an int8, and one must be free."""
-
-ALIGNMENT = 16
-"""Every state of a row begins at a multiple of so many bytes, for any dtype."""
 
 
 class ClientStore:
@@ -75,15 +72,8 @@ class ClientStore:
         self.slot = torch.full((num_clients,), -1, dtype=torch.int8)
         self.retained: Retained = {}
         self._last_number = 0
-        self.row, self._format = 0, list[dict[str, tuple[slice, torch.Size, torch.dtype]]]()
-        for term in states:
-            self._format.append({})
-            for name, state in term.items():
-                length = prod(state.shape) * state.dtype.itemsize
-                part = slice(self.row, self.row + length)
-                self._format[-1][name] = part, state.shape, state.dtype
-                self.row += -(-length // ALIGNMENT) * ALIGNMENT
-        self.row += CHECKSUM_BYTES if self.row else 0
+        self._format = RowFormat(states)
+        self.row = self._format.bytes
         self._files = RowFiles(folder, self.row, None if memory is None else memory // ranks)
         devices = {state.device for term in states for state in term.values()}
         self._gpu = next((device for device in devices if device.type == "cuda"), None)
@@ -115,9 +105,9 @@ class ClientStore:
             DamagedRowError: If the file does not hold them as they were written.
         """
         if not self.row:
-            return [{} for _ in self._format]
+            return [{} for _ in self._format.terms]
         row = (self._reads.pop(client, None) or self._begin_read(client)).result()
-        return self._views(to_device_async(row, device))
+        return self._format.views(to_device_async(row, device))
 
     def write(self, client: int, states: Sequence[States]) -> None:
         """Begin to write the client's row, which counts from the next `commit` on.
@@ -131,7 +121,7 @@ class ClientStore:
         pinned = self._gpu is not None
         new = partial(torch.zeros, self.row, dtype=torch.uint8, pin_memory=pinned)
         row = self._buffers.pop() if self._buffers else new()
-        for term, values in zip(self._views(row), states, strict=True):
+        for term, values in zip(self._format.views(row), states, strict=True):
             for name, state in term.items():
                 state.copy_(values[name].detach(), non_blocking=pinned)
         copied = None
@@ -260,13 +250,6 @@ class ClientStore:
         if not in_use:
             self.retained = dict(retained)
             self._last_number = max((number for number, _ in retained.values()), default=0)
-
-    def _views(self, row: Tensor) -> list[States]:
-        """The states in a row of bytes, as views."""
-        return [
-            {name: row[part].view(dtype).view(shape) for name, (part, shape, dtype) in term.items()}
-            for term in self._format
-        ]
 
 
 def open_store(

@@ -4,9 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning.fabric import Fabric
-
-from fl_lightning.federation.client_store import ClientStore
+from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.sampling import largest_cohort
 
 BLOCK = 4096
 """Smallest unit that a file system allocates, in bytes."""
@@ -40,20 +39,17 @@ class DiskBudget:
     free: int
 
     @classmethod
-    def of(
-        cls, fabric: Fabric, store: ClientStore, cohort: int, rounds: int, keep_checkpoints: int
-    ) -> "DiskBudget":
-        """The budget of a run.
+    def of(cls, federation: Federation, keep_checkpoints: int) -> "DiskBudget":
+        """The budget of the remaining rounds of a run. All ranks call it.
 
         Args:
-            fabric: A launched Fabric.
-            store: The clients' states.
-            cohort: Clients of the largest cohort.
-            rounds: Remaining rounds.
+            federation: The run.
             keep_checkpoints: Checkpoints that are kept besides the best one.
         """
+        store, rounds = federation.store, federation.rounds - federation.round
         row, clients, versions = store.row, store.num_clients, keep_checkpoints + 2
-        used, free = fabric.broadcast((store.disk_bytes(), free_space(store.folder)))
+        cohort = largest_cohort(federation.sampler, clients)
+        used, free = federation.fabric.broadcast((store.disk_bytes(), free_space(store.folder)))
         written = (row // BLOCK + 2) * BLOCK  # a row shares the blocks at its ends
         most = min(versions * clients * (row + BLOCK), used + cohort * rounds * written)
         most = max(used, most) if row else 0

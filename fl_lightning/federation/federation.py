@@ -1,9 +1,8 @@
 """Federation: the way of a round, from the sampled cohort to the server's step."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +17,28 @@ from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.errors import (
-    DivergenceError,
-    ModelError,
-    RankLostError,
-    TermError,
-    first_sentence,
-)
+from fl_lightning.errors import adding_position
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.executors.executor import Buffers, TaskLoss
 from fl_lightning.federation import preflight
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
-from fl_lightning.federation.disk_budget import DiskBudget
-from fl_lightning.federation.divergence import OnDivergence, client_diverged, server_diverged
+from fl_lightning.federation.divergence import (
+    OnDivergence,
+    all_skipped,
+    client_diverged,
+    server_diverged,
+)
 from fl_lightning.federation.local_training import LocalTraining
-from fl_lightning.federation.sampling import ClientSampler, UniformSampling, largest_cohort
+from fl_lightning.federation.sampling import ClientSampler, UniformSampling
 from fl_lightning.federation.server import Server
-
-NAMED = DivergenceError, RankLostError, TermError, ModelError
-"""Errors whose message names the round, or that come on every rank."""
 
 Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
+
+
+DISTANCES = "client/drift", "client/distance", "client/pair_distance", "server/update_norm"
+"""How far models have moved in a round."""
 
 
 class Federation:
@@ -55,9 +53,7 @@ class Federation:
 
     Args:
         fabric: A launched Fabric. Its devices train the clients, with its precision. Its callbacks
-            and loggers get `on_fit_start(federation)`, `on_round_end(federation, metrics)`, which
-            may add to `metrics`, `on_round_logged(federation, metrics)` and
-            `on_fit_end(federation)`.
+            and loggers get the hooks that `fl_lightning.callbacks` describes.
         module: The model; it is moved to the device and trained in place.
         algorithm: The method.
         clients: The training data of the clients, on the device.
@@ -77,13 +73,18 @@ class Federation:
             in `client/skipped`; "continue".
         deterministic: Equal bits on any number of ranks with equal hardware, threads and executor
             widths, by exact sums (see `ExactSum`). PyTorch's own switches are the caller's.
+        diagnostics: Publish the scalars that terms name as `diagnostics`, too.
 
     Attributes:
         server: The global model, its states and its optimizer.
         local_training: The clients' part of a round.
+        loss: The task's loss.
         cost: What a visit sends, keeps and computes.
         stop_requested: Whether this rank asked to stop.
-        should_stop: Whether the ranks agreed to end the run after this round.
+        preempt_requested: Whether it asked so for a run that is to be resumed.
+        should_stop: Whether the ranks agreed to end the run after this round. A callback may set it
+            on all ranks in `on_fit_start` or `on_round_end`.
+        preempted: Whether they agreed that the run is to be resumed.
 
     Raises:
         ValueError: If these do not make a federation.
@@ -106,6 +107,7 @@ class Federation:
         client_state_memory: int | None = None,
         on_divergence: OnDivergence = "stop",
         deterministic: bool = False,
+        diagnostics: bool = False,
     ):
         preflight.check_settings(fabric, clients, rounds, on_divergence)
         self.fabric, self.module, self.algorithm = fabric, fabric.to_device(module), algorithm
@@ -126,14 +128,16 @@ class Federation:
             seed,
             skip_diverged=on_divergence == "skip-client",
             deterministic=deterministic,
+            diagnostics=diagnostics,
+            probabilities=getattr(sampler, "probabilities", None),
         )
         dropout_keys = self.local_training.executor.keys
         self.server = Server(module, self.layout, algorithm, seed, dropout_keys)
-        self.cost = cost(
-            algorithm, self.layout, self.server.initial_w, len(clients.dataset.classes)
-        )
-        self._loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
+        method = algorithm.replace(*(t for t in algorithm.terms if "measure" not in t.roles))
+        self.cost = cost(method, self.layout, self.server.initial_w, len(clients.dataset.classes))
+        self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.stop_requested = self._training = self._prepared = False
+        self.preempted = self.preempt_requested = False
 
     @property
     def w(self) -> nn.Parameter:
@@ -144,6 +148,11 @@ class Federation:
     def round(self) -> int:
         """Rounds completed."""
         return self.server.round
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over: after its last round, or when a callback ended it."""
+        return self.round == self.rounds or (self.should_stop and not self.preempted)
 
     @property
     def buffers(self) -> Buffers:
@@ -173,13 +182,13 @@ class Federation:
             preflight.sync_ranks(self.fabric, self.module, self.clients)
             self.server.reset(self.module)
         self.local_training.open(self.server, self._state_dir, self._memory)
-        preflight.dry_run(self.module, self.clients, self._loss, self.fabric.autocast)
+        preflight.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
         self._prepared = True
 
     def fit(self) -> None:
         """Run the remaining rounds, or until a rank asks to stop.
 
-        `on_fit_end` is called after the last of all rounds only.
+        `on_fit_end` is called when the run is `finished`, not when it is preempted.
 
         Raises:
             DivergenceError: If what a client or the server makes is no longer finite, or, after the
@@ -187,32 +196,19 @@ class Federation:
             RankLostError: If another rank ended.
         """
         self.prepare()
-        self.should_stop = False
+        self.should_stop = self.preempted = False
         heartbeat = self.local_training.heartbeat
-        with heartbeat.watching(self.position), self._annotate_errors():
+        noted = adding_position(self.position, lambda: self._training)
+        with heartbeat.watching(self.position), noted:
             self.fabric.call("on_fit_start", federation=self)
             while self.round < self.rounds and not self.should_stop:
                 self._run_round()
-            if self.round == self.rounds:
+            if self.finished:
                 self.fabric.call("on_fit_end", federation=self)
-            self.stop_requested = False
-        finished = self.cost.uplink and self.round == self.rounds
-        if finished and self.on_divergence == "skip-client" and self.w.equal(self.server.initial_w):
-            raise DivergenceError(
-                f"{self.position()}: every client of every round was skipped, so the model is the "
-                f"initial one ({self._settings()}): lower the learning rate, or clip"
-            )
-
-    @contextmanager
-    def _annotate_errors(self) -> Iterator[None]:
-        """Add the round to an exception that may be this rank's alone."""
-        try:
-            yield
-        except Exception as error:
-            named = isinstance(error, NAMED) or (self._training and getattr(error, "__notes__", []))
-            if not named:
-                error.add_note(self.position())
-            raise
+            self.stop_requested = self.preempt_requested = False
+        trained = self.cost.uplink and self.finished and self.round
+        if trained and self.on_divergence == "skip-client" and self.w.equal(self.server.initial_w):
+            raise all_skipped(*self._place())
 
     def _run_round(self) -> None:
         device = self.w.device
@@ -224,22 +220,29 @@ class Federation:
         metrics["time/round_s"] = synchronized_time(device) - started
         self.fabric.log_dict(metrics, step=self.round)
         if self.fabric.world_size == 1:  # nobody else has to agree
-            self.should_stop = self.should_stop or self.stop_requested
+            self.should_stop |= self.stop_requested
+            self.preempted |= self.preempt_requested
         self.fabric.call("on_round_logged", federation=self, metrics=metrics)
 
-    def request_stop(self) -> None:
+    def request_stop(self, preempted: bool = False) -> None:
         """End `fit` after this round, or after the next if the ranks have added up this one.
 
         Any rank may ask.
+
+        Args:
+            preempted: The run is to be resumed, so `on_fit_end` is not called.
         """
         self.stop_requested = True
+        self.preempt_requested |= preempted
 
     def train_round(self) -> Metrics:
         """Run one round: the cohort trains, one all-reduce, the server steps.
 
         Returns:
             The scalars of the round. `client/drift` is the mean squared distance between a
-            client's move and the global model's; `comm/` counts the whole cohort.
+            client's last model and the new global one, `client/distance` its mean distance from
+            the received one, `client/pair_distance` the root mean square distance of two clients'
+            models; `term/` is what terms log; `comm/` counts the whole cohort.
 
         Raises:
             DivergenceError: If what a client or the server makes is no longer finite. The model
@@ -254,46 +257,52 @@ class Federation:
             cohort, self.clients.num_clients, f"{self.position()}: {self.sampler}"
         )
         facts = self.round_facts(len(cohort))
-        sums = self.local_training.run(server, cohort, facts, self.position())
+        self.fabric.call("on_round_start", federation=self, cohort=cohort)
+        finished = partial(self.fabric.call, "on_client_end", federation=self)
+        sums = self.local_training.run(server, cohort, facts, self.position(), finished)
         if self.stop_requested:
-            sums.request_stop()
+            sums.request_stop(self.preempt_requested)
         trained = synchronized_time(device)
         self.all_reduce_sum(sums.total)
         status, watched = sums.status(), self.on_divergence != "continue"
         lost = {cohort[k]: part for k, part in status.diverged.items()} if watched else {}
         if lost and self.on_divergence == "stop":
-            raise client_diverged(self.position(), lost, self.algorithm.terms, self._settings())
-        self.should_stop, (loss, drift, moved), finite = status.stop, (nan, 0.0, 0.0), []
+            raise client_diverged(lost, *self._place())
+        self.should_stop, self.preempted = status.stop, status.preempted
+        scalars, finite = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}, list[float]()
         if not status.empty:
-            loss, drift, moved, *finite = self._server_step(sums, facts)
+            scalars, finite = self._server_step(sums, facts)
             self.store.commit([client for client in cohort if client not in lost])
         if watched and not all(finite):
-            what = finite.index(False)
-            raise server_diverged(self.position(), what, self.algorithm.terms, self._settings())
-        lr = self.local_training.local_lr * self.schedule(self.round, 0)
+            raise server_diverged(finite.index(False), *self._place())
+        lr = self.local_training.lr(self.round)
         server.round, self._training = server.round + 1, False
         skipped = {"client/skipped": float(len(lost))}
         return {
-            "train/loss": loss,
-            "client/drift": drift,
+            **scalars,
             **(skipped if self.on_divergence == "skip-client" else {}),
-            "server/update_norm": moved,
             "local/lr": lr,
-            "comm/uplink_mb": self._megabytes(self.cost.uplink) * len(cohort),
-            "comm/downlink_mb": self._megabytes(self.cost.downlink) * len(cohort),
+            "comm/uplink_mb": server.megabytes(self.cost.uplink) * len(cohort),
+            "comm/downlink_mb": server.megabytes(self.cost.downlink) * len(cohort),
             "time/train_s": trained - started,
             "time/aggregate_s": synchronized_time(device) - trained,
         }
 
-    def _server_step(self, sums: RoundSums, facts: dict[str, Any]) -> list[float]:
-        """Training loss, drift, norm of the model's move, and what stayed finite."""
-        progress, messages, self.server.buffers, (loss, squared) = sums.means()
+    def _server_step(self, sums: RoundSums, facts: dict[str, Any]) -> tuple[Metrics, list[float]]:
+        """Update the model; returns the round's scalars, and whether each part stayed finite."""
+        (progress, moved), messages, self.server.buffers, (loss, squared) = sums.means()
         move, flags = self.server.step(progress, messages, facts)
-        # mean ||progress_i - move||^2, expanded, since each progress_i is gone
-        drift = squared - 2 * progress.dot(move) + move.dot(move)
-        moved = move.norm()
-        finite = [flag.to(moved) for flag in (*flags, moved.isfinite())]
-        return torch.stack([loss, drift.clamp(min=0), moved, *finite]).tolist()
+        # mean ||(u_i - w^t) - move||^2, expanded, since each u_i is gone
+        drift, length = squared - 2 * moved.dot(move) + move.dot(move), move.norm()
+        distances = drift.clamp(min=0), *sums.distances(moved), length
+        finite = [flag.to(length) for flag in (*flags, length.isfinite())]
+        tags = "train/loss", *DISTANCES, *self.local_training.logs.tags
+        numbers = torch.stack([loss, *distances, *sums.logged(), *finite]).tolist()
+        return dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
+
+    def _place(self) -> tuple[str, Sequence[Term], str]:
+        """The round, terms and settings, for messages about divergence."""
+        return self.position(), self.algorithm.terms, self.local_training.settings(self.round)
 
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place.
@@ -301,16 +310,9 @@ class Federation:
         Raises:
             RankLostError: If another rank ended.
         """
-        try:
+        self.prepare()
+        with self.local_training.heartbeat.naming_lost_rank(self.position):
             self.fabric.all_reduce(numbers, reduce_op="sum")
-        except RuntimeError as error:
-            if self.fabric.world_size == 1:
-                raise
-            reason, others = first_sentence(error), self.local_training.heartbeat.of_others()
-            missing = f"; not done: {others}" if others else ", so its clients are missing"
-            raise RankLostError(
-                f"{self.position()}: another rank ended{missing} ({reason})"
-            ) from error
 
     def round_facts(self, cohort_size: int) -> dict[str, Any]:
         """The facts of every visit of a round with a cohort of this size (see `View`)."""
@@ -325,41 +327,17 @@ class Federation:
             "layout": self.layout,
         }
 
-    def disk_budget(self, keep_checkpoints: int) -> DiskBudget:
-        """The disk space of the clients' states, with so many checkpoints and the best one."""
-        cohort = largest_cohort(self.sampler, self.clients.num_clients)
-        rounds = self.rounds - self.round
-        return DiskBudget.of(self.fabric, self.store, cohort, rounds, keep_checkpoints)
-
-    def _megabytes(self, numbers: int) -> float:
-        buffers = sum(b.numel() * b.element_size() for b in self.buffers.values())
-        return (numbers * self.w.element_size() + buffers) / 1e6
-
     def position(self) -> str:
         """The round that is being trained, or was trained last, for messages."""
         if self._training:
             return f"round {self.round + 1} of {self.rounds}"
         return f"after round {self.round} of {self.rounds}" if self.round else "before round 1"
 
-    def _settings(self) -> str:
-        lr, limit = self.local_training.local_lr, self.local_training.sum_type.limit
-        bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
-        lr *= self.schedule(self.round, 0)
-        return f"local learning rate {lr:.3g}, {self.algorithm}{bound}"
-
     # ---------------------------------------------------------------------------- the model
 
     def load_global(self) -> nn.Module:
         """The module, in evaluation mode, with the global weights; valid until the next round."""
         return self.server.load_into(self.module)
-
-    def personal(self, client: int) -> Tensor:
-        """The model of a client before any fine-tuning: the global one unless a term says else."""
-        w = self.w.detach()
-        if all(type(term).personal is Term.personal for term in self.algorithm.terms):
-            return w  # and no row need be read
-        states = self.local_training.states(self.server, client)
-        return self.algorithm.personal(w, self.round_facts(1), states, self.server.states)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs, except the rows of the client store.
@@ -371,18 +349,9 @@ class Federation:
         Raises:
             ValueError: If clients keep states and their rows are not retained.
         """
-        if not self.store.is_retained(self.store.slot):
-            raise ValueError(
-                "later rounds would write over the clients' states of this state_dict: call "
-                "federation.store.retain() before it, on every rank"
-            )
-        return {
-            **self.server.state_dict(),
-            **self._fixed_settings(),
-            "rounds": self.rounds,
-            "slot": self.store.slot,
-            "retained": dict(self.store.retained),
-        }
+        self.prepare()
+        clients = self.local_training.state_dict()
+        return {**self.server.state_dict(), **clients, "rounds": self.rounds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`, on every rank, with the same `state_dir`.
@@ -393,16 +362,6 @@ class Federation:
         """
         self.prepare()
         self.server.check_state(state)
-        preflight.check_checkpoint(
-            state, self._fixed_settings(), self.rounds, self.cost.has_horizon
-        )
-        self.store.restore(state["slot"], state["retained"])
+        preflight.check_checkpoint_rounds(state, self.rounds, self.cost.has_horizon)
+        self.local_training.load_state_dict(state)
         self.server.load_state_dict(state)
-
-    def _fixed_settings(self) -> dict[str, Any]:
-        """The settings that a resumed run keeps."""
-        return {
-            "num_clients": self.clients.num_clients,
-            "data": self.clients.digest,
-            "precision": self.fabric.strategy.precision.precision,
-        }

@@ -11,6 +11,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.oracle import record_activations
 from fl_lightning.core.prediction import PersonalModel
 from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.executors import Visit
@@ -38,8 +39,7 @@ class FineTuning:
         self.layout = Layout(self.module)
         self.executor = federation.local_training.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
-        next_lr = federation.local_training.local_lr * federation.schedule(federation.round, 0)
-        self.lr = next_lr if lr is None else lr
+        self.lr = federation.local_training.lr(federation.round) if lr is None else lr
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
         """Weights and buffers of each client's model after so many epochs on its samples.
@@ -94,6 +94,15 @@ class FineTuning:
     def _initial(self, client: int) -> Tensor:
         """The client's model before fine-tuning, as a vector of the whole model."""
         whole: nn.Module = self.federation.load_global()
-        self.trained.load(whole, self.federation.personal(client))
+        self.trained.load(whole, personal_weights(self.federation, client))
         parameters = map(whole.get_parameter, self.layout.names)
         return self.layout.flatten(p.detach() for p in parameters).clone()
+
+
+def personal_weights(federation: Federation, client: int) -> Tensor:
+    """The model of a client before any fine-tuning: the global one unless a term says else."""
+    w, algorithm, training = federation.w.detach(), federation.algorithm, federation.local_training
+    if all(type(term).personal is Term.personal for term in algorithm.terms):
+        return w  # and no row need be read
+    states = training.states(federation.server, client)
+    return algorithm.personal(w, federation.round_facts(1), states, federation.server.states)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice, pairwise
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,18 @@ from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.term_checks import check_same_structure
 from fl_lightning.core.vector import Layout
-from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.heartbeat import rendezvous
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Executor, Outcome, Visit
-from fl_lightning.federation.aggregation import RoundSums
+from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
+from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import finite, stay_finite
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
-from fl_lightning.federation.preflight import message_template, single_sample
+from fl_lightning.federation.preflight import check_checkpoint, message_template, single_sample
 from fl_lightning.federation.server import Server
+from fl_lightning.federation.term_logs import TermLogs
 
 
 class LocalTraining:
@@ -46,6 +47,8 @@ class LocalTraining:
         seed: Seed of dropout.
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
+        diagnostics: Publish the terms' diagnostics.
+        probabilities: Of each client to take part in a round, where these differ.
 
     Attributes:
         executor: Trains the clients; `new_executor` makes another for another module.
@@ -54,8 +57,10 @@ class LocalTraining:
         local_lr: Learning rate of the local optimizer before the schedule.
         nominal_span: The span of a client of mean size at `local_lr`.
         sum_type: How the outcomes are added up.
+        logs: The scalars that terms log.
         store: The clients' states, after `open`.
         template: A message with the structure of every client's, after `open`.
+        starts_elsewhere: Whether clients start elsewhere than at w^t, after `open`.
         heartbeat: Tells other ranks which clients this one trains, after `open`.
     """
 
@@ -71,25 +76,29 @@ class LocalTraining:
         seed: int,
         skip_diverged: bool,
         deterministic: bool,
+        diagnostics: bool = False,
+        probabilities: Tensor | None = None,
     ):
         self.fabric, self.module, self.algorithm, self.clients = fabric, module, algorithm, clients
         self.new_executor, self.executor = new_executor, new_executor(module, layout)
         self.group_size = self.executor.width
         self.schedule, self.seed = schedule, seed
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
+        self.logs = TermLogs(algorithm.terms, diagnostics)
+        self.probabilities = probabilities
         self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
         self.local_lr = float(algorithm.local([vector]).param_groups[0]["lr"])
-        steps = ceil(clients.mean_size / clients.batch_size)
-        steps = clients.steps or max(1, round(clients.epochs * steps))
-        self.nominal_span = algorithm.span([self.local_lr] * steps)
+        self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
+        self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
+        self.nominal_span = algorithm.span([self.local_lr] * self._steps)
 
     def open(self, server: Server, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store and meet the other ranks. All ranks call this together."""
         w, terms = server.initial_w, self.algorithm.terms
         states = [init_states(term.client, w, w) for term in terms]
         self._initially_finite = finite(states)
-        self.template = message_template(
+        self.template, self.starts_elsewhere = message_template(
             self.algorithm, server.layout, w, server.states, len(self.clients.dataset.classes)
         )
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
@@ -97,7 +106,12 @@ class LocalTraining:
         self.heartbeat = rendezvous(self.fabric, path, self.executor.width, self.store.row > 0)
 
     def run(
-        self, server: Server, cohort: Sequence[int], facts: dict[str, Any], position: str
+        self,
+        server: Server,
+        cohort: Sequence[int],
+        facts: dict[str, Any],
+        position: str,
+        finished: Callable[..., object] = lambda **_: None,
     ) -> RoundSums:
         """Train this rank's part of the cohort and write the clients' states.
 
@@ -106,11 +120,12 @@ class LocalTraining:
             cohort: The clients of the round, ascending.
             facts: The facts of the round.
             position: The round, for messages.
+            finished: Called with `client` and `outcome` after each visit.
 
         Returns:
             The sums of this rank's outcomes.
         """
-        weights = self.aggregation_weights(cohort)
+        weights = aggregation_weights(self.algorithm, self.clients, cohort)
         sums = RoundSums(
             server.w.detach(),
             self.template,
@@ -118,9 +133,15 @@ class LocalTraining:
             len(cohort),
             self.sum_type,
             self.skip_diverged,
+            self.starts_elsewhere,
+            len(self.logs.tags),
         )
         store, behind = self.store, list[int]()
-        for group, ahead in pairwise([*self._assigned(cohort), []]):
+        work = [self.clients.num_steps(client) for client in cohort]
+        groups = assign_groups(
+            work, self.executor.width, self.fabric.world_size, whole=self.deterministic
+        )[self.fabric.global_rank]
+        for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             store.prefetch(cohort[k] for k in [*group, *ahead])
             visits = {k: partial(self._visit, server, cohort[k], weights[k]) for k in group}
@@ -128,9 +149,11 @@ class LocalTraining:
                 for k, visit, outcome in self._trained(server, visits, facts, position):
                     check_same_structure(outcome.message, self.template, self.algorithm.terms)
                     states = stay_finite(self._initially_finite, outcome.states)
-                    good = sums.add(outcome, float(weights[k]), k, states)
+                    logs = self.logs.means(outcome.states)
+                    good = sums.add(outcome, float(weights[k]), k, states, logs)
                     kept = _kept(visit, outcome, good) if self.skip_diverged else outcome.states
                     store.write(cohort[k], kept)
+                    finished(client=cohort[k], outcome=outcome)
             with self._naming(behind, position):  # their rows were written meanwhile
                 store.wait_for_writes(but=len(clients))
             behind = clients
@@ -138,25 +161,23 @@ class LocalTraining:
             store.wait_for_writes()
         return sums
 
-    def aggregation_weights(self, cohort: Sequence[int]) -> Tensor:
-        """The aggregation weights of a cohort, (M,), 1 on average.
+    def nominal_visit(self, round: int) -> dict[str, float]:
+        """The numbers of a visit of a client of mean size in a round."""
+        per_epoch = self._steps_per_epoch
+        rates = [self.schedule(round, step // per_epoch) for step in range(self._steps)]
+        span = self.algorithm.span([self.local_lr * rate for rate in rates])
+        epochs = self._steps / per_epoch
+        return {"steps": self._steps, "epochs": epochs, "span": span, "size": 1.0, "weight": 1.0}
 
-        Raises:
-            ValueError: If the algorithm's weights cannot be averaged with.
-        """
-        index, clients = torch.tensor(cohort), self.clients
-        sizes = clients.sizes[index] / clients.mean_size
-        weights = self.algorithm.weight(Cohort(sizes, clients.labels_of(index)))
-        if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
-            raise ValueError(
-                f"aggregation weights must be a tensor of shape ({len(cohort)},), not {weights}"
-            )
-        if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
-            raise ValueError(
-                "aggregation weights must be finite, not negative and not all zero, not "
-                f"{weights.tolist()}"
-            )
-        return weights / weights.mean()
+    def lr(self, round: int) -> float:
+        """The local learning rate at the beginning of a round's visits."""
+        return self.local_lr * self.schedule(round, 0)
+
+    def settings(self, round: int) -> str:
+        """Learning rate and algorithm, for messages about divergence."""
+        limit = self.sum_type.limit
+        bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
+        return f"local learning rate {self.lr(round):.3g}, {self.algorithm}{bound}"
 
     def states(self, server: Server, client: int) -> list[States]:
         """The states that a client's visit begins with, one dictionary a term."""
@@ -164,7 +185,40 @@ class LocalTraining:
         new = not self.store.has(client)
         kept = None if new else self.store.read(client, anchor.device)
         kept = kept or [init_states(term.client, w, anchor) for term in terms]
-        return [{**k, **init_states(t.local, w, anchor)} for k, t in zip(kept, terms, strict=True)]
+        local = [init_states(term.local, w, anchor) for term in terms]
+        both = zip(kept, local, self.logs.states(w), strict=True)
+        return [{**k, **visit, **logged} for k, visit, logged in both]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Slots of the clients' rows, and the settings that a resumed run keeps.
+
+        Raises:
+            ValueError: If clients keep states and their rows are not retained.
+        """
+        store = self.store
+        if not store.is_retained(store.slot):
+            raise ValueError(
+                "later rounds would write over the clients' states of this state_dict: call "
+                "federation.store.retain() before it, on every rank"
+            )
+        return {**self._fixed_settings(), "slot": store.slot, "retained": dict(store.retained)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Return to the clients' rows of a `state_dict`.
+
+        Raises:
+            ValueError: If it is of other data, number of clients or precision, or the rows are
+                gone.
+        """
+        check_checkpoint(state, self._fixed_settings())
+        self.store.restore(state["slot"], state["retained"])
+
+    def _fixed_settings(self) -> dict[str, Any]:
+        return {
+            "num_clients": self.clients.num_clients,
+            "data": self.clients.digest,
+            "precision": self.fabric.strategy.precision.precision,
+        }
 
     def _visit(self, server: Server, client: int, weight: Tensor) -> Visit:
         clients, w = self.clients, server.w
@@ -177,6 +231,8 @@ class LocalTraining:
             "size": clients.sizes[client] / clients.mean_size,
             "weight": weight,
         }
+        if self.probabilities is not None:
+            numbers["expected"] = self.probabilities[client]
         labels = clients.label_counts(client).to(w.dtype)
         values = torch.tensor([float(number) for number in numbers.values()], dtype=w.dtype)
         sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all
@@ -248,45 +304,8 @@ class LocalTraining:
             raise shown from error
         self.heartbeat.set_clients([])
 
-    def _assigned(self, cohort: Sequence[int]) -> list[list[int]]:
-        """The positions in the cohort that this rank trains, in groups that train in parallel."""
-        fabric, width = self.fabric, self.executor.width
-        work = [self.clients.num_steps(client) for client in cohort]
-        if not self.deterministic:
-            return list(
-                _groups(assign_to_ranks(work, fabric.world_size)[fabric.global_rank], width)
-            )
-        # The last bits depend on which clients train in parallel: group first, then assign.
-        groups = list(_groups(assign_to_ranks(work, 1)[0], width))
-        totals = [sum(work[k] for k in group) for group in groups]
-        return [groups[i] for i in assign_to_ranks(totals, fabric.world_size)[fabric.global_rank]]
-
-
-def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Assign clients to ranks so that ranks finish together: longest first, to the least loaded.
-
-    Args:
-        work: Work of each client of the cohort, e.g. its local steps.
-        ranks: Number of ranks.
-
-    Returns:
-        For each rank the positions in `work` that it trains; possibly none.
-    """
-    load, shares = [0] * ranks, [[] for _ in range(ranks)]  # type: tuple[list[int], list[list[int]]]
-    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
-        rank = min(range(ranks), key=lambda r: (load[r], r))
-        shares[rank].append(i)
-        load[rank] += work[i]
-    return shares
-
 
 def _kept(visit: Visit, outcome: Outcome, good: Tensor) -> list[States]:
     """The client's states after the visit; those before it if the outcome is not finite."""
     both = zip(visit.states, outcome.states, strict=True)
     return [{k: torch.where(good, new, old[k]) for k, new in term.items()} for old, term in both]
-
-
-def _groups(positions: Sequence[int], width: int) -> Iterator[list[int]]:
-    rest = iter(positions)
-    while group := list(islice(rest, width)):
-        yield group

@@ -96,23 +96,25 @@ def check_cohort(cohort: Sequence[int], num_clients: int, source: str) -> None:
         )
 
 
-def check_checkpoint(
-    state: Mapping[str, Any], ours: Mapping[str, Any], rounds: int, has_horizon: bool
-) -> None:
-    """Raise a ValueError unless a run with these settings may continue from a checkpoint.
-
-    Args:
-        state: The `state_dict` of a federation.
-        ours: The settings of this run that must be equal.
-        rounds: Rounds of this run; equal too if the method `has_horizon`.
-        has_horizon: Whether the method depends on the number of rounds.
-    """
-    for name, value in {**ours, **({"rounds": rounds} if has_horizon else {})}.items():
+def check_checkpoint(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless the `state_dict` of a federation has these settings."""
+    for name, value in ours.items():
         if state[name] != value:
             raise ValueError(
                 f"the checkpoint has {name} {state[name]}, this run {value}: "
                 f"resume with equal {name}"
             )
+
+
+def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: bool) -> None:
+    """Raise a ValueError unless a run of so many rounds may continue from a checkpoint.
+
+    Args:
+        state: The `state_dict` of a federation.
+        rounds: Rounds of this run.
+        has_horizon: Whether the method depends on them, so that they must stay as they were.
+    """
+    check_checkpoint(state, {"rounds": rounds} if has_horizon else {})
     if state["round"] > rounds:
         raise ValueError(
             f"the checkpoint is of round {state['round']}, this run ends with {rounds}: give more"
@@ -121,8 +123,10 @@ def check_checkpoint(
 
 def message_template(
     algorithm: Algorithm, layout: Layout, w: Tensor, server_states: Sequence[States], classes: int
-) -> list[Any]:
-    """A message with the structure of every client's: a rank without clients needs it.
+) -> tuple[list[Any], bool]:
+    """A message with the structure of every client's, and whether clients start away from w^t.
+
+    A rank without clients needs both.
 
     Args:
         algorithm: The method.
@@ -134,7 +138,8 @@ def message_template(
     facts = dummy_facts(layout, w, classes)
     states = [init_states({**term.client, **term.local}, w, w) for term in algorithm.terms]
     started, states = algorithm.start(w, facts, states, server_states)
-    return algorithm.report(started.clone(), facts, states, server_states)[0]
+    message, _ = algorithm.report(started.clone(), facts, states, server_states)
+    return message, started is not w
 
 
 def dry_run(

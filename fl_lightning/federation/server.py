@@ -79,6 +79,11 @@ class Server:
         self.optimizer.step()
         return self.w.detach() - facts["anchor"], [all_below(delta), *stayed]
 
+    def megabytes(self, numbers: int) -> float:
+        """The size of so many numbers of the model's dtype, and of the buffers."""
+        buffers = sum(b.numel() * b.element_size() for b in self.buffers.values())
+        return (numbers * self.w.element_size() + buffers) / 1e6
+
     def load_into(self, module: nn.Module) -> nn.Module:
         """Load the global weights and buffers into the module.
 

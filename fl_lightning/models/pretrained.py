@@ -31,46 +31,19 @@ def load_body(
     Raises:
         ValueError: If the weights are not available or do not fit.
     """
-    state = _download(imagenet) if weights == "imagenet" else _read(weights)
     own = {name: x for name, x in model.state_dict().items() if name.startswith(f"{head}.")}
-    # A plain dictionary has no version numbers, so that torchvision reads older names of layers too
-    body = {name: x for name, x in state.items() if not name.startswith(f"{head}.")}
     try:
+        if weights == "imagenet":
+            state = imagenet.get_state_dict(check_hash=True, weights_only=True)
+        else:
+            path = Path(weights).expanduser()
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        # A plain dictionary has no version numbers, so that torchvision reads older names too
+        body = {name: x for name, x in state.items() if not name.startswith(f"{head}.")}
         model.load_state_dict(adapt(body) | own)
-    except (RuntimeError, ValueError) as error:
+    except Exception as error:  # other files fail in many ways
         reason = shorten(str(error).split("\n\t")[:2][-1].rstrip(". "), 100, placeholder=" ...")
         raise ValueError(
-            f"the weights {weights} do not fit {type(model).__name__} ({reason}): "
-            "give the state_dict of torchvision's own network, imagenet or none"
+            f"the weights {weights} do not fit {type(model).__name__} ({reason}): give none, or a "
+            f"file made by torch.save(network.state_dict(), path), such as {imagenet.url}"
         ) from error
-
-
-def _download(imagenet: Any) -> State:
-    try:
-        state: State = imagenet.get_state_dict(check_hash=True, weights_only=True)
-    except OSError as error:
-        raise ValueError(
-            f"torchvision's ImageNet weights could not be downloaded ({error}): "
-            f"give the path of {imagenet.url} as the weights, or weights none"
-        ) from error
-    return state
-
-
-def _read(weights: str) -> State:
-    path = Path(weights).expanduser()
-    if not path.is_file():
-        raise ValueError(f"weights is {weights}, which is no file: give a path, imagenet or none")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        fits = all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items())
-    except Exception as error:  # other files fail in many ways
-        raise ValueError(
-            f"the weights {weights} cannot be read ({type(error).__name__}): "
-            "give a file made by torch.save(network.state_dict(), path)"
-        ) from error
-    if not fits:
-        raise ValueError(
-            f"the weights {weights} are no state_dict: "
-            "give a file made by torch.save(network.state_dict(), path)"
-        )
-    return dict(state)

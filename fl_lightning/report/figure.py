@@ -89,7 +89,9 @@ def against(
             axes.errorbar(mean.index, mean, spread, marker="o", capsize=3, **stroke)
 
     panels = comparison.headings([o for o in comparison.across if o != option])
-    figure = _panels(comparison.rows, panels, draw, xlabel=option, ylabel=made.name)
+    figure = _panels(
+        comparison.rows, panels, draw, xlabel=option.rpartition(".")[2], ylabel=made.name
+    )
     for axes in figure.axes:
         if log:
             axes.set_xscale("log")

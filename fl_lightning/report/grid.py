@@ -81,7 +81,8 @@ def numbers(
         cells = cells.reindex(order)
         cells["published"] = [nan if place else known.get(r, {}).get(c, nan) for r, c in order]
         cells = cells[cells["runs"].notna() | cells["published"].notna()].fillna({"runs": 0})
-        cells = cells.reset_index().assign(score=score.name)
+        cells = cells.reset_index()
+        cells.insert(2, "score", score.name)
         if means:
             cells = concat([cells, _means(cells, means)], ignore_index=True)
         parts.append(_compared(cells, score, groups or {}, over, cost))
@@ -131,8 +132,8 @@ def grid(
             if name in part and part[name].notna().any():
                 text[f"{heading}, {name}"] = part[name].map(style.format, na_action="ignore")
         if "difference" in part and part["difference"].notna().any():
-            agreed = agreement(part)
-            footer[f"{heading}, difference"] = [*agreed.round(2).astype(str).loc[column][1:]]
+            agreed = agreement(part.reset_index()).loc[column, ["difference", "tau"]]
+            footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format)]
     if len(footer) > 1:
         text = concat([text, DataFrame(footer)])
     text = text.fillna("")

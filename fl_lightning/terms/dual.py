@@ -1,6 +1,6 @@
 """Duals: a running memory h_i of each client's moves, and its mean h on the server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, View, scalar, zeros
-from fl_lightning.terms.drift import VisitScale, nominal, om, one
+from fl_lightning.terms.drift import VisitScale, nominal, one
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,10 @@ class FedVRADual(DynamicRegularizer):
 
     `h_i <- h_i + a (u_i - w^t)`, and `w <- w + (d/N) sum_S (u_i - w) + h`; d None is N/M.
 
+    Where the loss is flat, K steps move a client by `-gamma_K h_i`, with
+    `gamma_K = 1 - (1 - lr alpha)^K`. A visit then multiplies h_i by `1 - a gamma_K`, so a has to
+    be below `2 / gamma_K`.
+
     References:
         Wang et al., AAAI 2023, https://arxiv.org/abs/2212.01519
     """
@@ -88,6 +92,15 @@ class FedVRADual(DynamicRegularizer):
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         return super().update(delta if self.d is None else self.d * v.share * delta, mean, v)
 
+    def notes(self, first: View, last: View) -> Iterator[str]:
+        lr, alpha = first.span / first.steps, self.alpha / self.scale(first)
+        gamma = float(1 - (1 - lr * alpha) ** first.steps)
+        if abs(1 - self.a * gamma) > 1:
+            yield (
+                f"the dual step a = {self.a:g} is unstable: a visit multiplies the duals by "
+                f"{1 - self.a * gamma:.2f} where the loss is flat; choose a below {2 / gamma:.3g}"
+            )
+
 
 def horizon(v: View) -> Tensor:
     """Visits so far over those expected in the whole run: 0 to about 1 (Algorithm 1, code)."""
@@ -95,7 +108,7 @@ def horizon(v: View) -> Tensor:
 
 
 def running(v: View) -> Tensor:
-    """Visits so far over those expected so far (Eq. 5): about 1, but N/M in the first round."""
+    """Visits so far over those expected so far (Eq. 5): about 1, but 1/p_i in the first round."""
     return v.count / (v.expected * (v.round + 1) + 1e-6)
 
 
@@ -136,10 +149,10 @@ def over_all_clients(delta: Tensor, drift: Tensor, v: View) -> Tensor:
 
 @dataclass(frozen=True)
 class SSG(Term):
-    """FedSSG's gated memories: `g + alpha/om_i h_i + d/om_i - d_i`.
+    """FedSSG's gated memories: `g + alpha h_i + d - d_i`.
 
     A visit counts, then `D = (count / expected + offset) (u_i - w^t)`, `h_i <- h_i + D` and
-    `d_i <- d_i - d/om_i - D / (K eta_0)`; h and d are the means of all clients, d weighted by om_i.
+    `d_i <- d_i - d - D / (K eta_0)`; h and d are the means of all clients.
 
     References:
         FedSSG, 2025, https://arxiv.org/abs/2509.13895
@@ -155,12 +168,12 @@ class SSG(Term):
         return w
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        return oracle(w) + (v.d / v.size - v.d_i) + self.alpha / v.size * v.h_i
+        return oracle(w) + (v.d - v.d_i) + self.alpha * v.h_i
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
         D, old = (horizon(v) + self.offset) * (w - v.anchor), v.d_i
-        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d / v.size - D / v.nominal
-        return D, v.size * (v.d_i - old)
+        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d - D / v.nominal
+        return D, v.d_i - old
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         v.h, v.d = v.h + v.share * mean[0], v.d + v.share * mean[1]
@@ -179,7 +192,7 @@ class ReleasedSSG(SSG):
         gated_variate: Let d_i learn from D, not from the plain move.
         correction: Coefficient of the gradient correction.
         length: Divisor of a move.
-        scale: Divisor of alpha and d.
+        scale: Divisor of alpha and d, and weight of d_i in d; `om` in the code.
         amend: The server's move, from the mean move and the cohort's mean memory; None adds the
             mean memory of all clients, as the code does.
     """
@@ -191,7 +204,7 @@ class ReleasedSSG(SSG):
     gated_variate: bool = True
     correction: NonNegativeFloat = 1.0
     length: VisitScale = nominal
-    scale: VisitScale = om
+    scale: VisitScale = one
     amend: Callable[[Tensor, Tensor, View], Tensor] | None = None
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:

@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 from executors import EAGER, assert_agree
-from problems import (
-    assert_same_unless,
-    classification,
-    distances,
-    hard,
-    trained,
-    without_addresses,
-)
+from problems import assert_same_unless, classification, distances, hard, trained, without_addresses
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD, Adagrad
@@ -47,7 +40,7 @@ def of(term: Callable[..., Term], *args: Any, **options: Any) -> Callable[..., A
 
 
 def feddc(k: float = 1.0) -> Algorithm:
-    dual, variate = C.feddc(alpha=0.1).terms
+    dual, variate = C.feddc(alpha=0.1, size_weighting=True).terms
     return Algorithm(dual, replace(variate, k=k))
 
 
@@ -110,15 +103,15 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
         {"aggregation": "active"},
         C.feddc(alpha=0.1, correction_lr="base", dual="active"),
     ),
-    (ssg, {"correction": False}, C.feddyn(alpha=0.1, size_weighting=True)),
-    (partial(ssg, correction=False), {"size_weighting": False}, C.feddyn(alpha=0.1)),
+    (ssg, {"correction": False}, C.feddyn(alpha=0.1)),
     (
-        partial(C.fedssg, alignment="none", correction=False),
-        {"gate": "none"},
-        C.feddyn(alpha=0.0),
+        partial(ssg, correction=False),
+        {"size_weighting": True},
+        C.feddyn(alpha=0.1, size_weighting=True),
     ),
+    (partial(C.fedssg, alignment="none", correction=False), {"gate": "none"}, C.feddyn(alpha=0.0)),
     (
-        of(ReleasedSSG, alpha=0.0, amend=lambda delta, drift, v: delta),
+        of(ReleasedSSG, alpha=0.0, scale=om, amend=lambda delta, drift, v: delta),
         {"gate": None},
         Algorithm(Variate(length=nominal, scale=om)),
     ),

@@ -1,25 +1,10 @@
-"""Data sets, the batches of a visit, and augmentation."""
+"""Data sets, and the batches of a visit."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 import torch
-from locations import SHARED
 from torch import Tensor
 
-from fl_lightning.data import (
-    Batches,
-    ClientData,
-    CropFlip,
-    DeviceDataset,
-    Partition,
-    schemes,
-    sources,
-)
-
-MNIST = SHARED / "data/mnist"
+from fl_lightning.data import Batches, ClientData, CropFlip, DeviceDataset, Partition, schemes
 
 
 def images(n: int = 60, channels: int = 3, size: int = 8) -> DeviceDataset:
@@ -80,38 +65,6 @@ def test_data_that_does_not_fit_together_is_refused(
 ):
     with pytest.raises(ValueError, match=message):
         DeviceDataset(x, torch.tensor(y), ("a", "b"), **options)
-
-
-@pytest.mark.parametrize(("mode", "edge"), [("zero", 3), ("reflect", 3), ("zero", 0)])
-def test_augmentation_equals_padding_cropping_and_flipping_one_by_one(mode: str, edge: int):
-    augment = CropFlip(padding=edge, crop=0.5, flip=0.5, mode=mode)
-    x = images(40).inputs(torch.arange(40))[:, :, :, :6]  # not square
-    draws = augment.draw(40, torch.Generator().manual_seed(1))
-    result = augment.apply(x, draws)
-    pad = "reflect" if mode == "reflect" else "constant"
-    cases = zip(x.numpy(), draws.tolist(), result.numpy(), strict=True)
-    for image, (top, left, flip), augmented in cases:
-        padded = np.pad(image, ((0, 0), (edge, edge), (edge, edge)), pad)
-        expected = padded[:, top : top + 8, left : left + 6]
-        np.testing.assert_array_equal(augmented, expected[:, :, ::-1] if flip else expected)
-
-
-def test_augmentation_draws_follow_their_probabilities():
-    draws = CropFlip(padding=4, crop=0.5, flip=0.25).draw(20_000, torch.Generator().manual_seed(0))
-    assert draws[:, 2].double().mean().item() == pytest.approx(0.25, abs=0.02)
-    still = (draws[:, :2] == 4).all(1).double().mean().item()
-    assert still == pytest.approx(0.5 + 0.5 / 81, abs=0.02)
-    assert draws[:, 0].unique().tolist() == list(range(9))
-    never = CropFlip(crop=0, flip=0).draw(100, torch.Generator().manual_seed(0))
-    assert torch.equal(never, torch.tensor([[4, 4, 0]] * 100, dtype=torch.int16))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("crop", 2), ("flip", -0.1), ("padding", -1), ("cutout", -1), ("mode", "x")]
-)
-def test_impossible_augmentation_is_refused(name: str, value: object):
-    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
-        CropFlip(**{name: value})
 
 
 def test_batches_cover_every_epoch_exactly_once_with_a_short_last_batch():
@@ -237,71 +190,9 @@ def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
         ([[0, 12]], {}, "sample 12, but the data set has 12"),
         ([[0], [], [1], []], {}, r"2 of 4 clients hold no samples \(client 1, 3\)"),
         ([[0]], {"batch_size": 0}, "batch_size"),
-        ([[0]], {"epochs": 0}, "epochs"),
-        ([[0]], {"epochs": float("nan")}, "epochs"),
-        ([[0]], {"steps": 0}, "steps"),
         ([[0]], {"augment": CropFlip(padding=8, mode="reflect")}, "smaller padding"),
     ],
 )
 def test_impossible_client_data_is_refused(lists: list, options: dict, message: str):
     with pytest.raises(ValueError, match=message):
         ClientData(images(12), Partition.from_lists(lists), **options)
-
-
-def assert_normalized(x: Tensor, tolerance: float) -> None:
-    assert abs(x.mean()) < tolerance
-    assert abs(x.std() - 1) < tolerance
-
-
-def test_digits_are_split_class_by_class():
-    train, test = sources.digits()
-    assert (len(train), len(test)) == (1437, 360)
-    assert train.shape == (1, 8, 8)
-    assert train.x.max() == 255
-    share = test.y.bincount() / (train.y.bincount() + test.y.bincount())
-    assert (share - 0.2).abs().max() < 0.01
-    assert_normalized(train.inputs(torch.arange(len(train))), 1e-3)
-
-
-def test_missing_data_says_where_it_looked(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"MNIST is not complete .*MNIST/raw.*--data-dir"):
-        sources.mnist(tmp_path, download=False)
-
-
-def test_emnist_letters_are_upright_and_labelled_from_zero(tmp_path: Path):
-    raw = tmp_path / "EMNIST/raw"
-    raw.mkdir(parents=True)
-    pixels = np.random.default_rng(0).integers(0, 256, (52, 4, 4), dtype=np.uint8)
-    labels = np.arange(52, dtype=np.uint8) % 26 + 1
-    for half in ("train", "test"):
-        for kind, array in (("images-idx3", pixels), ("labels-idx1", labels)):
-            header = b"".join(n.to_bytes(4, "big") for n in (0x800 + array.ndim, *array.shape))
-            (raw / f"emnist-letters-{half}-{kind}-ubyte").write_bytes(header + array.tobytes())
-    train, _ = sources.emnist_letters(tmp_path)
-    assert train.y.tolist() == [*range(26), *range(26)]
-    assert (train.classes[0], train.classes[25]) == ("a", "z")
-    assert np.array_equal(train.x[30, 0].numpy(), pixels[30].T)
-    train, test = sources.emnist_letters_aj(tmp_path)
-    assert train.y.tolist() == test.y.tolist() == [*range(10), *range(10)]
-    assert train.classes == tuple("abcdefghij")
-    assert train.inputs(torch.arange(20)).mean().item() == pytest.approx(0, abs=1e-5)
-
-
-def test_color_images_become_channels_first(tmp_path: Path, monkeypatch):
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
-
-    def fake(root, train, download):
-        return SimpleNamespace(data=pixels, targets=[3, 1, 0, 9], classes=list("abcdefghij"))
-
-    monkeypatch.setattr("torchvision.datasets.CIFAR10", fake)
-    train, _ = sources.cifar10(tmp_path)
-    assert np.array_equal(train.x.numpy(), pixels.transpose(0, 3, 1, 2))
-    assert train.y.tolist() == [3, 1, 0, 9]
-
-
-def test_mnist_opens_an_existing_folder():
-    if not MNIST.exists():
-        pytest.skip(f"there is no MNIST in {MNIST}")
-    train, test = sources.mnist(MNIST)
-    assert (len(train), len(test), train.shape) == (60_000, 10_000, (1, 28, 28))
-    assert_normalized(train.inputs(torch.arange(0, 60_000, 7)), 0.01)

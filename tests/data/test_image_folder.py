@@ -105,7 +105,7 @@ def test_images_are_turned_as_their_exif_orientation_says(tmp_path: Path):
 
 
 def test_a_missing_folder_is_named_with_the_layout(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"nothing/train is not a folder.*train/<class>"):
+    with pytest.raises(FileNotFoundError, match=r"nothing/train holds no folders.*/<class>"):
         image_folder(tmp_path / "nothing")
     write_images(tmp_path, ["train/cat", "test/cat", "test/cow"])
     with pytest.raises(ValueError, match="test/cow"):
@@ -116,9 +116,6 @@ def test_a_domain_is_held_out(tmp_path: Path):
     write_images(tmp_path, ["art/cup", "art/pen", "photo/cup", "photo/pen", "sketch/cup"], each=4)
     train, test = domain_folder(tmp_path, "photo")
     assert (len(train), len(test)) == (12, 8)
-    assert train.domains is not None
-    assert train.domain_names == ("art", "photo", "sketch")
-    assert train.domains.tolist() == [0] * 8 + [2] * 4
     assert train.y.tolist() == [0] * 4 + [1] * 4 + [0] * 4
     x = train.inputs(torch.arange(12))
     torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)

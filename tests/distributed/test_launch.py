@@ -241,6 +241,8 @@ def test_an_address_that_cannot_be_resolved_is_refused(error, refused, environme
 
 
 RECIPE = """
+import atexit
+from pathlib import Path
 import torch
 from jobs import digits
 from fl_lightning.experiment import Experiment
@@ -250,7 +252,12 @@ class Breaks:
     def on_round_end(self):
         raise ValueError(f"it broke with {torch.get_num_threads()} thread(s)")
 
+def print_threads():
+    names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+    print("left:", [name for name in names if "gloo_runloop" in name])
+
 if __name__ == "__main__":
+    atexit.register(print_threads)
     small = dict(clients=6, participation=0.5, batch_size=64, callbacks=[Breaks()])
     Experiment([digits], [mlp], **small).run()
 """
@@ -277,6 +284,7 @@ def test_a_recipe_starts_ranks_that_fail_and_is_resumed_with_another_number(
     threads = here.cores // started
     assert f"{started} rank(s) on cpu, {threads} thread(s) each" in done.stdout
     assert done.returncode == 2
+    assert done.stdout.count("left: []") == started  # such a thread could abort the exit
     assert f"error: ValueError: it broke with {threads} thread(s) (recipe.py" in done.stderr
     assert "Traceback" not in done.stderr
     before: list[Any] = []

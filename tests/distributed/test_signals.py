@@ -59,7 +59,7 @@ def test_a_signal_ends_the_round_writes_a_checkpoint_and_stops_every_rank(
     visits = 12 // ranks - 1  # in the third round, of four clients
     prepare = jobs.at_call(visits, *VISIT, before_call(number), rank=hit)
     said = jobs.run(folder, codes, prepare=prepare)
-    why = f"by {number.name}" if hit == 0 else "as another rank or a callback asked"
+    why = f"by {number.name}" if hit == 0 else "as another rank asked"
     assert f"stopped {why} after round 3 of 7" in said
     assert f"--run-dir {folder} --resume\n" in said
     assert (folder / "checkpoints" / "round-3.ckpt").exists()

@@ -76,7 +76,7 @@ def run_unread(run: Federation, cohort: list[int]) -> Tensor:
     with Unwaiting():
         facts = run.round_facts(len(cohort))
         sums = run.local_training.run(run.server, cohort, facts, "round 1")
-        progress, message, *_ = sums.means()
+        (progress, _), message, *_ = sums.means()
         delta, run.server.states = run.algorithm.update(progress, message, facts, run.server.states)
         run.w.grad = -delta
         run.server.optimizer.step()

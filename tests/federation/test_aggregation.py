@@ -18,9 +18,8 @@ def outcome(
 ) -> Outcome:
     """Of a model of two weights with BatchNorm's buffers."""
     buffers = {"mean": vec(mean), "seen": torch.tensor(seen)}
-    return Outcome(
-        vec(progress, -1.0), [(vec(message),)], [], buffers, torch.tensor(loss, dtype=torch.float64)
-    )
+    value = torch.tensor(loss, dtype=torch.float64)
+    return Outcome(vec(progress, -1.0), [(vec(message),)], [], buffers, value, vec(0, 0))
 
 
 def begun(cohort: int, sums: type[Sum] = PlainSum, skip_diverged: bool = False) -> RoundSums:
@@ -58,7 +57,7 @@ def test_exact_sums_hold_nothing_above_their_limit(what: str) -> None:
 
 def means(total: RoundSums) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Progress, message, statistics and the number of batches seen."""
-    progress, ((message,),), buffers, _ = total.means()
+    (progress, _), ((message,),), buffers, _ = total.means()
     return progress, message, buffers["mean"], buffers["seen"]
 
 

@@ -40,7 +40,7 @@ def test_sizes_are_shown_in_a_suitable_unit() -> None:
 
 def budget(rounds: int, algorithm: Any, keep: int = 2, **options: Any) -> DiskBudget:
     run = federation(algorithm, rounds=rounds, sampler=UniformSampling(0.5), **options)
-    return run.disk_budget(keep)
+    return DiskBudget.of(run, keep)
 
 
 def test_a_short_run_is_bounded_by_its_visits_and_a_long_one_by_its_clients() -> None:

@@ -18,12 +18,14 @@ from problems import (
     COHORTS,
     EXECUTORS,
     SIZES,
+    Left,
     classification,
     classifier,
     distances,
     federation,
     hard,
     per_epoch,
+    rows,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,8 +41,10 @@ from fl_lightning import (
     by_size,
     uniform,
 )
+from fl_lightning.algorithms.modifiers import start
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.data import Partition
+from fl_lightning.executors import Outcome
 from fl_lightning.terms import SAM
 
 
@@ -93,8 +97,37 @@ def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> N
     torch.testing.assert_close(run.w.detach(), mean, rtol=0, atol=1e-12)
     drift = shares @ (trained - mean).square().sum(1)
     assert metrics["client/drift"] == pytest.approx(float(drift), rel=1e-9)
+    away = shares @ (trained - run.server.initial_w).norm(dim=1)
+    assert metrics["client/distance"] == pytest.approx(float(away), rel=1e-9)
+    pairs, both = torch.cdist(trained, trained).square(), torch.outer(shares, shares)
+    apart = (both * pairs).sum() / (both.sum() - both.trace())
+    assert metrics["client/pair_distance"] == pytest.approx(float(apart.sqrt()), rel=1e-6)
     moved = float((mean - run.server.initial_w).norm())
     assert metrics["server/update_norm"] == pytest.approx(moved, rel=1e-12)
+
+
+@EXECUTORS
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        algorithms.fedavg(weighting="by_size"),
+        algorithms.feddyn(weighting="by_size"),
+        algorithms.fedacg(weighting="by_size"),
+        algorithms.fedinit(0.5, weighting="by_size"),
+        algorithms.local_only(weighting="by_size"),
+        start.relaxed(0.5).to(algorithms.scaffold(weighting="by_size")),
+    ],
+    ids=str,
+)
+def test_drift_is_measured_from_the_received_model_wherever_clients_start(
+    algorithm: Algorithm, executor: Any
+) -> None:
+    run = federation(hard(algorithm.with_outer_terms(Left())), executor=executor)
+    for cohort in COHORTS:
+        drift = run.train_round()["client/drift"]
+        shares = torch.tensor([SIZES[i] for i in cohort]).double()
+        distances = (rows(run, "u")[cohort] - run.w.detach()).square().sum(1)
+        assert drift == pytest.approx(float(shares @ distances / shares.sum()), rel=1e-9)
 
 
 @pytest.mark.parametrize(("algorithm", "sent", "received"), [("scaffold", 2, 2), ("fedtoga", 1, 2)])
@@ -108,7 +141,8 @@ def test_the_scalars_of_a_round(algorithm: str, sent: int, received: int) -> Non
             expected = (vectors * 99 * 8 + 17 * 8) / 1e6 * len(cohort)
             assert metrics[f"comm/{name}_mb"] == pytest.approx(expected)
         assert metrics["local/lr"] == pytest.approx(0.1 * 0.9**round)
-    tags = "train/loss client/drift server/update_norm local/lr comm/uplink_mb comm/downlink_mb"
+    tags = "train/loss client/drift client/distance client/pair_distance server/update_norm "
+    tags += "local/lr comm/uplink_mb comm/downlink_mb"
     assert metrics.keys() == {*tags.split(), "time/train_s", "time/aggregate_s"}
 
 
@@ -147,8 +181,15 @@ class Listener:
             raise AttributeError(name)
         return partial(self.hear, name)
 
-    def hear(self, name: str, federation: Federation, metrics: Any = None) -> None:
-        self.heard.append(f"{name} {federation.round}")
+    def hear(self, name: str, federation: Federation, metrics: Any = None, **given: Any) -> None:
+        cohort = COHORTS[federation.round % len(COHORTS)]
+        if name == "on_round_start":
+            assert given == {"cohort": cohort}
+        if name != "on_client_end":
+            self.heard.append(f"{name} {federation.round}")
+        elif given["client"] == cohort[0]:  # the clients come in any order
+            assert isinstance(given["outcome"], Outcome)
+            self.heard.append(name)
         if name == "on_round_logged":
             assert {"time/evaluate_s", "time/round_s", "train/loss"} <= metrics.keys()
 
@@ -161,7 +202,16 @@ def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks() -> None:
     assert (run.round, listener.heard[0]) == (1, "on_fit_start 0")
     listener.heard.clear()
     run.fit()
-    each = [f"{event} {round}" for round in (2, 3) for event in ("on_round_end", "on_round_logged")]
+    each = [
+        event
+        for round in (2, 3)
+        for event in (
+            f"on_round_start {round - 1}",
+            "on_client_end",
+            f"on_round_end {round}",
+            f"on_round_logged {round}",
+        )
+    ]
     assert listener.heard == ["on_fit_start 1", *each, "on_fit_end 3"]
     run.fit()
     assert run.round == 3

@@ -23,7 +23,7 @@ from fl_lightning.callbacks import Personalization
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, aligned
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
-from fl_lightning.federation.fine_tuning import FineTuning
+from fl_lightning.federation.fine_tuning import FineTuning, personal_weights
 
 LR = 0.05
 
@@ -64,7 +64,7 @@ def test_rows_are_read_only_where_a_term_has_a_use_for_them(
     run, own = trained(algorithms.feddyn()), trained(algorithms.local_only())
     assert torch.stack([w for w, _ in tuned(own, epochs=0)]).equal(rows(own, "w_i"))
     monkeypatch.setattr(run.store, "read", None)
-    assert torch.equal(run.personal(1), run.w)
+    assert torch.equal(personal_weights(run, 1), run.w)
 
 
 def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout() -> None:
@@ -279,13 +279,13 @@ def test_a_failure_in_it_loses_no_round_and_a_resumed_run_repeats_it(
     assert jobs.steps_in_tensorboard(folder) == [(1, 2, 3), (3,)]
 
 
-def test_a_request_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:
+def test_a_preemption_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:
     """That comes after the ranks have agreed, in the round itself, on whether to go on."""
 
     class Asks:
         def on_round_logged(self, federation: Federation) -> None:
             if federation.round == federation.rounds:
-                federation.request_stop()
+                federation.request_stop(preempted=True)
 
     argv = "--rounds", "1", "--finetune-epochs", "1"
     with pytest.raises(SystemExit) as left:

@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 import pytest
 import torch
 
-from fl_lightning.federation.local_training import assign_to_ranks
+from fl_lightning.federation.assignment import assign_to_ranks
 from fl_lightning.federation.sampling import (
     BernoulliSampling,
     ClientSampler,
@@ -88,6 +88,25 @@ def test_weighted_cohorts_follow_their_exact_law(sizes: list[int]) -> None:
     for cohort, p in exact.items():
         assert abs(drawn[cohort] - rounds * p) < 4 * (rounds * p * (1 - p)) ** 0.5
     assert max(exact.values()) > 5 * min(exact.values())  # a uniform draw would not pass
+
+
+@pytest.mark.parametrize(("sizes", "count"), [([1, 2, 3, 3, 4, 5, 6], 3), ([9, 1, 2, 8], 4)])
+def test_weighted_clients_know_their_probability_to_take_part(sizes: list[int], count: int) -> None:
+    exact = torch.zeros(len(sizes), dtype=torch.float64)
+    for cohort, p in law(sizes, count).items():
+        exact[list(cohort)] += p
+    known = SizeWeightedSampling(count / len(sizes), torch.tensor(sizes)).probabilities
+    assert float(known.sum()) == pytest.approx(count, rel=1e-12)
+    assert (known - exact).abs().max() < 0.02
+
+
+def test_the_probabilities_of_many_clients_are_close() -> None:
+    draw, rounds = SizeWeightedSampling(0.2, SIZES), 4000
+    visits = torch.zeros(50, dtype=torch.float64)
+    for round in range(rounds):
+        visits[draw(50, 0, round)] += 1
+    p = draw.probabilities
+    assert ((visits / rounds - p).abs() < 0.004 + 4 * (p * (1 - p) / rounds) ** 0.5).all()
 
 
 def test_sizes_must_be_those_of_the_clients() -> None:

@@ -18,8 +18,12 @@ from problems import (
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Term, algorithms, by_size, initial, received, zeros
-from fl_lightning.federation.sampling import BernoulliSampling, UniformSampling
+from fl_lightning import Algorithm, Term, algorithms, by_size, initial, received, scalar, zeros
+from fl_lightning.federation.sampling import (
+    BernoulliSampling,
+    SizeWeightedSampling,
+    UniformSampling,
+)
 from fl_lightning.terms import SAM, Clip, Proximal
 
 W, G = vec(1.0, 2.0), vec(-4.0, 1.0)
@@ -131,6 +135,27 @@ def test_the_expected_share_is_the_probability_where_cohorts_vary() -> None:
         assert run.round_facts(5)["expected"] == pytest.approx(expected)
 
 
+@EXECUTORS
+def test_a_client_knows_its_own_probability_where_cohorts_are_drawn_by_size(executor: Any) -> None:
+    sampler = SizeWeightedSampling(0.5, classification().sizes)
+
+    class Gate(Term):
+        client = {"count": scalar, "gate": scalar}
+
+        def report(self, w: Tensor, v: Any) -> Any:
+            v.count = v.count + 1
+            v.gate = v.count / v.expected
+            return ()
+
+    run = federation(Algorithm(Gate()), sampler=sampler, executor=executor)
+    cohort = sampler(6, 0, 0)
+    run.train_round()
+    assert rows(run, "gate")[cohort].tolist() == pytest.approx(
+        (1 / sampler.probabilities[cohort]).tolist()
+    )
+    assert sampler.probabilities.min() < 0.4 < 0.6 < sampler.probabilities.max()
+
+
 @pytest.mark.parametrize(
     ("visit", "steps"),
     [({"epochs": 2}, 4), ({"epochs": 1.3}, 3), ({"epochs": 0.1}, 1), ({"steps": 7}, 7)],
@@ -143,6 +168,14 @@ def test_the_nominal_span_is_that_of_a_client_of_mean_size(
     run = federation(Algorithm(local=local), clients=classification(**visit))
     expected = 0.1 * sum(2 - 0.5**k for k in range(steps))
     assert run.local_training.nominal_span == pytest.approx(expected)
+
+
+def test_the_nominal_visit_follows_the_schedule() -> None:
+    """Of two batches an epoch, 1.5 epochs, at rates 0.1 * 0.9^round * 0.7^epoch."""
+    visit = federation(Algorithm(), clients=classification(epochs=1.5)).local_training.nominal_visit
+    assert visit(2) == pytest.approx(
+        {"steps": 3, "epochs": 1.5, "span": 0.1 * 0.81 * 2.7, "size": 1, "weight": 1}
+    )
 
 
 def test_the_server_sees_the_round_and_the_share_of_the_cohort() -> None:

@@ -18,6 +18,7 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms, by_size, terms
 from fl_lightning.core.schedule import Decay, Schedule
+from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
 from fl_lightning.terms.lesam import LastRound, by_sum_of_norms
 from fl_lightning.terms.wrapper import WrappedTerm
@@ -95,7 +96,8 @@ def _clients(name: str, factor: float = 1.0) -> State:
 def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
     cohorts = [federation.sampler(10, 0, round) for round in range(federation.rounds)]
-    weights = torch.stack([*map(federation.local_training.aggregation_weights, cohorts)])
+    of_cohort = partial(aggregation_weights, federation.algorithm, federation.clients)
+    weights = torch.stack([*map(of_cohort, cohorts)])
     return weights / weights.sum(1, keepdim=True)
 
 
@@ -198,8 +200,10 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
         "scaffold": lambda _: c.scaffold(correction_lr="base", size_weighting=True),
         "feddyn": lambda _: c.feddyn(alpha, size_weighting=True),
         "feddisco": lambda _: c.feddisco(h["disco_a"], h["disco_b"], alpha, size_weighting=True),
-        "feddc": lambda _: c.feddc(alpha, correction_lr="base"),
-        "fedssg": lambda v: c.fedssg(alpha, gate_offset=0.0 if "beta0" in v else 1.0),
+        "feddc": lambda _: c.feddc(alpha, correction_lr="base", size_weighting=True),
+        "fedssg": lambda v: c.fedssg(
+            alpha, gate_offset=0.0 if "beta0" in v else 1.0, size_weighting=True
+        ),
     }
     method, variant = _method(words, methods)
     local = partial(SGD, lr=h["learning_rate"], weight_decay=h["weight_decay"])

@@ -24,7 +24,7 @@ WRAPPERS = {
     "sam": partial(SAM, rho=0.1),
     "asam": partial(ASAM, rho=0.5),
     "lesam": lambda base: LESAM(
-        base, (torch.ones_like(p) for p in base.param_groups[0]["params"]), rho=0.1
+        base, (torch.randn_like(p) for p in base.param_groups[0]["params"]), rho=0.1
     ),
 }
 bases = pytest.mark.parametrize("base", BASES.values(), ids=BASES)

@@ -38,9 +38,8 @@ def test_distillation_is_the_divergence_from_the_received_model_at_a_temperature
     tau = 2.0
     b = answers(rows([7, 7], [1, 1]), rows([tau * log(3), 0], [5, 5]))
     v = view(anchor="w^t")
-    assert loss_of(Distill(beta=3.0, tau=tau), v, b) == exactly(
-        10 + 3 * (KL + 0) / 2
-    )  # the second sample agrees
+    # the second sample agrees
+    assert loss_of(Distill(beta=3.0, tau=tau), v, b) == exactly(10 + 3 * (KL + 0) / 2)
     assert loss_of(Distill(beta=0.0, tau=tau), v, b) == 10
 
 

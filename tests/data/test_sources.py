@@ -1,4 +1,4 @@
-"""The papers' data sets and their augmentation."""
+"""The papers' data sets."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,19 +9,14 @@ import numpy as np
 import pytest
 import torch
 from image_files import write_images
+from locations import SHARED
 from PIL import Image
 from torch import Tensor
 from torchvision import transforms
 
-from fl_lightning.data import (
-    ClientData,
-    CropFlip,
-    DeviceDataset,
-    Partition,
-    domain_folder,
-    sources,
-)
+from fl_lightning.data import domain_folder, sources
 
+MNIST = SHARED / "data/mnist"
 SIZES = {"train": 6, "val": 3, "test": 2}
 
 
@@ -59,7 +54,7 @@ def test_tissuemnist_is_gray_and_repeated(tmp_path: Path):
         torch.testing.assert_close(channel, expected)
     gray, _ = sources.tissuemnist(tmp_path, channels=1)
     torch.testing.assert_close(gray.inputs(torch.tensor([8, 0])), expected[:, None])
-    with pytest.raises(ValueError, match="channels is 0"):
+    with pytest.raises(ValueError, match="channels of tissuemnist"):
         sources.tissuemnist(tmp_path, channels=0)
 
 
@@ -166,46 +161,66 @@ def test_missing_folders_and_unknown_domains_are_named(tmp_path: Path):
     write_images(tmp_path, [f"{domain}/bee" for domain in DOMAINS])
     with pytest.raises(ValueError, match=r"no domain 'Real'.* clipart, .* sketch"):
         sources.domain_net(tmp_path, "Real", size=4)
-    with pytest.raises(ValueError, match=r"crop is 0\.0"):
+    with pytest.raises(ValueError, match="crop of domain_folder"):
         sources.domain_net(tmp_path, "real", size=4, crop=0.0)
     with pytest.raises(ValueError, match=r"crop is 0\.5 and size is None"):
         domain_folder(tmp_path, "real", crop=0.5)
 
 
-def ones(n: int, height: int = 8, width: int = 8) -> Tensor:
-    return torch.ones(n, 3, height, width)
+def assert_normalized(x: Tensor, tolerance: float) -> None:
+    assert abs(x.mean()) < tolerance
+    assert abs(x.std() - 1) < tolerance
 
 
-def test_holes_have_the_mean_color():
-    augment = CropFlip(padding=0, flip=0.0, cutout=4)
-    gray = torch.full((9, 3, 8, 8), 60, dtype=torch.uint8)
-    data = DeviceDataset(gray, torch.zeros(9).long(), ("a",), (0.5,) * 3, (0.1,) * 3)
-    clients = ClientData(data, Partition.from_lists([range(9)]), augment=augment)
-    x = torch.cat([x for x, _ in clients.visit(0, 0)])
-    in_hole = x == 0  # once normalized
-    assert torch.allclose(x[~in_hole], torch.tensor((60 / 255 - 0.5) / 0.1))
-    assert in_hole.any((1, 2, 3)).all()
+def test_digits_are_split_class_by_class():
+    train, test = sources.digits()
+    assert (len(train), len(test)) == (1437, 360)
+    assert train.shape == (1, 8, 8)
+    assert train.x.max() == 255
+    share = test.y.bincount() / (train.y.bincount() + test.y.bincount())
+    assert (share - 0.2).abs().max() < 0.01
+    assert_normalized(train.inputs(torch.arange(len(train))), 1e-3)
 
 
-@pytest.mark.parametrize(("mode", "side"), [("zero", 3), ("reflect", 3), ("zero", 4)])
-def test_cutout_comes_after_crop_and_flip_and_leaves_their_draws_alone(mode: str, side: int):
-    plain, holed = CropFlip(padding=2, mode=mode), CropFlip(padding=2, mode=mode, cutout=side)
-    draws = plain.draw(50, torch.Generator().manual_seed(0))
-    more = holed.draw(50, torch.Generator().manual_seed(0))
-    assert (more.shape, more.dtype) == ((50, 5), torch.int16)
-    assert torch.equal(more[:, :3], draws)
-    x = 1 + torch.rand(50, 3, 7, 5, generator=torch.Generator().manual_seed(1))
-    moved, cut = plain.apply(x, draws), holed.apply(x, more)
-    untouched = ones(50, 7, 5)
-    corners = [more[:, 3 + i].int() * length // 2**15 - side // 2 for i, length in ((0, 7), (1, 5))]
-    for image, top, left in zip(untouched, *corners, strict=True):  # may hang over the border
-        image[:, max(0, top) : top + side, max(0, left) : left + side] = 0
-    assert torch.equal(cut, moved * untouched)
+def test_missing_data_says_where_it_looked(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"MNIST is not complete .*MNIST/raw.*--data-dir"):
+        sources.mnist(tmp_path, download=False)
 
 
-def test_holes_are_centred_on_every_pixel_alike():
-    draws = CropFlip(padding=0, flip=0.0, cutout=1).draw(30_000, torch.Generator().manual_seed(0))
-    holes = CropFlip(padding=0, flip=0.0, cutout=1).apply(ones(30_000, 5, 3)[:, :1], draws) == 0
-    assert (holes.sum((1, 2, 3)) == 1).all()
-    share = holes.double().mean((0, 1)) * 15
-    assert (share - 1).abs().max() < 0.1
+def test_emnist_letters_are_upright_and_labelled_from_zero(tmp_path: Path):
+    raw = tmp_path / "EMNIST/raw"
+    raw.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (52, 4, 4), dtype=np.uint8)
+    labels = np.arange(52, dtype=np.uint8) % 26 + 1
+    for half in ("train", "test"):
+        for kind, array in (("images-idx3", pixels), ("labels-idx1", labels)):
+            header = b"".join(n.to_bytes(4, "big") for n in (0x800 + array.ndim, *array.shape))
+            (raw / f"emnist-letters-{half}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    train, _ = sources.emnist_letters(tmp_path)
+    assert train.y.tolist() == [*range(26), *range(26)]
+    assert (train.classes[0], train.classes[25]) == ("a", "z")
+    assert np.array_equal(train.x[30, 0].numpy(), pixels[30].T)
+    train, test = sources.emnist_letters_aj(tmp_path)
+    assert train.y.tolist() == test.y.tolist() == [*range(10), *range(10)]
+    assert train.classes == tuple("abcdefghij")
+    assert train.inputs(torch.arange(20)).mean().item() == pytest.approx(0, abs=1e-5)
+
+
+def test_color_images_become_channels_first(tmp_path: Path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+
+    def fake(root, train, download):
+        return SimpleNamespace(data=pixels, targets=[3, 1, 0, 9], classes=list("abcdefghij"))
+
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", fake)
+    train, _ = sources.cifar10(tmp_path)
+    assert np.array_equal(train.x.numpy(), pixels.transpose(0, 3, 1, 2))
+    assert train.y.tolist() == [3, 1, 0, 9]
+
+
+def test_mnist_opens_an_existing_folder():
+    if not MNIST.exists():
+        pytest.skip(f"there is no MNIST in {MNIST}")
+    train, test = sources.mnist(MNIST)
+    assert (len(train), len(test), train.shape) == (60_000, 10_000, (1, 28, 28))
+    assert_normalized(train.inputs(torch.arange(0, 60_000, 7)), 0.01)

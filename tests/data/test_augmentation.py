@@ -1,0 +1,61 @@
+"""Crops, flips and holes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
+
+
+@pytest.mark.parametrize("side", [0, 3, 4])
+@pytest.mark.parametrize(("mode", "edge"), [("zero", 3), ("reflect", 3), ("zero", 0)])
+def test_augmentation_equals_padding_cropping_flipping_and_cutting_one_by_one(
+    mode: str, edge: int, side: int
+):
+    augment = CropFlip(padding=edge, crop=0.5, mode=mode, cutout=side)
+    x = 1 + torch.rand(50, 3, 8, 6)
+    draws = augment.draw(50, torch.Generator().manual_seed(1))
+    uncut = replace(augment, cutout=0).draw(50, torch.Generator().manual_seed(1))
+    assert (uncut.shape, uncut.dtype, draws.dtype) == ((50, 3), torch.int16, torch.int16)
+    assert torch.equal(draws[:, :3], uncut)
+    pad = "reflect" if mode == "reflect" else "constant"
+    cases = zip(x.numpy(), draws.tolist(), augment.apply(x, draws).numpy(), strict=True)
+    for image, (top, left, flip, *center), augmented in cases:
+        padded = np.pad(image, ((0, 0), (edge, edge), (edge, edge)), pad)
+        expected = padded[:, top : top + 8, left : left + 6].copy()
+        expected = expected[:, :, ::-1] if flip else expected
+        if side:  # the hole may hang over the border
+            top, left = (c * n // 2**15 - side // 2 for c, n in zip(center, (8, 6), strict=True))
+            expected[:, max(0, top) : top + side, max(0, left) : left + side] = 0
+        np.testing.assert_array_equal(augmented, expected)
+
+
+def test_augmentation_draws_follow_their_probabilities():
+    draws = CropFlip(padding=4, crop=0.5, flip=0.25).draw(20_000, torch.Generator().manual_seed(0))
+    assert draws[:, 2].double().mean().item() == pytest.approx(0.25, abs=0.02)
+    still = (draws[:, :2] == 4).all(1).double().mean().item()
+    assert still == pytest.approx(0.5 + 0.5 / 81, abs=0.02)
+    assert draws[:, 0].unique().tolist() == list(range(9))
+    never = CropFlip(crop=0, flip=0).draw(100, torch.Generator().manual_seed(0))
+    assert torch.equal(never, torch.tensor([[4, 4, 0]] * 100, dtype=torch.int16))
+
+
+def test_holes_have_the_mean_color():
+    augment = CropFlip(padding=0, flip=0.0, cutout=4)
+    gray = torch.full((9, 3, 8, 8), 60, dtype=torch.uint8)
+    data = DeviceDataset(gray, torch.zeros(9).long(), ("a",), (0.5,) * 3, (0.1,) * 3)
+    clients = ClientData(data, Partition.from_lists([range(9)]), augment=augment)
+    x = torch.cat([x for x, _ in clients.visit(0, 0)])
+    in_hole = x == 0  # once normalized
+    assert torch.allclose(x[~in_hole], torch.tensor((60 / 255 - 0.5) / 0.1))
+    assert in_hole.any((1, 2, 3)).all()
+
+
+def test_holes_are_centred_on_every_pixel_alike():
+    draws = CropFlip(padding=0, flip=0.0, cutout=1).draw(30_000, torch.Generator().manual_seed(0))
+    holes = CropFlip(padding=0, flip=0.0, cutout=1).apply(torch.ones(30_000, 1, 5, 3), draws) == 0
+    assert (holes.sum((1, 2, 3)) == 1).all()
+    share = holes.double().mean((0, 1)) * 15
+    assert (share - 1).abs().max() < 0.1
