@@ -4,7 +4,7 @@ A term turns one gradient oracle into another. It sees flat vectors only: no ran
 or batches, and no client axis, which the StackedExecutor adds with `vmap`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -292,6 +292,13 @@ class Term:
     def personal(self, w: Tensor, v: View) -> Tensor:
         """The model that a client uses for itself; `w` is the global one."""
         return w
+
+    def notes(self, first: View, last: View) -> Iterable[str]:
+        """Lines for the summary of a run, as on what its coefficients amount to.
+
+        The views hold facts of the first and the last round, for a client of mean size; no states.
+        """
+        return ()
 
 
 def check_like(value: Any, like: Tensor, what: str, rule: str) -> None:

@@ -116,6 +116,11 @@ class DeviceDataset:
                 "use smaller or fewer of them, or --accelerator cpu"
             ) from error
 
+    def subset(self, index: Tensor) -> "DeviceDataset":
+        """The samples at `index`, (m,) int64, as a data set."""
+        domains = None if self.domains is None else self.domains[index]
+        return replace(self, x=self.x[index], y=self.y[index], domains=domains)
+
     def inputs(self, index: Tensor) -> Tensor:
         """The model's inputs for the samples at `index`, an int64 tensor (b,) on the device.
 

@@ -27,12 +27,14 @@ class RoundStatus:
 
     Attributes:
         stop: Whether any rank asks to end the run after this round.
+        preempted: Whether any rank asks so for a run that is to be resumed.
         diverged: By position in the cohort, the part of a client's outcome that is not finite (see
             `client_diverged`).
         empty: Whether no weight is left to average with.
     """
 
     stop: bool
+    preempted: bool
     diverged: dict[int, int]
     empty: bool
 
@@ -79,7 +81,7 @@ class RoundSums:
         self._weighted = [True] * self._vectors + [False] * len(leaves) + [True] * len(buffers)
         self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
-        sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, logs * cohort, 1]
+        sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, logs * cohort, 2]
         self.total = torch.zeros(sum(sizes), dtype=self._sum.dtype, device=w.device)
         limbs, rows, logged, self._votes = self.total.split(sizes)
         self._logs = logged.view(cohort, logs)
@@ -139,16 +141,17 @@ class RoundSums:
         good = [all_below(tensor, self._sum.limit) for tensor in tree_leaves(message)]
         return torch.stack(good).all() if good else self.total.new_ones((), dtype=torch.bool)
 
-    def request_stop(self) -> None:
-        """Ask to end the run after this round."""
-        self._votes += 1
+    def request_stop(self, preempted: bool) -> None:
+        """Ask to end the run after this round, and whether it is to be resumed."""
+        self._votes[: 1 + preempted] += 1
 
     def status(self) -> RoundStatus:
         """What all ranks agree on, once the sums are complete. Waits for the device."""
-        *rows, votes = torch.cat([self._rows.flatten(), self._votes]).tolist()
+        *rows, stop, preempted = torch.cat([self._rows.flatten(), self._votes]).tolist()
         _, weights, _, counts, diverged = (rows[k :: len(COLUMNS)] for k in range(len(COLUMNS)))
         found = {k: round(part) - 1 for k, part in enumerate(diverged) if part}
-        return RoundStatus(votes > 0, found, not (sum(counts) > 0 and sum(weights) > 0))
+        empty = not (sum(counts) > 0 and sum(weights) > 0)
+        return RoundStatus(stop > 0, preempted > 0, found, empty)
 
     def logged(self) -> list[Tensor]:
         """The cohort's mean of each scalar that terms log, 0-dim; nan where no client has."""

@@ -81,7 +81,10 @@ class Federation:
         loss: The task's loss.
         cost: What a visit sends, keeps and computes.
         stop_requested: Whether this rank asked to stop.
-        should_stop: Whether the ranks agreed to end the run after this round.
+        preempt_requested: Whether it asked so for a run that is to be resumed.
+        should_stop: Whether the ranks agreed to end the run after this round. A callback may set it
+            on all ranks in `on_fit_start` or `on_round_end`.
+        preempted: Whether they agreed that the run is to be resumed.
 
     Raises:
         ValueError: If these do not make a federation.
@@ -134,6 +137,7 @@ class Federation:
         self.cost = cost(method, self.layout, self.server.initial_w, len(clients.dataset.classes))
         self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.stop_requested = self._training = self._prepared = False
+        self.preempted = self.preempt_requested = False
 
     @property
     def w(self) -> nn.Parameter:
@@ -144,6 +148,11 @@ class Federation:
     def round(self) -> int:
         """Rounds completed."""
         return self.server.round
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over: after its last round, or when a callback ended it."""
+        return self.round == self.rounds or (self.should_stop and not self.preempted)
 
     @property
     def buffers(self) -> Buffers:
@@ -179,7 +188,7 @@ class Federation:
     def fit(self) -> None:
         """Run the remaining rounds, or until a rank asks to stop.
 
-        `on_fit_end` is called after the last of all rounds only.
+        `on_fit_end` is called when the run is `finished`, not when it is preempted.
 
         Raises:
             DivergenceError: If what a client or the server makes is no longer finite, or, after the
@@ -187,18 +196,18 @@ class Federation:
             RankLostError: If another rank ended.
         """
         self.prepare()
-        self.should_stop = False
+        self.should_stop = self.preempted = False
         heartbeat = self.local_training.heartbeat
         noted = adding_position(self.position, lambda: self._training)
         with heartbeat.watching(self.position), noted:
             self.fabric.call("on_fit_start", federation=self)
             while self.round < self.rounds and not self.should_stop:
                 self._run_round()
-            if self.round == self.rounds:
+            if self.finished:
                 self.fabric.call("on_fit_end", federation=self)
-            self.stop_requested = False
-        finished = self.cost.uplink and self.round == self.rounds
-        if finished and self.on_divergence == "skip-client" and self.w.equal(self.server.initial_w):
+            self.stop_requested = self.preempt_requested = False
+        trained = self.cost.uplink and self.finished and self.round
+        if trained and self.on_divergence == "skip-client" and self.w.equal(self.server.initial_w):
             raise all_skipped(*self._place())
 
     def _run_round(self) -> None:
@@ -211,15 +220,20 @@ class Federation:
         metrics["time/round_s"] = synchronized_time(device) - started
         self.fabric.log_dict(metrics, step=self.round)
         if self.fabric.world_size == 1:  # nobody else has to agree
-            self.should_stop = self.should_stop or self.stop_requested
+            self.should_stop |= self.stop_requested
+            self.preempted |= self.preempt_requested
         self.fabric.call("on_round_logged", federation=self, metrics=metrics)
 
-    def request_stop(self) -> None:
+    def request_stop(self, preempted: bool = False) -> None:
         """End `fit` after this round, or after the next if the ranks have added up this one.
 
         Any rank may ask.
+
+        Args:
+            preempted: The run is to be resumed, so `on_fit_end` is not called.
         """
         self.stop_requested = True
+        self.preempt_requested |= preempted
 
     def train_round(self) -> Metrics:
         """Run one round: the cohort trains, one all-reduce, the server steps.
@@ -247,15 +261,15 @@ class Federation:
         finished = partial(self.fabric.call, "on_client_end", federation=self)
         sums = self.local_training.run(server, cohort, facts, self.position(), finished)
         if self.stop_requested:
-            sums.request_stop()
+            sums.request_stop(self.preempt_requested)
         trained = synchronized_time(device)
         self.all_reduce_sum(sums.total)
         status, watched = sums.status(), self.on_divergence != "continue"
         lost = {cohort[k]: part for k, part in status.diverged.items()} if watched else {}
         if lost and self.on_divergence == "stop":
             raise client_diverged(lost, *self._place())
-        self.should_stop, finite = status.stop, list[float]()
-        scalars = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}
+        self.should_stop, self.preempted = status.stop, status.preempted
+        scalars, finite = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}, list[float]()
         if not status.empty:
             scalars, finite = self._server_step(sums, facts)
             self.store.commit([client for client in cohort if client not in lost])

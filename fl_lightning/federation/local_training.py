@@ -89,9 +89,9 @@ class LocalTraining:
         self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
         self.local_lr = float(algorithm.local([vector]).param_groups[0]["lr"])
-        steps = ceil(clients.mean_size / clients.batch_size)
-        steps = clients.steps or max(1, round(clients.epochs * steps))
-        self.nominal_span = algorithm.span([self.local_lr] * steps)
+        self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
+        self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
+        self.nominal_span = algorithm.span([self.local_lr] * self._steps)
 
     def open(self, server: Server, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store and meet the other ranks. All ranks call this together."""
@@ -144,7 +144,7 @@ class LocalTraining:
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             store.prefetch(cohort[k] for k in [*group, *ahead])
-            visits = {k: partial(self._visit, server, cohort[k], weights[k]) for k in group}
+            visits = {k: partial(self.visit, server, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
                 for k, visit, outcome in self._trained(server, visits, facts, position):
                     check_same_structure(outcome.message, self.template, self.algorithm.terms)
@@ -160,6 +160,14 @@ class LocalTraining:
         with self._naming(behind, position):
             store.wait_for_writes()
         return sums
+
+    def nominal_visit(self, round: int) -> dict[str, float]:
+        """The numbers of a visit of a client of mean size in a round."""
+        per_epoch = self._steps_per_epoch
+        rates = [self.schedule(round, step // per_epoch) for step in range(self._steps)]
+        span = self.algorithm.span([self.local_lr * rate for rate in rates])
+        epochs = self._steps / per_epoch
+        return {"steps": self._steps, "epochs": epochs, "span": span, "size": 1.0, "weight": 1.0}
 
     def lr(self, round: int) -> float:
         """The local learning rate at the beginning of a round's visits."""
@@ -212,7 +220,8 @@ class LocalTraining:
             "precision": self.fabric.strategy.precision.precision,
         }
 
-    def _visit(self, server: Server, client: int, weight: Tensor) -> Visit:
+    def visit(self, server: Server, client: int, weight: Tensor) -> Visit:
+        """The visit of a client with this aggregation weight, before it begins."""
         clients, w = self.clients, server.w
         batches = clients.visit(client, server.round)
         lrs = [self.local_lr * self.schedule(server.round, epoch) for epoch in batches.epochs]

@@ -1,6 +1,6 @@
 """A term around another term."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,3 +50,6 @@ class WrappedTerm(Term):
 
     def personal(self, w: Tensor, v: View) -> Tensor:
         return self.inner.personal(w, v)
+
+    def notes(self, first: View, last: View) -> Iterable[str]:
+        return self.inner.notes(first, last)

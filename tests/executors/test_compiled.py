@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import TRACED, Branching, after, assert_agree
+from executors import TRACED, Branching, assert_agree
 from problems import (
     EVERY_ALGORITHM,
     classification,
@@ -15,6 +15,7 @@ from problems import (
     distances,
     federation,
     hard,
+    round_after_round,
     trained,
 )
 from torch import Tensor, nn
@@ -37,7 +38,9 @@ def eager_and(
 ) -> tuple[Federation, Federation]:
     """The run and its eager counterpart; `make` makes options anew for each."""
     eager, compiled = (
-        after(federation(algorithm, **{k: f() for k, f in make.items()}, **options), rounds)
+        round_after_round(
+            federation(algorithm, **{k: f() for k, f in make.items()}, **options), rounds
+        )
         for options in ({}, {"executor": executor})
     )
     return eager, compiled
@@ -73,7 +76,7 @@ def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(
     name: str, written: int, traces: list[Any]
 ) -> None:
     """New weights are concatenated once; SAM's norm needs the gradient too."""
-    after(federation(descending(EVERY_ALGORITHM[name]), executor=TRACED), 1)
+    round_after_round(federation(descending(EVERY_ALGORITHM[name]), executor=TRACED), 1)
     assert sum(node.target is CAT for node in traces[0].graph.nodes) == written
 
 
@@ -210,7 +213,7 @@ def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPat
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
     clients = classification((4, 3, 2, 4, 3, 2))
     executor = partial(StackedExecutor, compiled=5)
-    after(federation(algorithms.fedavg(), clients=clients, executor=executor))
+    round_after_round(federation(algorithms.fedavg(), clients=clients, executor=executor))
     assert not traces
 
 
@@ -226,13 +229,13 @@ class Halving(Term):
 
 def test_a_term_that_cannot_be_compiled_is_named() -> None:
     with pytest.raises(ModelError, match=r"local step .*--compile") as caught:
-        after(federation(Algorithm(Halving()), executor=TRACED))
+        round_after_round(federation(Algorithm(Halving()), executor=TRACED))
     assert caught.value.__notes__[0] == "raised in Halving.gradient"
 
 
 def test_a_model_that_cannot_be_compiled_is_not_the_terms_fault() -> None:
     with pytest.raises(ModelError, match=r"this model or its loss .*--compile"):
-        after(federation(algorithms.fedsam(), module=Branching(), executor=TRACED))
+        round_after_round(federation(algorithms.fedsam(), module=Branching(), executor=TRACED))
 
 
 def test_without_a_compiler_the_first_line_of_its_error_is_shown(
@@ -243,4 +246,4 @@ def test_without_a_compiler_the_first_line_of_its_error_is_shown(
 
     monkeypatch.setattr(torch._inductor, "compile", lacking)
     with pytest.raises(ModelError, match=r"\(RuntimeError: no working C\+\+ compiler found\).*--c"):
-        after(federation(algorithms.fedavg(), executor=TRACED))
+        round_after_round(federation(algorithms.fedavg(), executor=TRACED))

@@ -25,6 +25,11 @@ def quadratic(w: Tensor) -> Tensor:
     return w * vec(1.0, 2.0)
 
 
+def direction_of(term: Term, v: Any = None) -> Tensor:
+    """The term's direction at (3, 2), where the quadratic's gradient is (3, 4)."""
+    return term.gradient(quadratic, vec(3, 2), v)
+
+
 class Asked:
     """The quadratic's gradient; remembers where it was taken."""
 
