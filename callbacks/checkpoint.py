@@ -19,8 +19,8 @@ from fl_lightning.runs.resume import check_changes
 class Checkpoint:
     """Writes `checkpoints/round-<r>.ckpt` at the start, at intervals, at the end and before a stop.
 
-    The newest checkpoints are kept, and the one with the best test accuracy, whose global model is
-    also in `best.pt`. After the last round `model.pt` holds the last global model. A file is
+    The newest checkpoints are kept, and the one with the best accuracy, whose global model is also
+    in `best.pt`. After the last round `model.pt` holds the last global model. A file is
     written aside, flushed to disk and renamed. It loads with `weights_only=True`. It holds
     everything but the rows of the client store, which are not overwritten while a kept checkpoint
     refers to them. To resume from an older checkpoint, delete the newer ones.
@@ -32,6 +32,7 @@ class Checkpoint:
         options: The run's options in types that YAML has; a run is resumed with the same.
         callbacks: Callbacks whose states are saved on the first rank and loaded on all, if they
             have `state_dict()` and `load_state_dict(state)`, as in a Lightning Trainer.
+        monitor: The accuracy that is best at the best checkpoint.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class Checkpoint:
         keep: int = 2,
         options: Mapping[str, Any] | None = None,
         callbacks: Sequence[Any] = (),
+        monitor: str = "test/accuracy",
     ):
         if every < 1:
             raise ValueError(f"every is at least 1, not {every}: every n-th round is saved")
         if keep < 1:
             raise ValueError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
-        self.options = dict(options or {})
+        self.options, self.monitor = dict(options or {}), monitor
         self.callbacks: dict[str, Any] = {}
         for callback in callbacks:
             if hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict"):
@@ -81,12 +83,12 @@ class Checkpoint:
         """Write rows before the file that refers to them; delete a file before freeing its rows."""
         fabric, store = federation.fabric, federation.store
         name = f"round-{federation.round}.ckpt"
-        improved = metrics.get("test/accuracy", -1.0) > self.best.get("accuracy", -1.0)
+        improved = metrics.get(self.monitor, -1.0) > self.best.get("accuracy", -1.0)
         if improved:
             self.best = {
                 "name": name,
                 "round": federation.round,
-                "accuracy": metrics["test/accuracy"],
+                "accuracy": metrics[self.monitor],
             }
         store.flush()
         store.retain(name)

@@ -1,4 +1,4 @@
-"""Test accuracy and loss of the global model."""
+"""Accuracy and loss of the global model on the test set or the validation part."""
 
 from typing import Any
 
@@ -13,6 +13,8 @@ from fl_lightning.federation.federation import Federation, Metrics
 class Evaluation:
     """Adds `test/accuracy` and `test/loss` to the metrics of some rounds and of the last one.
 
+    A run that a callback ends is scored once more if its last round was not.
+
     The ranks share the batches of the test set. Each batch has its own row in the sum over ranks,
     so the scores are identical to the last bit on any number of ranks. Give it to `Checkpoint` as
     well: a resumed run is then scored on the same test set.
@@ -22,6 +24,7 @@ class Evaluation:
         every: Evaluate after every `every`-th round.
         batch_size: Samples a forward pass.
         loss: The task's loss, averaged over a batch.
+        name: The first part of the scalars' names: "test", or "val" for a validation part.
     """
 
     def __init__(
@@ -30,15 +33,26 @@ class Evaluation:
         every: int = 1,
         batch_size: int = 100,
         loss: TaskLoss = nn.functional.cross_entropy,
+        name: str = "test",
     ):
         if every < 1:
             raise ValueError(f"every is a number of rounds, at least 1, not {every}")
         self.test, self.every, self.batch_size, self.loss = test, every, batch_size, loss
+        self.name, self._scored = name, 0
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         """Score the global model, on all ranks."""
-        if federation.round % self.every and federation.round < federation.rounds:
-            return
+        if federation.round % self.every == 0 or federation.round == federation.rounds:
+            metrics.update(self.score(federation))
+
+    def on_fit_end(self, federation: Federation) -> None:
+        """Score a run that ended early, unless its last round was scored, and log it with that."""
+        if federation.round < federation.rounds and self._scored < federation.round:
+            federation.fabric.log_dict(self.score(federation), step=federation.round)
+
+    def score(self, federation: Federation) -> Metrics:
+        """Score the global model, on all ranks."""
+        self._scored = federation.round
         module, fabric = federation.load_global(), federation.fabric
         batches = torch.arange(len(self.test), device=self.test.x.device).split(self.batch_size)
         scores = torch.zeros(len(batches), 2, dtype=torch.float64, device=self.test.x.device)
@@ -49,7 +63,8 @@ class Evaluation:
                 loss = self.loss(out, y).double() * len(y)
                 scores[k] = torch.stack([right.sum().double(), loss])
         federation.all_reduce_sum(scores)
-        metrics["test/accuracy"], metrics["test/loss"] = (scores.sum(0) / len(self.test)).tolist()
+        accuracy, mean_loss = (scores.sum(0) / len(self.test)).tolist()
+        return {f"{self.name}/accuracy": accuracy, f"{self.name}/loss": mean_loss}
 
     def state_dict(self) -> dict[str, Any]:
         """The digest of the test set."""
@@ -59,6 +74,6 @@ class Evaluation:
         """Raise a ValueError if the test set has changed since the run began."""
         if state["test"] != self.test.digest:
             raise ValueError(
-                "the test set has changed since the run began: restore it, and seed what loads it, "
-                "or start another run"
+                f"the {self.name} set has changed since the run began: restore it, and seed what "
+                "loads it, or start another run"
             )

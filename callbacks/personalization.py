@@ -56,12 +56,12 @@ class Personalization:
             federation.fabric.log_dict(metrics, step=federation.round)
 
     def score(self, federation: Federation) -> Metrics:
-        """Score on all ranks. Returns nothing if one of them is asked to stop before the end.
+        """Score on all ranks. Returns nothing if one of them is preempted before the end.
 
         Raises:
             DivergenceError: If a personal model is not finite; with "skip-client" its score is nan.
         """
-        if federation.should_stop:
+        if federation.preempted:
             return {}
         fabric, clients = federation.fabric, federation.clients
         epochs = ", ".join(map(str, self.epochs[1:]))
@@ -72,7 +72,7 @@ class Personalization:
         federation.all_reduce_sum(scores)
         scores, votes = scores[:-1], scores[-1]
         if votes.any():
-            federation.should_stop = True
+            federation.should_stop = federation.preempted = True
             return {}
         if scores.isnan().any() and federation.on_divergence == "stop":
             lost = ", ".join(map(str, scores.isnan().any(1).nonzero().flatten().tolist()[:5]))
@@ -101,7 +101,7 @@ class Personalization:
                 if all_below(w):
                     score = self._accuracy(model, federation, tests[client])
                 scores[client, column] = score
-                if federation.stop_requested:
+                if federation.preempt_requested:
                     scores[-1] = 1
                     return scores
         return scores

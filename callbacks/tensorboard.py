@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import FileWriter
@@ -23,6 +25,8 @@ from fl_lightning.runs.run import scalars
 TAGS = {
     "test/accuracy": "Accuracy/test",
     "test/loss": "Loss/test",
+    "val/accuracy": "Accuracy/val",
+    "val/loss": "Loss/val",
     "train/loss": "Loss/train",
 }
 """Renamed tags. TensorBoard sorts tags, capitals first, and opens the first two groups."""
@@ -169,11 +173,23 @@ def partition_heat_map(
     width = max(6.0, min(14.0, 2 + clients / 9))
     figure = Figure(figsize=(width, max(3.0, min(9.0, 1.5 + len(classes) / 5))), dpi=110)
     axes = figure.subplots()
-    image = axes.imshow(histogram.T.numpy(), aspect="auto", cmap="magma_r", interpolation="nearest")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="client", ylabel="class", title=f"samples of each class on {shown} clients")
-    if len(classes) <= 30:
-        axes.set_yticks(range(len(classes)), labels=list(classes))
-    figure.colorbar(image, ax=axes, label="samples")
+    figure.colorbar(draw_heat_map(axes, histogram, classes), ax=axes, label="samples")
+    axes.set_title(f"samples of each class on {shown} clients")
     figure.tight_layout()
     return figure
+
+
+def draw_heat_map(axes: Axes, histogram: torch.Tensor, classes: tuple[str, ...]) -> AxesImage:
+    """Draw samples by client and class.
+
+    Args:
+        axes: Where to draw.
+        histogram: Samples, (clients, classes).
+        classes: The names of the classes.
+    """
+    image = axes.imshow(histogram.T.numpy(), aspect="auto", cmap="magma_r", interpolation="nearest")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="client", ylabel="class")
+    if len(classes) <= 30:
+        axes.set_yticks(range(len(classes)), labels=list(classes))
+    return image

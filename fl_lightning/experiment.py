@@ -1,9 +1,12 @@
 """Experiment: a recipe's run, from the command line to the last checkpoint."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, fields
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -21,16 +24,22 @@ from fl_lightning.callbacks import (
 from fl_lightning.callbacks.checked import CheckedCallback
 from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.build import (
+    RunData,
     build_algorithm,
+    build_callbacks,
     build_clients,
     build_federation,
+    build_measures,
     build_partition,
+    build_run_data,
     with_local_options,
 )
 from fl_lightning.cli.choices import choices
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
+from fl_lightning.cli.fit import fit
 from fl_lightning.cli.options import GROUPS, Options, launch_options
 from fl_lightning.cli.parser import parse
+from fl_lightning.cli.recipes import run_recipe
 from fl_lightning.cli.summary import summary
 from fl_lightning.cli.unused_options import unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
@@ -40,12 +49,9 @@ from fl_lightning.distributed.launch import Launcher, LaunchOptions, PrecisionOp
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import (
-    EXIT_PREEMPTED,
     exit_on_ctrl_c,
     exit_with_launcher,
     exit_without_nccl_teardown,
-    leave,
-    stop_on_signals,
 )
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
@@ -56,9 +62,23 @@ from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, to_yaml
 from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.trackers import start_trackers
 
 Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
 """`source(root=...)` gives the training and the test set."""
+
+_PLANNED: ContextVar["list[Experiment] | None"] = ContextVar("_PLANNED", default=None)
+
+
+@contextmanager
+def planning() -> "Iterator[list[Experiment]]":
+    """Collect the experiments that a recipe makes in this context instead of running them."""
+    planned: list[Experiment] = []
+    token = _PLANNED.set(planned)
+    try:
+        yield planned
+    finally:
+        _PLANNED.reset(token)
 
 
 class Experiment:
@@ -138,6 +158,9 @@ class Experiment:
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
+        if (planned := _PLANNED.get()) is not None:
+            planned.append(self)
+            return
         o = self.options
         with (
             exit_without_nccl_teardown(),
@@ -157,74 +180,73 @@ class Experiment:
     def _run(
         self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]
     ) -> None:
-        checked = [*map(CheckedCallback, self.callbacks)]
         o = self.options
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
+        data = build_run_data(train, test, partition, o).to(fabric.device)
+        scored = [Evaluation(data.test, o.evaluate_every)]
+        if data.validation is not None:
+            scored.append(Evaluation(data.validation, o.evaluate_every, name="val"))
+        parts = {**vars(data), "folder": folder.path}
+        own = [*self.callbacks, *build_callbacks(self.chosen["callback"], parts)]
+        checked = [*map(CheckedCallback, own)]
+        measuring = build_measures(o, data.test, folder.path)
+        stopping = build_callbacks(self.chosen["early_stopping"], parts)
         try:
-            clients = build_clients(train.to(fabric.device), partition, self.chosen["augment"](), o)
+            augment = self.chosen["augment"]()
+            clients = build_clients(data.train, data.partition, augment, o)
             federation = build_federation(fabric, model, algorithm, clients, folder.clients, o)
             federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
-        test = test.to(fabric.device)
-        evaluation = Evaluation(test, o.evaluate_every)
         checkpoint = Checkpoint(
             folder.path,
             o.checkpoint_every,
             o.keep_checkpoints,
             to_yaml(self.resolved()),
-            [evaluation, *self.callbacks],
+            [*scored, *measuring, *own, *stopping],
+            monitor=f"{scored[-1].name}/accuracy",
         )
         if o.resume:
             checkpoint.resume(federation)
-        done = federation.round
         DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
+        self._begin(folder, federation, data)
+        if fabric.is_global_zero:
+            partition.save(folder.path)  # with the validation samples, as it was made
+        done, progress = federation.round, ProgressBar()
+        loggers += [
+            TensorBoardScalars(folder.path, after=done),
+            MetricsCSV(folder.metrics, after=done),
+            *start_trackers(o.logger or (), folder.path, self.resolved()),
+        ]
+        callbacks += [
+            TensorBoardSummary(flat(self.resolved()), data.partition, train.y, train.classes),
+            *scored,
+            *measuring,
+            progress,
+            *checked,
+            *stopping,
+            checkpoint,  # saves the states of the others
+        ]
+        if o.finetune_epochs:
+            scores = folder.path / "personal.csv"
+            callbacks.append(Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr))
+        fit(federation, folder, progress, fine_tunes=bool(o.finetune_epochs))
+
+    def _begin(self, folder: RunFolder, federation: Federation, data: RunData) -> None:
+        """Write the options into the folder, and print notes and the summary."""
+        o, fabric, done = self.options, federation.fabric, federation.round
         folder.write(self.resolved(), fabric, self.chosen)
         if fabric.is_global_zero:
-            partition.save(folder.path)
-            for file in folder.copy_user_files(
-                {c.file for c in self.chosen.values() if c.file}, done
-            ):
+            own = {c.file for c in self.chosen.values() if c.file}
+            for file in folder.copy_user_files(own, done):
                 print(f"note: {file} has changed since the run began ({folder.path / 'own'})")
         width = federation.local_training.executor.width
         for note in unused_option_notes(self._given, o, self.chosen, width):
             fabric.print(note)
         names = {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method}
-        fabric.print(summary(o, names, train, test, partition, federation))
+        fabric.print(summary(o, names, data, federation))
         if done == o.rounds:
             fabric.print(f"nothing is left to train after {done} rounds: raise --rounds")
-        events, progress = TensorBoardScalars(folder.path, after=done), ProgressBar()
-        loggers += [events, MetricsCSV(folder.metrics, after=done)]
-        callbacks += [
-            TensorBoardSummary(flat(self.resolved()), partition, train.y, train.classes),
-            evaluation,
-            progress,
-            *checked,
-            checkpoint,  # saves the states of the others
-        ]
-        if o.finetune_epochs:
-            scores = folder.path / "personal.csv"
-            callbacks.append(Personalization(test, o.finetune_epochs, scores, o.finetune_lr))
-        with stop_on_signals(federation.request_stop) as signals:
-            try:
-                federation.fit()
-            finally:
-                progress.stop()
-                events.finalize("")
-        if federation.round < federation.rounds or (o.finetune_epochs and federation.should_stop):
-            self._leave(federation, folder, signals)
-        if fabric.is_global_zero:
-            print(folder.results_text(sent=federation.cost.uplink > 0))
-
-    def _leave(self, federation: Federation, folder: RunFolder, signals: Sequence[str]) -> NoReturn:
-        """End a run that was asked to stop, on all ranks together."""
-        reason = f"by {signals[0]}" if signals else "as another rank or a callback asked"
-        federation.fabric.print(
-            f"stopped {reason} after round {federation.round} of {federation.rounds}, which is "
-            f"saved: continue with --run-dir {folder.path} --resume"
-        )
-        federation.fabric.barrier()  # the first rank has written everything
-        leave(EXIT_PREEMPTED)
 
     def fabric(
         self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None
@@ -268,3 +290,30 @@ class Experiment:
     def algorithm(self) -> Algorithm:
         """The chosen algorithm with its modifiers, clipping and local optimizer."""
         return with_local_options(build_algorithm(self.chosen), self.options)
+
+
+def experiment_of(recipe: str, argv: Sequence[str]) -> Experiment:
+    """The experiment that a recipe would run, as `fl-lightning run RECIPE ARGV...` does.
+
+    Args:
+        recipe: The name of an installed recipe, or a file.
+        argv: Its options.
+
+    Raises:
+        ValueError: If the recipe runs no experiment.
+    """
+    made: list[Experiment] = []
+
+    def stop(experiment: Experiment) -> NoReturn:
+        made.append(experiment)
+        raise _Stop
+
+    with patch.object(Experiment, "run", stop), suppress(_Stop):
+        run_recipe(recipe, argv)
+    if not made:
+        raise ValueError(f"{recipe} runs no experiment: name a recipe that trains")
+    return made[0]
+
+
+class _Stop(BaseException):
+    """Ends a recipe before its run."""

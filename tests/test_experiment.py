@@ -1,5 +1,6 @@
 """A run, its folder and its files."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 
 TAGS = {"train/loss", "client/drift", "server/update_norm", "local/lr", "test/accuracy"}
+TAGS |= {"client/distance", "client/pair_distance"}
 TAGS |= {"test/loss", "comm/uplink_mb", "comm/downlink_mb"}
 TIMES = {"time/train_s", "time/aggregate_s", "time/evaluate_s", "time/round_s"}
 
@@ -87,6 +89,29 @@ def test_the_exported_model_has_the_last_accuracy_and_loss(tmp_path):
     assert float(table(folder)[-1]["test/accuracy"]) == pytest.approx(accuracy)
     loss = torch.nn.functional.cross_entropy(out, test.y).item()
     assert float(table(folder)[-1]["test/loss"]) == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("source", ["clients", "test"])
+def test_a_validation_part_is_scored_and_chooses_the_best_checkpoint(source, tmp_path, capsys):
+    folder, (train, test) = tmp_path / "run", sources.digits()
+    experiment(folder, "--validation", "0.2", "--validation-from", source).run()
+    said = capsys.readouterr().out
+    (part,) = re.findall(r"([\d,]+) samples of the (\w+) .*held out for validation", said)
+    assert int(part[0]) == pytest.approx(0.2 * len(train if source == "clients" else test), abs=4)
+    rows = table(folder)
+    best = max(rows, key=lambda row: float(row["val/accuracy"]))
+    assert f"{float(best['test/accuracy']):.2%} in round {best['round']}, best on val" in said
+    state = torch.load(folder / "checkpoints" / "round-4.ckpt", weights_only=True)
+    assert state["best"]["accuracy"] == max(float(row["val/accuracy"]) for row in rows[3:])
+    with pytest.raises(SystemExit):
+        experiment(folder, "--validation", "0.3", "--resume").run()
+
+
+def test_validating_on_test_samples_trains_the_same_model(finished, tmp_path):
+    experiment(tmp_path / "run", "--validation", "0.2", "--validation-from", "test").run()
+    assert jobs.results(tmp_path / "run")["model"] == jobs.results(finished)["model"]
+    scores = [float(row["test/accuracy"]) for row in table(tmp_path / "run")]
+    assert all(score * 288 == pytest.approx(round(score * 288)) for score in scores)
 
 
 def test_runs_without_a_named_folder_get_one_each(tmp_path, monkeypatch):

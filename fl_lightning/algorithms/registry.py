@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from inspect import isfunction
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -31,6 +32,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
 _NOT_PARAMETERS = re.compile(r"^ *(References|Released code):", re.MULTILINE)
 
 
+@cache
 def parameter_help(documented: Callable[..., Any]) -> dict[str, str]:
     """The help text of each parameter of a function, or of each field of a dataclass.
 

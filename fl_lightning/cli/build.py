@@ -1,8 +1,10 @@
 """Calls of the chosen functions, and checks of their results: users may have written them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -10,16 +12,27 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning.algorithms import modifiers
+from fl_lightning.callbacks.global_measures import ModelScores
+from fl_lightning.callbacks.measure import Measure
+from fl_lightning.callbacks.measures import measures
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
-from fl_lightning.data import ClientData, CropFlip, DeviceDataset, Partition
+from fl_lightning.core.term import Term
+from fl_lightning.data import (
+    ClientData,
+    CropFlip,
+    DeviceDataset,
+    Partition,
+    hold_out,
+    hold_out_of_clients,
+)
 from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
-from fl_lightning.terms import Clip
+from fl_lightning.terms import ClientModels, Clip
 
 
 def build_partition(
@@ -51,6 +64,64 @@ def build_partition(
     return partition
 
 
+@dataclass(frozen=True)
+class RunData:
+    """The data of a run, which user-defined callbacks get by these names.
+
+    Attributes:
+        train: The training set.
+        test: The test set.
+        partition: The samples that each client trains on.
+        validation: The validation part, or None.
+    """
+
+    train: DeviceDataset
+    test: DeviceDataset
+    partition: Partition
+    validation: DeviceDataset | None = None
+
+    def to(self, device: torch.device) -> "RunData":
+        """Copy the data to another device."""
+        validation = None if self.validation is None else self.validation.to(device)
+        return RunData(self.train.to(device), self.test.to(device), self.partition, validation)
+
+
+def build_run_data(
+    train: DeviceDataset, test: DeviceDataset, partition: Partition, o: Options
+) -> RunData:
+    """The data, with the validation part that the options ask for.
+
+    Raises:
+        ValueError: If a part would be empty.
+    """
+    if o.validation is None:
+        return RunData(train, test, partition)
+    if o.validation_from == "test":
+        test, validation = hold_out(test, o.validation, o.seed)
+    else:
+        partition, held = hold_out_of_clients(partition, o.validation, o.seed)
+        validation = train.subset(held)
+    if not (len(test) and len(validation)):
+        raise ValueError(
+            f"validation {o.validation:g} leaves {len(validation)} validation and {len(test)} test "
+            "samples: choose another fraction"
+        )
+    return RunData(train, test, partition, validation)
+
+
+def build_callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
+    """The callback of a class or function, which may return several or none.
+
+    Args:
+        chosen: The class or function.
+        parts: The parts of the run that it gets if it asks for them.
+    """
+    made = chosen(**{name: part for name, part in parts.items() if chosen.wants(name)})
+    if isinstance(made, list | tuple):
+        return [*made]
+    return [] if made is None else [made]
+
+
 def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     """The algorithm with its modifiers.
 
@@ -67,7 +138,9 @@ def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
 
 def with_local_options(algorithm: Algorithm, o: Options) -> Algorithm:
     """The algorithm with the options' clipping and, unless it has its own, their local SGD."""
-    clip = [] if o.clip_norm is None else [Clip(o.clip_norm)]
+    clip: list[Term] = [] if o.clip_norm is None else [Clip(o.clip_norm)]
+    if models := [model for model in o.score_models if model != "server"]:
+        clip.append(ClientModels(tuple(models)))
     # fused: one pass over the weights for decay, momentum and step
     sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
     local = sgd if algorithm.local is Algorithm().local else None
@@ -113,7 +186,17 @@ def build_federation(
         client_state_memory=None if memory is None else parse_bytes(memory),
         on_divergence=o.on_divergence,
         deterministic=o.deterministic,
+        diagnostics="proximal" in (o.measure or ()),
     )
+
+
+def build_measures(o: Options, test: DeviceDataset, folder: Path) -> list[Measure]:
+    """The measures of the options; `folder` is the run's, `test` is on the device."""
+    numbers = o.measure_every, o.measure_client, o.measure_rho, o.measure_samples
+    found = measures(o.measure or (), test, folder, *numbers)
+    if {*o.score_models} != {"server"}:
+        found.insert(0, ModelScores(test, o.evaluate_every))
+    return found
 
 
 def build_executor(o: Options, device: torch.device) -> Callable[..., Executor]:

@@ -1,4 +1,4 @@
-"""Options whose value is one of several functions: data, model, algorithm, partition, modifiers."""
+"""Options whose value is one of several functions: data, model, algorithm, callback and others."""
 
 import os
 import runpy
@@ -10,12 +10,16 @@ from typing import Any, cast
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
+from fl_lightning.callbacks import EarlyStopping, GrowthStopping
 from fl_lightning.cli.converters import nearest
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.data import CropFlip, schemes
 
 SIZES = "inputs", "classes", "channels", "size"
 """Parameters of a model that follow from the data."""
+
+RUN_PARTS = "train", "test", "validation", "partition", "folder"
+"""Parameters of a callback that the run fills in."""
 
 Default = str | Mapping[str, Any]
 """A default as in YAML: a name, or {"name": "fedsam", "rho": 0.1}."""
@@ -61,12 +65,20 @@ def choices(
         "augment": _choice({"none": no_augmentation, "crop_flip": CropFlip}, crop_flip),
         "algorithm": replace(_choice(ALGORITHMS, algorithm), table="methods"),
         "partition": _choice(functions(schemes), partition, "y", "clients", "seed", "domains"),
+        "early_stopping": _choice(
+            {"none": no_callback, "metric": EarlyStopping, "growth": GrowthStopping}, "none"
+        ),
+        "callback": _choice({"none": no_callback}, "none", *RUN_PARTS),
         **{name: _modifier(functions(module)) for name, module in modifiers.PARTS.items()},
     }
 
 
 def no_augmentation() -> None:
     """Images as they are."""
+
+
+def no_callback() -> None:
+    """No callback."""
 
 
 def _choice(

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from fl_lightning.callbacks.measures import MeasureName
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.core.constraints import (
     BelowOneFloat,
     NonNegativeFloat,
     NonNegativeInt,
+    OpenFraction,
     PositiveFloat,
     PositiveFraction,
     PositiveInt,
@@ -20,6 +22,7 @@ from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
+from fl_lightning.runs.trackers import Tracker, check_installed
 
 Epochs = Annotated[float, Range("a number above 0 and at most 10,000", lambda x: 0 < x <= 10_000)]
 Kept = Annotated[int, Range("a whole number from 1 to 100", lambda x: 1 <= x <= 100)]
@@ -39,8 +42,9 @@ class SimulationOptions:
         seed: Determines every random number of the run.
         data_dir: Folder of the data sets, which are downloaded into it.
         run_dir: Folder of the run; none for runs/<recipe>/<algorithm>-<number>.
-        resume: Continue the run in --run-dir from its newest checkpoint. SIGTERM and SIGUSR1 let a
-            run finish its round, write a checkpoint and leave with exit code 75.
+        resume: Continue the run in --run-dir from its newest checkpoint, or begin one there.
+            SIGTERM and SIGUSR1 let a run finish its round, write a checkpoint and leave with exit
+            code 75.
     """
 
     clients: PositiveInt = 100
@@ -88,19 +92,51 @@ class EvaluationOptions:
 
     Attributes:
         evaluate_every: Rounds between evaluations of the global model.
+        validation: Fraction of the data that is held out and scored as val/accuracy and val/loss,
+            which then choose the best checkpoint; none for no validation part.
+        validation_from: Whether --validation is a part of every client's samples, which are then
+            not trained on, or of the test set, whose accuracy is then that of the rest.
         finetune_epochs: After the last round every client fine-tunes for so many epochs, e.g. 1,5,
             and its model is scored on test samples like its data; none to skip this.
         finetune_lr: Learning rate of the fine-tuning; none for that of the next round.
         checkpoint_every: Rounds between checkpoints.
         keep_checkpoints: Number of newest checkpoints that are kept, besides the one with the best
-            test accuracy.
+            test accuracy, or validation accuracy if there is one.
+        logger: Experiment trackers that get the scalars too, e.g. wandb,mlflow.
     """
 
     evaluate_every: PositiveInt = 1
+    validation: OpenFraction | None = None
+    validation_from: Literal["clients", "test"] = "clients"
     finetune_epochs: tuple[int, ...] | None = None
     finetune_lr: PositiveFloat | None = None
     checkpoint_every: PositiveInt = 10
     keep_checkpoints: Kept = 2
+    logger: tuple[Tracker, ...] | None = None
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """Measures. They do not change the training.
+
+    Attributes:
+        measure: Measures of the run, as scalars: train, classes, local, sharpness, perturbation,
+            consistency, duals, proximal (of FedSOL, and what other terms name as diagnostics).
+        measure_every: Rounds between measures; consistency follows every visit.
+        measure_client: The client of consistency.
+        measure_rho: Radius of sharpness.
+        measure_samples: Training samples that train, sharpness, perturbation and consistency use;
+            none for all.
+        score_models: Models that are scored on the test set: the server's, the mean of the cohort's
+            models, the mean of all clients' last models.
+    """
+
+    measure: tuple[MeasureName, ...] | None = None
+    measure_every: PositiveInt = 10
+    measure_client: NonNegativeInt = 0
+    measure_rho: PositiveFloat = 0.05
+    measure_samples: PositiveInt | None = None
+    score_models: tuple[Literal["server", "cohort", "clients"], ...] = ("server",)
 
 
 @dataclass(frozen=True)
@@ -130,13 +166,16 @@ GROUPS: dict[str, type] = {
     "options": SimulationOptions,
     "local training": TrainingOptions,
     "evaluation and checkpoints": EvaluationOptions,
+    "measures": MeasureOptions,
     "execution": ExecutionOptions,
 }
 """The groups by their titles in `--help`."""
 
 
 @dataclass(frozen=True)
-class Options(ExecutionOptions, EvaluationOptions, TrainingOptions, SimulationOptions):
+class Options(
+    ExecutionOptions, MeasureOptions, EvaluationOptions, TrainingOptions, SimulationOptions
+):
     """The options of every recipe."""
 
     def __post_init__(self) -> None:
@@ -146,6 +185,7 @@ class Options(ExecutionOptions, EvaluationOptions, TrainingOptions, SimulationOp
             raise ValueError(f"finetune_epochs are whole numbers of at least 1, not {lowest}")
         if self.client_state_memory is not None:
             parse_bytes(self.client_state_memory)
+        check_installed(self.logger or ())
 
 
 def launch_options(**values: Any) -> LaunchOptions:

@@ -10,8 +10,8 @@ of flags, errors of one line, and help for functions.
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
-from inspect import Parameter, signature
+from functools import partial
+from inspect import Parameter, isclass, signature
 from typing import Any, NoReturn, get_type_hints
 
 from docstring_parser import parse as parse_docstring
@@ -128,7 +128,8 @@ def _drop_replaced(name: str, choice: Choice, selected: str, config: dict[str, A
 def _select(name: str, choice: Choice, function_name: str) -> _Selected:
     function = find_function(name, choice, function_name)
     defaults = choice.defaults if function_name == choice.default else {}
-    hints, helps = get_type_hints(function), _helps(function)
+    hints = get_type_hints(function.__init__ if isclass(function) else function)
+    helps = parameter_help(function)
     options = []
     for p in signature(function).parameters.values():
         kind = hints.get(p.name, type(p.default))
@@ -272,21 +273,18 @@ def _add(group: Any, options: Sequence[Option], config: Mapping[str, Any]) -> No
             flag_of(option.name),
             dest=option.name,
             default=default,
-            type=_converter(option.kind),
+            type=partial(_read, option.kind),
             metavar=metavar(option.kind),
             help=f"{option.help} (default: {shown(default)})".replace("%", "%%"),
             **switch,
         )
 
 
-def _converter(kind: Any) -> Callable[[str], Any]:
-    def converter(text: str) -> Any:
-        try:
-            return convert(kind, text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return converter
+def _read(kind: Any, text: str) -> Any:
+    try:
+        return convert(kind, text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _from_field(f: "Field[Any]", group: type, defaults: Mapping[str, Any]) -> Option:
@@ -294,12 +292,9 @@ def _from_field(f: "Field[Any]", group: type, defaults: Mapping[str, Any]) -> Op
     if default is MISSING:
         raise TypeError(f"{group.__name__}.{f.name} needs a default")
     kind = get_type_hints(group)[f.name]
-    return Option(f.name, kind, _typed(kind, default), _helps(group).get(f.name, ""))
+    return Option(f.name, kind, _typed(kind, default), parameter_help(group).get(f.name, ""))
 
 
 def _typed(kind: Any, default: Any) -> Any:
     """A default as it would be read, since config.yaml holds it: 2 epochs are 2.0."""
     return default if default is None or default is Parameter.empty else convert(kind, default)
-
-
-_helps = cache(parameter_help)

@@ -6,12 +6,13 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from fl_lightning.cli.build import RunData
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size, uniform
-from fl_lightning.data import DeviceDataset, Partition
+from fl_lightning.data import DeviceDataset
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
@@ -21,9 +22,7 @@ from fl_lightning.terms.wrapper import WrappedTerm
 def summary(
     o: Options,
     names: Mapping[str, str],
-    train: DeviceDataset,
-    test: DeviceDataset,
-    partition: Partition,
+    data: RunData,
     federation: Federation,
 ) -> str:
     """The data, the clients and their weights, the model and its costs, and the partition.
@@ -31,13 +30,14 @@ def summary(
     Args:
         o: The options of the run.
         names: The names of the algorithm, the data and the model.
-        train: The training set.
-        test: The test set.
-        partition: The clients' samples.
+        data: The data of the run.
         federation: Before its rounds.
     """
+    train, test = data.train, data.test
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
+    further = cost.forward_passes
+    passes = f" and {further} forward pass(es)" if further else ""
     threads = f", {torch.get_num_threads()} thread(s) each" if w.device.type == "cpu" else ""
     budget = DiskBudget.of(federation, o.keep_checkpoints)
     return "\n".join(
@@ -47,13 +47,21 @@ def summary(
             f"{weighting(federation.algorithm)}; {o.rounds:,} rounds, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, "
             f"{federation.fabric.world_size} rank(s) on {w.device.type}{threads}",
-            f"a client sends {up:.3g} and receives {down:.3g} times the parameters, keeps "
-            f"{kept:.3g} times, {cost.gradients} gradient(s) a step",
+            f"a client sends {up:.3g} and receives {down:.3g} times the parameters"
+            f"{'' if cost.exact else ' at most (could not be counted)'}, keeps {kept:.3g} times, "
+            f"{cost.gradients} gradient(s){passes} a step",
+            *([] if data.validation is None else [held_out(data.validation, o)]),
             *_notes(name, o, federation),
             *([f"{name}, {budget}"] if budget.row else []),
-            partition.describe(train.y, train.classes),
+            data.partition.describe(train.y, train.classes),
         ]
     )
+
+
+def held_out(validation: DeviceDataset, o: Options) -> str:
+    """The validation part in words."""
+    source = "the clients" if o.validation_from == "clients" else "the test set"
+    return f"{len(validation):,} samples of {source} are held out for validation"
 
 
 def weighting(algorithm: Algorithm) -> str:

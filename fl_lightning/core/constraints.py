@@ -30,6 +30,7 @@ NonNegativeFloat = Annotated[float, Range("a finite number of at least 0", lambd
 PositiveFloat = Annotated[float, Range("a positive number", lambda x: 0 < x < inf)]
 UnitInterval = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
 PositiveFraction = Annotated[float, Range("a number above 0 and at most 1", lambda x: 0 < x <= 1)]
+OpenFraction = Annotated[float, Range("a number above 0 and below 1", lambda x: 0 < x < 1)]
 BelowOneFloat = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]
 NonNegativeInt = Annotated[int, Range("a whole number of at least 0", lambda x: x >= 0)]
 PositiveInt = Annotated[int, Range("a whole number of at least 1", lambda x: x >= 1)]
@@ -78,9 +79,10 @@ def notes(hint: Any) -> Iterator[Any]:
 def _check(name: str, value: Any, hint: Any) -> None:
     if value is None:
         return
-    for range in _ranges(hint):
-        if not range.holds(value):
-            raise ValueError(f"{name} is {range.says}, not {value}")
+    for part in value if isinstance(value, tuple) else (value,):
+        for range in _ranges(hint):
+            if not range.holds(part):
+                raise ValueError(f"{name} is {range.says}, not {part}")
 
 
 def _ranges(hint: Any) -> Iterator[Range]:

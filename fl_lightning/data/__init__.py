@@ -10,6 +10,7 @@ from fl_lightning.data.client_data import Batches, ClientData
 from fl_lightning.data.dataset import DeviceDataset
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.data.partition import Partition
+from fl_lightning.data.validation import hold_out, hold_out_of_clients
 
 __all__ = [
     "Batches",
@@ -19,6 +20,8 @@ __all__ = [
     "Partition",
     "aligned",
     "domain_folder",
+    "hold_out",
+    "hold_out_of_clients",
     "image_folder",
     "schemes",
     "sources",

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -59,10 +61,17 @@ def load(text: str) -> Any:
     Raises:
         yaml.YAMLError: If the text is not YAML, is nested too deeply, or a mapping has a key twice.
     """
+    return deepcopy(_parse(text))
+
+
+@lru_cache(8)  # a table reads the same files for every run that it plans
+def _parse(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
+    except (KeyError, AttributeError) as error:  # of PyYAML, for `!!bool maybe` and the like
+        raise yaml.YAMLError(f"a tag does not fit its value ({error})") from None
 
 
 def dump(content: Any) -> str:

@@ -69,7 +69,7 @@ class RunFolder:
             path: The folder; None makes a new one below `runs/`.
             algorithm: A name for a new folder.
             options: The run's options.
-            resume: Whether the run in the folder is resumed.
+            resume: Whether a run in the folder is resumed; without one, a run begins.
 
         Raises:
             ValueError: If another run uses the folder or would be overwritten, or if a run is
@@ -78,15 +78,11 @@ class RunFolder:
         if resume and path is None:
             raise ValueError("--resume continues the run in --run-dir: name it")
         folder = RunFolder(path or _new_folder(Path("runs", Path(sys.argv[0]).stem), algorithm))
-        if resume and not folder.config.exists():
-            raise ValueError(
-                f"there is nothing to resume: {folder.config} does not exist; omit --resume"
-            )
         lock = RunLock(folder.path)
         if is_first_rank():
             lock.take()
         try:
-            if resume:
+            if resume and folder.config.exists():
                 check_changes(folder._options(), to_yaml(options))
             elif folder.config.exists() and (path or is_first_rank()):  # a new folder is rank 0's
                 raise ValueError(
@@ -160,10 +156,9 @@ class RunFolder:
 
     def ranks_and_threads(self) -> tuple[int, int] | None:
         """The last number of CPU ranks, and threads of each; None if unknown or on a GPU."""
-        made = _mapping(self.environment) or {}
-        ranks, threads = made.get("ranks"), made.get("threads")
-        if isinstance(ranks, int) and isinstance(threads, int) and made.get("device") == "cpu":
-            return ranks, threads
+        match _mapping(self.environment):
+            case {"ranks": int(ranks), "threads": int(threads), "device": "cpu"}:
+                return ranks, threads
         return None
 
     def interrupted(self) -> str:
@@ -181,13 +176,16 @@ class RunFolder:
             sent: Whether clients send anything; if not, the global model is untrained.
         """
         recorded = scalars(self.metrics)
-        accuracies = recorded["test/accuracy"]
-        best = max(accuracies, key=lambda k: accuracies[k])
+        accuracies, validated = recorded["test/accuracy"], recorded.get("val/accuracy")
+        best = max(accuracies, key=lambda k: (validated or accuracies)[k])
+        chosen = f"best {accuracies[best]:.2%} in round {best}"
+        if validated:
+            chosen = f"{accuracies[best]:.2%} in round {best}, best on validation"
         tail = [*accuracies.values()][-TAIL_LENGTH:]
         personal = _personal(recorded)
         if sent:
             lines = [
-                f"test accuracy {tail[-1]:.2%}; best {accuracies[best]:.2%} in round {best}; "
+                f"test accuracy {tail[-1]:.2%}; {chosen}; "
                 f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}",
                 personal,
             ]
@@ -231,19 +229,14 @@ def _write(path: Path, content: Any) -> None:
 
 def _personal(recorded: Scalars) -> str:
     """The accuracy of the clients' personal models, if it was scored."""
-
-    def last(tag: str) -> float:
-        return [*recorded[tag].values()][-1]
-
+    last = {tag: [*values.values()][-1] for tag, values in recorded.items() if values}
     scores = [
-        f"{last(tag):.2%} ± {last(tag.replace('accuracy', 'std')):.2%} "
-        f"after {tag.rpartition('_')[2]}"
-        for tag, values in recorded.items()
-        if tag.startswith("personal/accuracy_") and values
+        f"{mean:.2%} ± {last[tag.replace('accuracy', 'std')]:.2%} after {tag.rpartition('_')[2]}"
+        for tag, mean in last.items()
+        if tag.startswith("personal/accuracy_")
     ]
-    if not scores:
-        return ""
-    return f"personal models, mean ± std over clients: {', '.join(scores)} epochs of fine-tuning"
+    text = f"personal models, mean ± std over clients: {', '.join(scores)} epochs of fine-tuning"
+    return text if scores else ""
 
 
 def _new_folder(parent: Path, algorithm: str) -> Path:

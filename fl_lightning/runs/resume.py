@@ -11,14 +11,22 @@ MAY_CHANGE = frozenset(
         "evaluate_every",
         "finetune_epochs",
         "finetune_lr",
+        "measure",
+        "measure_every",
+        "measure_client",
+        "measure_rho",
+        "measure_samples",
         "data_dir",
         "checkpoint_every",
         "keep_checkpoints",
         "client_state_memory",
         "on_divergence",
+        "callback",
+        "early_stopping",
+        "logger",
     }
 )
-"""Options that do not change the numbers of a finite round."""
+"""Options that do not change the numbers of a finite round, with the options of their own."""
 
 
 CHANGES_ROUNDING_ONLY = frozenset({"executor", "parallel_clients", "compile"})
@@ -34,7 +42,8 @@ def check_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     before, now = flat(before), flat(now)
     before.setdefault("precision", now.get("precision"))  # of older runs; their checkpoints know it
     free = MAY_CHANGE if now.get("deterministic") else MAY_CHANGE | CHANGES_ROUNDING_ONLY
-    changed = [k for k in sorted({*before, *now} - free) if before.get(k) != now.get(k)]
+    fixed = [k for k in sorted({*before, *now}) if k.partition(".")[0] not in free]
+    changed = [k for k in fixed if before.get(k) != now.get(k)]
     if changed:
         which = ", ".join(f"{k} was {before.get(k)} and is now {now.get(k)}" for k in changed)
         raise ValueError(

@@ -35,7 +35,11 @@ NAMES = [
     ("--partition saved", "--partition.file is needed"),
     ("--partition saved --partition.file nowhere.npz", "nowhere.npz"),
     ("--accelerator abacus", "abacus"),
-    ("--resume", "nothing to resume"),
+    ("--logger wandbb", "'wandbb' is none of wandb, mlflow, trackio"),
+    ("--validation 1.0", "validation is a number above 0 and below 1"),
+    ("--validation 0.001", "leaves 0 validation"),
+    ("--early-stopping metric --early-stopping.patience 0", "patience of EarlyStopping"),
+    ("--callback nowhere.py:Mine", "no file 'nowhere.py'"),
 ]
 
 

@@ -75,6 +75,17 @@ def test_words_are_those_of_yaml_1_2(text: str, value: Any) -> None:
     assert load(dump({"value": value, "text": text})) == {"value": value, "text": text}
 
 
+@pytest.mark.parametrize("text", ["!!bool foo", "!!timestamp foo", "!!int foo"])
+def test_a_tag_that_does_not_fit_is_one_sentence(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"compile: {text}\n")
+    said = sentence(capsys, read_files, [str(file)], ())
+    assert str(file) in said
+    assert "foo" in said or "tag" in said
+
+
 def test_a_file_that_is_nested_too_deeply_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

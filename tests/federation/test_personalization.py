@@ -279,13 +279,13 @@ def test_a_failure_in_it_loses_no_round_and_a_resumed_run_repeats_it(
     assert jobs.steps_in_tensorboard(folder) == [(1, 2, 3), (3,)]
 
 
-def test_a_request_to_stop_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:
+def test_a_preemption_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:
     """That comes after the ranks have agreed, in the round itself, on whether to go on."""
 
     class Asks:
         def on_round_logged(self, federation: Federation) -> None:
             if federation.round == federation.rounds:
-                federation.request_stop()
+                federation.request_stop(preempted=True)
 
     argv = "--rounds", "1", "--finetune-epochs", "1"
     with pytest.raises(SystemExit) as left:

@@ -8,7 +8,7 @@ import jobs
 import pytest
 import torch
 import yaml
-from refusals import experiment, scaffold
+from refusals import experiment, scaffold, sentence
 
 from fl_lightning import DeviceDataset, Federation
 
@@ -94,6 +94,22 @@ def test_harmless_options_may_change(short):
     more = "--keep-checkpoints", "1", "--on-divergence", "skip-client", "--checkpoint-every", "1"
     jobs.experiment(*argv, "--rounds", "3", "--resume", *more).run()
     assert (folder / "checkpoints/round-3.ckpt").exists()
+
+
+def test_resuming_where_there_is_no_run_begins_one(short, tmp_path, capsys):
+    """So the same command begins and continues a run; one without its options is refused."""
+    folder, _ = short
+    (tmp_path / "new").mkdir()
+    argv = "--accelerator", "cpu", "--rounds", "1", "--resume"
+    capsys.readouterr()
+    jobs.experiment("--run-dir", str(tmp_path / "new"), *argv).run()
+    assert "had not begun" in capsys.readouterr().out
+    assert jobs.results(tmp_path / "new") == jobs.results(folder)
+    jobs.experiment("--run-dir", str(tmp_path / "new"), *argv).run()
+    assert "nothing is left to train" in capsys.readouterr().out
+    (folder / "config.yaml").unlink()
+    said = sentence(capsys, jobs.experiment("--run-dir", str(folder), *argv).run)
+    assert "metrics.csv but no config.yaml" in said
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_start_again(short, sentence):

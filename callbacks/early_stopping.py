@@ -1,0 +1,108 @@
+"""Callbacks that end a run early: a scalar stops improving, or the model stops moving."""
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, ClassVar, Literal
+
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, PositiveInt, check
+from fl_lightning.federation.federation import Federation, Metrics
+
+
+@dataclass(eq=False)
+class _Stopping:
+    """Ends the run after `patience` rounds in a row without progress.
+
+    The first rank decides. A resumed run that had ended ends again, unless its patience is raised.
+    """
+
+    waited: int = field(default=0, init=False)
+    patience: PositiveInt = 10
+    saved: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check(self, f" of {type(self).__name__}")
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """End a resumed run that had ended."""
+        federation.should_stop |= self.waited >= self.patience
+
+    def _count(self, federation: Federation, progress: bool) -> None:
+        self.waited = federation.fabric.broadcast(0 if progress else self.waited + 1)
+        federation.should_stop |= self.waited >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rounds waited, and what the next round is compared with."""
+        return {name: getattr(self, name) for name in ("waited", *self.saved)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        vars(self).update(state)
+
+
+@dataclass(eq=False)
+class EarlyStopping(_Stopping):
+    """Ends a run when a scalar of the rounds has stopped improving.
+
+    Rounds that do not record it do not count.
+
+    Args:
+        patience: Records in a row without improvement after which the run ends.
+        monitor: The scalar, such as val/loss, val/accuracy or train/loss.
+        min_delta: The smallest change that is an improvement.
+        mode: The direction in which the scalar improves; auto: max for an accuracy, else min.
+
+    Raises:
+        ValueError: If a number is out of range, or if `patience` evaluations have passed and no
+            round has recorded the scalar.
+    """
+
+    monitor: str = "val/loss"
+    min_delta: NonNegativeFloat = 0.0
+    mode: Literal["auto", "min", "max"] = "auto"
+    best: float = field(default=-inf, init=False)
+    evaluations: int = field(default=0, init=False)
+    saved = "best", "evaluations"
+
+    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Compare the round with the best one."""
+        self.evaluations += "test/accuracy" in metrics
+        if self.monitor not in metrics:
+            if self.best == -inf and self.evaluations >= self.patience:
+                known = ", ".join(sorted(metrics))
+                raise ValueError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
+            return
+        upwards = self.mode == "max" or (self.mode == "auto" and "accuracy" in self.monitor)
+        score = metrics[self.monitor] if upwards else -metrics[self.monitor]
+        better = score > self.best + self.min_delta
+        self.best = score if better else self.best
+        self._count(federation, better)
+
+
+@dataclass(eq=False)
+class GrowthStopping(_Stopping):
+    """Ends a run when the distance of the model from its start, |w^t - w^0|, hardly grows.
+
+    It needs no data. Logs the distance as `server/distance` and its relative growth
+    |w^t - w^0| / |w^(t-1) - w^0| - 1 as `server/growth`.
+
+    Lee, Lee, Jung, Luo, Gong, Cao, Kang, "Beyond Fixed Rounds: Data-Free Early Stopping for
+    Practical Federated Learning", 2026, arXiv:2601.22669. That the growth is relative to the last
+    distance is our reading of its abstract.
+
+    Args:
+        patience: Rounds in a row of too little growth after which the run ends.
+        tau: The growth below which a round counts.
+    """
+
+    tau: PositiveFloat = 1e-3
+    distance: float = field(default=0.0, init=False)
+    saved = ("distance",)
+
+    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Measure the distance, and compare it with that of the last round."""
+        distance = (federation.w.detach() - federation.server.initial_w).norm().item()
+        growth = distance / self.distance - 1 if self.distance else inf
+        metrics["server/distance"], self.distance = distance, distance
+        if growth < inf:
+            metrics["server/growth"] = growth
+        self._count(federation, growth >= self.tau)

@@ -1,0 +1,117 @@
+"""Experiment trackers: Weights & Biases, MLflow and trackio get a run's scalars and options."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Collection, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.fabric.loggers.logger import Logger
+
+from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.runs.config_yaml import dump, flat, load
+
+Tracker = Literal["wandb", "mlflow", "trackio"]
+
+
+def check_installed(names: Collection[str]) -> None:
+    """Raise a ValueError that names a tracker's package if it is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise ValueError(f"--logger {name} needs a package: pip install {name}")
+
+
+def start_trackers(
+    names: Collection[str], folder: Path, options: Mapping[str, Any]
+) -> list[Logger]:
+    """Start the trackers on the first rank; a resumed run continues its runs there.
+
+    They are configured by their own environment variables, such as `WANDB_MODE` and
+    `MLFLOW_TRACKING_URI`. The project, which MLflow calls an experiment, is named after the recipe.
+    `trackers.yaml` in the run's folder keeps the trackers' names of the run.
+
+    Args:
+        names: The trackers.
+        folder: The run's folder.
+        options: The run's options.
+    """
+    if not names or not is_first_rank():
+        return []
+    file = folder / "trackers.yaml"
+    ids = load(file.read_text()) if file.is_file() else {}
+    project, loggers = Path(sys.argv[0]).stem, list[Logger]()
+    for name in names:
+        logger = MAKERS[name](project, folder, ids.get(name))
+        if name not in ids:  # MLflow does not let a resumed run change an option
+            logger.log_hyperparams(flat(options))
+        ids[name] = str(logger.version)
+        loggers.append(logger)
+    file.write_text(dump(ids))
+    return loggers
+
+
+class TrackioLogger(Logger):
+    """Fabric's logger interface for trackio, which has none of its own.
+
+    Args:
+        project: The project.
+        run: The name of the run.
+        resume: Whether the run is continued.
+    """
+
+    def __init__(self, project: str, run: str, resume: bool = False):
+        self._project, self._name = project, run
+        how = "allow" if resume else "never"
+        self._run = import_module("trackio").init(project, run, resume=how, embed=False)
+
+    @property
+    def name(self) -> str:
+        """The project."""
+        return self._project
+
+    @property
+    def version(self) -> str:
+        """The name of the run."""
+        return self._name
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log the scalars of a round."""
+        self._run.log(dict(metrics), step)
+
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
+        """Set the options of the run."""
+        self._run.config |= dict(params)
+
+    def finalize(self, status: str) -> None:
+        """Write what has been logged."""
+        import_module("trackio").finish()
+
+
+def _wandb(project: str, folder: Path, run: str | None) -> Logger:
+    from lightning.pytorch.loggers import WandbLogger
+
+    class Finishing(WandbLogger):
+        """Ends the run with the experiment, since a process may train several."""
+
+        def finalize(self, status: str) -> None:
+            self.experiment.finish(int(status != "success"))
+
+    return Finishing(folder.name, folder, project=project, id=run)
+
+
+def _mlflow(project: str, folder: Path, run: str | None) -> Logger:
+    from lightning.pytorch.loggers import MLFlowLogger
+
+    uri = import_module("mlflow").get_tracking_uri()  # also MLflow's own default
+    return MLFlowLogger(project, folder.name, tracking_uri=uri, run_id=run)
+
+
+def _trackio(project: str, folder: Path, run: str | None) -> Logger:
+    return TrackioLogger(project, run or folder.name, resume=run is not None)
+
+
+MAKERS = {"wandb": _wandb, "mlflow": _mlflow, "trackio": _trackio}

@@ -1,0 +1,155 @@
+"""Runs that end early: a normal end, with a model, scores and exit code 0."""
+
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import jobs
+import pytest
+import torch
+from lightning.fabric import Fabric
+from problems import all_three, federation, regression
+from refusals import Stops, experiment
+
+from fl_lightning import Algorithm, Federation
+from fl_lightning.callbacks import EarlyStopping, GrowthStopping
+
+
+class Records:
+    """Gives each round its value of a scalar; None for a round without one."""
+
+    def __init__(self, tag: str, values: list[float | None]):
+        self.tag, self.values = tag, values
+
+    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
+        metrics["test/accuracy"] = 0.5
+        value = self.values[federation.round - 1]
+        if value is not None:
+            metrics[self.tag] = value
+
+
+def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
+    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[Records(tag, values), callback])
+    run = federation(Algorithm(), fabric=fabric, rounds=len(values))
+    run.fit()
+    assert run.finished
+    return run.round
+
+
+@pytest.mark.parametrize(
+    ("tag", "values", "options", "last"),
+    [
+        ("val/loss", [5, 4, 4, 4, 1], {}, 4),
+        ("val/loss", [5, 4, 4, 3, 3, 3, 0], {}, 6),
+        ("val/loss", [5, None, 5, None, 5, 0], {}, 5),
+        ("val/loss", [5, nan, nan, 0], {}, 3),
+        ("val/loss", [5, 4, 3, 2, 1], {"min_delta": 2}, 3),
+        ("val/accuracy", [0.1, 0.2, 0.2, 0.1, 0.9], {}, 4),
+        ("mine", [1, 2, 3, 4], {"mode": "max"}, 4),
+        ("mine", [1, 2, 3, 4], {}, 3),
+    ],
+)
+def test_a_run_ends_when_its_scalar_stops_improving(
+    tag: str, values: list[float | None], options: dict[str, Any], last: int
+) -> None:
+    assert last_round(EarlyStopping(2, tag, **options), tag, values) == last
+
+
+def test_a_scalar_that_no_round_records_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'val/los': .* val/loss"):
+        last_round(EarlyStopping(2, "val/los"), "val/loss", [1] * 5)
+
+
+@pytest.mark.parametrize(("tau", "ends"), [(0.05, True), (1e-9, False)])
+def test_a_run_ends_when_the_model_stops_moving(tau: float, ends: bool) -> None:
+    stopping, grown = GrowthStopping(patience=3, tau=tau), list[float]()
+
+    class Listens:
+        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
+            grown.append(metrics.get("server/growth", 1.0))
+
+    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[stopping, Listens()])
+    run = regression(Algorithm(), fabric=fabric, rounds=30, sampler=all_three)
+    run.fit()
+    assert (run.round < 30) == ends
+    few = [growth < tau for growth in grown]
+    assert [all(few[max(0, k - 2) : k + 1]) and k > 1 for k in range(len(few))].count(True) == ends
+    moved = float((run.w.detach() - run.server.initial_w).norm())
+    assert stopping.distance == pytest.approx(moved)
+
+
+PATIENCE = "--early-stopping", "metric", "--early-stopping.monitor", "train/loss"
+ENDS = *PATIENCE, "--early-stopping.patience", "2", "--early-stopping.min-delta", "9"
+"""The first round is the best: a run ends after round 3."""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_early_end_is_a_normal_one(ranks: int, tmp_path: Path) -> None:
+    """Its last round is scored although it is odd, and a resumed run ends again."""
+    folder = tmp_path / "run"
+    for _ in range(2):
+        said = jobs.run(folder, [0] * ranks, *ENDS, "--evaluate-every", "2")
+    assert said.count("ended early, after round 3 of 7") == 2
+    assert said.count("test accuracy ") == 2
+    assert (folder / "model.pt").exists()
+    rows = jobs.results(folder)["metrics"]
+    assert [bool(row["test/accuracy"]) for row in rows] == [False, True, True]
+    jobs.run(folder, [0] * ranks, "--early-stopping.patience", "4")
+    assert len(jobs.results(folder)["metrics"]) == 5
+
+
+def test_a_resumed_run_waits_as_long_as_one_that_was_not_stopped(tmp_path: Path) -> None:
+    """It was stopped after a round of waiting."""
+    whole = experiment(tmp_path / "whole", *ENDS, rounds=7)
+    whole.run()
+    stopped = experiment(tmp_path / "run", *ENDS, "--checkpoint-every", "1", rounds=7)
+    stopped.callbacks = [Stops(3)]
+    with pytest.raises(SystemExit):
+        stopped.run()
+    experiment(tmp_path / "run", "--resume").run()
+    assert jobs.results(tmp_path / "run") == jobs.results(tmp_path / "whole")
+
+
+OWN = '''
+import torch
+
+
+class Ends:
+    """Ends a run.
+
+    Args:
+        at: The round.
+    """
+
+    def __init__(self, test, partition, validation, folder, at: int = 2):
+        self.test, self.at, self.file = test, at, folder / "seen.pt"
+        assert len(partition) == 6 and validation is None
+
+    def on_round_end(self, federation, metrics):
+        index = torch.arange(len(self.test))
+        right = federation.load_global()(self.test.inputs(index)).argmax(1) == self.test.y
+        metrics["mine/accuracy"] = right.double().mean()
+        assert federation.clients.partition.sizes.sum() == len(federation.clients.dataset)
+        if federation.round == self.at:
+            torch.save([sorted(states) for states in federation.server.states], self.file)
+            federation.request_stop()
+
+
+def two(at: int = 1):
+    return [lambda: at, object()]
+'''
+
+
+def test_a_callback_of_a_file_gets_the_parts_of_the_run(tmp_path: Path, sentence: Any) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    argv = "--callback", f"{own}:Ends", "--callback.at", "3", "--algorithm", "scaffold"
+    experiment(tmp_path / "run", *argv, rounds=5).run()
+    rows = jobs.results(tmp_path / "run")["metrics"]
+    assert len(rows) == 3
+    for row in rows:
+        assert float(row["mine/accuracy"]) == pytest.approx(float(row["test/accuracy"]))
+    assert torch.load(tmp_path / "run/seen.pt", weights_only=True) == [["c"]]
+    assert "a callback is an object with" in sentence(
+        experiment(tmp_path / "other", "--callback", f"{own}:two").run
+    )

@@ -1,0 +1,66 @@
+"""Experiment trackers: the scalars and options of a run, and a resumed run continues its own."""
+
+from pathlib import Path
+
+import jobs
+import pytest
+from refusals import experiment
+
+from fl_lightning.runs import trackers
+
+
+def test_a_missing_tracker_is_one_sentence(tmp_path, monkeypatch, sentence):
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    said = sentence(experiment, tmp_path / "run", "--logger", "wandb")
+    assert "pip install wandb" in said
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_mlflow_gets_options_and_scalars_of_a_run_that_is_resumed(tmp_path, monkeypatch):
+    """With its local file store."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    folder = tmp_path / "mine"
+    experiment(folder, "--logger", "mlflow").run()
+    experiment(folder, "--resume", "--rounds", "2", "--checkpoint-every", "1").run()
+    client = mlflow.MlflowClient()
+    (project,) = [e for e in client.search_experiments() if e.name != "Default"]
+    (run,) = client.search_runs([project.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("mine", "FINISHED")
+    assert run.data.params["partition"] == "dirichlet"
+    rows = jobs.results(folder)["metrics"]
+    for tag in ("test/accuracy", "train/loss"):
+        logged = [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, tag)]
+        assert logged == [(int(row["round"]), float(row[tag])) for row in rows]
+
+
+def test_trackio_gets_the_scalars(tmp_path, monkeypatch):
+    """Its module is replaced: the package is large."""
+    calls = list[object]()
+
+    class Run:
+        config = dict[str, object]()
+
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            calls.append((step, metrics["test/accuracy"]))
+
+    class Module:
+        @staticmethod
+        def init(project: str, name: str, resume: str, embed: bool) -> Run:
+            calls.append((name, resume))
+            return Run()
+
+        @staticmethod
+        def finish() -> None:
+            calls.append("finish")
+
+    monkeypatch.setattr(trackers, "import_module", lambda name: Module)
+    for resume in ("never", "allow"):
+        (logger,) = trackers.start_trackers(["trackio"], tmp_path, {"algorithm": {"name": "mine"}})
+        logger.log_metrics({"test/accuracy": 0.5}, 3)
+        logger.finalize("success")
+        assert calls == [(Path(tmp_path).name, resume), (3, 0.5), "finish"]
+        calls.clear()
+    assert Run.config == {"algorithm": "mine"}
