@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from math import inf, nan
+from math import nan
 from typing import Any
 
 from pandas import Categorical, DataFrame, MultiIndex, Series, concat
 from scipy.stats import kendalltau
 
-from fl_lightning.report.score import Score
+from fl_lightning.report.score import Result, Score
 from fl_lightning.report.score import score as make_score
 from fl_lightning.report.table import Table
 from fl_lightning.runs.run import Run
@@ -171,18 +171,14 @@ def _cells(
     runs: Sequence[Run], rows: Iterable[str], columns: Iterable[str], score: Score, spread: str
 ) -> DataFrame:
     """The mean and deviation of each cell."""
-    values = [score.values(run) for run in runs]
-    frame = DataFrame({"row": [*rows], "column": [*columns]})
-    frame["value"] = [v.mean() for v in values]
-    frame["within"] = [v.std(ddof=0) if len(v) > 1 else nan for v in values]
-    frame["reached"] = [score.reached(run) for run in runs]
+    frame = DataFrame([score.of(run) for run in runs], columns=Result._fields)
+    frame = frame.assign(row=[*rows], column=[*columns])
     groups = frame.groupby(["row", "column"])
+    values, within = groups["value"], groups["deviation"]
     return DataFrame(
         {
-            "mean": groups["value"].agg(_mean_of_all),
-            "deviation": groups["within"].mean()
-            if spread == score.spread
-            else groups["value"].std(),
+            "mean": values.agg(_mean_of_all),
+            "deviation": within.mean() if spread == score.spread else values.std(),
             "runs": groups.size(),
             "reached": groups["reached"].sum(),
         }
@@ -211,7 +207,7 @@ def _compared(
     ranked = cells["mean"].where(complete).round(score.digits).groupby(rivals)
     cells["rank"] = ranked.rank(method="dense", ascending=not score.higher_is_better)
     cells["rivals"] = ranked.transform("count")
-    if score.target > -inf:
+    if score.to_target:
         spent = cells["mean"]
         if over:
             reference = spent.where(cells["row"].map(lambda row: _is_of(row, over)))
