@@ -13,7 +13,7 @@ from locations import ROOT
 
 from fl_lightning import Algorithm, DeviceDataset
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli import options
+from fl_lightning.cli import analyze, compare
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
 from fl_lightning.cli.converters import convert
 from fl_lightning.experiment import Experiment
@@ -189,19 +189,43 @@ def test_the_flags_in_the_head_of_a_preset_are_accepted(files: Files) -> None:
                     assert same(now, value), text
 
 
-COMMANDS = re.findall(r"`(fl-lightning table [^`]+|python recipes/papers[^`]+)`", README)
+COMMANDS = [*dict.fromkeys(re.findall(r"`((?:fl-lightning|python recipes/)[^`]+)`", README))]
 
 
-@pytest.mark.parametrize("words", [*map(shlex.split, dict.fromkeys(COMMANDS))], ids=" ".join)
-def test_a_command_of_the_readme(words: list[str]) -> None:
-    if {"--measure", "--score-models"} & set(words) and not hasattr(options.Options, "measure"):
-        pytest.skip("measures are not there yet")
-    argv = words[2:]
-    if words[0] == "fl-lightning":
-        given, further = command.parse(argv)
-        cells = plan.command_lines(command.table_of(given))
-        argv = [*next(iter(cells))[1], *further]
-    assert isinstance(plan.resolve(RECIPE, argv).algorithm(), Algorithm)
+def given(kind: str) -> list[list[str]]:
+    """The arguments of the README's commands that begin with these words."""
+    return [shlex.split(command)[2:] for command in COMMANDS if command.startswith(kind)]
+
+
+@pytest.mark.parametrize("argv", given("fl-lightning table"), ids=" ".join)
+def test_a_table_of_the_readme(argv: list[str]) -> None:
+    own, further = command.parse(argv)
+    [_, cell], *_ = plan.command_lines(command.table_of(own))
+    assert isinstance(plan.resolve(RECIPE, [*cell, *further]).algorithm(), Algorithm)
+
+
+@pytest.mark.parametrize("argv", given("fl-lightning partition"), ids=" ".join)
+def test_a_partition_of_the_readme(argv: list[str]) -> None:
+    shared, *groups = " ".join(argv).replace("--figure heat.png ", "").split(" -- ")
+    for group in groups:
+        check_split(plan.resolve(RECIPE, shlex.split(f"{shared} {group}")))
+
+
+def test_the_other_commands_of_the_readme() -> None:
+    for argv in given("fl-lightning compare"):
+        compare._parse(argv)
+    for argv in given("fl-lightning analyze"):
+        analyze._parse(argv)
+    kinds = (
+        "table",
+        "partition",
+        "compare",
+        "analyze",
+        "list",
+        "recipes/papers.py",
+        "recipes/toy.py",
+    )
+    assert {command.split()[1] for command in COMMANDS} <= {*kinds}
 
 
 VALUES = """
