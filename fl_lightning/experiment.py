@@ -2,10 +2,8 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, fields
-from typing import Any, NoReturn
-from unittest.mock import patch
+from typing import Any
 
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -28,6 +26,7 @@ from fl_lightning.cli.build import (
     build_callbacks,
     build_clients,
     build_federation,
+    build_measures,
     build_partition,
     build_run_data,
     with_local_options,
@@ -37,7 +36,7 @@ from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.fit import fit
 from fl_lightning.cli.options import GROUPS, Options, launch_options
 from fl_lightning.cli.parser import parse
-from fl_lightning.cli.recipes import run_recipe
+from fl_lightning.cli.planning import is_planned
 from fl_lightning.cli.summary import summary
 from fl_lightning.cli.unused_options import unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
@@ -143,6 +142,8 @@ class Experiment:
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
+        if is_planned(self):
+            return
         o = self.options
         with (
             exit_without_nccl_teardown(),
@@ -171,6 +172,7 @@ class Experiment:
         parts = {**vars(data), "folder": folder.path}
         own = [*self.callbacks, *build_callbacks(self.chosen["callback"], parts)]
         checked = [*map(CheckedCallback, own)]
+        measuring = build_measures(o, data.test, folder.path)
         stopping = build_callbacks(self.chosen["early_stopping"], parts)
         try:
             augment = self.chosen["augment"]()
@@ -184,7 +186,7 @@ class Experiment:
             o.checkpoint_every,
             o.keep_checkpoints,
             to_yaml(self.resolved()),
-            [*scored, *own, *stopping],
+            [*scored, *measuring, *own, *stopping],
             monitor=f"{scored[-1].name}/accuracy",
         )
         if o.resume:
@@ -202,6 +204,7 @@ class Experiment:
         callbacks += [
             TensorBoardSummary(flat(self.resolved()), data.partition, train.y, train.classes),
             *scored,
+            *measuring,
             progress,
             *checked,
             *stopping,
@@ -270,30 +273,3 @@ class Experiment:
     def algorithm(self) -> Algorithm:
         """The chosen algorithm with its modifiers, clipping and local optimizer."""
         return with_local_options(build_algorithm(self.chosen), self.options)
-
-
-def experiment_of(recipe: str, argv: Sequence[str]) -> Experiment:
-    """The experiment that a recipe would run, as `fl-lightning run RECIPE ARGV...` does.
-
-    Args:
-        recipe: The name of an installed recipe, or a file.
-        argv: Its options.
-
-    Raises:
-        ValueError: If the recipe runs no experiment.
-    """
-    made: list[Experiment] = []
-
-    def stop(experiment: Experiment) -> NoReturn:
-        made.append(experiment)
-        raise _Stop
-
-    with patch.object(Experiment, "run", stop), suppress(_Stop):
-        run_recipe(recipe, argv)
-    if not made:
-        raise ValueError(f"{recipe} runs no experiment: name a recipe that trains")
-    return made[0]
-
-
-class _Stop(BaseException):
-    """Ends a recipe before its run."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from fl_lightning.cli.argv import flag_of, given
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.parser import ArgumentParser
-from fl_lightning.experiment import experiment_of
+from fl_lightning.cli.planning import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import STACKED, TRACED, after
+from executors import STACKED, TRACED
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -15,6 +15,7 @@ from problems import (
     everything,
     federation,
     hard,
+    round_after_round,
     trained,
 )
 from torch.optim import SGD
@@ -72,24 +73,24 @@ def test_a_gpu_trains_the_model_of_the_cpu(name: str, executor: str) -> None:
     """With weight decay, without momentum: the compiled steps then have SGD in them."""
     local = partial(SGD, lr=0.05, weight_decay=0.01)
     algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=local)
-    there = after(on(DEVICE, algorithm, executor=EXECUTORS[executor], **images()))
+    there = round_after_round(on(DEVICE, algorithm, executor=EXECUTORS[executor], **images()))
     assert there.w.device.type == DEVICE
-    assert_same(there, after(on("cpu", algorithm, **images())))
+    assert_same(there, round_after_round(on("cpu", algorithm, **images())))
 
 
 @pytest.mark.parametrize("executor", ["sequential", "stacked"])
 def test_momentum_clipping_and_exact_sums_too(executor: str) -> None:
     algorithm = hard(EVERY_ALGORITHM["fedsmoo"])
     options = {"executor": EXECUTORS[executor], "deterministic": True, **images()}
-    there = after(on(DEVICE, algorithm, **options))
-    assert_same(there, after(on("cpu", algorithm, **images())))
+    there = round_after_round(on(DEVICE, algorithm, **options))
+    assert_same(there, round_after_round(on("cpu", algorithm, **images())))
 
 
 def test_scores_are_those_of_the_cpu(tmp_path: Path) -> None:
     metrics: list[dict[str, float]] = [{}, {}]
     for device, scores in zip((DEVICE, "cpu"), metrics, strict=True):
         run = on(device, EVERY_ALGORITHM["knn_per"], rounds=2, **images())
-        after(run, 2)
+        round_after_round(run, 2)
         test = run.clients.dataset
         Evaluation(test).on_round_end(run, scores)
         scores |= Personalization(test, [1], tmp_path / f"{device}.csv").score(run)
@@ -100,12 +101,12 @@ def test_scores_are_those_of_the_cpu(tmp_path: Path) -> None:
 def test_a_run_continues_from_a_checkpoint(tmp_path: Path) -> None:
     """Also where rows lie on the disk, read ahead and written behind through pinned memory."""
     feddyn, on_disk = EVERY_ALGORITHM["feddyn"], {"state_dir": tmp_path / "rows"}
-    run = after(on(DEVICE, feddyn, client_state_memory=8192, **on_disk, **images()), 2)
+    run = round_after_round(on(DEVICE, feddyn, client_state_memory=8192, **on_disk, **images()), 2)
     run.store.retain()
     torch.save(run.state_dict(), tmp_path / "two.ckpt")
     again = on(DEVICE, feddyn, **on_disk, **images())
     again.load_state_dict(torch.load(tmp_path / "two.ckpt", map_location="cpu", weights_only=True))
-    assert_same(after(again, 1), after(on(DEVICE, feddyn, **images())))
+    assert_same(round_after_round(again, 1), round_after_round(on(DEVICE, feddyn, **images())))
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -115,7 +116,9 @@ def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
         "module": convolutional(3, torch.float32),
     }
     algorithm = EVERY_ALGORITHM["fedtoga"]
-    run = after(on(DEVICE, algorithm, "bf16-mixed", executor=EXECUTORS[executor], **data))
+    run = round_after_round(
+        on(DEVICE, algorithm, "bf16-mixed", executor=EXECUTORS[executor], **data)
+    )
     exact = trained(algorithm, clients=classification(shape=(3, 4, 6)), module=convolutional(3))
     moved = (exact.w - exact.server.initial_w).norm()
     assert (run.w.detach().cpu().double() - exact.w).norm() < 0.1 * moved

@@ -1,11 +1,8 @@
 """The presets of the papers resolve to their values for every method of their tables."""
 
 import re
-import runpy
 import shlex
-import sys
 from collections.abc import Iterator
-from copy import deepcopy
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -13,34 +10,49 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from locations import ROOT
 
 from fl_lightning import Algorithm, DeviceDataset
+from fl_lightning.__main__ import main
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli import config_files, parser
+from fl_lightning.cli import parser
+from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
 from fl_lightning.cli.converters import convert
 from fl_lightning.experiment import Experiment
 from fl_lightning.runs.config_yaml import flat
+from fl_lightning.sweep import plan
+from fl_lightning.sweep.table_file import TableFile
 
 PRESETS = ROOT / "recipes/presets"
-FILES = sorted(PRESETS.rglob("*.yaml"))
+RECIPE = ROOT / "recipes/papers.py"
+FILES = sorted(str(file.relative_to(PRESETS)) for file in PRESETS.rglob("*.yaml"))
 README = (PRESETS / "README.md").read_text()
+TABLES = [
+    file
+    for file in FILES
+    if re.search(r"^(columns|rows):|^score:", (PRESETS / file).read_text(), re.M)
+]
 
 Files = tuple[str, ...]
 
 
-def documented() -> Iterator[Files]:
-    """Presets as the README has them: one alone, then with each of those that are read after it."""
-    for table, columns in re.findall(r"^\| `([\w/.]+)` \|.*\|([^|]*)\|$", README, re.M):
-        yield (table,)
-        yield from (
-            (table, f"{table.partition('/')[0]}/{column}")
-            for column in re.findall(r"`([\w.]+)`", columns)
-        )
+@cache
+def table(file: str) -> TableFile:
+    return TableFile.read(file.removesuffix(".yaml"))
 
 
-COMBINATIONS = list(documented())
+def further(options: Any) -> list[str]:
+    """The presets that a column reads after the table."""
+    names = options.get("config", [])
+    return [f"{name}.yaml" for name in ([names] if isinstance(names, str) else names)]
+
+
+COMBINATIONS = sorted(
+    {(file, *further(o)) for file in TABLES for o in table(file).columns.values()}
+    | {(file,) for file in TABLES}
+)
+
+WITH_METHODS = [files for files in COMBINATIONS if "\nmethods:" in (PRESETS / files[0]).read_text()]
 
 
 def head(file: str) -> list[str]:
@@ -50,46 +62,46 @@ def head(file: str) -> list[str]:
 
 def flags(file: str) -> list[str]:
     """The flags that the head of a file names, between backticks."""
-    return [flag for line in head(file) for flag in re.findall(r"`(--[^`]*)`", line)]
+    found = [flag for line in head(file) for flag in re.findall(r"`(--[^`]*)`", line)]
+    return [flag for flag in found if not flag.startswith(OF_THE_TABLE)]
+
+
+OF_THE_TABLE = "--tune", "--sweep", "--methods", "--columns", "--score"
 
 
 @cache
-def contents(file: str) -> dict[str, Any]:
-    return yaml.safe_load((PRESETS / file).read_text())
+def contents(file: str) -> list[dict[str, Any]]:
+    """What a file and those that it reads say of a run, the latter first."""
+    return [
+        {key: value for key, value in content.items() if key not in TABLE_KEYS | {"file"}}
+        for content in read_chain(file)
+    ]
 
 
 def rows(files: Files) -> dict[str, dict[str, Any]]:
     """The methods' rows, those of later files in place of earlier ones."""
-    return {name: row for file in files for name, row in contents(file).get("methods", {}).items()}
+    every = [content.get("methods", {}) for file in files for content in contents(file)]
+    return {name: row for methods in every for name, row in methods.items()}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _files_and_docstrings_are_read_once() -> Iterator[None]:
+def _docstrings_are_read_once() -> Iterator[None]:
     """Every run that is resolved here reads the same ones."""
-    read = cache(config_files.load)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config_files, "load", lambda text: deepcopy(read(text)))
         patch.setattr(parser, "_helps", cache(parser._helps))
         yield
 
 
 def resolve(files: Files, *arguments: str) -> Experiment:
     """What the recipe would run."""
-    recipe = runpy.run_path(str(ROOT / "recipes/papers.py"))
-    configs = [argument for file in files for argument in ("--config", file)]
-    made: list[Experiment] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Experiment, "run", lambda experiment: made.append(experiment))
-        patch.setattr(sys, "argv", ["papers.py", *configs, *arguments])
-        recipe["main"]()
-    return made[0]
+    return plan.resolve(RECIPE, [w for f in files for w in ("--config", f)] + [*arguments])
 
 
 def asked_for(files: Files, method: str) -> dict[str, Any]:
     """Every option that the files name for a method, as `Experiment.resolved` names it."""
     general: dict[str, Any] = {}
-    for file in files:
-        general |= flat({k: v for k, v in contents(file).items() if k != "methods"})
+    for content in (content for file in files for content in contents(file)):
+        general |= flat({k: v for k, v in content.items() if k != "methods"})
     row = rows(files)[method]
     own = {
         f"algorithm.{k}" if k in signature(ALGORITHMS[method]).parameters else k: v
@@ -119,13 +131,28 @@ def check_split(experiment: Experiment) -> None:
     assert partition.sizes.min() > 0
 
 
-def test_every_file_is_documented_and_names_its_paper_and_table() -> None:
-    names = {str(file.relative_to(PRESETS)) for file in FILES}
-    assert {file for files in COMBINATIONS for file in files} == names
-    for name in names:
+def test_every_file_names_its_paper_and_table_and_is_read() -> None:
+    assert {file for files in COMBINATIONS for file in files} == set(FILES)
+    for name in FILES:
         first = head(name)[0]
-        assert re.match(r"# Fed\w+\b.*, Tables? \d", first)
+        assert re.match(r"# Fed\w+\b.*, (Table|Figure)s? \d", first)
         assert first[2:].lower().startswith(name.partition("/")[0])
+
+
+@pytest.mark.parametrize("file", TABLES)
+def test_every_row_and_column_of_a_table_is_a_run(file: str) -> None:
+    """All rows of the first column and all columns of the first row."""
+    whole = table(file)
+    assert whole.published or "published" not in (PRESETS / file).read_text().partition("\n\n")[2]
+    columns, first_row = dict[str, Experiment](), next(iter(whole.rows))
+    (first_column, _), *_ = whole.swept_columns()
+    for (row, column, _), argv in plan.command_lines(whole):
+        if row == first_row or column == first_column:
+            experiment = plan.resolve(RECIPE, argv)
+            assert isinstance(experiment.algorithm(), Algorithm)
+            columns.setdefault(column, experiment)
+    for experiment in columns.values():
+        check_split(experiment)
 
 
 def same(resolved: Any, text: str) -> bool:
@@ -136,9 +163,9 @@ def same(resolved: Any, text: str) -> bool:
     return resolved == pytest.approx(convert(kind, text))
 
 
-@pytest.mark.parametrize("files", COMBINATIONS, ids=" ".join)
+@pytest.mark.parametrize("files", WITH_METHODS, ids=" ".join)
 def test_every_method_of_a_table_gets_what_its_preset_says(files: Files) -> None:
-    own, methods = str(contents(files[0])["algorithm"]), rows(files)
+    own, methods = str(contents(files[0])[0]["algorithm"]), rows(files)
     assert own in methods
     assert own.startswith(files[0].partition("/")[0])
     assert resolve(files).chosen["algorithm"].name == own
@@ -155,10 +182,9 @@ def test_every_method_of_a_table_gets_what_its_preset_says(files: Files) -> None
             assert actual == expected, f"{method}: {name}"
 
 
-@pytest.mark.parametrize("files", COMBINATIONS, ids=" ".join)
+@pytest.mark.parametrize("files", [f for f in WITH_METHODS if flags(f[-1])], ids=" ".join)
 def test_the_flags_in_the_head_of_a_preset_are_accepted(files: Files) -> None:
     """Those of one method for that one, others for all."""
-    assert flags(files[-1])
     for text in flags(files[-1]):
         given = shlex.split(text)
         methods = [] if any(flag.startswith("--algorithm") for flag in given) else rows(files)
@@ -173,12 +199,20 @@ def test_the_flags_in_the_head_of_a_preset_are_accepted(files: Files) -> None:
                     assert same(now, value), text
 
 
-@pytest.mark.parametrize("command", re.findall(r"^python recipes/papers\.py (.*)$", README, re.M))
-def test_a_command_of_the_readme(command: str) -> None:
-    files = tuple(f"{name}.yaml" for name in re.findall(r"--config (\S+)", command))
-    assert files in COMBINATIONS
-    rest = re.sub(r"--config \S+", "", command)
-    assert isinstance(resolve(files, *shlex.split(rest)).algorithm(), Algorithm)
+COMMANDS = re.findall(r"`(fl-lightning [^`]+|python recipes/[^`]+)`", README)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)
+    if words[1] == "table":
+        main([*words[1:], "--dry-run"])
+        assert " to make" in capsys.readouterr().out.splitlines()[-1]
+    elif words[1] == "recipes/papers.py":
+        assert isinstance(plan.resolve(RECIPE, words[2:]).algorithm(), Algorithm)
 
 
 VALUES = """
@@ -202,6 +236,9 @@ fedlesam/table2 | fedsmoo | rho 0.1, prox_clip split, --lr-decay 0.9995
 fedlesam/table2 | fedadam | server_lr 0.1, tau 0.01, v0 0, --clip-norm 10
 fedlesam/table3 | fedavg | --lr 0.001, --rounds 400, --batch-size 32, --clients 3
 fedlesam/table3 | fedavg | --model vit_b32, --model.weights imagenet
+fedlesam/table3 | feddyn | prox_clip whole
+fedlesam/table3 | fedsmoo | prox_clip whole
+fedlesam/table3 | fedlesam_d | prox_clip whole
 fedlesam/table3 fedlesam/domain_net_50_clients | fedsam | --clients 50, --participation 0.2
 # FedSOL: tables 7 and 8, sections 2 and 3
 fedsol/table2 | fedsol | rho 2, tau 3, scope head, --momentum 0.9, --lr 0.01
@@ -219,6 +256,8 @@ fedssg/table1 | fedprox | mu 0.0002
 fedssg/table1 | feddc | alpha 0.01, correction_lr base
 fedssg/table1 fedssg/cifar10_500_clients | fedssg | alpha 0.2, --participation 0.02
 fedssg/table1 fedssg/cifar100_500_clients | feddc | alpha 0.05, --rounds 1500
+fedssg/table1 | fedvra | gamma 0.1, a 1
+fedssg/table1 fedssg/cifar10_500_clients | fedvra | a 7, d 10
 fedssg/table4 | feddc | alpha 0.1, --rounds 300, --participation 0.15, --model.hidden 200,200
 fedssg/table4 fedssg/emnist_500_clients | fedssg | alpha 0.6, --rounds 600, --clients 500
 fedssg/table4 fedssg/emnist_100_clients | fedavg | --model.hidden 100,100
@@ -240,7 +279,7 @@ def test_values_of_the_papers(line: str) -> None:
     [
         ("local_epochs: 5", "local_epohcs: 5"),
         ("kappa: 1.0", "kapa: 1.0"),
-        ("  fedsam:", "  fedsamm:"),
+        ("  fedsam: {", "  fedsamm: {"),
         ("reuse:", "reues:"),
     ],
 )

@@ -79,7 +79,7 @@ def feddyn(
 @checked
 def fedvra(
     gamma: NonNegativeFloat = 0.1,
-    a: NonNegativeFloat = 7.0,
+    a: NonNegativeFloat = 1.0,
     d: PositiveFloat | None = None,
     weighting: Weighting = "uniform",
 ) -> Algorithm:
@@ -90,14 +90,16 @@ def fedvra(
 
     Args:
         gamma: Strength of the proximal term and the dual.
-        a: Dual step (7 in FedSSG's text; 0 to N/M is sound).
+        a: Dual step, stable below 2 / (1 - (1 - lr gamma)^K), which is 5.06 at lr 0.1 and K = 50
+            (7 in FedSSG's text).
         d: Aggregation step; none is N/M, the plain mean (10 in FedSSG's text, at N/M = 10).
 
     References:
         Wang et al., AAAI 2023, https://arxiv.org/abs/2212.01519
 
     Released code:
-        None holds this method.
+        None of the authors. FedSSG's is FedDyn under this name, since its additional loss has no
+        gradient. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, has this dual step.
     """
     return Algorithm(terms.FedVRADual(gamma, a=a, d=d), weight=WEIGHTS[weighting])
 
@@ -182,10 +184,10 @@ def fedssg(
     Released code:
         The defaults, except that it divides alpha and d by the client's relative size
         (`size_weighting`), which lets clients of a tenth of the mean size diverge. Main text,
-        appendix and code differ in the options above. Taken for slips, and not offered: the
-        amplitude alpha of the gate in Eq. 6 and 7, since the text also claims none and alpha
-        strengthens the alignment everywhere else; and the appendix's divisor eta E, E being epochs,
-        since the move of an epoch is many gradients.
+        appendix and code differ in the options above. Two things are taken for slips and not
+        offered. The gate's amplitude alpha in Eq. 6 and 7: the text also says that no amplitude is
+        tuned, and alpha is the strength of the alignment elsewhere. The appendix's divisor eta E:
+        E counts epochs, and the steps of an epoch are missing in it.
     """
     gates = {"horizon": duals.horizon, "running": duals.running, "none": None}
     maps = {"identity": duals.identity, "clip01": duals.clipped, "logistic": duals.logistic}

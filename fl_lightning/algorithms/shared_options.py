@@ -1,7 +1,7 @@
 """Options that several algorithms have: their ranges and help texts, and what their values mean."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from torch.optim import SGD
 from typing_extensions import Doc
@@ -56,8 +56,8 @@ TrendBeta = Annotated[NonNegativeFloat, Doc("Weight of Delta in the descent dire
 TrendScale = Annotated[
     Literal["steps", "epochs", "gradient"],
     Doc(
-        "Divisor of the mean movement Delta: local steps (the letter of Algorithm 1), local epochs "
-        "(the K of the paper's experiments), or the path length, which makes it a gradient."
+        "Divisor of the mean movement Delta: K local steps (third-party code), K local epochs (the "
+        "K of the paper's experiments), or K eta, which makes it a gradient (FedCM)."
     ),
 ]
 TREND_SCALES: dict[str, drift.VisitScale] = {
@@ -65,6 +65,8 @@ TREND_SCALES: dict[str, drift.VisitScale] = {
     "epochs": perturb.per_epoch,
     "steps": perturb.per_step,
 }
+DELTA: Any = {per: name for name, per in TREND_SCALES.items()}[terms.TOGA.per]
+"""The default: that of the term."""
 Carry = Annotated[
     bool, Doc("Keep the previous perturbed gradient from one visit of a client to the next.")
 ]

@@ -6,6 +6,7 @@ from typing_extensions import Doc
 
 from fl_lightning import terms
 from fl_lightning.algorithms.shared_options import (
+    DELTA,
     SCALED,
     TREND_SCALES,
     WEIGHTS,
@@ -260,7 +261,7 @@ def fedtoga(
         Doc("Ascend along the own gradient, the previous perturbed one (one pass), or their sum."),
     ] = "local",
     carry: Carry = False,
-    delta: TrendScale = "steps",
+    delta: TrendScale = DELTA,
     dual: Dual = "all",
     prox_clip: ProxClip = "whole",
     weighting: Weighting = "uniform",
@@ -268,16 +269,16 @@ def fedtoga(
     """FedTOGA: perturbation and dual corrected by the global trend (arXiv 2408.14144).
 
     Clients step along g(w + rho unit(g + kappa Delta)) + beta Delta + lam (h_i + w - w^t), Delta
-    being the last mean of (w^t - u_i) / K. kappa = 0 drops the SAM correction; kappa = beta = 0
-    leaves SAM with FedDyn's regularizer (the ablation rows).
+    being the last mean of w^t - u_i, over a divisor (`delta`). kappa = 0 drops the SAM correction;
+    kappa = beta = 0 leaves SAM with FedDyn's regularizer (the ablation rows).
 
     Args:
         beta: 0.8 or 0.9.
         lam: 1/alpha in the paper's formulas; the paper prints alpha = 0.1 for what its code family
             uses as the multiplier itself.
-        delta: Over steps Delta is about the learning rate times a gradient, so that kappa and beta
-            act gently; as a gradient it acts like server momentum beta, and needs a smaller one
-            where clients differ much.
+        delta: beta Delta acts as server momentum m = beta span / divisor, which a run prints: at
+            learning rate 0.1 and beta 0.8 it is 0.08 over steps and 0.8 as a gradient. Algorithm 1
+            divides by K alone; the text names FedCM as the source of Delta, which divides by K eta.
         dual: In the form of Algorithm 1 for active, whose h sums cohort means; all has the fixed
             point of the paper's appendix.
 
@@ -285,7 +286,11 @@ def fedtoga(
         FedTOGA, 2024, https://arxiv.org/abs/2408.14144
 
     Released code:
-        None. The code family of its baselines clips only the half h_i - w^t (`prox_clip="split"`).
+        None of the authors. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, divides
+        Delta by K steps and not by eta (`delta="steps"`), adds the mean dual of all clients, and
+        clips only the half h_i - w^t of the pull (`prox_clip="split"`). Its ascent adds to g the
+        whole previous direction (`perturbation="fusion"` adds the previous gradient) and, in the
+        place of Delta, h_i - w^t.
     """
     trend: Term = terms.TOGA(rho, kappa, beta, TREND_SCALES[delta])
     if perturbation != "local":

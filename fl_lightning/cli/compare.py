@@ -23,8 +23,11 @@ FORMATS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence."""
+
     def error(self, message: str) -> NoReturn:
+        """Leave with the message."""
         exit_with_error(message)
 
 
@@ -82,7 +85,7 @@ def _published(file: Path) -> dict[str, dict[str, float]]:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser("fl-lightning compare", description=__doc__, allow_abbrev=False)
+    parser = CommandParser("fl-lightning compare", description=__doc__, allow_abbrev=False)
     table = parser.add_argument_group("table")
     parser.add_argument(
         "runs", nargs="+", type=Path, help="folders of runs, or folders that contain runs"

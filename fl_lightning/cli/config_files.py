@@ -1,6 +1,6 @@
 """YAML files of options."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -8,6 +8,11 @@ import yaml
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import preset
 from fl_lightning.runs.config_yaml import flat, load
+
+TABLE_KEYS = frozenset(
+    "rows columns sweep tune seeds score spread over means published".split()  # noqa: SIM905
+)
+"""Keys of a file that describe a table of runs (`fl-lightning table`) and no run."""
 
 
 def read_files(
@@ -20,8 +25,10 @@ def read_files(
     """
     merged: dict[str, Any] = {}
     rows: dict[str, dict[str, Any]] = {table: {} for table in tables}
-    for file in files:
-        content = _read(file)
+    for content in (content for file in files for content in read_chain(file)):
+        file = content.pop("file")
+        for key in TABLE_KEYS:
+            content.pop(key, None)
         for table in tables:
             more = content.pop(table, None)
             if not isinstance(more, Mapping | None):
@@ -36,6 +43,28 @@ def read_files(
             merged = {k: v for k, v in merged.items() if not k.startswith(f"{key}.")}
         merged.update(options)
     return merged, rows
+
+
+def read_chain(file: str, *including: str) -> Iterator[dict[Any, Any]]:
+    """The content of the files that a file's `config` names, then its own, without that key.
+
+    Each has its own name under `file`.
+    """
+    content = _read(file)
+    names = content.pop("config", None) or []
+    for name in [names] if isinstance(names, str) else names:
+        further = beside(file, str(name))
+        if further in (file, *including):
+            exit_with_error(f"the configuration {file} reads {further}, which reads it again")
+        yield from read_chain(further, file, *including)
+    yield content | {"file": file}
+
+
+def beside(file: str, name: str) -> str:
+    """The name of a preset or file that another file names, which may be its neighbor."""
+    folder = preset(file).parent
+    neighbors = [path for path in (folder / name, folder / f"{name}.yaml") if path.is_file()]
+    return name if preset(name).is_file() or not neighbors else str(neighbors[0])
 
 
 def _read(file: str) -> dict[Any, Any]:

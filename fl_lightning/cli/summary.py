@@ -36,6 +36,8 @@ def summary(
     train, test = data.train, data.test
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
+    further = cost.forward_passes
+    passes = f" and {further} forward pass(es)" if further else ""
     threads = f", {torch.get_num_threads()} thread(s) each" if w.device.type == "cpu" else ""
     budget = DiskBudget.of(federation, o.keep_checkpoints)
     return "\n".join(
@@ -45,8 +47,9 @@ def summary(
             f"{weighting(federation.algorithm)}; {o.rounds:,} rounds, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, "
             f"{federation.fabric.world_size} rank(s) on {w.device.type}{threads}",
-            f"a client sends {up:.3g} and receives {down:.3g} times the parameters, keeps "
-            f"{kept:.3g} times, {cost.gradients} gradient(s) a step",
+            f"a client sends {up:.3g} and receives {down:.3g} times the parameters"
+            f"{'' if cost.exact else ' at most (could not be counted)'}, keeps {kept:.3g} times, "
+            f"{cost.gradients} gradient(s){passes} a step",
             *([] if data.validation is None else [held_out(data.validation, o)]),
             *_notes(name, o, federation),
             *([f"{name}, {budget}"] if budget.row else []),
@@ -88,6 +91,11 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
     epochs = ((o.local_epochs * passes).round().clamp(min=1) / passes).mean().item()
     if o.local_steps is None and _differs(epochs, o.local_epochs):
         yield f"--local-epochs {o.local_epochs:g} is {epochs:.2g} on average, in whole steps"
+    for_rounds = (
+        federation.round_facts(cohort) | {"round": k} | federation.local_training.nominal_visit(k)
+        for k in (0, o.rounds - 1)
+    )
+    yield from (f"{name}: {note}" for note in algorithm.notes(*for_rounds))
     if o.compile and clients.sizes.max() < o.batch_size:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 

@@ -233,6 +233,16 @@ class Algorithm:
             delta = returned(updated, delta, term, "update")
         return delta, [view._states() for view in views]
 
+    def notes(self, first: Facts, last: Facts) -> list[str]:
+        """The terms' lines for the summary of a run, from facts of its first and its last round."""
+        none = [States()] * len(self.terms)
+        views = (self._views("notes", facts, none) for facts in (first, last))
+        notes = list[str]()
+        for term, *its_views in zip(self.terms, *views, strict=True):
+            with blame(term, "notes"):
+                notes += term.notes(*its_views)
+        return notes
+
     def _views(self, hook: str, facts: Facts, *states: Sequence[States]) -> list[View]:
         """A view for each term, of states to assign and of states to read only."""
         given = zip(self.terms, *states, strict=True)

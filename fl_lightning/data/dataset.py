@@ -55,8 +55,10 @@ class DeviceDataset:
         # (pixel / 255 - mean) / std as one multiply-add
         std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
         mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
-        object.__setattr__(self, "_scale", (1 / (255 * std)).to(self.x.device))
-        object.__setattr__(self, "_shift", (-mean / std).to(self.x.device))
+        for name, factor in (("_scale", 1 / (255 * std)), ("_shift", -mean / std)):
+            if not self.x.is_floating_point():  # as large as a sample: a CPU then vectorizes it
+                factor = factor.expand(self.shape).contiguous()
+            object.__setattr__(self, name, factor.to(self.x.device))
 
     def _check_inputs(self) -> None:
         if self.x.is_floating_point():

@@ -12,7 +12,7 @@ from torch.func import grad_and_value, vmap
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Request, objective
@@ -114,8 +114,10 @@ def _for_each(one: Callable[..., Any]) -> Callable[..., Any]:
         *rows, shared_args = arguments
         if len(rows[0]) > 1:
             return vmap(one, in_dims=(*[0] * len(rows), None), randomness="error")(*arguments)
-        result = one(*tree_map(lambda t: t[0], rows), shared_args)
-        return tree_map(lambda t: t[None], result)
+        single = tree_map(lambda t: t[0], rows)
+        given = dict(zip(map(id, tree_leaves(single)), tree_leaves(rows), strict=True))
+        # what is returned as it was given stays the same tensor, for which a program does nothing
+        return tree_map(lambda t: given.get(id(t), t[None]), one(*single, shared_args))
 
     return each
 

@@ -73,7 +73,7 @@ def against(
         ValueError: If the experiments do not differ in the option.
     """
     made = make_score(score) if isinstance(score, str) else score
-    values = [made.values(run).mean() for run in comparison.runs]
+    values = [made.of(run).value for run in comparison.runs]
     texts = comparison.options[option].fillna("")
     places = to_numeric(texts, errors="coerce")
     names = [] if places.notna().equals(texts != "") else [*texts[texts != ""].unique()]
@@ -89,7 +89,9 @@ def against(
             axes.errorbar(mean.index, mean, spread, marker="o", capsize=3, **stroke)
 
     panels = comparison.headings([o for o in comparison.across if o != option])
-    figure = _panels(comparison.rows, panels, draw, xlabel=option, ylabel=made.name)
+    figure = _panels(
+        comparison.rows, panels, draw, xlabel=option.rpartition(".")[2], ylabel=made.name
+    )
     for axes in figure.axes:
         if log:
             axes.set_xscale("log")

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -59,6 +61,11 @@ def load(text: str) -> Any:
     Raises:
         yaml.YAMLError: If the text is not YAML, is nested too deeply, or a mapping has a key twice.
     """
+    return deepcopy(_parse(text))
+
+
+@lru_cache(8)  # a table reads the same files for every run that it plans
+def _parse(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except RecursionError:

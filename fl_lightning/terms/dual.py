@@ -1,6 +1,6 @@
 """Duals: a running memory h_i of each client's moves, and its mean h on the server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,10 @@ class FedVRADual(DynamicRegularizer):
 
     `h_i <- h_i + a (u_i - w^t)`, and `w <- w + (d/N) sum_S (u_i - w) + h`; d None is N/M.
 
+    Where the loss is flat, K steps move a client by `-gamma_K h_i`, with
+    `gamma_K = 1 - (1 - lr alpha)^K`. A visit then multiplies h_i by `1 - a gamma_K`, so a has to
+    be below `2 / gamma_K`.
+
     References:
         Wang et al., AAAI 2023, https://arxiv.org/abs/2212.01519
     """
@@ -87,6 +91,15 @@ class FedVRADual(DynamicRegularizer):
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         return super().update(delta if self.d is None else self.d * v.share * delta, mean, v)
+
+    def notes(self, first: View, last: View) -> Iterator[str]:
+        lr, alpha = first.span / first.steps, self.alpha / self.scale(first)
+        gamma = float(1 - (1 - lr * alpha) ** first.steps)
+        if abs(1 - self.a * gamma) > 1:
+            yield (
+                f"the dual step a = {self.a:g} is unstable: a visit multiplies the duals by "
+                f"{1 - self.a * gamma:.2f} where the loss is flat; choose a below {2 / gamma:.3g}"
+            )
 
 
 def horizon(v: View) -> Tensor:

@@ -1,6 +1,6 @@
 """Perturbations found anew at every step: where the gradient is taken."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,17 +109,17 @@ class SMOO(Perturbation):
 
 
 def per_step(v: View) -> Tensor:
-    """The number of local steps K: the letter of FedTOGA's proofs."""
+    """The number of local steps K."""
     return v.steps
 
 
 def per_epoch(v: View) -> Tensor:
-    """The number of local epochs: the K of FedTOGA's experiments."""
+    """The number of local epochs, which FedTOGA's experiments call K."""
     return v.epochs
 
 
 def per_length(v: View) -> Tensor:
-    """The length of the path, K eta: the trend then estimates the global gradient, as in FedCM."""
+    """The length of the path, K eta: FedCM's divisor, which makes the trend a mean gradient."""
     return v.span
 
 
@@ -128,6 +128,9 @@ class TOGA(Perturbation):
     """FedTOGA's trend: `g(w + e) + beta Delta`, with `e = rho unit(g + kappa Delta)`.
 
     Delta is the last mean movement, `mean_S (w^t - u_i) / per(v)`. Algorithm 1 without its dual.
+
+    The texts leave the divisor open: Algorithm 1 prints K alone, while sections 4.1 and the proofs
+    take Delta for a gradient, as in FedCM.
 
     References:
         FedTOGA, 2024, https://arxiv.org/abs/2408.14144
@@ -150,6 +153,14 @@ class TOGA(Perturbation):
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.Delta = mean
         return delta
+
+    def notes(self, first: View, last: View) -> Iterator[str]:
+        if self.beta:
+            m, end = (float(self.beta * v.span / self.per(v)) for v in (first, last))
+            yield (
+                f"beta Delta acts as server momentum: m = beta span / divisor is {m:.2g} in the "
+                f"first round and {end:.2g} in the last"
+            )
 
 
 class _Recalling:

@@ -1,6 +1,6 @@
 """A term around another term."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,14 @@ class WrappedTerm(Term):
     def local(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return self.inner.local
 
+    @property
+    def logs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.inner.logs
+
+    @property
+    def diagnostics(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.inner.diagnostics
+
     def start(self, w: Tensor, v: View) -> Tensor:
         return self.inner.start(w, v)
 
@@ -42,3 +50,6 @@ class WrappedTerm(Term):
 
     def personal(self, w: Tensor, v: View) -> Tensor:
         return self.inner.personal(w, v)
+
+    def notes(self, first: View, last: View) -> Iterable[str]:
+        return self.inner.notes(first, last)

@@ -78,6 +78,7 @@ def in_models(algorithm: Algorithm, dtype: torch.dtype = torch.float32) -> Any:
 
 @pytest.mark.parametrize("name", EVERY_ALGORITHM)
 def test_the_cost_of_a_method_is_that_of_the_survey(name: str) -> None:
+    assert cost_of(EVERY_ALGORITHM[name]).exact
     assert TABLE[name] == in_models(EVERY_ALGORITHM[name])
     assert TABLE[name] == in_models(
         EVERY_ALGORITHM[name].with_outer_terms(Clip(0.1)), torch.float64
@@ -152,6 +153,102 @@ class Fair(Term):
 def test_asking_for_the_loss_is_no_gradient_and_needs_no_more_than_the_model() -> None:
     c = cost_of(Algorithm(Fair()))
     assert (c.gradients, c.uplink, c.downlink, c.sends) == (1, D + 1 + 3, D, ("model", "Fair"))
+    assert c.forward_passes == 2
+
+
+class SecondMoment(Term):
+    """Divides by the root of a running mean of squares, which its server keeps."""
+
+    server = {"v": zeros}
+    local = {"u": zeros}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        g = oracle(w)
+        v.u = 0.9 * v.u + 0.1 * g * g
+        return g / (v.v.sqrt() + v.u.sqrt() + 1e-8)
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        return (v.origin - w) / v.span
+
+    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        v.v = 0.9 * v.v + 0.1 * mean * mean
+        return delta
+
+
+def test_a_second_moment_is_counted_with_numbers_that_have_a_root() -> None:
+    """The message is a multiple of the progress."""
+    c = cost_of(Algorithm(SecondMoment()))
+    assert (c.uplink, c.downlink, c.sends, c.exact) == (D, 2 * D, ("model",), True)
+
+
+class Mixed(Term):
+    """Starts from a mixture of three of the server's models that the client's kept one decides."""
+
+    client = {"kept": zeros}
+    server = {"a": zeros, "b": zeros, "c": zeros}
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        start: Tensor = v.a * v.kept + v.b * v.kept.square() + v.c
+        return start
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        v.kept = w
+        return ()
+
+
+class Storing(Mixed):
+    """Stores the three in its kept state."""
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        v.kept = v.kept * v.a + v.b / v.c
+        return w
+
+
+class Summed(Mixed):
+    """Starts from a sum that the server can send as one vector."""
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        start: Tensor = v.a + v.b + v.c
+        return start
+
+
+@pytest.mark.parametrize(("term", "received"), [(Mixed(), 3), (Storing(), 4), (Summed(), 1)])
+def test_states_received_for_a_start_are_one_vector_only_if_the_server_can_make_it(
+    term: Term, received: int
+) -> None:
+    assert cost_of(Algorithm(term)).downlink == received * D
+
+
+class Taught(Term):
+    """Learns from the server's teacher, in a loss, and looks at the loss before the step."""
+
+    server = {"teacher": zeros, "other": zeros}
+    features = False
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def loss(b: Any) -> Tensor:
+            if self.features:
+                b.activations["inner"][1] @ torch.ones(8, 1, dtype=w.dtype)
+            return b.loss + (b.out - b.at(v.teacher).out).square().mean()
+
+        return oracle.of(loss)(w) * oracle.loss(w)
+
+
+class TaughtFeatures(Taught):
+    """Its loss needs activations of the model's width."""
+
+    features = True
+
+
+def test_what_a_loss_reads_is_received_and_forward_passes_are_counted() -> None:
+    c = cost_of(Algorithm(Taught()))
+    assert (c.gradients, c.forward_passes, c.receives) == (1, 2, ("model", "teacher"))
+    assert c.exact
+
+
+def test_what_could_not_be_counted_is_said() -> None:
+    run = federation(Algorithm(TaughtFeatures()))
+    assert (run.cost.receives, run.cost.exact) == (("model", "other", "teacher"), False)
 
 
 def test_counting_costs_does_not_touch_the_global_generator() -> None:

@@ -186,9 +186,8 @@ LOSSES_ASKED: dict[str, Callable[[Oracle, Tensor], Tensor]] = {
 @pytest.mark.parametrize("asked", LOSSES_ASKED)
 def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
     algorithm = hard(Algorithm(Proximal(0.1), Weighed(LOSSES_ASKED[asked])))
-    even = {
-        "clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)
-    }  # two samples in a half, for BatchNorm
+    # two samples in a half, for BatchNorm
+    even = {"clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)}
     one_by_one = trained(algorithm, **even)
     assert one_by_one.server.states[1]["F_mean"] > 0.1
     executors = {**ALL, "traced, all at once": partial(StackedExecutor, width=6, compiled=4)}

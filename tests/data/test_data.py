@@ -4,14 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl_lightning.data import (
-    Batches,
-    ClientData,
-    CropFlip,
-    DeviceDataset,
-    Partition,
-    schemes,
-)
+from fl_lightning.data import Batches, ClientData, CropFlip, DeviceDataset, Partition, schemes
 
 
 def images(n: int = 60, channels: int = 3, size: int = 8) -> DeviceDataset:

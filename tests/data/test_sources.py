@@ -14,10 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision import transforms
 
-from fl_lightning.data import (
-    domain_folder,
-    sources,
-)
+from fl_lightning.data import domain_folder, sources
 
 MNIST = SHARED / "data/mnist"
 SIZES = {"train": 6, "val": 3, "test": 2}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import TRACED, Branching, after, assert_agree
+from executors import TRACED, Branching, assert_agree
 from problems import (
     EVERY_ALGORITHM,
     classification,
@@ -15,9 +15,10 @@ from problems import (
     distances,
     federation,
     hard,
+    round_after_round,
     trained,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, Term, algorithms
@@ -37,7 +38,9 @@ def eager_and(
 ) -> tuple[Federation, Federation]:
     """The run and its eager counterpart; `make` makes options anew for each."""
     eager, compiled = (
-        after(federation(algorithm, **{k: f() for k, f in make.items()}, **options), rounds)
+        round_after_round(
+            federation(algorithm, **{k: f() for k, f in make.items()}, **options), rounds
+        )
         for options in ({}, {"executor": executor})
     )
     return eager, compiled
@@ -73,7 +76,7 @@ def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(
     name: str, written: int, traces: list[Any]
 ) -> None:
     """New weights are concatenated once; SAM's norm needs the gradient too."""
-    after(federation(descending(EVERY_ALGORITHM[name]), executor=TRACED), 1)
+    round_after_round(federation(descending(EVERY_ALGORITHM[name]), executor=TRACED), 1)
     assert sum(node.target is CAT for node in traces[0].graph.nodes) == written
 
 
@@ -94,6 +97,72 @@ def test_large_float32_products_are_onednns_where_mkl_is_slow(
     targets = [node.target for node in traces[0].graph.nodes]
     assert targets.count(torch.ops.fl_lightning.product.default) == 5  # two forward, three backward
     assert torch.ops.aten.mm.default not in targets
+
+
+class LowRank(nn.Module):
+    """A layer whose weight is a product of two."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.u, self.v = (nn.Parameter(torch.randn(n, 3) / 3) for n in (outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.v @ self.u.t()
+
+
+def low_rank() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(LowRank(6, 8), nn.Tanh(), LowRank(8, 3))
+
+
+def bottleneck() -> nn.Module:
+    """Layers with nothing in between."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 3, bias=False), nn.Linear(3, 8), nn.Linear(8, 3))
+
+
+class Muon(Term):
+    """The gradient of each matrix, orthogonalized."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def orthogonal(g: Tensor) -> Tensor:
+            if g.ndim != 2:
+                return g
+            x = g / (g.norm() + 1e-7)
+            for _ in range(2):
+                a = x @ x.t()
+                x = 3.0 * x - 4.0 * a @ x + 2.0 * (a @ a) @ x
+            return x
+
+        direction: Tensor = v.layout.map(orthogonal, oracle(w))
+        return direction
+
+
+@pytest.mark.parametrize(
+    ("make", "algorithm"),
+    [
+        (low_rank, algorithms.fedavg()),
+        (bottleneck, algorithms.fedavg()),
+        (classifier, Algorithm(Muon())),
+    ],
+    ids=["low_rank", "bottleneck", "muon"],
+)
+def test_a_product_may_be_an_operand_of_a_large_product(
+    make: Any, algorithm: Algorithm, traces: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
+    monkeypatch.setattr(onednn, "LEAST", 1)
+    eager, compiled = eager_and(
+        TRACED,
+        descending(algorithm),
+        1,
+        module=lambda: make().float(),
+        clients=partial(classification, dtype=torch.float32),
+    )
+    assert len(traces) == 1
+    assert max(distances(eager, compiled).values()) < 1e-4
 
 
 def images(channels: int) -> dict[str, Any]:
@@ -144,7 +213,7 @@ def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPat
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
     clients = classification((4, 3, 2, 4, 3, 2))
     executor = partial(StackedExecutor, compiled=5)
-    after(federation(algorithms.fedavg(), clients=clients, executor=executor))
+    round_after_round(federation(algorithms.fedavg(), clients=clients, executor=executor))
     assert not traces
 
 
@@ -160,13 +229,13 @@ class Halving(Term):
 
 def test_a_term_that_cannot_be_compiled_is_named() -> None:
     with pytest.raises(ModelError, match=r"local step .*--compile") as caught:
-        after(federation(Algorithm(Halving()), executor=TRACED))
+        round_after_round(federation(Algorithm(Halving()), executor=TRACED))
     assert caught.value.__notes__[0] == "raised in Halving.gradient"
 
 
 def test_a_model_that_cannot_be_compiled_is_not_the_terms_fault() -> None:
     with pytest.raises(ModelError, match=r"this model or its loss .*--compile"):
-        after(federation(algorithms.fedsam(), module=Branching(), executor=TRACED))
+        round_after_round(federation(algorithms.fedsam(), module=Branching(), executor=TRACED))
 
 
 def test_without_a_compiler_the_first_line_of_its_error_is_shown(
@@ -177,4 +246,4 @@ def test_without_a_compiler_the_first_line_of_its_error_is_shown(
 
     monkeypatch.setattr(torch._inductor, "compile", lacking)
     with pytest.raises(ModelError, match=r"\(RuntimeError: no working C\+\+ compiler found\).*--c"):
-        after(federation(algorithms.fedavg(), executor=TRACED))
+        round_after_round(federation(algorithms.fedavg(), executor=TRACED))

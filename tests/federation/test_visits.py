@@ -170,6 +170,14 @@ def test_the_nominal_span_is_that_of_a_client_of_mean_size(
     assert run.local_training.nominal_span == pytest.approx(expected)
 
 
+def test_the_nominal_visit_follows_the_schedule() -> None:
+    """Of two batches an epoch, 1.5 epochs, at rates 0.1 * 0.9^round * 0.7^epoch."""
+    visit = federation(Algorithm(), clients=classification(epochs=1.5)).local_training.nominal_visit
+    assert visit(2) == pytest.approx(
+        {"steps": 3, "epochs": 1.5, "span": 0.1 * 0.81 * 2.7, "size": 1, "weight": 1}
+    )
+
+
 def test_the_server_sees_the_round_and_the_share_of_the_cohort() -> None:
     seen: list[tuple[int, int, float]] = []
 

@@ -4,14 +4,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from problems import classification, classifier, distances
+from problems import EXECUTORS, STACKED, classification, classifier, distances
 from torch import Tensor, nn
 
-from fl_lightning import ClientData, Federation, SequentialExecutor, StackedExecutor
+from fl_lightning import ClientData, SequentialExecutor, StackedExecutor
 
 TOLERANCE = 1e-10
 
-STACKED = partial(StackedExecutor, width=3)
 TRACED = partial(StackedExecutor, width=1, compiled=5)
 """Compiles full batches of `problems.classification`; slow without the fixture `traces`."""
 
@@ -19,7 +18,7 @@ EAGER = {"sequential": SequentialExecutor, "stacked": STACKED}
 COMPILED = {"traced": TRACED, "stacked, traced": partial(TRACED, width=2)}
 ALL = EAGER | COMPILED
 
-on_eager_executors = pytest.mark.parametrize("executor", EAGER.values(), ids=EAGER)
+on_eager_executors = EXECUTORS
 on_all_executors = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 
@@ -45,10 +44,3 @@ def ragged_clients(algorithm: str) -> ClientData:
     if algorithm == "perfedavg":
         return classification((16, 10, 12, 11, 4, 6), batch_size=6)
     return classification()
-
-
-def after(run: Federation, rounds: int = 3) -> Federation:
-    """The run, after so many rounds."""
-    for _ in range(rounds):
-        run.train_round()
-    return run

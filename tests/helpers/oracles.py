@@ -16,12 +16,18 @@ from fl_lightning.executors.network import FunctionalModel
 
 
 def view(**attributes: Any) -> Any:
-    return SimpleNamespace(**attributes)
+    """A view that logs nothing."""
+    return SimpleNamespace(log=lambda *_, **__: None, **attributes)
 
 
 def quadratic(w: Tensor) -> Tensor:
     """The gradient of `w_1^2 / 2 + w_2^2`."""
     return w * vec(1.0, 2.0)
+
+
+def direction_of(term: Term, v: Any = None) -> Tensor:
+    """The term's direction at (3, 2), where the quadratic's gradient is (3, 4)."""
+    return term.gradient(quadratic, vec(3, 2), v)
 
 
 class Asked:

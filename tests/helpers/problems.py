@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_algorithm import EVERY_ALGORITHM as EVERY_ALGORITHM
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD
@@ -23,10 +24,8 @@ from fl_lightning import (
     SequentialExecutor,
     StackedExecutor,
     Term,
-    algorithms,
     zeros,
 )
-from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import Clip
@@ -42,42 +41,6 @@ SIZES = (13, 7, 12, 9, 4, 10)
 
 COHORTS = ([0, 1, 2, 4, 5], [2, 3], [0, 1, 3, 4])
 """Cohorts of three rounds, of different sizes; client 3 comes late."""
-
-OPTIONS = {
-    "fedspeed, active dual": algorithms.fedspeed(dual="active"),
-    "fedlesam, last round": algorithms.fedlesam(reference="last_round"),
-    "fedlesam, as released": algorithms.fedlesam(reference="as_released"),
-    "fedlesam, skip": algorithms.fedlesam(first_participation="skip"),
-    "fedlesam_s, last round": algorithms.fedlesam_s(reference="last_round"),
-    "fedlesam_d, skip": algorithms.fedlesam_d(first_participation="skip"),
-    "fedtoga, neighbour": algorithms.fedtoga(perturbation="neighbour"),
-    "fedtoga, neighbour carried": algorithms.fedtoga(perturbation="neighbour", carry=True),
-    "fedtoga, fusion": algorithms.fedtoga(perturbation="fusion"),
-    "fedtoga, fusion carried": algorithms.fedtoga(perturbation="fusion", carry=True),
-    "fedtoga, over epochs": algorithms.fedtoga(delta="epochs"),
-    "fedtoga, as a gradient": algorithms.fedtoga(delta="gradient"),
-    "fedtoga, active dual": algorithms.fedtoga(dual="active"),
-    "fedspeed, raw ascent, half": algorithms.fedspeed(ascent="raw", mix=0.5),
-    "fedsmoo, as released": algorithms.fedsmoo(consensus="released"),
-    "fedsol, all": algorithms.fedsol(scope="all"),
-    "fedsol, fixed": algorithms.fedsol(strength="fixed"),
-    "fedsol, by tensor": algorithms.fedsol(scope="body", per="tensor"),
-    "fedsol, scaffold": algorithms.fedsol(scope="all", proximal="scaffold"),
-    "fedssg, running gate": algorithms.fedssg(
-        gate="running", gate_map="clip01", gate_alignment=True, gate_offset=0
-    ),
-    "fedssg, proximal": algorithms.fedssg(
-        alignment="proximal", gate_map="logistic", gate_memory=False, size_weighting=True
-    ),
-    "fedssg, active": algorithms.fedssg(aggregation="active"),
-    "feddc, active": algorithms.feddc(dual="active", size_weighting=True),
-    "fedvra, d": algorithms.fedvra(d=1.5),
-    "feddisco, on feddyn": algorithms.feddisco(alpha=0.1),
-    "fednova, mean": algorithms.fednova(variates="mean"),
-    "fedinit, models": algorithms.fedinit(server="models"),
-}
-EVERY_ALGORITHM = {name: make() for name, make in ALGORITHMS.items()} | OPTIONS
-"""Every algorithm at its defaults, and its options."""
 
 
 def cohorts(num_clients: int, seed: int, round: int) -> list[int]:

@@ -1,41 +1,54 @@
 """Duals and drift memories against numbers worked out by hand."""
 
+from itertools import pairwise
 from math import exp
 from typing import Any
 
 import pytest
-from oracles import quadratic, view
-from problems import close, vec
+import torch
+from oracles import direction_of, view
+from problems import close, regression, rows, term, vec
+from torch import Tensor
 
-from fl_lightning import algorithms
+from fl_lightning import Algorithm, algorithms
 from fl_lightning.terms import SSG, DynamicRegularizer, FedVRADual
-from fl_lightning.terms.drift import om
-
-
-def test_dynamic_regularizer_over_the_cohort_or_over_the_clients_size() -> None:
-    v = view(h_i=vec(1, -1), anchor=vec(1, 4), h=vec(0.5, 0.5), share=0.25, size=vec(2))
-    close(DynamicRegularizer(share=1.0).update(vec(10, 10), vec(2, -2), v), 12.5, 8.5)
-    close(
-        DynamicRegularizer(alpha=0.5, scale=om).gradient(quadratic, vec(3, 2), v),
-        3 + 0.25 * 3,
-        4 + 0.25 * -3,
-    )
 
 
 def test_dynamic_regularizer_without_the_half_that_weight_decay_does() -> None:
     v = view(h_i=vec(1, -1), anchor=vec(1, 4))
-    close(
-        DynamicRegularizer(alpha=0.5, split=True).gradient(quadratic, vec(3, 2), v),
-        3 + 0.5 * 0,
-        4 - 0.5 * 5,
-    )
+    close(direction_of(DynamicRegularizer(alpha=0.5, split=True), v), 3 + 0.5 * 0, 4 - 0.5 * 5)
 
 
-def test_two_step_dual_weighs_the_sum_of_moves_by_d_over_all_clients() -> None:
-    """d/N times the sum over a quarter of the clients is d/4 of the mean."""
-    v = view(h=vec(0.5, 0.5), share=0.25)
-    close(FedVRADual(d=2.0).update(vec(10, 20), vec(0, 0), v), 2 / 4 * 10 + 0.5, 2 / 4 * 20 + 0.5)
-    close(FedVRADual(d=4.0).update(vec(10, 20), vec(0, 0), v), 10.5, 20.5)
+@pytest.mark.parametrize(("a", "stable"), [(1.0, True), (5.05, True), (5.08, False), (7.0, False)])
+def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(
+    a: float, stable: bool
+) -> None:
+    """Where the loss is flat a visit multiplies them by 1 - a gamma_K; gamma_50 is 0.395."""
+
+    def gradient(self: Any, oracle: Any, w: Tensor, v: Any) -> Tensor:
+        return (v.round == 0) * torch.ones_like(w)
+
+    dual = algorithms.fedvra(gamma=0.1, a=a)
+    flat = Algorithm(term(gradient=gradient), *dual.terms)
+    run = regression(flat, steps=50, lr=0.1, rounds=4, sampler=lambda *_: [0])
+    sizes = []
+    for _ in range(4):
+        run.train_round()
+        sizes.append(rows(run, "h_i")[0])
+    factor = 1 - a * (1 - (1 - 0.1 * 0.1) ** 50)
+    for before, now in pairwise(sizes):
+        torch.testing.assert_close(now, factor * before, rtol=1e-12, atol=1e-12)
+    facts = {**run.local_training.nominal_visit(0)}
+    notes = dual.notes(facts, facts)
+    assert (abs(factor) < 1) == (notes == []) == stable
+    for note in notes:
+        assert f"a = {a:g} is unstable" in note
+        assert "below 5.06" in note
+
+
+def test_fedvra_is_feddyn_by_default() -> None:
+    (dual,) = algorithms.fedvra().terms
+    assert dual == FedVRADual(alpha=0.1, a=1.0, d=None)
 
 
 def visit(**known: Any) -> Any:
@@ -78,7 +91,7 @@ def test_fedssg_counts_visits_as_they_begin() -> None:
     ids=str,
 )
 def test_fedssgs_gradient_aligns_and_corrects(options: Any, added: tuple[float, float]) -> None:
-    close(ssg(**options).gradient(quadratic, vec(3, 2), visit()), 3 + added[0], 4 + added[1])
+    close(direction_of(ssg(**options), visit()), 3 + added[0], 4 + added[1])
 
 
 @pytest.mark.parametrize(
@@ -101,9 +114,8 @@ def test_fedssgs_gate_scales_what_is_remembered(
 ) -> None:
     v = visit(round=round, count=vec(count)[0])
     D, _ = ssg(**options).report(vec(3, 2), v)
-    close(
-        D, opening * 2, -opening * 2, tolerance=2e-5
-    )  # the running gate adds 1e-6 to what it divides by
+    # the running gate adds 1e-6 to what it divides by
+    close(D, opening * 2, -opening * 2, tolerance=2e-5)
     close(v.h_i, 1 + opening * 2, -1 - opening * 2, tolerance=2e-5)
 
 
@@ -123,33 +135,3 @@ def test_fedssgs_gradient_memory(options: Any, d_i: tuple[float, float], factor:
     _, change = ssg(**options).report(vec(3, 2), v)
     close(v.d_i, *d_i)
     close(change, factor * (d_i[0] - 0.5), factor * (d_i[1] - 3))
-
-
-def test_fedssgs_server_adds_the_mean_memory_of_all_clients() -> None:
-    v = visit()
-    close(
-        ssg().update(vec(10, 10), (vec(3, -3), vec(4, 6)), v),
-        10 + 0.5 + 0.25 * 3,
-        10 + 0.5 - 0.25 * 3,
-    )
-    close(v.h, 1.25, -0.25)
-    close(v.d, 1 + 0.25 * 4, 2 + 0.25 * 6)
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "moved"),
-    [
-        ("active", (10 + 4, 10 - 4)),
-        (
-            "inverse_n",
-            (0.25 * (1 + 10 + 4) - 1, 0.25 * (4 + 10 - 4) - 4),
-        ),  # a quarter of the amended models, less w^t
-    ],
-)
-def test_fedssgs_server_takes_the_memory_of_the_cohort(
-    aggregation: str, moved: tuple[float, float]
-) -> None:
-    term, v = ssg(aggregation=aggregation), visit()
-    message = term.report(vec(3, 2), v)
-    close(message[2], 4, -4)  # h_i after the gated move (3, -3)
-    close(term.update(vec(10, 10), message, v), *moved)

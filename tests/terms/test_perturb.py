@@ -4,35 +4,23 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Asked, quadratic, view
-from problems import close, layout, vec
+from oracles import Asked, direction_of, view
+from problems import close, layout, regression, term, vec
 from torch import Tensor, nn
 
-from fl_lightning import Term, TermError
+from fl_lightning import Algorithm, Term, TermError, algorithms
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbour, Proximal, perturb
 from fl_lightning.terms import lesam as recall
 
 
 def test_sam_mixes_the_plain_gradient_in() -> None:
-    close(
-        SAM(rho=0.5, mix=0.25).gradient(quadratic, vec(3, 2), None), 3 + 0.25 * 0.3, 4 + 0.25 * 0.8
-    )
+    close(direction_of(SAM(rho=0.5, mix=0.25)), 3 + 0.25 * 0.3, 4 + 0.25 * 0.8)
 
 
 def test_sams_raw_ascent_is_as_long_as_the_gradient() -> None:
-    close(
-        SAM(rho=0.5, ascent=perturb.raw).gradient(quadratic, vec(3, 2), None),
-        3 + 0.5 * 3,
-        2 * (2 + 0.5 * 4),
-    )
-
-
-def test_asam_scales_the_ball_by_the_weights() -> None:
-    # T = |w| + 1 = (4, 3), g = (3, 4), T g = (12, 12); e = 2 T^2 g / (12 sqrt 2)
-    length = 2 / (12 * 2**0.5)
-    expected = 3 + length * 16 * 3, 2 * (2 + length * 9 * 4)
-    close(ASAM(rho=2.0, eta=1.0).gradient(quadratic, vec(3, 2), None), *expected)
+    close(direction_of(SAM(rho=0.5, ascent=perturb.raw)), 3 + 0.5 * 3, 2 * (2 + 0.5 * 4))
 
 
 def test_asam_scales_only_the_parameters_that_are_named() -> None:
@@ -40,7 +28,7 @@ def test_asam_scales_only_the_parameters_that_are_named() -> None:
     v = view(layout=Layout(nn.Linear(1, 1)))
     length = 2 / 160**0.5
     expected = 3 + length * 16 * 3, 2 * (2 + length * 4)
-    close(ASAM(rho=2.0, eta=1.0, scaled="weight").gradient(quadratic, vec(3, 2), v), *expected)
+    close(direction_of(ASAM(rho=2.0, eta=1.0, scaled="weight"), v), *expected)
 
 
 @pytest.mark.parametrize("lag", [1.0, 0.0])
@@ -48,7 +36,7 @@ def test_smoos_dual_pulls_the_perturbation_to_the_common_one(lag: float) -> None
     """G = (3, 4) is what is left of g - mu_i - s, so that e = (0.3, 0.4)."""
     term = SMOO(rho=0.5, lag=lag, eps=0.0)
     v = view(mu_i=vec(0, -1), s=vec(0, 1), e=vec(0, 0))
-    close(term.gradient(quadratic, vec(3, 2), v), 3.3, 2 * 2.4)
+    close(direction_of(term, v), 3.3, 2 * 2.4)
     close(v.e, 0.3, 0.4)
     close(v.mu_i, 0 + 0.3 - 0, -1 + 0.4 - 1)
     close(term.report(vec(1, 3), v), 0.3 - lag * 0.3, -1.6 - lag * 0.4)
@@ -62,16 +50,6 @@ def test_smoos_common_perturbation_is_the_unit_mean_of_the_duals_or_zero() -> No
     close(v.s, 0, 0)
 
 
-def test_last_round_perturbs_against_the_last_move() -> None:
-    v = view(anchor=vec(4, 1), last=vec(1, 5), e=vec(0, 0), layout=layout())
-    term = LastRound(rho=0.5)
-    term.start(v.anchor, v)
-    close(v.e, -0.3, 0.4)
-    close(term.gradient(quadratic, vec(1, 1), v), 0.7, 2.8)
-    close(term.update(vec(1, 1), (), v), 1, 1)
-    close(v.last, 4, 1)
-
-
 def test_the_shapes_of_last_round() -> None:
     two = Layout(nn.ParameterList([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))]))
     G = vec(3, 4, 0, 5)  # parts of length 5 and 5
@@ -79,13 +57,6 @@ def test_the_shapes_of_last_round() -> None:
     close(recall.by_first_coordinates(two, G, 0.0), 3 / 7, 3 / 7, 4 / 7, 4 / 7)
     close(recall.by_first_coordinates(two, vec(-3, 4, 0, 5), 0.0), -3 / 7, -3 / 7, 4 / 7, 4 / 7)
     close(recall.by_global_norm(two, G, 0.0), *(x / 50**0.5 for x in (3, 4, 0, 5)))
-
-
-def test_toga_ascends_and_descends_with_the_trend() -> None:
-    v = view(Delta=vec(1, 1))
-    direction = TOGA(rho=0.5, kappa=2.0, beta=0.25, eps=0.0).gradient(quadratic, vec(3, 2), v)
-    length = (5**2 + 6**2) ** 0.5  # the trend makes (5, 6) of the gradient (3, 4)
-    close(direction, 3 + 0.5 * 5 / length + 0.25, 2 * (2 + 0.5 * 6 / length) + 0.25)
 
 
 @pytest.mark.parametrize(
@@ -100,20 +71,38 @@ def test_togas_trend_is_the_movement_over_steps_epochs_or_length(per: Any, divis
 
 
 @pytest.mark.parametrize(
-    ("fusion", "along", "passes"), [(False, (10, -1), 1), (True, (3 + 10, 4 - 1), 2)]
+    ("delta", "first", "last"),
+    [("steps", "0.08", "0.0075"), ("epochs", "0.8", "0.075"), ("gradient", "0.8", "0.8")],
 )
-def test_a_neighbour_ascends_along_the_previous_perturbed_gradient(
-    fusion: bool, along: tuple[float, float], passes: int
+@pytest.mark.parametrize("perturbation", ["local", "neighbour"])
+def test_togas_effective_momentum_is_noted(
+    delta: Any, first: str, last: str, perturbation: Any
 ) -> None:
-    oracle, v = Asked(), view(R=vec(10, -1), Delta=vec(1, 1))
-    term = Neighbour(TOGA(rho=0.5, kappa=2.0, beta=0.25, eps=0.0), fusion=fusion)
-    direction = term.gradient(oracle, vec(3, 2), v)
-    x, y = along[0] + 2 * 1, along[1] + 2 * 1
-    length = (x**2 + y**2) ** 0.5
-    perturbed = 3 + 0.5 * x / length, 2 * (2 + 0.5 * y / length)
-    close(v.R, *perturbed)
-    close(direction, perturbed[0] + 0.25, perturbed[1] + 0.25)
-    assert len(oracle.at) == passes
+    """Its 50 steps of 5 epochs move by a unit gradient's 5 at first, and 0.47 at last."""
+    facts = ({"steps": 50, "epochs": 5, "span": span} for span in (5.0, 0.47))
+    toga = algorithms.fedtoga(beta=0.8, delta=delta, perturbation=perturbation)
+    (note,) = toga.notes(*facts)
+    assert f"momentum: m = beta span / divisor is {first} in the first round and {last}" in note
+
+
+def test_without_beta_toga_has_no_momentum_to_note() -> None:
+    facts = {"steps": 50, "epochs": 5, "span": 5.0}
+    assert algorithms.fedtoga(beta=0.0).notes(facts, facts) == []
+
+
+@pytest.mark.parametrize(("per", "m"), [(perturb.per_step, 0.08), (perturb.per_length, 0.8)])
+def test_beta_delta_repeats_the_last_move_by_the_effective_momentum(per: Any, m: float) -> None:
+    """In a second round without a gradient."""
+
+    def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return (v.round == 0) * torch.ones_like(w)
+
+    trend = TOGA(rho=0.0, kappa=0.0, beta=0.8, per=per)
+    run = regression(Algorithm(term(gradient=gradient), trend), steps=50, lr=0.1, rounds=2)
+    run.train_round()
+    first = run.w.detach().clone()
+    run.train_round()
+    close((run.w.detach() - first) / first, m, m)
 
 
 def test_any_term_that_ascends_can_have_a_neighbour() -> None:
@@ -146,7 +135,7 @@ def test_a_term_that_does_not_ascend_has_no_neighbour(inner: Term) -> None:
     v = view(R=vec(0, 0), e=vec(0, 0), anchor=vec(0, 0))
     fix = rf"{type(inner).__name__} asks for 1 gradient.*terms such as SAM"
     with pytest.raises(TermError, match=fix):
-        Neighbour(inner).gradient(quadratic, vec(3, 2), v)
+        direction_of(Neighbour(inner), v)
 
 
 PERTURBATIONS = [SAM, LESAM, LastRound, TOGA, SMOO]
@@ -172,9 +161,3 @@ def test_a_perturbation_is_rho_long_and_a_zero_direction_perturbs_by_zero(term: 
 def test_eps_is_added_to_the_norm_that_a_perturbation_is_divided_by(term: Any) -> None:
     short = [displacement(term(0.5, eps=eps), vec(1, 1), vec(3, 2)) for eps in (1e6, 2e6)]
     assert short[0] / short[1] == pytest.approx(2, rel=1e-3)
-
-
-@pytest.mark.parametrize("term", [SAM, ASAM, SMOO, TOGA, LESAM, LastRound])
-def test_a_radius_is_not_negative(term: Any) -> None:
-    with pytest.raises(ValueError, match=r"rho of .* at least 0, not -0\.1"):
-        term(rho=-0.1)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fl_lightning import initial, received
 from fl_lightning.terms import (
-    AcceleratedStart,
     AdaptiveServer,
     FirstOrderMAML,
     LocalOnly,
@@ -24,19 +23,9 @@ def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
     v = view(m=vec(0, 0), v=vec(4, 4))
     close(term.update(vec(4, 0), (), v), 2 / ((4 + 0.25 * 16) ** 0.5 + 1), 0)
     close(v.v, 8, 4)
-    close(
-        term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1)
-    )  # 4 is the square already
+    # 4 is the square already
+    close(term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1))
     close(v.v, 8 - 0.25, 4)
-
-
-def test_lookahead_starts_where_the_momentum_leads_and_stays_close_to_it() -> None:
-    term, v = AcceleratedStart(beta=0.5, prox=0.25), view(m=vec(2, -4))
-    close(term.start(vec(3, 2), v), 3 + 1, 2 - 2)
-    v.origin = vec(4, 0)
-    close(term.gradient(quadratic, vec(3, 2), v), 3 + 2 * 0.25 * -1, 4 + 2 * 0.25 * 2)
-    close(term.update(vec(1, 1), (), v), 0.5 * 2 + 1, 0.5 * -4 + 1)
-    close(v.m, 2, -1)
 
 
 def test_relaxed_start_begins_away_from_the_clients_own_model() -> None:
@@ -82,9 +71,8 @@ def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
         2.5 * (0.25 * 2 + 0.75 * 2),
         2.5 * (0.25 * 4 + 0.75 * 1),
     )
-    close(
-        NormalizedAveraging().update(vec(9, 9), messages[1], None), 6, 3
-    )  # the first was skipped: the other's own progress
+    # the first was skipped: the other's own progress
+    close(NormalizedAveraging().update(vec(9, 9), messages[1], None), 6, 3)
 
 
 def test_alone_continues_with_its_own_model() -> None:

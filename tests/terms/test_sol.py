@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import autograd, oracle_of, quadratic, view
+from oracles import autograd, direction_of, oracle_of, view
 from problems import classifier, close, line, vec, without_addresses
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -94,7 +94,7 @@ def test_the_strength_is_that_of_the_paper_by_default(term: Any) -> None:
 def test_the_gradient_is_taken_where_the_proximal_objective_rises(
     module: nn.Module, scale: Any, e: tuple[float, float]
 ) -> None:
-    direction = SOL(Proximal(1.0), 0.5, scale).gradient(quadratic, vec(3, 2), seen(module))
+    direction = direction_of(SOL(Proximal(1.0), 0.5, scale), seen(module))
     close(direction, 3 + e[0], 2 * (2 + e[1]))
 
 
@@ -103,7 +103,7 @@ def test_the_gradient_is_taken_where_the_proximal_objective_rises(
 )
 def test_only_the_scope_moves_and_its_norm_alone_counts(scope: Any, e: tuple[float, float]) -> None:
     two = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
-    direction = SOL(Proximal(1.0), 0.5, None, scope).gradient(quadratic, vec(3, 2), seen(two))
+    direction = direction_of(SOL(Proximal(1.0), 0.5, None, scope), seen(two))
     close(direction, 3 + e[0], 2 * (2 + e[1]))
 
 
@@ -117,7 +117,7 @@ def test_only_the_scope_moves_and_its_norm_alone_counts(scope: Any, e: tuple[flo
     ],
 )
 def test_the_gradients_that_are_used(use: Any, direction: tuple[float, float]) -> None:
-    close(SOL(Proximal(2.0), 0.5, None, use=use).gradient(quadratic, vec(3, 2), seen()), *direction)
+    close(direction_of(SOL(Proximal(2.0), 0.5, None, use=use), seen()), *direction)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,9 @@ def test_the_gradients_that_are_used(use: Any, direction: tuple[float, float]) -
 def test_a_client_that_has_not_moved_is_not_perturbed_unless_as_released(
     scale: Any, still: bool, e: float
 ) -> None:
-    v = view(
-        anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1)
-    )  # c - c_i = (3, 4)
-    direction = SOL(ControlVariate(), 0.5, scale, still=still).gradient(quadratic, vec(3, 2), v)
+    # c - c_i = (3, 4)
+    v = view(anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1))
+    direction = direction_of(SOL(ControlVariate(), 0.5, scale, still=still), v)
     close(direction, 3 + e * 0.6, 2 * (2 + e * 0.8))
 
 
@@ -158,21 +157,15 @@ def test_a_projection_drops_what_goes_against_the_proximal_gradient(
     anchor: Any, direction: Any
 ) -> None:
     for mu in (1.0, 7.0):
-        close(
-            GradientProjection(Proximal(mu)).gradient(
-                quadratic, vec(3, 2), view(anchor=vec(*anchor))
-            ),
-            *direction,
-        )
+        close(direction_of(GradientProjection(Proximal(mu)), view(anchor=vec(*anchor))), *direction)
 
 
 def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is_noise() -> None:
-    v = view(
-        anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0)
-    )  # q = (-3, 0) goes against the gradient (3, 4)
-    close(GradientProjection(ControlVariate()).gradient(quadratic, vec(3, 2), v), 3, 4)
+    # q = (-3, 0) goes against the gradient (3, 4)
+    v = view(anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0))
+    close(direction_of(GradientProjection(ControlVariate()), v), 3, 4)
     v.anchor = vec(0, 0)
-    close(GradientProjection(ControlVariate()).gradient(quadratic, vec(3, 2), v), 0, 4)
+    close(direction_of(GradientProjection(ControlVariate()), v), 0, 4)
 
 
 # through a real network

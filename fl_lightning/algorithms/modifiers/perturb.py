@@ -3,6 +3,7 @@
 from fl_lightning import terms
 from fl_lightning.algorithms.modifiers.modifier import Modifier
 from fl_lightning.algorithms.shared_options import (
+    DELTA,
     FIRST,
     PER,
     SCALED,
@@ -59,7 +60,7 @@ def smoo(rho: Rho = 0.1) -> Modifier:
 
 @checked
 def toga(
-    rho: Rho = 0.1, kappa: Kappa = 1.0, beta: TrendBeta = 0.8, delta: TrendScale = "steps"
+    rho: Rho = 0.1, kappa: Kappa = 1.0, beta: TrendBeta = 0.8, delta: TrendScale = DELTA
 ) -> Modifier:
     """FedTOGA's trend in ascent and descent."""
     return Modifier(terms.TOGA(rho, kappa, beta, TREND_SCALES[delta]))

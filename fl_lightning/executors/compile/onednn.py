@@ -44,8 +44,10 @@ def with_onednn(graph: fx.GraphModule) -> fx.GraphModule:
             continue
         with graph.graph.inserting_before(node):
             new = graph.graph.call_function(torch.ops.fl_lightning.product.default, (a, b))
+            new.meta["val"] = node.meta["val"]  # it may be an operand of the next product
             for term in added:
                 new = graph.graph.call_function(aten.add.Tensor, (new, term))
+                new.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(new)
         graph.graph.erase_node(node)
     graph.recompile()

@@ -1,0 +1,4 @@
+"""Tables of runs: what a file plans is run, resumed, recognized and laid out as in papers.
+
+Imports `experiment` and below. `fl_lightning.__main__` calls `command`.
+"""

@@ -1,0 +1,250 @@
+"""The runs of a table: their command lines, folders, and how far each is."""
+
+import re
+import runpy
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from inspect import Parameter, signature
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.cli.argv import flag_of, last_value
+from fl_lightning.cli.config_files import beside
+from fl_lightning.cli.options import Options as GeneralOptions
+from fl_lightning.cli.planning import planning
+from fl_lightning.experiment import Experiment
+from fl_lightning.report.comparison import format_value
+from fl_lightning.runs.config_yaml import flat
+from fl_lightning.runs.folder import to_yaml
+from fl_lightning.runs.resume import CHANGES_ROUNDING_ONLY
+from fl_lightning.runs.run import Scalars, read_options, scalars
+from fl_lightning.sweep.table_file import Options, TableFile, combinations
+
+FREE = CHANGES_ROUNDING_ONLY | {
+    "checkpoint_every",
+    "keep_checkpoints",
+    "client_state_memory",
+    "data_dir",
+    "deterministic",
+}
+"""Options in which a recognized run may differ: they change no number, or the last bits only."""
+
+Cell = tuple[str, str, str]
+"""The labels of row, column and tuned values."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One run of a table.
+
+    Attributes:
+        argv: The options of the recipe, without the run's folder.
+        options: All resolved options by their flat names.
+        cells: The cells that show it; equal options of several cells are one run.
+        seed: Its seed.
+        folder: Where it lies or will lie.
+    """
+
+    argv: list[str]
+    options: dict[str, Any]
+    cells: list[Cell]
+    seed: int
+    folder: Path
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that it is to have."""
+        return int(self.options["rounds"])
+
+    def scalars(self) -> Scalars:
+        """What it has recorded so far."""
+        try:
+            return scalars(self.folder / "metrics.csv")
+        except (OSError, ValueError):
+            return {}
+
+    @property
+    def state(self) -> Literal["missing", "begun", "finished"]:
+        """Whether it has begun, and ended."""
+        if not (self.folder / "config.yaml").is_file():
+            return "missing"
+        model, config = self.folder / "model.pt", self.folder / "config.yaml"
+        if not model.is_file():
+            return "begun"
+        recorded, epochs = self.scalars(), self.options.get("finetune_epochs")
+        whole = rounds_of(recorded) >= self.rounds
+        early = model.stat().st_mtime >= config.stat().st_mtime  # a callback ended it
+        scored = not epochs or f"personal/accuracy_{max(epochs)}" in recorded
+        return "finished" if scored and (whole or early) else "begun"
+
+    def command(self, further: Sequence[str] = ()) -> list[str]:
+        """The recipe's options that begin the run, or resume it.
+
+        Args:
+            further: Options of the user that a resumed run may change.
+        """
+        folder = ["--run-dir", str(self.folder)]
+        if self.state == "missing":
+            return [*self.argv, *folder]
+        return [*folder, "--resume", *further, "--devices", "1"]
+
+
+def rounds_of(recorded: Scalars) -> int:
+    """The last round recorded."""
+    return max((round for values in recorded.values() for round in values), default=0)
+
+
+def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()) -> list[Job]:
+    """The runs of a table, each once, in the order of columns, rows and seeds.
+
+    Args:
+        table: The table.
+        recipe: The recipe's file.
+        runs: The folder of the runs; those in it with the options of a job are the job's.
+        further: Options for every run.
+
+    Raises:
+        SystemExit: With one sentence, if the options of a run do not fit.
+    """
+    jobs, existing = list[Job](), Existing(runs)
+    chosen = {kind: choice.name for kind, choice in resolve(recipe, []).chosen.items()}
+    for cell, argv in command_lines(table):
+        for seed in table.seeds:
+            line = [*argv, *further, "--seed", str(seed), "--devices", "1"]
+            experiment = resolve(recipe, line)
+            options = _identity(experiment)
+            same = next((job for job in jobs if job.options == options), None)
+            if same:
+                same.cells.append(cell)
+                continue
+            name = "-".join(_slug(part) for part in (cell[1], cell[0], cell[2], f"s{seed}") if part)
+            folder = existing.of(options, chosen | _defaults(experiment)) or existing.new(name)
+            jobs.append(Job(line, options, [cell], seed, folder))
+    return jobs
+
+
+def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
+    """The cells of a table and the options of each, without a seed."""
+    for column, options, swept in table.swept_columns():
+        for row, own in table.rows.items():
+            for tuned, values in combinations(table.tune):
+                yield (row, column, tuned), _flags(table.name, own, options, swept, values)
+
+
+def _flags(table: str, *parts: Options) -> list[str]:
+    """The flags of a cell: presets to read, then the options of each part and of its method."""
+    argv, configs = list[str](), [table]
+    for part in map(dict, parts):
+        names, methods = part.pop("config", []), part.pop("methods", {})
+        configs += [beside(table, n) for n in ([names] if isinstance(names, str) else names)]
+        argv += _as_flags(part)
+        method = last_value(argv, "--algorithm") or ""
+        own = signature(ALGORITHMS[method]).parameters if method in ALGORITHMS else ()
+        row = methods.get(method, {})
+        argv += _as_flags({f"algorithm.{k}" if k in own else k: v for k, v in row.items()})
+    return [word for name in configs for word in ("--config", name)] + argv
+
+
+def _as_flags(options: Options) -> list[str]:
+    pairs = ((flag_of(option), format_value(value)) for option, value in flat(options).items())
+    return [word for flag, value in pairs for word in (flag, value)]
+
+
+def resolve(recipe: Path, argv: Sequence[str]) -> Experiment:
+    """The experiment that a recipe would run with these options.
+
+    Raises:
+        ValueError: If the recipe makes none.
+    """
+    with planning() as planned, _as_program(recipe, argv), redirect_stdout(None):
+        runpy.run_path(str(recipe), run_name="__main__")
+    if not planned:
+        raise ValueError(f"{recipe} runs no Experiment: give a recipe such as digits")
+    return planned[0]
+
+
+@contextmanager
+def _as_program(recipe: Path, argv: Sequence[str]) -> Iterator[None]:
+    before = sys.argv, list(sys.path)
+    sys.argv = [str(recipe), *argv]
+    sys.path.insert(0, str(recipe.parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+class Existing:
+    """The runs in a folder, found by their options.
+
+    Args:
+        runs: The folder.
+    """
+
+    def __init__(self, runs: Path):
+        self.runs = runs
+        self._found = defaultdict[Any, list[tuple[dict[str, Any], Path]]](list)
+        self._names = set[Path]()
+        for file in sorted(runs.rglob("config.yaml")):
+            try:
+                options = read_options(file.parent)
+            except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
+                continue
+            self._found[options.get("algorithm"), options.get("seed")].append(
+                (options, file.parent)
+            )
+
+    def of(self, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Path | None:
+        """The folder of the run with these options; what an older run lacks has its default."""
+        for found, folder in self._found[options["algorithm"], options["seed"]]:
+            whole = {k: found.get(k, defaults.get(k)) for k in {*options, *found} - FREE}
+            if whole == options:
+                return folder
+        return None
+
+    def new(self, name: str) -> Path:
+        """A folder for a run that has none."""
+        for number in count(1):
+            folder = self.runs / (name if number == 1 else f"{name}-{number}")
+            if folder not in self._names and not (folder / "config.yaml").exists():
+                self._names.add(folder)
+                return folder
+        raise AssertionError("numbers do not end")
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    """The options that make a run what it is, as `config.yaml` and the copied files hold them."""
+    options = flat(to_yaml(experiment.resolved()))
+    files = {
+        str(c.file).strip("/").replace("/", "_"): c.file
+        for c in experiment.chosen.values()
+        if c.file
+    }
+    if files:
+        own = b"".join(files[name].read_bytes() for name in sorted(files))
+        options["algorithm.file"] = sha256(own).hexdigest()[:8]
+    return {name: value for name, value in options.items() if name not in FREE}
+
+
+def _defaults(experiment: Experiment) -> dict[str, Any]:
+    """Defaults of the options, which runs of older versions may lack."""
+    general = {f.name: f.default for f in fields(GeneralOptions)}
+    own = {
+        f"{kind}.{parameter.name}": parameter.default
+        for kind, chosen in experiment.chosen.items()
+        for parameter in signature(chosen.function).parameters.values()
+        if parameter.default is not Parameter.empty
+    }
+    return dict(to_yaml(general | own))
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^\w.=+]+", "_", text).strip("_")

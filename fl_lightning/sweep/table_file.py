@@ -1,0 +1,153 @@
+"""The YAML file of a table: rows, columns, sweeps, seeds, score and published numbers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import product
+from typing import Any
+
+from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
+from fl_lightning.cli.converters import nearest
+from fl_lightning.report.comparison import format_value
+
+Options = Mapping[str, Any]
+"""Options by name as in a preset."""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table as its file describes it.
+
+    Attributes:
+        name: The file, or the preset such as `fedssg/table4`.
+        rows: Options by the label of a row; each method of `methods` if the file names none.
+        columns: Options by the label of a column. `config` names presets that are read after the
+            file, and `methods` has options of single methods in this column.
+        sweep: Values by option; every combination is a column.
+        tune: Values by option; a cell shows the best combination, chosen by its score.
+        seeds: Seeds of each cell.
+        scores: Names of scores, such as `last:50` or `rounds_to:97`; `score` in the file.
+        spread: The source of deviations: `seeds`, `rounds` or `clients`.
+        over: The row that speed-ups are relative to.
+        means: Patterns of column labels by the label of a further column, their mean.
+        published: The paper's numbers by score, row and column. In the file they are those of the
+            first score, unless scores are named; a list has the order of the columns.
+    """
+
+    name: str
+    rows: Mapping[str, Options]
+    columns: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
+    sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    scores: tuple[str, ...] = ("last",)
+    spread: str = "seeds"
+    over: str = ""
+    means: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+
+    @staticmethod
+    def read(name: str) -> "TableFile":
+        """Read a file, and the rows and columns of the files that its `config` names.
+
+        Raises:
+            ValueError: If a key does not hold what it should.
+        """
+        methods, table = dict[str, Any](), dict[str, Any]()
+        for content in read_chain(name):
+            methods |= content.get("methods") or {}
+            for own in ("score", "spread", "over", "means", "published"):
+                table.pop(own, None)  # numbers of another table
+            table |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
+        for key in TABLE_KEYS & table.keys() - {"seeds", "score", "spread", "over"}:
+            if not isinstance(table[key], Mapping):
+                raise ValueError(f"{key} in {name} maps names to values, not {table[key]!r}")
+        for key in ("rows", "columns"):
+            table[key] = {str(k): v or {} for k, v in table.get(key, {}).items()}
+        rows = table["rows"] or {method: {} for method in methods}
+        table["rows"] = {
+            label: {"algorithm": label, **row} if label in ALGORITHMS or ":" in label else row
+            for label, row in rows.items()
+        }
+        table["columns"] = table["columns"] or {"": {}}
+        table["seeds"] = tuple(_list(table.get("seeds", 0)))
+        table["scores"] = tuple(map(str, _list(table.pop("score", "last"))))
+        published = table.pop("published", {})
+        file = TableFile(name, **table)
+        if not published.keys() <= set(file.scores):
+            published = {file.scores[0]: published}
+        numbers = {
+            score: {row: file._numbers(row, values) for row, values in of_score.items()}
+            for score, of_score in published.items()
+        }
+        return replace(file, published=numbers)
+
+    def _numbers(self, row: str, numbers: Any) -> dict[str, float]:
+        """Published numbers of a row by column; a list has them in the order of the columns."""
+        columns = [column for column, *_ in self.swept_columns()]
+        if row not in self.rows:
+            raise ValueError(
+                f"published in {self.name} has no row {row!r}{nearest(row, self.rows)}"
+            )
+        if not isinstance(numbers, Mapping):
+            if len(_list(numbers)) != len(columns):
+                raise ValueError(
+                    f"published.{row} in {self.name} has {len(_list(numbers))} numbers "
+                    f"for {len(columns)} columns: write none where there is no number"
+                )
+            numbers = dict(zip(columns, _list(numbers), strict=True))
+        if unknown := [column for column in numbers if column not in columns]:
+            near = nearest(unknown[0], columns)
+            raise ValueError(f"published.{row} in {self.name} has no column {unknown[0]!r}{near}")
+        return {c: float(n) for c, n in numbers.items() if n not in (None, "none")}
+
+    def select(self, rows: str | None, columns: str | None) -> "TableFile":
+        """Keep rows and columns by comma-separated labels or patterns, such as `fed*`.
+
+        Raises:
+            ValueError: If a pattern fits none; an algorithm without a row gets one.
+        """
+        chosen = dict(self.rows)
+        if rows:
+            added = {name: {"algorithm": name} for name in ALGORITHMS if name not in self.rows}
+            own = {name: {"algorithm": name} for name in rows.split(",") if ":" in name}
+            chosen = _matching(rows, self.rows, added | own, "row")
+        kept = _matching(columns, self.columns, {}, "column") if columns else self.columns
+        return replace(self, rows=chosen, columns=kept)
+
+    def swept_columns(self) -> list[tuple[str, Options, Options]]:
+        """Labels of the columns, their options, and one combination of the sweep's values."""
+        return [
+            (", ".join(filter(None, [column, label])), options, values)
+            for column, options in self.columns.items()
+            for label, values in combinations(self.sweep)
+        ]
+
+
+def combinations(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, Options]]:
+    """Every choice of one value for each option, with a label such as `rho 0.1`."""
+    choices = product(*([(option, value) for value in _list(grid[option])] for option in grid))
+    return [
+        (", ".join(f"{o.rpartition('.')[2]} {format_value(v)}" for o, v in choice), dict(choice))
+        for choice in choices
+    ]
+
+
+def _matching(
+    patterns: str, known: Mapping[str, Options], further: Mapping[str, Options], kind: str
+) -> dict[str, Options]:
+    found = dict[str, Options]()
+    for pattern in patterns.split(","):
+        matches = {name: known[name] for name in known if fnmatchcase(name, pattern)}
+        matches = matches or {name: further[name] for name in further if name == pattern}
+        if not matches:
+            raise ValueError(f"the table has no {kind} {pattern!r}{nearest(pattern, known)}")
+        found |= matches
+    return found
+
+
+def _list(values: Any) -> list[Any]:
+    return (
+        list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    )

@@ -1,0 +1,110 @@
+"""The command `fl-lightning compare`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from run_folders import run
+
+from fl_lightning.__main__ import main
+
+
+def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, accuracy in enumerate((0.5, 0.6)):
+        run(tmp_path / f"runs/{seed}", [accuracy], seed, "a_{$}~^\\", rounds=2)
+    run(tmp_path / "runs/3", [0.1], algorithm="b", rounds=1, alpha=0.1)
+    figure = tmp_path / "curves.png"
+    main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(figure)])
+    printed = capsys.readouterr()
+    assert "% test accuracy of the global model, mean ± standard deviation" in printed.out
+    assert "final, \\%" in printed.out
+    escaped = r"a\_\{\$\}\textasciitilde \textasciicircum \textbackslash  & 0,1 & 1 & 55.00 $\pm$"
+    assert escaped in printed.out
+    notes = [line for line in printed.err.splitlines() if line.startswith("note: ")]
+    assert notes == [f"note: {tmp_path / 'runs' / seed} is at round 1 of 2" for seed in "01"]
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_shows_a_table_in_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "a", [0.5], algorithm="mine.py:[own]")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    main(["compare", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "mine.py:[own]" in shown
+    assert "test accuracy of the global model" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["nowhere"], ["no run in nowhere"]),
+        (["runs", "--across", "lr"], ["lr", "nothing but the algorithm"]),
+        (["runs", "--curve", "train/loss"], ["--curve", "--figure FILE"]),
+        (["runs", "--log", "--figure", "f.png"], ["--log", "--x OPTION"]),
+        (["runs", "--x", "lr", "--figure", "f.png"], ["lr", "nothing but the algorithm"]),
+        (["runs", "--x", "lr", "--smooth", "3", "--figure", "f.png"], ["--x", "--smooth"]),
+        (["runs", "--score", "lats"], ["lats", "last, best"]),
+        (["runs", "--score", "rounds_to"], ["rounds_to", "rounds_to:80"]),
+        (["runs", "--score", "test/accuracies"], ["no run has recorded test/accuracies"]),
+        (["runs", "--over", "fedprox"], ["no row is fedprox", "fedavg"]),
+        (["runs", "--label", "fedavg"], ["'fedavg'", "label"]),
+        (["runs", "--last", "0"], ["'0'", "50"]),
+        (["runs", "--target", "0.8"], ["1 to 100", "'0.8'"]),
+        (["runs", "--curve", "acc", "--figure", "f.png"], ["recorded acc", "test/accuracy"]),
+        (["runs", "--figure", "nowhere/f.png"], ["nowhere/f.png"]),
+        (["runs", "--figure", "f.doc"], ["'doc' is not supported"]),
+        (["empty"], ["none of these runs has been evaluated"]),
+        (["torn"], ["torn/a holds no run that can be read"]),
+        ([], ["required: runs"]),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(
+    arguments: list[str],
+    names: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("runs/a"), [0.5])
+    run(Path("empty/a"), [None])
+    (run(Path("torn/a"), [0.5]) / "config.yaml").write_text("algorithm: [")
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *arguments])
+    printed = capsys.readouterr()
+    assert (stop.value.code, printed.out) == (2, "")
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    for name in names:
+        assert name in printed.err
+
+
+def test_published_numbers_labels_and_figures_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for rho in (0.1, 0.2):
+        for alpha in (0.1, 1.0):
+            folder = Path(f"runs/{rho}-{alpha}")
+            run(folder, [0.5, 0.5 + rho], algorithm="fedsam", own={"rho": rho}, alpha=alpha)
+    Path("paper.csv").write_text('method,Dir 0.1,Dir 1\nSAM,60,71\n"fedsam, rho 0.2",70,70\n')
+    labels = ["--label", "fedsam, rho 0.1=SAM", "--label", "alpha 0.1=Dir 0.1"]
+    labels += ["--label", "alpha 1=Dir 1"]
+    arguments = ["runs", "--across", "partition.alpha", "--score", "final", "--format", "markdown"]
+    main(["compare", *arguments, *labels, "--published", "paper.csv"])
+    assert capsys.readouterr().out.splitlines()[2:6] == [
+        "| SAM | 60.00 | 60.00 | +0.00 | 60.00 | 71.00 | -11.00 |",
+        "| fedsam, rho 0.2 | **70.00** | 70.00 | +0.00 | **70.00** | 70.00 | +0.00 |",
+        "| mean \\|difference\\| |  |  | 0.00 |  |  | 5.50 |",
+        "| Kendall's tau |  |  | 1.00 |  |  | -1.00 |",
+    ]
+    figures = ["--figure", "rho.png", "--figure", "rho.pdf", "--x", "algorithm.rho", "--log"]
+    main(["compare", *arguments[:-1], "csv", *figures])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("row,column,score,mean,deviation")
+    assert '"alpha 0.1, rho 0.1"' in lines[1]
+    assert Path("rho.pdf").read_bytes().startswith(b"%PDF")
+    assert Path("rho.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,39 @@
+"""Every algorithm at its defaults, and its options."""
+
+from fl_lightning import algorithms
+from fl_lightning.algorithms.registry import ALGORITHMS
+
+OPTIONS = {
+    "fedspeed, active dual": algorithms.fedspeed(dual="active"),
+    "fedlesam, last round": algorithms.fedlesam(reference="last_round"),
+    "fedlesam, as released": algorithms.fedlesam(reference="as_released"),
+    "fedlesam, skip": algorithms.fedlesam(first_participation="skip"),
+    "fedlesam_s, last round": algorithms.fedlesam_s(reference="last_round"),
+    "fedlesam_d, skip": algorithms.fedlesam_d(first_participation="skip"),
+    "fedtoga, neighbour": algorithms.fedtoga(perturbation="neighbour"),
+    "fedtoga, neighbour carried": algorithms.fedtoga(perturbation="neighbour", carry=True),
+    "fedtoga, fusion": algorithms.fedtoga(perturbation="fusion"),
+    "fedtoga, fusion carried": algorithms.fedtoga(perturbation="fusion", carry=True),
+    "fedtoga, over epochs": algorithms.fedtoga(delta="epochs"),
+    "fedtoga, as a gradient": algorithms.fedtoga(delta="gradient"),
+    "fedtoga, active dual": algorithms.fedtoga(dual="active"),
+    "fedspeed, raw ascent, half": algorithms.fedspeed(ascent="raw", mix=0.5),
+    "fedsmoo, as released": algorithms.fedsmoo(consensus="released"),
+    "fedsol, all": algorithms.fedsol(scope="all"),
+    "fedsol, fixed": algorithms.fedsol(strength="fixed"),
+    "fedsol, by tensor": algorithms.fedsol(scope="body", per="tensor"),
+    "fedsol, scaffold": algorithms.fedsol(scope="all", proximal="scaffold"),
+    "fedssg, running gate": algorithms.fedssg(
+        gate="running", gate_map="clip01", gate_alignment=True, gate_offset=0
+    ),
+    "fedssg, proximal": algorithms.fedssg(
+        alignment="proximal", gate_map="logistic", gate_memory=False, size_weighting=True
+    ),
+    "fedssg, active": algorithms.fedssg(aggregation="active"),
+    "feddc, active": algorithms.feddc(dual="active", size_weighting=True),
+    "fedvra, d": algorithms.fedvra(d=1.5),
+    "feddisco, on feddyn": algorithms.feddisco(alpha=0.1),
+    "fednova, mean": algorithms.fednova(variates="mean"),
+    "fedinit, models": algorithms.fedinit(server="models"),
+}
+EVERY_ALGORITHM = {name: make() for name, make in ALGORITHMS.items()} | OPTIONS

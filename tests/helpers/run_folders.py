@@ -1,0 +1,45 @@
+"""Folders of runs that never ran, and what a comparison shows of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fl_lightning.report import Comparison, Table, load_runs
+
+
+def run(
+    folder: Path,
+    accuracies: Sequence[float | None],
+    seed: int = 0,
+    algorithm: str = "fedavg",
+    alpha: float = 0.1,
+    own: dict[str, Any] | None = None,
+    **options: Any,
+) -> Path:
+    """A run's folder as runs leave it; a round that was not evaluated has no accuracy."""
+    folder.mkdir(parents=True)
+    config = {
+        "algorithm": {"name": algorithm, **(own or {})},
+        "partition": {"name": "dirichlet", "alpha": alpha},
+    }
+    config |= {"rounds": len(accuracies), "seed": seed, "executor": "auto", "lr": 0.1} | options
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    lines = ["round,test/accuracy,comm/uplink_mb,comm/downlink_mb,time/round_s"]
+    lines += [f"{k},{'' if a is None else a},1.0,2.0,0.5" for k, a in enumerate(accuracies, 1)]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def compared(folder: Path, *across: str, **labels: str) -> Comparison:
+    return Comparison.of(load_runs([folder]), across, labels)
+
+
+def cells(comparison: Comparison, *scores: str, **options: Any) -> list[dict[str, str]]:
+    return comparison.table(scores or ["last"], **options).text.to_dict("records")
+
+
+def marked(table: Table, mark: str) -> dict[str, list[str]]:
+    """The rows with this mark in each column."""
+    return {heading: [*table.marks.index[table.marks[heading] == mark]] for heading in table.marks}

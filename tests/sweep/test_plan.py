@@ -1,0 +1,160 @@
+"""Tables are planned as their files say, and runs that exist are recognized."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from locations import ROOT
+
+from fl_lightning.__main__ import main
+from fl_lightning.sweep.estimate import Clock
+from fl_lightning.sweep.layout import layout
+from fl_lightning.sweep.plan import Job, plan
+from fl_lightning.sweep.table_file import TableFile
+
+DIGITS = ROOT / "recipes/digits.py"
+SMALL = "rounds: 2\nclients: 4\nparticipation: 0.5\n"
+METHODS = "methods: {fedavg: {}, fedsam: {rho: 0.2, lr: 0.05}}\n"
+
+Plan = Callable[..., list[Job]]
+
+
+@pytest.fixture
+def planned(tmp_path) -> Plan:
+    """Plan a table of this text, with further options."""
+
+    def planned(text: str, *further: str, **files: str) -> list[Job]:
+        for name, content in {"table": text, **files}.items():
+            (tmp_path / f"{name}.yaml").write_text(content)
+        table = TableFile.read(str(tmp_path / "table.yaml"))
+        return plan(table, DIGITS, tmp_path / "runs", further)
+
+    return planned
+
+
+def options(jobs: list[Job], *names: str) -> list[tuple[object, ...]]:
+    return [tuple(job.options.get(name) for name in names) for job in jobs]
+
+
+def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
+    columns = "columns:\n  a: {lr: 0.3, methods: {fedsam: {rho: 0.4}}}\n  b: {partition: iid}\n"
+    jobs = planned(SMALL + METHODS + columns + "sweep: {batch_size: [8, 16]}\n")
+    assert [job.cells[0][:2] for job in jobs[:4]] == [
+        ("fedavg", "a, batch_size 8"),
+        ("fedsam", "a, batch_size 8"),
+        ("fedavg", "a, batch_size 16"),
+        ("fedsam", "a, batch_size 16"),
+    ]
+    found = options(jobs, "algorithm", "lr", "algorithm.rho", "partition", "batch_size")
+    assert found[1] == ("fedsam", 0.3, 0.4, "dirichlet", 8)
+    assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
+
+
+def test_equal_options_are_one_run_of_several_cells(planned):
+    jobs = planned(SMALL + METHODS + "sweep: {algorithm.rho: [0.2, 0.4]}\nseeds: [0, 1]\n")
+    assert options(jobs, "algorithm", "algorithm.rho", "seed") == [
+        ("fedavg", None, 0),
+        ("fedavg", None, 1),
+        ("fedsam", 0.2, 0),
+        ("fedsam", 0.2, 1),
+        ("fedsam", 0.4, 0),
+        ("fedsam", 0.4, 1),
+    ]
+    assert [column for _, column, _ in jobs[0].cells] == ["rho 0.2", "rho 0.4"]
+
+
+def test_tuned_values_share_a_cell(planned):
+    jobs = planned(SMALL + METHODS + "tune: {lr: [0.1, 0.3]}\n")
+    assert [job.cells for job in jobs[:2]] == [
+        [("fedavg", "", "lr 0.1")],
+        [("fedavg", "", "lr 0.3")],
+    ]
+
+
+def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
+    jobs = planned(
+        "config: base\nrows: {plain: {algorithm: fedavg}}\ncolumns: {few: {config: few}}\n",
+        base=SMALL + METHODS,
+        few="clients: 3\n",
+    )
+    assert options(jobs, "algorithm", "rounds", "clients") == [("fedavg", 2, 3)]
+
+
+def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
+    text = SMALL + METHODS + "published: {fedsam: [3.25]}\ntune: {lr: [0.1, 0.3]}\n"
+    jobs = planned(text)
+    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert len(jobs) == 4
+    assert "3.25" in shown.markdown()
+    assert "4 of 4 runs are missing" in shown.caption
+
+
+def test_runs_are_recognized_by_their_options(planned, tmp_path):
+    text = SMALL + METHODS
+    [job, _] = planned(text)
+    main(["run", str(DIGITS), *job.argv, "--run-dir", str(tmp_path / "runs/by hand")])
+    again, other = planned(text, "--data-dir", "elsewhere")
+    assert (again.folder.name, again.state) == ("by hand", "finished")
+    assert (other.folder.name, other.state) == ("fedsam-s0", "missing")
+    assert planned(text, "--rounds", "3")[0].state == "missing"
+    config = again.folder / "config.yaml"
+    newer = "momentum:", "early_stopping:"
+    text_of = re.sub(r"\n {2}name: none", " none", config.read_text())
+    without = [line for line in text_of.splitlines() if not line.startswith(newer)]
+    config.write_text("\n".join(without))
+    assert planned(text)[0].state == "finished", "what an older run lacks has its default"
+    (again.folder / "model.pt").unlink()
+    begun = planned(text)[0]
+    assert begun.state == "begun"
+    assert begun.command()[:3] == ["--run-dir", str(begun.folder), "--resume"]
+    clock = Clock(planned(text))
+    assert clock.rounds(begun) == 2
+    assert clock.left(planned(text, "--rounds", "9")[1]) == pytest.approx(9 * clock.total(1) / 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("columns: [a]\n", ["columns", "['a']"]),
+        ("published: {fedsamm: 3}\n", ["fedsamm", "fedsam"]),
+        ("published: {fedsam: {a: 3}}\n", ["fedsam", "'a'"]),
+        ("columns: {a: {}, b: {}}\npublished: {fedsam: [3]}\n", ["1 numbers", "2 columns"]),
+    ],
+)
+def test_what_a_table_cannot_mean_is_refused(text, words, planned):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        planned(METHODS + text)
+    assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--seed", "3"], ["--seed", "--seeds"]),
+        (["--methods", "fedsamm"], ["'fedsamm'"]),
+        (["--rounts", "3"], ["--rounts", "--rounds"]),
+        (["--recipe", "digts"], ["'digts'"]),
+        (["--shard", "3/2"], ["3/2"]),
+    ],
+)
+def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
+    file = tmp_path / "table.yaml"
+    file.write_text(SMALL + METHODS)
+    text = sentence(main, ["table", str(file), "--recipe", "digits", "--dry-run", *argv])
+    assert all(word in text for word in words)
+
+
+def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(SMALL + METHODS + "seeds: [0, 1]\n")
+    commands = set[str]()
+    for part in (1, 2, 3):
+        argv = ["mine.yaml", "--recipe", "digits", "--dry-run", "--shard", f"{part}/3"]
+        main(["table", *argv, "--columns", "*", "--methods", "fed*,scaffold"])
+        *lines, total = capsys.readouterr().out.splitlines()
+        assert total.startswith("2 runs, 2 to make: unknown time")
+        commands |= set(lines)
+    assert len(commands) == 6
+    assert all(line.startswith("fl-lightning run digits --config mine.yaml") for line in commands)
+    assert not Path("runs").exists()

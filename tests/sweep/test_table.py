@@ -1,0 +1,129 @@
+"""A table whose processes are killed is made by the same command, to the same numbers."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from io import StringIO
+from math import nan
+from pathlib import Path
+
+import pytest
+from locations import ROOT
+from pandas import read_csv
+from pandas.testing import assert_frame_equal
+
+from fl_lightning.__main__ import main
+from fl_lightning.runs.folder import saved_rounds
+from fl_lightning.sweep import submit
+
+TABLE = """\
+rounds: 100
+clients: 10
+local_steps: 1
+checkpoint_every: 2
+methods: {fedavg: {}, fedsam: {}, scaffold: {}}
+columns: {skewed: {partition.alpha: 0.1}}
+published: {fedavg: [90], fedsam: {skewed: 95}}
+"""
+COMMAND = [sys.executable, "-m", "fl_lightning", "table", "table.yaml", "--recipe", "digits"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    Path("table.yaml").write_text(TABLE)
+    return tmp_path
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def rounds(run: str) -> int:
+    file = Path("runs/table", run, "metrics.csv")
+    return len(file.read_text().splitlines()) - 1 if file.exists() else 0
+
+
+def workers(parent: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_killed_workers_and_parents_lose_nothing(folder, capsys):
+    with subprocess.Popen([*COMMAND, "--jobs", "2"], stderr=subprocess.DEVNULL) as parent:
+        wait_for(lambda: rounds("skewed-fedavg-s0") > 4)
+        first, second = workers(parent.pid)
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: rounds("skewed-scaffold-s0") > 4)
+        third = [pid for pid in workers(parent.pid) if pid != second]
+        os.kill(parent.pid, signal.SIGKILL)
+    wait_for(lambda: not any(map(alive, [second, *third])))
+    assert not Path("runs/table/skewed-scaffold-s0/model.pt").exists()
+
+    with pytest.raises(SystemExit) as done:
+        main([*COMMAND[3:], "--jobs", "2", "--format", "csv"])
+    assert done.value.code == 0
+    out = capsys.readouterr().out
+    numbers = read_csv(StringIO(out[out.index("row,") :])).set_index("row")
+    for method in ("fedavg", "fedsam", "scaffold"):
+        run = f"skewed-{method}-s0"
+        config = ["--config", f"runs/table/{run}/config.yaml", "--run-dir", f"whole/{run}"]
+        main(["run", "digits", *config, "--devices", "1"])
+        ours, whole = (read_csv(Path(f, run, "metrics.csv")) for f in ("runs/table", "whole"))
+        untimed = [column for column in whole if not column.startswith("time/")]
+        assert_frame_equal(ours[untimed], whole[untimed], check_exact=True)
+        assert numbers["mean"][method] == pytest.approx(100 * whole["test/accuracy"][-10:].mean())
+    assert numbers["published"].to_dict() == pytest.approx(
+        {"fedavg": 90, "fedsam": 95, "scaffold": nan}, nan_ok=True
+    )
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(folder, capsys):
+    """The second method diverges; the third is interrupted."""
+    Path("table.yaml").write_text(TABLE.replace("fedsam: {}", "fedsam: {lr: 1e30}"))
+
+    def interrupt() -> None:
+        wait_for(lambda: rounds("skewed-scaffold-s0") > 4)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(SystemExit) as stop:
+        main([*COMMAND[3:], "--jobs", "1"])
+    out, err = capsys.readouterr()
+    assert stop.value.code == 130, err
+    assert "failed: runs/table/skewed-fedsam-s0" in err
+    assert "the same command continues" in err
+    saved = saved_rounds(Path("runs/table/skewed-scaffold-s0"))
+    assert saved[-1] == rounds("skewed-scaffold-s0") < 100
+    assert "2 of 3 runs are missing" in out
+
+
+def test_submitted_shards_are_this_command(folder, monkeypatch, capsys):
+    pytest.importorskip("submitit")
+    started = list[list[str]]()
+    monkeypatch.setattr(
+        submit.subprocess,
+        "run",
+        lambda argv, **_: started.append(argv) or subprocess.CompletedProcess(argv, 0),
+    )
+    options = ["--submit", "2", "--submit-option", "cluster=debug", "--rounds", "1"]
+    main(["table", "table.yaml", "--recipe", "digits", *options])
+    assert "submitted 2 job(s)" in capsys.readouterr().out
