@@ -19,7 +19,8 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import beside
 from fl_lightning.cli.options import Options as GeneralOptions
-from fl_lightning.experiment import Experiment, planning
+from fl_lightning.cli.planning import planning
+from fl_lightning.experiment import Experiment
 from fl_lightning.report.comparison import format_value
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import to_yaml
