@@ -8,6 +8,8 @@ from typing import Any
 
 HOOKS = {
     "on_fit_start": ("federation",),
+    "on_round_start": ("federation", "cohort"),
+    "on_client_end": ("federation", "client", "outcome"),
     "on_round_end": ("federation", "metrics"),
     "on_round_logged": ("federation", "metrics"),
     "on_fit_end": ("federation",),

@@ -124,6 +124,8 @@ class View:
         self.__dict__.update(facts, **read_only, **states)
         self.__dict__["_where"] = f"{type(term).__name__}.{hook}"
         self.__dict__["_mine"], self.__dict__["_in_loss"] = tuple(states), False
+        visits = hook in ("start", "gradient", "report")
+        self.__dict__["_loggable"] = (*term.logs, *term.diagnostics) if visits else ()
         self.__dict__["_given"] = [x for x in self.__dict__.values() if isinstance(x, Tensor)]
 
     def __getattr__(self, name: str) -> Tensor:
@@ -146,7 +148,8 @@ class View:
                 f"{self._where}, as in v.{name} = v.{name} + oracle.loss(w)"
             )
         if name not in self._mine:
-            allowed = ", ".join(self._mine) or "no state"
+            mine = (name for name in self._mine if not name.startswith(LOGGED))
+            allowed = ", ".join(mine) or "no state"
             raise TermError(
                 f"{self._where} assigns v.{name}, but may assign {allowed} there: declare it, as "
                 f"client = {{'{name}': zeros}} or local = ... for one visit; server states are "
@@ -163,6 +166,37 @@ class View:
         )
         self.__dict__[name] = value
 
+    def log(
+        self,
+        name: str,
+        value: float | Tensor | Callable[[], Tensor],
+        weight: float | Tensor = 1.0,
+    ) -> None:
+        """Publish a scalar: `term/<name>` is its mean over the calls of a visit, then the cohort.
+
+        Args:
+            name: One of the term's `logs` or `diagnostics`.
+            value: A number, a 0-dim tensor, or a function that makes it, called only if it counts:
+                diagnostics count with `--measure proximal` alone.
+            weight: Weight of this call in the mean, e.g. 0 in a step where it has no meaning.
+
+        Raises:
+            TermError: If the term does not declare the name, or this is no hook of a visit.
+        """
+        if name not in self._loggable or self._in_loss:
+            raise TermError(
+                f"{self._where} logs {name!r}, but can log {', '.join(self._loggable) or 'nothing'}"
+                f": declare logs = ({name!r},), and log in start, gradient or report, not in a loss"
+            )
+        if (key := LOGGED + name) not in self.__dict__:
+            return
+        total = self.__dict__[key]
+        number = value() if callable(value) else value
+        pair = [torch.as_tensor(x, device=total.device).detach() for x in (number, weight)]
+        check_shape(pair[0], torch.Size(), f"{self._where} logs as {name!r}", "it is one number")
+        part, share = (x.to(total.dtype) for x in pair)
+        self.__dict__[key] = total + torch.stack([torch.where(share > 0, part * share, 0), share])
+
     def _states(self) -> States:
         return {name: self.__dict__[name] for name in self._mine}
 
@@ -178,6 +212,9 @@ class View:
 
 FACTS = frozenset(View.__annotations__)
 """The names of a view's facts; no state can have one."""
+
+LOGGED = "_log "
+"""Begins the name of a hidden local state `[sum, weight]` of what a term logs under a name."""
 
 ROUND_FACTS = "anchor", "share", "expected", "round", "rounds", "nominal", "layout"
 """The facts of a round, which the server sees too; the others are of one client's visit."""
@@ -197,7 +234,10 @@ class Term:
         server: States that the server keeps; clients may read them.
         local: States of one visit of one client.
         roles: Tasks that only one term of an algorithm should have: "perturb", "start" elsewhere,
-            "server" step. The command line refuses two terms of one role.
+            "server" step. The command line refuses two terms of one role. A term of the role
+            "measure" trains nothing, and does not count in the method's cost.
+        logs: Names of the scalars that it publishes by `v.log`.
+        diagnostics: Names of those that cost more; they are published with `--measure proximal`.
 
     Example:
         >>> from dataclasses import dataclass
@@ -214,6 +254,8 @@ class Term:
     """
 
     roles: frozenset[str] = frozenset()
+    logs: tuple[str, ...] = ()
+    diagnostics: tuple[str, ...] = ()
     client: Mapping[str, Initializer] = {}
     server: Mapping[str, Initializer] = {}
     local: Mapping[str, Initializer] = {}

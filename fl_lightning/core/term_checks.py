@@ -80,7 +80,7 @@ def _check_states(term: Term) -> None:
                 )
     names = [*term.client, *term.server, *term.local]
     for state in names:
-        if state in FACTS or state.startswith("_") or names.count(state) > 1:
+        if state in {*FACTS, "log"} or state.startswith("_") or names.count(state) > 1:
             raise TermError(
                 f"{name} declares a state {state!r}, but v.{state} would be ambiguous: rename it, "
                 f"without leading underscore and not as one of {', '.join(sorted(FACTS))}"

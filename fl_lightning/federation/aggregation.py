@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.weighting import Cohort
+from fl_lightning.data import ClientData
 from fl_lightning.executors import Outcome
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_below
@@ -53,6 +56,7 @@ class RoundSums:
         sum_type: How progress, messages and buffers are added up.
         skip_diverged: Leave out outcomes that are not finite.
         starts_elsewhere: Whether clients start elsewhere than at w^t.
+        logs: Number of scalars that terms log.
 
     Attributes:
         total: The vector that the ranks have to add up.
@@ -67,6 +71,7 @@ class RoundSums:
         sum_type: type[Sum] = PlainSum,
         skip_diverged: bool = False,
         starts_elsewhere: bool = False,
+        logs: int = 0,
     ):
         leaves, self._structure = tree_flatten(message)
         self._vectors = 1 + starts_elsewhere
@@ -76,14 +81,20 @@ class RoundSums:
         self._weighted = [True] * self._vectors + [False] * len(leaves) + [True] * len(buffers)
         self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
-        sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, 2]
+        sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, logs * cohort, 2]
         self.total = torch.zeros(sum(sizes), dtype=self._sum.dtype, device=w.device)
-        limbs, rows, self._votes = self.total.split(sizes)
+        limbs, rows, logged, self._votes = self.total.split(sizes)
+        self._logs = logged.view(cohort, logs)
         self._limbs, self._rows = limbs.view(self._sum.limbs, -1), rows.view(cohort, -1)
 
     @torch.no_grad()  # a user-defined message may have a graph
     def add(
-        self, outcome: Outcome, weight: float, position: int, states: Sequence[Tensor] = ()
+        self,
+        outcome: Outcome,
+        weight: float,
+        position: int,
+        states: Sequence[Tensor] = (),
+        logs: Sequence[Tensor] = (),
     ) -> Tensor:
         """Add the outcome of the client at this position of the cohort.
 
@@ -92,6 +103,7 @@ class RoundSums:
             weight: Its aggregation weight.
             position: Its position in the cohort.
             states: Whether each of its states stays finite (see `stay_finite`).
+            logs: What its terms have logged; nan for nothing.
 
         Returns:
             Whether the outcome is finite and below the limit of the sums, 0-dim on the device.
@@ -121,6 +133,8 @@ class RoundSums:
         for part, tensor, weighted in zip(limbs, tensors, self._weighted, strict=True):
             self._sum.add(part, tensor.reshape(-1), weight if weighted else 1.0)
         self._rows[position] = row
+        if logs:
+            self._logs[position] = torch.stack(list(logs))
         return good
 
     def _can_be_added(self, message: Any) -> Tensor:
@@ -138,6 +152,28 @@ class RoundSums:
         found = {k: round(part) - 1 for k, part in enumerate(diverged) if part}
         empty = not (sum(counts) > 0 and sum(weights) > 0)
         return RoundStatus(stop > 0, preempted > 0, found, empty)
+
+    def logged(self) -> list[Tensor]:
+        """The cohort's mean of each scalar that terms log, 0-dim; nan where no client has."""
+        counts = self._rows[:, COLUMNS.index("counts")] > 0
+        return [*self._logs[counts].nanmean(0).to(self._like[0])]
+
+    def distances(self, moved: Tensor) -> list[Tensor]:
+        """Distances of the clients' models from w^t and from each other, with their weights.
+
+        Args:
+            moved: The weighted mean of u_i - w^t.
+
+        Returns:
+            The mean of `||u_i - w^t||`, and the root mean square of `||u_i - u_j||` over pairs.
+        """
+        weight, squared = self._rows[:, 1] / self._rows[:, 1].sum(), self._rows[:, 2]
+        of_client = squared / self._rows[:, 1].sum()  # weight * ||u_i - w^t||^2
+        mean = (weight * of_client).sqrt().sum()
+        spread = 2 * (of_client.sum() - moved.dot(moved)).clamp(min=0)
+        pairs = 1 - weight.square().sum()
+        rms = torch.where(pairs > 1e-9, spread / pairs, 0).sqrt()
+        return [mean.to(moved), rms.to(moved)]
 
     def means(self) -> tuple[list[Tensor], list[Any], dict[str, Tensor], Sequence[Tensor]]:
         """The means, once the sums are complete.
@@ -164,3 +200,24 @@ class RoundSums:
         scalars = [(s / n).to(means[0]) for s, n in ((loss, count), (squared, weight))]
         moves = [vectors[0], vectors[-1]]
         return moves, tree_unflatten(messages, self._structure), averaged, scalars
+
+
+def aggregation_weights(algorithm: Algorithm, clients: ClientData, cohort: Sequence[int]) -> Tensor:
+    """The aggregation weights of a cohort, (M,), 1 on average.
+
+    Raises:
+        ValueError: If the algorithm's weights cannot be averaged with.
+    """
+    index = torch.tensor(cohort)
+    sizes = clients.sizes[index] / clients.mean_size
+    weights = algorithm.weight(Cohort(sizes, clients.labels_of(index)))
+    if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
+        raise ValueError(
+            f"aggregation weights must be a tensor of shape ({len(cohort)},), not {weights}"
+        )
+    if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
+        raise ValueError(
+            "aggregation weights must be finite, not negative and not all zero, not "
+            f"{weights.tolist()}"
+        )
+    return weights / weights.mean()

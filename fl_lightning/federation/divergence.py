@@ -18,13 +18,13 @@ FiniteFlags = Sequence[Mapping[str, bool]]
 
 
 def client_diverged(
-    position: str, found: Mapping[int, int], terms: Sequence[Term], settings: str
+    found: Mapping[int, int], position: str, terms: Sequence[Term], settings: str
 ) -> DivergenceError:
     """The error that names the clients and the part of each that is not finite.
 
     Args:
-        position: The round.
         found: By client, the index of the part: the training, each client state, each message.
+        position: The round.
         terms: The algorithm's terms.
         settings: Learning rate and algorithm.
     """
@@ -43,13 +43,13 @@ def client_diverged(
 
 
 def server_diverged(
-    position: str, part: int, terms: Sequence[Term], settings: str
+    part: int, position: str, terms: Sequence[Term], settings: str
 ) -> DivergenceError:
     """The error that names the part of the server's step that is not finite.
 
     Args:
-        position: The round.
         part: Its index: the mean update after the terms, each server state, the model.
+        position: The round.
         terms: The algorithm's terms.
         settings: Learning rate and algorithm.
     """
@@ -59,7 +59,7 @@ def server_diverged(
     return _diverged(position, parts[part], though, settings)
 
 
-def all_skipped(position: str, settings: str) -> DivergenceError:
+def all_skipped(position: str, terms: Sequence[Term], settings: str) -> DivergenceError:
     """The error of a run that skipped every client of every round."""
     return DivergenceError(
         f"{position}: every client of every round was skipped, so the model is the "

@@ -1,6 +1,6 @@
 """Federation: the way of a round, from the sampled cohort to the server's step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -14,6 +14,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.cost import cost
 from fl_lightning.core.device import synchronized_time
 from fl_lightning.core.schedule import Decay, Schedule
+from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import adding_position
@@ -36,6 +37,10 @@ Metrics = dict[str, float]
 """The scalars of one round, by TensorBoard tag."""
 
 
+DISTANCES = "client/drift", "client/distance", "client/pair_distance", "server/update_norm"
+"""How far models have moved in a round."""
+
+
 class Federation:
     """A federated simulation.
 
@@ -48,9 +53,7 @@ class Federation:
 
     Args:
         fabric: A launched Fabric. Its devices train the clients, with its precision. Its callbacks
-            and loggers get `on_fit_start(federation)`, `on_round_end(federation, metrics)`, which
-            may add to `metrics`, `on_round_logged(federation, metrics)` and
-            `on_fit_end(federation)`.
+            and loggers get the hooks that `fl_lightning.callbacks` describes.
         module: The model; it is moved to the device and trained in place.
         algorithm: The method.
         clients: The training data of the clients, on the device.
@@ -70,10 +73,12 @@ class Federation:
             in `client/skipped`; "continue".
         deterministic: Equal bits on any number of ranks with equal hardware, threads and executor
             widths, by exact sums (see `ExactSum`). PyTorch's own switches are the caller's.
+        diagnostics: Publish the scalars that terms name as `diagnostics`, too.
 
     Attributes:
         server: The global model, its states and its optimizer.
         local_training: The clients' part of a round.
+        loss: The task's loss.
         cost: What a visit sends, keeps and computes.
         stop_requested: Whether this rank asked to stop.
         preempt_requested: Whether it asked so for a run that is to be resumed.
@@ -102,6 +107,7 @@ class Federation:
         client_state_memory: int | None = None,
         on_divergence: OnDivergence = "stop",
         deterministic: bool = False,
+        diagnostics: bool = False,
     ):
         preflight.check_settings(fabric, clients, rounds, on_divergence)
         self.fabric, self.module, self.algorithm = fabric, fabric.to_device(module), algorithm
@@ -122,14 +128,14 @@ class Federation:
             seed,
             skip_diverged=on_divergence == "skip-client",
             deterministic=deterministic,
+            diagnostics=diagnostics,
             probabilities=getattr(sampler, "probabilities", None),
         )
         dropout_keys = self.local_training.executor.keys
         self.server = Server(module, self.layout, algorithm, seed, dropout_keys)
-        self.cost = cost(
-            algorithm, self.layout, self.server.initial_w, len(clients.dataset.classes)
-        )
-        self._loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
+        method = algorithm.replace(*(t for t in algorithm.terms if "measure" not in t.roles))
+        self.cost = cost(method, self.layout, self.server.initial_w, len(clients.dataset.classes))
+        self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.stop_requested = self._training = self._prepared = False
         self.preempted = self.preempt_requested = False
 
@@ -176,7 +182,7 @@ class Federation:
             preflight.sync_ranks(self.fabric, self.module, self.clients)
             self.server.reset(self.module)
         self.local_training.open(self.server, self._state_dir, self._memory)
-        preflight.dry_run(self.module, self.clients, self._loss, self.fabric.autocast)
+        preflight.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
         self._prepared = True
 
     def fit(self) -> None:
@@ -202,7 +208,7 @@ class Federation:
             self.stop_requested = self.preempt_requested = False
         trained = self.cost.uplink and self.finished and self.round
         if trained and self.on_divergence == "skip-client" and self.w.equal(self.server.initial_w):
-            raise all_skipped(self.position(), self.local_training.settings(self.round))
+            raise all_skipped(*self._place())
 
     def _run_round(self) -> None:
         device = self.w.device
@@ -234,7 +240,9 @@ class Federation:
 
         Returns:
             The scalars of the round. `client/drift` is the mean squared distance between a
-            client's last model and the new global one; `comm/` counts the whole cohort.
+            client's last model and the new global one, `client/distance` its mean distance from
+            the received one, `client/pair_distance` the root mean square distance of two clients'
+            models; `term/` is what terms log; `comm/` counts the whole cohort.
 
         Raises:
             DivergenceError: If what a client or the server makes is no longer finite. The model
@@ -249,7 +257,9 @@ class Federation:
             cohort, self.clients.num_clients, f"{self.position()}: {self.sampler}"
         )
         facts = self.round_facts(len(cohort))
-        sums = self.local_training.run(server, cohort, facts, self.position())
+        self.fabric.call("on_round_start", federation=self, cohort=cohort)
+        finished = partial(self.fabric.call, "on_client_end", federation=self)
+        sums = self.local_training.run(server, cohort, facts, self.position(), finished)
         if self.stop_requested:
             sums.request_stop(self.preempt_requested)
         trained = synchronized_time(device)
@@ -257,33 +267,20 @@ class Federation:
         status, watched = sums.status(), self.on_divergence != "continue"
         lost = {cohort[k]: part for k, part in status.diverged.items()} if watched else {}
         if lost and self.on_divergence == "stop":
-            raise client_diverged(
-                self.position(),
-                lost,
-                self.algorithm.terms,
-                self.local_training.settings(self.round),
-            )
+            raise client_diverged(lost, *self._place())
         self.should_stop, self.preempted = status.stop, status.preempted
-        (loss, drift, moved), finite = (nan, 0.0, 0.0), list[float]()
+        scalars, finite = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}, list[float]()
         if not status.empty:
-            loss, drift, moved, *finite = self._server_step(sums, facts)
+            scalars, finite = self._server_step(sums, facts)
             self.store.commit([client for client in cohort if client not in lost])
         if watched and not all(finite):
-            what = finite.index(False)
-            raise server_diverged(
-                self.position(),
-                what,
-                self.algorithm.terms,
-                self.local_training.settings(self.round),
-            )
+            raise server_diverged(finite.index(False), *self._place())
         lr = self.local_training.lr(self.round)
         server.round, self._training = server.round + 1, False
         skipped = {"client/skipped": float(len(lost))}
         return {
-            "train/loss": loss,
-            "client/drift": drift,
+            **scalars,
             **(skipped if self.on_divergence == "skip-client" else {}),
-            "server/update_norm": moved,
             "local/lr": lr,
             "comm/uplink_mb": server.megabytes(self.cost.uplink) * len(cohort),
             "comm/downlink_mb": server.megabytes(self.cost.downlink) * len(cohort),
@@ -291,14 +288,21 @@ class Federation:
             "time/aggregate_s": synchronized_time(device) - trained,
         }
 
-    def _server_step(self, sums: RoundSums, facts: dict[str, Any]) -> list[float]:
-        """Training loss, drift, norm of the model's move, and what stayed finite."""
+    def _server_step(self, sums: RoundSums, facts: dict[str, Any]) -> tuple[Metrics, list[float]]:
+        """Update the model; returns the round's scalars, and whether each part stayed finite."""
         (progress, moved), messages, self.server.buffers, (loss, squared) = sums.means()
         move, flags = self.server.step(progress, messages, facts)
         # mean ||(u_i - w^t) - move||^2, expanded, since each u_i is gone
         drift, length = squared - 2 * moved.dot(move) + move.dot(move), move.norm()
+        distances = drift.clamp(min=0), *sums.distances(moved), length
         finite = [flag.to(length) for flag in (*flags, length.isfinite())]
-        return torch.stack([loss, drift.clamp(min=0), length, *finite]).tolist()
+        tags = "train/loss", *DISTANCES, *self.local_training.logs.tags
+        numbers = torch.stack([loss, *distances, *sums.logged(), *finite]).tolist()
+        return dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
+
+    def _place(self) -> tuple[str, Sequence[Term], str]:
+        """The round, terms and settings, for messages about divergence."""
+        return self.position(), self.algorithm.terms, self.local_training.settings(self.round)
 
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place.

@@ -19,18 +19,18 @@ from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.term_checks import check_same_structure
 from fl_lightning.core.vector import Layout
-from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.heartbeat import rendezvous
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Executor, Outcome, Visit
-from fl_lightning.federation.aggregation import RoundSums
+from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
 from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import finite, stay_finite
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
 from fl_lightning.federation.preflight import check_checkpoint, message_template, single_sample
 from fl_lightning.federation.server import Server
+from fl_lightning.federation.term_logs import TermLogs
 
 
 class LocalTraining:
@@ -47,6 +47,7 @@ class LocalTraining:
         seed: Seed of dropout.
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
+        diagnostics: Publish the terms' diagnostics.
         probabilities: Of each client to take part in a round, where these differ.
 
     Attributes:
@@ -56,6 +57,7 @@ class LocalTraining:
         local_lr: Learning rate of the local optimizer before the schedule.
         nominal_span: The span of a client of mean size at `local_lr`.
         sum_type: How the outcomes are added up.
+        logs: The scalars that terms log.
         store: The clients' states, after `open`.
         template: A message with the structure of every client's, after `open`.
         starts_elsewhere: Whether clients start elsewhere than at w^t, after `open`.
@@ -74,6 +76,7 @@ class LocalTraining:
         seed: int,
         skip_diverged: bool,
         deterministic: bool,
+        diagnostics: bool = False,
         probabilities: Tensor | None = None,
     ):
         self.fabric, self.module, self.algorithm, self.clients = fabric, module, algorithm, clients
@@ -81,6 +84,7 @@ class LocalTraining:
         self.group_size = self.executor.width
         self.schedule, self.seed = schedule, seed
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
+        self.logs = TermLogs(algorithm.terms, diagnostics)
         self.probabilities = probabilities
         self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
@@ -102,7 +106,12 @@ class LocalTraining:
         self.heartbeat = rendezvous(self.fabric, path, self.executor.width, self.store.row > 0)
 
     def run(
-        self, server: Server, cohort: Sequence[int], facts: dict[str, Any], position: str
+        self,
+        server: Server,
+        cohort: Sequence[int],
+        facts: dict[str, Any],
+        position: str,
+        finished: Callable[..., object] = lambda **_: None,
     ) -> RoundSums:
         """Train this rank's part of the cohort and write the clients' states.
 
@@ -111,11 +120,12 @@ class LocalTraining:
             cohort: The clients of the round, ascending.
             facts: The facts of the round.
             position: The round, for messages.
+            finished: Called with `client` and `outcome` after each visit.
 
         Returns:
             The sums of this rank's outcomes.
         """
-        weights = self.aggregation_weights(cohort)
+        weights = aggregation_weights(self.algorithm, self.clients, cohort)
         sums = RoundSums(
             server.w.detach(),
             self.template,
@@ -124,6 +134,7 @@ class LocalTraining:
             self.sum_type,
             self.skip_diverged,
             self.starts_elsewhere,
+            len(self.logs.tags),
         )
         store, behind = self.store, list[int]()
         work = [self.clients.num_steps(client) for client in cohort]
@@ -133,14 +144,16 @@ class LocalTraining:
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             store.prefetch(cohort[k] for k in [*group, *ahead])
-            visits = {k: partial(self._visit, server, cohort[k], weights[k]) for k in group}
+            visits = {k: partial(self.visit, server, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
                 for k, visit, outcome in self._trained(server, visits, facts, position):
                     check_same_structure(outcome.message, self.template, self.algorithm.terms)
                     states = stay_finite(self._initially_finite, outcome.states)
-                    good = sums.add(outcome, float(weights[k]), k, states)
+                    logs = self.logs.means(outcome.states)
+                    good = sums.add(outcome, float(weights[k]), k, states, logs)
                     kept = _kept(visit, outcome, good) if self.skip_diverged else outcome.states
                     store.write(cohort[k], kept)
+                    finished(client=cohort[k], outcome=outcome)
             with self._naming(behind, position):  # their rows were written meanwhile
                 store.wait_for_writes(but=len(clients))
             behind = clients
@@ -166,33 +179,15 @@ class LocalTraining:
         bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
         return f"local learning rate {self.lr(round):.3g}, {self.algorithm}{bound}"
 
-    def aggregation_weights(self, cohort: Sequence[int]) -> Tensor:
-        """The aggregation weights of a cohort, (M,), 1 on average.
-
-        Raises:
-            ValueError: If the algorithm's weights cannot be averaged with.
-        """
-        index, clients = torch.tensor(cohort), self.clients
-        sizes = clients.sizes[index] / clients.mean_size
-        weights = self.algorithm.weight(Cohort(sizes, clients.labels_of(index)))
-        if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
-            raise ValueError(
-                f"aggregation weights must be a tensor of shape ({len(cohort)},), not {weights}"
-            )
-        if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
-            raise ValueError(
-                "aggregation weights must be finite, not negative and not all zero, not "
-                f"{weights.tolist()}"
-            )
-        return weights / weights.mean()
-
     def states(self, server: Server, client: int) -> list[States]:
         """The states that a client's visit begins with, one dictionary a term."""
         terms, anchor, w = self.algorithm.terms, server.w.detach(), server.initial_w
         new = not self.store.has(client)
         kept = None if new else self.store.read(client, anchor.device)
         kept = kept or [init_states(term.client, w, anchor) for term in terms]
-        return [{**k, **init_states(t.local, w, anchor)} for k, t in zip(kept, terms, strict=True)]
+        local = [init_states(term.local, w, anchor) for term in terms]
+        both = zip(kept, local, self.logs.states(w), strict=True)
+        return [{**k, **visit, **logged} for k, visit, logged in both]
 
     def state_dict(self) -> dict[str, Any]:
         """Slots of the clients' rows, and the settings that a resumed run keeps.
@@ -225,7 +220,8 @@ class LocalTraining:
             "precision": self.fabric.strategy.precision.precision,
         }
 
-    def _visit(self, server: Server, client: int, weight: Tensor) -> Visit:
+    def visit(self, server: Server, client: int, weight: Tensor) -> Visit:
+        """The visit of a client with this aggregation weight, before it begins."""
         clients, w = self.clients, server.w
         batches = clients.visit(client, server.round)
         lrs = [self.local_lr * self.schedule(server.round, epoch) for epoch in batches.epochs]

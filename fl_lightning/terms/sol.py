@@ -10,16 +10,21 @@ from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import ForwardPass, Loss, Oracle
 from fl_lightning.core.term import View
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.terms.distill import divergence
+from fl_lightning.terms.distill import Distill, divergence
 from fl_lightning.terms.perturb import Perturbation
 from fl_lightning.terms.wrapper import WrappedTerm
 
 
 class Taskless:
-    """An oracle without the task: a term around it gives what it adds to the gradient."""
+    """An oracle without the task: a term around it gives what it adds to the gradient.
+
+    Attributes:
+        proximal: The oracle of the loss that the term has added; None if it adds no loss.
+    """
 
     def __init__(self, oracle: Oracle):
         self.oracle = oracle
+        self.proximal: Oracle | None = None
 
     def __call__(self, w: Tensor) -> Tensor:
         """Zero."""
@@ -31,7 +36,9 @@ class Taskless:
 
     def of(self, loss: Loss, *layers: str) -> Oracle:
         """The gradient of `loss`, to which the loss so far is zero."""
-        return self.oracle.of(lambda b: torch.zeros_like(b.loss)).of(loss, *layers)
+        without_task = self.oracle.of(lambda b: torch.zeros_like(b.loss))
+        self.proximal = without_task.of(loss, *layers)
+        return self.proximal
 
     def part(self, index: int, count: int) -> "Taskless":
         """The same on a part of the batch."""
@@ -68,6 +75,31 @@ def body(layout: Layout, q: Tensor) -> Tensor:
 def head(layout: Layout, q: Tensor) -> Tensor:
     """Perturb the head only."""
     return q * layout.head_mask(q)
+
+
+DIAGNOSTICS = "cos", "proximal_loss", "strength"
+"""cos(g_u, g_p) where the client has moved, L_p (0 if it is no loss), and the mean of Lambda."""
+
+
+def _log_diagnostics(
+    taskless: Taskless, q: Callable[[], Tensor], w: Tensor, v: View, strength: Tensor
+) -> None:
+    """Log `DIAGNOSTICS`.
+
+    Args:
+        taskless: The oracle of the proximal objective.
+        q: Gives its gradient at `w`.
+        w: The client's model.
+        v: The view of the term that logs.
+        strength: Lambda.
+    """
+
+    def loss() -> Tensor:
+        return taskless.proximal.loss(w) if taskless.proximal else w.new_zeros(())
+
+    v.log("cos", lambda: unit(taskless.oracle(w)).dot(unit(q())), (w != v.anchor).any())
+    v.log("proximal_loss", loss)
+    v.log("strength", strength.mean)
 
 
 def _strength(w: Tensor, v: View, scale: MoveScale | None, still: bool) -> Tensor:
@@ -123,13 +155,22 @@ class SOL(WrappedTerm):
     still: bool = True
     roles = frozenset({"perturb"})
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        def proximal(w: Tensor) -> Tensor:
-            return self.inner.gradient(Taskless(oracle), w, v)
+    @property
+    def diagnostics(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.inner.diagnostics, *DIAGNOSTICS)
 
-        q = self.scope(v.layout, proximal(w))
-        e = self.rho * _strength(w, v, self.scale, self.still) * unit(q)
-        return self.use(oracle, proximal, w, e)
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        taskless = Taskless(oracle)
+
+        def proximal(w: Tensor) -> Tensor:
+            return self.inner.gradient(taskless, w, v)
+
+        q = proximal(w)
+        strength = _strength(w, v, self.scale, self.still)
+        e = self.rho * strength * unit(self.scope(v.layout, q))
+        direction = self.use(oracle, proximal, w, e)
+        _log_diagnostics(taskless, lambda: q, w, v, strength)
+        return direction
 
 
 @dataclass(frozen=True)
@@ -146,18 +187,22 @@ class HeadSOL(Perturbation):
     scale: MoveScale | None = by_tensor
     still: bool = True
     eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
+    diagnostics = DIAGNOSTICS
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        strength = self.rho * _strength(w, v, self.scale, self.still)
+        strength = _strength(w, v, self.scale, self.still)
 
         def displaced(b: ForwardPass) -> Tensor:
             received = b.at(v.anchor).out
             q = torch.func.grad(
                 lambda e: divergence(b.with_head_offset(e, detached=True).out, received, self.tau)
             )(torch.zeros_like(w))
-            return b.with_head_offset(strength * unit(q, self.eps)).loss
+            return b.with_head_offset(self.rho * strength * unit(q, self.eps)).loss
 
-        return oracle.of(displaced, v.layout.head)(w)
+        direction = oracle.of(displaced, v.layout.head)(w)
+        taskless, distill = Taskless(oracle), Distill(tau=self.tau)
+        _log_diagnostics(taskless, lambda: distill.gradient(taskless, w, v), w, v, strength)
+        return direction
 
 
 @dataclass(frozen=True)

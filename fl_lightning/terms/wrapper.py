@@ -28,6 +28,14 @@ class WrappedTerm(Term):
     def local(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return self.inner.local
 
+    @property
+    def logs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.inner.logs
+
+    @property
+    def diagnostics(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.inner.diagnostics
+
     def start(self, w: Tensor, v: View) -> Tensor:
         return self.inner.start(w, v)
 

@@ -49,7 +49,7 @@ def test_a_state_may_count_in_whole_numbers(executor: Any) -> None:
     assert run.server.states[0]["rounds_so_far"] == run.round
 
 
-@pytest.mark.parametrize("name", [*sorted(FACTS), "_mine", "c"])
+@pytest.mark.parametrize("name", [*sorted(FACTS), "log", "_mine", "c"])
 def test_a_states_name_may_not_hide_anything_else(name: str) -> None:
     hiding = term("Hiding", server={"c": zeros}, client={name: zeros})
     with pytest.raises(TermError, match=rf"Hiding declares a state '{name}'.*rename it"):

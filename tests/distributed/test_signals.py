@@ -188,6 +188,29 @@ def test_a_rank_that_raises_names_clients_and_round_and_ends_the_others(
     assert "another rank ended" in said
 
 
+class Raises:
+    """Fails on every rank, or on one."""
+
+    def __init__(self, rank: int | None):
+        self.rank = rank
+
+    def on_round_end(self, federation: Any, metrics: dict[str, float]) -> None:
+        if self.rank in (None, federation.fabric.global_rank):
+            raise KeyError("mine")
+
+
+@pytest.mark.parametrize("rank", [None, 1], ids=["on both ranks", "on one rank"])
+def test_a_callback_that_raises_is_reported_once(rank, tmp_path, monkeypatch):
+    def with_callback(run: Any, *args: Any) -> Any:
+        args[0].callbacks = [Raises(rank)]
+        return run(*args)
+
+    prepare = jobs.at_call(1, Experiment, "_run", with_callback, rank=None)
+    said = jobs.run(tmp_path / "run", [2, 2], prepare=prepare)
+    assert said.count("KeyError: 'mine'") == 1
+    assert "Raises.on_round_end" in said
+
+
 FEW = "--participation", "0.125"
 """One client a round, on rank 0: the other rank idles."""
 

@@ -44,6 +44,7 @@ from fl_lightning import (
 from fl_lightning.algorithms.modifiers import start
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.data import Partition
+from fl_lightning.executors import Outcome
 from fl_lightning.terms import SAM
 
 
@@ -96,6 +97,11 @@ def test_a_round_is_what_plain_pytorch_computes(weight: Any, executor: Any) -> N
     torch.testing.assert_close(run.w.detach(), mean, rtol=0, atol=1e-12)
     drift = shares @ (trained - mean).square().sum(1)
     assert metrics["client/drift"] == pytest.approx(float(drift), rel=1e-9)
+    away = shares @ (trained - run.server.initial_w).norm(dim=1)
+    assert metrics["client/distance"] == pytest.approx(float(away), rel=1e-9)
+    pairs, both = torch.cdist(trained, trained).square(), torch.outer(shares, shares)
+    apart = (both * pairs).sum() / (both.sum() - both.trace())
+    assert metrics["client/pair_distance"] == pytest.approx(float(apart.sqrt()), rel=1e-6)
     moved = float((mean - run.server.initial_w).norm())
     assert metrics["server/update_norm"] == pytest.approx(moved, rel=1e-12)
 
@@ -135,7 +141,8 @@ def test_the_scalars_of_a_round(algorithm: str, sent: int, received: int) -> Non
             expected = (vectors * 99 * 8 + 17 * 8) / 1e6 * len(cohort)
             assert metrics[f"comm/{name}_mb"] == pytest.approx(expected)
         assert metrics["local/lr"] == pytest.approx(0.1 * 0.9**round)
-    tags = "train/loss client/drift server/update_norm local/lr comm/uplink_mb comm/downlink_mb"
+    tags = "train/loss client/drift client/distance client/pair_distance server/update_norm "
+    tags += "local/lr comm/uplink_mb comm/downlink_mb"
     assert metrics.keys() == {*tags.split(), "time/train_s", "time/aggregate_s"}
 
 
@@ -174,8 +181,15 @@ class Listener:
             raise AttributeError(name)
         return partial(self.hear, name)
 
-    def hear(self, name: str, federation: Federation, metrics: Any = None) -> None:
-        self.heard.append(f"{name} {federation.round}")
+    def hear(self, name: str, federation: Federation, metrics: Any = None, **given: Any) -> None:
+        cohort = COHORTS[federation.round % len(COHORTS)]
+        if name == "on_round_start":
+            assert given == {"cohort": cohort}
+        if name != "on_client_end":
+            self.heard.append(f"{name} {federation.round}")
+        elif given["client"] == cohort[0]:  # the clients come in any order
+            assert isinstance(given["outcome"], Outcome)
+            self.heard.append(name)
         if name == "on_round_logged":
             assert {"time/evaluate_s", "time/round_s", "train/loss"} <= metrics.keys()
 
@@ -188,7 +202,16 @@ def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks() -> None:
     assert (run.round, listener.heard[0]) == (1, "on_fit_start 0")
     listener.heard.clear()
     run.fit()
-    each = [f"{event} {round}" for round in (2, 3) for event in ("on_round_end", "on_round_logged")]
+    each = [
+        event
+        for round in (2, 3)
+        for event in (
+            f"on_round_start {round - 1}",
+            "on_client_end",
+            f"on_round_end {round}",
+            f"on_round_logged {round}",
+        )
+    ]
     assert listener.heard == ["on_fit_start 1", *each, "on_fit_end 3"]
     run.fit()
     assert run.round == 3

@@ -18,6 +18,7 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms, by_size, terms
 from fl_lightning.core.schedule import Decay, Schedule
+from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
 from fl_lightning.terms.lesam import LastRound, by_sum_of_norms
 from fl_lightning.terms.wrapper import WrappedTerm
@@ -95,7 +96,8 @@ def _clients(name: str, factor: float = 1.0) -> State:
 def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
     cohorts = [federation.sampler(10, 0, round) for round in range(federation.rounds)]
-    weights = torch.stack([*map(federation.local_training.aggregation_weights, cohorts)])
+    of_cohort = partial(aggregation_weights, federation.algorithm, federation.clients)
+    weights = torch.stack([*map(of_cohort, cohorts)])
     return weights / weights.sum(1, keepdim=True)
 
 

@@ -73,7 +73,8 @@ class Program:
         def flat(*tensors: Tensor) -> list[Tensor]:
             rest = iter(tensors)
             complete = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            out[:] = [_flatten(self.function(*_unflatten(structure, iter(complete))), values := [])]
+            values: list[Tensor] = []
+            out[:] = [_flatten(self.function(*_unflatten(structure, iter(complete))), values)]
             return values
 
         fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)

@@ -1,0 +1,151 @@
+"""Scalars that terms log, averaged over a visit's steps and the cohort."""
+
+from math import isnan
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from executors import on_all_executors, on_eager_executors
+from problems import COHORTS, classification, distances, federation, hard, on_two_ranks
+from torch import Tensor
+
+from fl_lightning import Algorithm, Term, TermError, algorithms
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import scalar
+
+pytestmark = [
+    pytest.mark.usefixtures("traces"),
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),  # kl_div under vmap
+]
+
+
+class Logs(Term):
+    """Logs its step's number and twice the client's number of steps."""
+
+    logs, local = ("step", "even_step", "length", "started"), {"k": scalar}
+    diagnostics = ("asked",)
+
+    def start(self, w: Tensor, v: Any) -> Tensor:
+        v.log("started", 3.0)
+        return w
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        v.log("step", v.k)
+        v.log("even_step", lambda: v.k, weight=(v.k % 2 == 0).to(w))
+        v.log("asked", lambda: v.k + 1)
+        v.k = v.k + 1
+        return oracle(w)
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        v.log("length", 2 * v.steps)
+        return ()
+
+
+def expected(round: int) -> dict[str, float]:
+    steps = [classification().num_steps(client) for client in COHORTS[round]]
+    return {
+        "term/step": fmean((n - 1) / 2 for n in steps),
+        "term/even_step": fmean(fmean(range(0, n, 2)) for n in steps),
+        "term/length": 2 * fmean(steps),
+        "term/started": 3.0,
+    }
+
+
+def logged(metrics: dict[str, float]) -> dict[str, float]:
+    return {tag: value for tag, value in metrics.items() if tag.startswith("term/")}
+
+
+@on_all_executors
+def test_scalars_are_averaged_over_steps_and_the_cohort(executor: Any) -> None:
+    run = federation(Algorithm(Logs()), executor=executor)
+    for round in range(2):
+        assert logged(run.train_round()) == pytest.approx(expected(round))
+
+
+def test_ranks_share_what_is_logged() -> None:
+    of_ranks = on_two_ranks(
+        lambda fabric: logged(federation(Algorithm(Logs()), fabric=fabric).train_round())
+    )
+    assert [*of_ranks] == [pytest.approx(expected(0))] * 2
+
+
+def test_diagnostics_are_published_where_they_are_asked_for() -> None:
+    run = federation(Algorithm(Logs()), diagnostics=True)
+    metrics = run.train_round()
+    assert metrics["term/asked"] == pytest.approx(metrics["term/step"] + 1)
+
+
+def test_equal_names_of_two_terms_are_told_apart() -> None:
+    class Other(Logs):
+        pass
+
+    metrics = federation(Algorithm(Logs(), Other())).train_round()
+    assert metrics["term/Logs.step"] == metrics["term/Other.step"] == expected(0)["term/step"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "name", "value", "message"),
+    [
+        ("gradient", "other", 1.0, "gradient logs 'other', but can log step"),
+        ("update", "step", 1.0, "update logs 'step', but can log nothing"),
+        ("gradient", "step", torch.ones(2), r"shape \(2,\); it is one number"),
+    ],
+)
+def test_what_cannot_be_logged_is_refused(hook: str, name: str, value: Any, message: str) -> None:
+    class Wrong(Logs):
+        logs = ("step",)
+
+        def start(self, w: Tensor, v: Any) -> Tensor:
+            return w
+
+        def report(self, w: Tensor, v: Any) -> Any:
+            return ()
+
+        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+            if hook == "gradient":
+                v.log(name, value)
+            return oracle(w)
+
+        def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+            if hook == "update":
+                v.log(name, value)
+            return delta
+
+    with pytest.raises(TermError, match=message):
+        federation(Algorithm(Wrong())).train_round()
+
+
+HEAD, WHOLE = algorithms.fedsol(rho=0.5), algorithms.fedsol(rho=0.5, scope="all", proximal="ntd")
+
+
+def trains_as_without_diagnostics(algorithm: Algorithm, executor: Any) -> None:
+    runs = [
+        federation(hard(algorithm), executor=executor, diagnostics=asked) for asked in (True, False)
+    ]
+    found, nothing = (logged(run.train_round()) for run in runs)
+    assert not any(distances(*runs).values())
+    assert (found.keys(), nothing) == ({"term/cos", "term/proximal_loss", "term/strength"}, {})
+    assert -1 <= found["term/cos"] <= 1
+    assert 0 < found["term/strength"] < 1
+
+
+@on_all_executors
+def test_fedsol_logs_its_diagnostics_and_trains_as_without(executor: Any) -> None:
+    """Bit for bit, with dropout and BatchNorm."""
+    trains_as_without_diagnostics(HEAD, executor)
+
+
+@on_eager_executors
+def test_fedsol_of_the_whole_model_logs_them_too(executor: Any) -> None:
+    trains_as_without_diagnostics(WHOLE, executor)
+
+
+def test_fedsols_proximal_loss_is_the_distillation_loss() -> None:
+    """0 at the first step, since the client has not moved; then positive."""
+    first = federation(HEAD, clients=classification(), diagnostics=True)
+    first.clients.steps = 1
+    metrics = first.train_round()
+    assert metrics["term/proximal_loss"] == pytest.approx(0, abs=1e-12)
+    assert isnan(metrics["term/cos"])  # no step counts
+    assert federation(HEAD, diagnostics=True).train_round()["term/proximal_loss"] > 0
