@@ -29,6 +29,7 @@ from fl_lightning.cli.build import (
     build_callbacks,
     build_clients,
     build_federation,
+    build_measures,
     build_partition,
     build_run_data,
     with_local_options,
@@ -188,6 +189,7 @@ class Experiment:
         parts = {**vars(data), "folder": folder.path}
         own = [*self.callbacks, *build_callbacks(self.chosen["callback"], parts)]
         checked = [*map(CheckedCallback, own)]
+        measuring = build_measures(o, data.test, folder.path)
         stopping = build_callbacks(self.chosen["early_stopping"], parts)
         try:
             augment = self.chosen["augment"]()
@@ -201,7 +203,7 @@ class Experiment:
             o.checkpoint_every,
             o.keep_checkpoints,
             to_yaml(self.resolved()),
-            [*scored, *own, *stopping],
+            [*scored, *measuring, *own, *stopping],
             monitor=f"{scored[-1].name}/accuracy",
         )
         if o.resume:
@@ -219,6 +221,7 @@ class Experiment:
         callbacks += [
             TensorBoardSummary(flat(self.resolved()), data.partition, train.y, train.classes),
             *scored,
+            *measuring,
             progress,
             *checked,
             *stopping,

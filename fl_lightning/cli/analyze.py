@@ -15,8 +15,9 @@ from torch import nn
 
 from fl_lightning import analysis
 from fl_lightning.analysis import figures
-from fl_lightning.cli.compare import FORMATS, CommandParser
+from fl_lightning.cli.compare import FORMATS
 from fl_lightning.cli.error_messages import exit_with_message
+from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.data import DeviceDataset, aligned
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.table import Table
@@ -232,7 +233,7 @@ def _note(text: str) -> None:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = CommandParser("fl-lightning analyze", description=__doc__, allow_abbrev=False)
+    parser = ArgumentParser("fl-lightning analyze", description=__doc__, allow_abbrev=False)
     kinds = parser.add_subparsers(metavar="ANALYSIS", required=True)
 
     def kind(

@@ -12,10 +12,14 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning.algorithms import modifiers
+from fl_lightning.callbacks.global_measures import ModelScores
+from fl_lightning.callbacks.measure import Measure
+from fl_lightning.callbacks.measures import measures
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Decay
+from fl_lightning.core.term import Term
 from fl_lightning.data import (
     ClientData,
     CropFlip,
@@ -28,7 +32,7 @@ from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecut
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
-from fl_lightning.terms import Clip
+from fl_lightning.terms import ClientModels, Clip
 
 
 def build_partition(
@@ -134,7 +138,9 @@ def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
 
 def with_local_options(algorithm: Algorithm, o: Options) -> Algorithm:
     """The algorithm with the options' clipping and, unless it has its own, their local SGD."""
-    clip = [] if o.clip_norm is None else [Clip(o.clip_norm)]
+    clip: list[Term] = [] if o.clip_norm is None else [Clip(o.clip_norm)]
+    if models := [model for model in o.score_models if model != "server"]:
+        clip.append(ClientModels(tuple(models)))
     # fused: one pass over the weights for decay, momentum and step
     sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
     local = sgd if algorithm.local is Algorithm().local else None
@@ -180,7 +186,17 @@ def build_federation(
         client_state_memory=None if memory is None else parse_bytes(memory),
         on_divergence=o.on_divergence,
         deterministic=o.deterministic,
+        diagnostics="proximal" in (o.measure or ()),
     )
+
+
+def build_measures(o: Options, test: DeviceDataset, folder: Path) -> list[Measure]:
+    """The measures of the options; `folder` is the run's, `test` is on the device."""
+    numbers = o.measure_every, o.measure_client, o.measure_rho, o.measure_samples
+    found = measures(o.measure or (), test, folder, *numbers)
+    if {*o.score_models} != {"server"}:
+        found.insert(0, ModelScores(test, o.evaluate_every))
+    return found
 
 
 def build_executor(o: Options, device: torch.device) -> Callable[..., Executor]:

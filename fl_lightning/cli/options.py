@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from fl_lightning.callbacks.measures import MeasureName
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.core.constraints import (
     BelowOneFloat,
@@ -115,6 +116,30 @@ class EvaluationOptions:
 
 
 @dataclass(frozen=True)
+class MeasureOptions:
+    """Measures. They do not change the training.
+
+    Attributes:
+        measure: Measures of the run, as scalars: train, classes, local, sharpness, perturbation,
+            consistency, duals, proximal (of FedSOL, and what other terms name as diagnostics).
+        measure_every: Rounds between measures; consistency follows every visit.
+        measure_client: The client of consistency.
+        measure_rho: Radius of sharpness.
+        measure_samples: Training samples that train, sharpness, perturbation and consistency use;
+            none for all.
+        score_models: Models that are scored on the test set: the server's, the mean of the cohort's
+            models, the mean of all clients' last models.
+    """
+
+    measure: tuple[MeasureName, ...] | None = None
+    measure_every: PositiveInt = 10
+    measure_client: NonNegativeInt = 0
+    measure_rho: PositiveFloat = 0.05
+    measure_samples: PositiveInt | None = None
+    score_models: tuple[Literal["server", "cohort", "clients"], ...] = ("server",)
+
+
+@dataclass(frozen=True)
 class ExecutionOptions:
     """Speed and memory.
 
@@ -141,13 +166,16 @@ GROUPS: dict[str, type] = {
     "options": SimulationOptions,
     "local training": TrainingOptions,
     "evaluation and checkpoints": EvaluationOptions,
+    "measures": MeasureOptions,
     "execution": ExecutionOptions,
 }
 """The groups by their titles in `--help`."""
 
 
 @dataclass(frozen=True)
-class Options(ExecutionOptions, EvaluationOptions, TrainingOptions, SimulationOptions):
+class Options(
+    ExecutionOptions, MeasureOptions, EvaluationOptions, TrainingOptions, SimulationOptions
+):
     """The options of every recipe."""
 
     def __post_init__(self) -> None:

@@ -225,6 +225,6 @@ def load_runs(folders: Sequence[Path], warn: Callable[[str], object] = warnings.
 
 
 def _natural(path: Path) -> list[str]:
-    """Key of the order in which 9 comes before 10."""
-    parts = re.split(r"(\d+)", str(path))
-    return [part.zfill(9) if part.isdigit() else part for part in parts]
+    """Key of the order in which 9 comes before 10, and 0.03 before 0.1."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", str(path))
+    return [f"{float(part):020.6f}" if part[:1].isdecimal() else part for part in parts]

@@ -20,6 +20,7 @@ from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError
 from fl_lightning import experiment as experiment_module
+from fl_lightning.distributed import signals
 from fl_lightning.distributed.signals import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -147,55 +148,67 @@ def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path):
 # ------------------------------------------------------------------------------------------ errors
 
 
+def raising(error: Exception) -> Callable[..., Any]:
+    def instead(_: Any, *args: Any) -> Any:
+        raise error
+
+    return instead
+
+
 @pytest.mark.parametrize("rank", [None, 1], ids=["on both ranks", "on one rank"])
 def test_data_that_cannot_be_loaded_is_reported_once(rank, tmp_path):
-    def no_data(_: Any, *args: Any) -> Any:
-        raise FileNotFoundError(2, "No such file or directory", "data/cifar10")
-
+    no_data = raising(FileNotFoundError(2, "No such file or directory", "data/cifar10"))
     prepare = jobs.at_call(1, Experiment, "load", no_data, rank)
     said = jobs.run(tmp_path / "run", [2, 2], prepare=prepare)
     assert said.count("data/cifar10: No such file or directory") == 1
     assert "Traceback" not in said
 
 
-def fails(_: Any, *args: Any) -> Any:
-    raise RuntimeError("a bug in a term")
-
-
-def wrong(_: Any, *args: Any) -> Any:
-    raise TermError("this term is wrong")
-
-
+BUG, WRONG = RuntimeError("a bug in a term"), TermError("this term is wrong")
 STACKED = "--executor", "stacked", "--parallel-clients", "2"
 STACKED_CALL = StackedExecutor, "__call__"
 
 
 @pytest.mark.parametrize(
-    ("options", "call", "raises", "message"),
+    ("options", "call", "error", "message"),
     [
-        ((), (5, *VISIT), fails, r"a bug in a term \(test_signals.py, line .* 3 of 7, client \d\)"),
-        (
-            STACKED,
-            (3, *STACKED_CALL),
-            fails,
-            r"a bug in a term .*in round 3 of 7, clients \d, \d\)\n",
-        ),
-        ((), (1, *VISIT), wrong, r"error: this term is wrong \(in round 1 of 7, client \d\)"),
+        ((), (5, *VISIT), BUG, r"a bug in a term \(test_signals.py, line .* 3 of 7, client \d\)"),
+        (STACKED, (3, *STACKED_CALL), BUG, r"a bug in a term .* 3 of 7, clients \d, \d\)\n"),
+        ((), (1, *VISIT), WRONG, r"error: this term is wrong \(in round 1 of 7, client \d\)"),
     ],
     ids=["a bug", "clients in parallel", "a wrong term"],
 )
 def test_a_rank_that_raises_names_clients_and_round_and_ends_the_others(
-    options, call, raises, message, tmp_path
+    options, call, error, message, tmp_path
 ):
     """The first rank can only say that another rank ended."""
-    prepare = jobs.at_call(*call, raises, rank=1)
+    prepare = jobs.at_call(*call, raising(error), rank=1)
     said = jobs.run(tmp_path / "run", [2, 2], *options, prepare=prepare)
     assert re.search(message, said)
     assert "another rank ended" in said
 
 
-def for_long(_: Any, *args: Any) -> Any:
-    time.sleep(600)
+class Raises:
+    """Fails on every rank, or on one."""
+
+    def __init__(self, rank: int | None):
+        self.rank = rank
+
+    def on_round_end(self, federation: Any, metrics: dict[str, float]) -> None:
+        if self.rank in (None, federation.fabric.global_rank):
+            raise KeyError("mine")
+
+
+@pytest.mark.parametrize("rank", [None, 1], ids=["on both ranks", "on one rank"])
+def test_a_callback_that_raises_is_reported_once(rank, tmp_path, monkeypatch):
+    def with_callback(run: Any, *args: Any) -> Any:
+        args[0].callbacks = [Raises(rank)]
+        return run(*args)
+
+    prepare = jobs.at_call(1, Experiment, "_run", with_callback, rank=None)
+    said = jobs.run(tmp_path / "run", [2, 2], prepare=prepare)
+    assert said.count("KeyError: 'mine'") == 1
+    assert "Raises.on_round_end" in said
 
 
 FEW = "--participation", "0.125"
@@ -218,6 +231,7 @@ def test_a_killed_rank_and_its_clients_are_named_while_the_other_is_busy_or_idle
     """In round 3, long before the sums, where the loss of a rank would show."""
 
     def prepare(rank: int) -> None:
+        for_long = lambda *_: time.sleep(600)  # noqa: E731
         jobs.at_call(*call, jobs.die if rank == victim else for_long, rank)(rank)
 
     codes = [-9, 2] if victim == 0 else [2, -9]
@@ -250,15 +264,14 @@ def test_a_rank_that_fails_on_gpus_does_not_wait_for_the_others(error, code, sai
     process = jobs.start(tmp_path / "rank", {}, fail_with_nccl, error)
     assert jobs.end([process], 20) == [code]
     assert jobs.said(tmp_path / "rank").endswith(said)
-
-
-def test_elsewhere_errors_are_raised():
-    with pytest.raises(ValueError, match="ours"), exit_without_nccl_teardown():
-        raise ValueError("ours")
+    with pytest.raises(type(error)), exit_without_nccl_teardown():  # elsewhere it is raised
+        raise error
 
 
 def outlive(launcher_exits: Any, say: Callable[[str], None]) -> None:
     """A rank that handles signals and its launcher's end, and does nothing else."""
+    if "GONE" in os.environ:
+        signals.STARTED = os.getpid(), int(os.environ["GONE"])
     asked = list[bool]()
     with stop_on_signals(lambda: asked.append(True)), exit_with_launcher():
         say("watching")
@@ -271,11 +284,14 @@ def outlive(launcher_exits: Any, say: Callable[[str], None]) -> None:
     say("outlived its launcher")
 
 
+TORCHRUN = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}
+
+
 def launcher(variables: dict[str, str], say: Callable[[str], None]) -> None:
     os.environ |= variables
     ready = jobs.FORK.Event()
     jobs.FORK.Process(target=outlive, args=(ready, say)).start()
-    if FIRST_RANK not in variables:
+    if "1234567" not in variables.values():
         ready.wait(20)
     os._exit(0)
 
@@ -285,9 +301,10 @@ def launcher(variables: dict[str, str], say: Callable[[str], None]) -> None:
     [
         ({"LOCAL_RANK": "1"}, ["watching"]),
         ({"LOCAL_RANK": "1", FIRST_RANK: "1234567"}, []),
-        ({"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}, ["watching", "asked to stop"]),
+        (TORCHRUN, ["watching", "asked to stop"]),
+        ({**TORCHRUN, "GONE": "1234567"}, []),
     ],
-    ids=["Lightning", "Lightning, gone before", "torchrun"],
+    ids=["Lightning", "Lightning, gone before", "torchrun", "torchrun, gone before"],
 )
 def test_a_rank_ends_with_its_launcher(variables, last_words):
     read, write = os.pipe()
