@@ -6,7 +6,7 @@ from math import nan
 from typing import Any
 
 from pandas import Categorical, DataFrame, MultiIndex, Series, concat
-from scipy.stats import kendalltau  # type: ignore[import-untyped]
+from scipy.stats import kendalltau
 
 from fl_lightning.report.score import Result, Score
 from fl_lightning.report.score import score as make_score
