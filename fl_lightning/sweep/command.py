@@ -13,8 +13,9 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from fl_lightning.cli.argv import given, last_value
-from fl_lightning.cli.compare import FORMATS, CommandParser
+from fl_lightning.cli.compare import FORMATS
 from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
 from fl_lightning.runs.config_yaml import load
@@ -140,7 +141,7 @@ def table_of(options: argparse.Namespace) -> TableFile:
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options of the command, and those of the runs."""
-    parser = CommandParser("fl-lightning table FILE", description=__doc__, allow_abbrev=False)
+    parser = ArgumentParser("fl-lightning table FILE", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--seeds", type=_integers, metavar="N,...", help="seeds of each cell")
     add("--methods", metavar="NAME,...", help="rows by label or pattern, or further algorithms")
