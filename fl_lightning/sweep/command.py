@@ -16,7 +16,7 @@ from fl_lightning.cli.argv import given, last_value
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
-from fl_lightning.report.table import Table
+from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.sweep.estimate import Clock
 from fl_lightning.sweep.layout import layout
@@ -26,7 +26,6 @@ from fl_lightning.sweep.progress import ProgressLine, duration
 from fl_lightning.sweep.submit import submit
 from fl_lightning.sweep.table_file import TableFile
 
-FORMATS = {"markdown": Table.markdown, "latex": Table.latex, "csv": Table.csv, "html": Table.html}
 FIXED = {
     "seed": "--seeds",
     "run_dir": "--runs",
