@@ -10,8 +10,22 @@
 """
 
 from fl_lightning.callbacks.checkpoint import Checkpoint
+from fl_lightning.callbacks.client_measures import (
+    Consistency,
+    LocalModels,
+    PerturbationDrift,
+    StateNorms,
+)
 from fl_lightning.callbacks.early_stopping import EarlyStopping, GrowthStopping
 from fl_lightning.callbacks.evaluation import Evaluation
+from fl_lightning.callbacks.global_measures import (
+    ClassAccuracy,
+    ModelScores,
+    Sharpness,
+    TrainingScores,
+)
+from fl_lightning.callbacks.measure import Measure
+from fl_lightning.callbacks.measures import measures
 from fl_lightning.callbacks.personalization import Personalization
 from fl_lightning.callbacks.progress import ProgressBar
 from fl_lightning.callbacks.tensorboard import (
@@ -22,12 +36,22 @@ from fl_lightning.callbacks.tensorboard import (
 
 __all__ = [
     "Checkpoint",
+    "ClassAccuracy",
+    "Consistency",
     "EarlyStopping",
     "Evaluation",
     "GrowthStopping",
+    "LocalModels",
+    "Measure",
+    "ModelScores",
     "Personalization",
+    "PerturbationDrift",
     "ProgressBar",
+    "Sharpness",
+    "StateNorms",
     "TensorBoardScalars",
     "TensorBoardSummary",
+    "TrainingScores",
+    "measures",
     "partition_heat_map",
 ]

@@ -17,6 +17,7 @@ from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 
 TAGS = {"train/loss", "client/drift", "server/update_norm", "local/lr", "test/accuracy"}
+TAGS |= {"client/distance", "client/pair_distance"}
 TAGS |= {"test/loss", "comm/uplink_mb", "comm/downlink_mb"}
 TIMES = {"time/train_s", "time/aggregate_s", "time/evaluate_s", "time/round_s"}
 

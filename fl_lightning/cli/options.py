@@ -24,6 +24,9 @@ from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.trackers import Tracker, check_installed
 
 Epochs = Annotated[float, Range("a number above 0 and at most 10,000", lambda x: 0 < x <= 10_000)]
+MeasureName = Literal[
+    "train", "classes", "local", "sharpness", "perturbation", "consistency", "duals", "proximal"
+]
 Kept = Annotated[int, Range("a whole number from 1 to 100", lambda x: 1 <= x <= 100)]
 Steps = Annotated[int, Range("a whole number from 1 to a million", lambda x: 1 <= x <= 1_000_000)]
 
@@ -115,6 +118,30 @@ class EvaluationOptions:
 
 
 @dataclass(frozen=True)
+class MeasureOptions:
+    """Measures. They do not change the training.
+
+    Attributes:
+        measure: Measures of the run, as scalars: train, classes, local, sharpness, perturbation,
+            consistency, duals, proximal (of FedSOL, and what other terms name as diagnostics).
+        measure_every: Rounds between measures; consistency follows every visit.
+        measure_client: The client of consistency.
+        measure_rho: Radius of sharpness.
+        measure_samples: Training samples that train, sharpness, perturbation and consistency use;
+            none for all.
+        score_models: Models that are scored on the test set: the server's, the mean of the cohort's
+            models, the mean of all clients' last models.
+    """
+
+    measure: tuple[MeasureName, ...] | None = None
+    measure_every: PositiveInt = 10
+    measure_client: NonNegativeInt = 0
+    measure_rho: PositiveFloat = 0.05
+    measure_samples: PositiveInt | None = None
+    score_models: tuple[Literal["server", "cohort", "clients"], ...] = ("server",)
+
+
+@dataclass(frozen=True)
 class ExecutionOptions:
     """Speed and memory.
 
@@ -141,13 +168,16 @@ GROUPS: dict[str, type] = {
     "options": SimulationOptions,
     "local training": TrainingOptions,
     "evaluation and checkpoints": EvaluationOptions,
+    "measures": MeasureOptions,
     "execution": ExecutionOptions,
 }
 """The groups by their titles in `--help`."""
 
 
 @dataclass(frozen=True)
-class Options(ExecutionOptions, EvaluationOptions, TrainingOptions, SimulationOptions):
+class Options(
+    ExecutionOptions, MeasureOptions, EvaluationOptions, TrainingOptions, SimulationOptions
+):
     """The options of every recipe."""
 
     def __post_init__(self) -> None:

@@ -79,9 +79,10 @@ def notes(hint: Any) -> Iterator[Any]:
 def _check(name: str, value: Any, hint: Any) -> None:
     if value is None:
         return
-    for range in _ranges(hint):
-        if not range.holds(value):
-            raise ValueError(f"{name} is {range.says}, not {value}")
+    for part in value if isinstance(value, tuple) else (value,):
+        for range in _ranges(hint):
+            if not range.holds(part):
+                raise ValueError(f"{name} is {range.says}, not {part}")
 
 
 def _ranges(hint: Any) -> Iterator[Range]:

@@ -17,6 +17,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.executors import Visit
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.server import load_model
 from fl_lightning.terms import LocalOnly
 
 
@@ -71,11 +72,7 @@ class FineTuning:
 
     def personal_model(self, client: int, w: Tensor, buffers: Buffers) -> PersonalModel:
         """A client's model with its samples, for predictions; valid until the next one is made."""
-        self.layout.load(self.module, w)
-        live = dict(self.module.named_buffers())
-        for name, value in buffers.items():
-            live[name].copy_(value)
-        self.module.eval()
+        load_model(self.module, self.layout, w, buffers)
         data = self.federation.clients.dataset
         index = self.federation.clients.partition[client].to(data.y.device)
         return PersonalModel(

@@ -144,7 +144,7 @@ class LocalTraining:
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             store.prefetch(cohort[k] for k in [*group, *ahead])
-            visits = {k: partial(self._visit, server, cohort[k], weights[k]) for k in group}
+            visits = {k: partial(self.visit, server, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
                 for k, visit, outcome in self._trained(server, visits, facts, position):
                     check_same_structure(outcome.message, self.template, self.algorithm.terms)
@@ -220,7 +220,8 @@ class LocalTraining:
             "precision": self.fabric.strategy.precision.precision,
         }
 
-    def _visit(self, server: Server, client: int, weight: Tensor) -> Visit:
+    def visit(self, server: Server, client: int, weight: Tensor) -> Visit:
+        """The visit of a client with this aggregation weight, before it begins."""
         clients, w = self.clients, server.w
         batches = clients.visit(client, server.round)
         lrs = [self.local_lr * self.schedule(server.round, epoch) for epoch in batches.epochs]

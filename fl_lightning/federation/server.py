@@ -10,6 +10,7 @@ from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
+from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_below, finite, stay_finite
 
 
@@ -90,12 +91,7 @@ class Server:
         Returns:
             The module, in evaluation mode.
         """
-        self.layout.load(module, self.w.detach())
-        live = dict(module.named_buffers())
-        with torch.no_grad():
-            for name, value in self.buffers.items():
-                live[name].copy_(value)
-        return module.eval()
+        return load_model(module, self.layout, self.w.detach(), self.buffers)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs, as plain tensors and numbers.
@@ -154,6 +150,20 @@ class Server:
         """Each term with the names of its states."""
         terms = self.algorithm.terms
         return [f"{type(t).__name__}({', '.join([*t.client, *t.server])})" for t in terms]
+
+
+def load_model(module: nn.Module, layout: Layout, w: Tensor, buffers: Buffers) -> nn.Module:
+    """Load weights and buffers into a module.
+
+    Returns:
+        The module, in evaluation mode.
+    """
+    layout.load(module, w)
+    live = dict(module.named_buffers())
+    with torch.no_grad():
+        for name, value in buffers.items():
+            live[name].copy_(value)
+    return module.eval()
 
 
 def _shapes(*tensors: dict[str, Tensor]) -> set[tuple[str, tuple[int, ...]]]:

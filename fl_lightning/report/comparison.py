@@ -23,6 +23,9 @@ NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
     "client_state_memory",
     "deterministic",
     "logger",
+    "measure",
+    "measure_every",
+    "score_models",
 }
 """Options in which runs of one experiment may differ."""
 

@@ -129,7 +129,7 @@ def grid(
                 text[f"{heading}, {name}"] = part[name].map(shown.format, na_action="ignore")
         if "difference" in part and part["difference"].notna().any():
             agreed = agreement(part.reset_index()).loc[column, ["difference", "tau"]]
-            footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format)]
+            footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format).replace("nan", "")]
     if len(footer) > 1:
         text = concat([text, DataFrame(footer)])
     text = text.fillna("")
@@ -156,7 +156,7 @@ def agreement(cells: DataFrame) -> DataFrame:
             "cells": groups.size(),
             "difference": groups["difference"].apply(lambda d: d.abs().mean()),
             "tau": groups[["mean", "published"]].apply(
-                lambda pair: kendalltau(pair["mean"], pair["published"]).statistic
+                lambda p: kendalltau(p["mean"], p["published"]).statistic if len(p) > 1 else nan
             ),
         }
     )

@@ -3,6 +3,7 @@
 Imports `core` and below.
 """
 
+from fl_lightning.terms.client_models import ClientModels
 from fl_lightning.terms.distill import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
 from fl_lightning.terms.drift import (
     CenteredGradientVariate,
@@ -38,6 +39,7 @@ __all__ = [
     "AcceleratedStart",
     "AdaptiveServer",
     "CenteredGradientVariate",
+    "ClientModels",
     "ClientMomentum",
     "Clip",
     "CohortDual",

@@ -1,0 +1,134 @@
+"""Measures of the global model: loss and accuracy in training, sharpness, accuracy by class."""
+
+import torch
+from torch import Tensor
+
+from fl_lightning.callbacks.measure import (
+    Measure,
+    TrainingLoss,
+    score,
+    score_together,
+    share_of,
+    training_samples,
+)
+from fl_lightning.core.vector import unit
+from fl_lightning.data import DeviceDataset
+from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.federation.server import load_model
+from fl_lightning.terms import ClientModels
+
+
+class TrainingScores(Measure):
+    """Adds `train/global_accuracy` and `train/global_loss`: the global model on clients' samples.
+
+    `train/loss` is another number, the mean over local steps and local models.
+
+    Args:
+        every: Measure after every `every`-th round.
+        samples: Use so many random samples; None is all.
+    """
+
+    def __init__(self, every: int = 10, samples: int | None = None):
+        super().__init__(every)
+        self.samples = samples
+
+    def measure(self, federation: Federation) -> Metrics:
+        """Score the global model."""
+        index, data = training_samples(federation, self.samples), federation.clients.dataset
+        accuracy, loss = score_together(federation, federation.load_global(), data, index)
+        return {"train/global_accuracy": accuracy, "train/global_loss": loss}
+
+
+class Sharpness(Measure):
+    """Adds `sharpness/global`: how far the global loss rises, `L(w + rho F/|F|) - L(w)`.
+
+    L is the mean loss over the clients' samples and F its gradient, as in FedLESAM's Figure 2
+    (Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890).
+
+    Args:
+        every: Measure after every `every`-th round.
+        rho: Radius.
+        samples: Use so many random samples; None is all.
+    """
+
+    def __init__(self, every: int = 10, rho: float = 0.05, samples: int | None = None):
+        super().__init__(every)
+        self.rho, self.samples = rho, samples
+
+    def measure(self, federation: Federation) -> Metrics:
+        """Two forward passes and one gradient over the samples."""
+        loss, w = TrainingLoss(federation, self.samples), federation.w.detach()
+        ascent = unit(loss.gradient(w))
+        return {"sharpness/global": loss(w + self.rho * ascent) - loss(w)}
+
+
+class ClassAccuracy(Measure):
+    """Adds the accuracy of the global model by class and over clients.
+
+    `test/class_<name>` is the accuracy on the test samples of a class. A client's accuracy is the
+    mean of these, weighted by the classes that it holds: what test samples like its own would give.
+    `test/clients` is its mean over all clients, `test/clients_std` its standard deviation, and
+    `test/clients_worst10` the mean over the worst tenth of the clients. Classes without a test
+    sample do not count.
+
+    Args:
+        test: The test set, on the device.
+        every: Measure after every `every`-th round.
+    """
+
+    def __init__(self, test: DeviceDataset, every: int = 10):
+        super().__init__(every)
+        self.test = test
+
+    def measure(self, federation: Federation) -> Metrics:
+        """Score the global model."""
+        y, classes = self.test.y, len(self.test.classes)
+        index = share_of(federation, torch.arange(len(y), device=y.device))
+        right, _ = score(federation, federation.load_global(), self.test, index)
+        hits = y[index][right].bincount(minlength=classes).double()
+        federation.all_reduce_sum(hits)
+        known = y.bincount(minlength=classes) > 0
+        accuracy = (hits / y.bincount(minlength=classes)).where(known, 0).cpu()
+        scores = dict(zip(self.test.classes, accuracy.tolist(), strict=True))
+        found = {
+            f"test/class_{name}": scores[name] for name, k in zip(scores, known, strict=True) if k
+        }
+        return found | _over_clients(federation.clients.class_counts * known.cpu(), accuracy)
+
+
+def _over_clients(counts: Tensor, accuracy: Tensor) -> Metrics:
+    """Mean, deviation and worst tenth of clients with these counts of classes, (N, classes)."""
+    of_client = (counts.double() @ accuracy) / counts.sum(1).clamp(min=1)
+    worst = of_client.sort().values[: max(1, round(len(of_client) / 10))]
+    return {
+        "test/clients": of_client.mean().item(),
+        "test/clients_std": of_client.std(correction=0).item(),
+        "test/clients_worst10": worst.mean().item(),
+    }
+
+
+class ModelScores(Measure):
+    """Adds accuracy and loss of other models than the server's, e.g. `test/accuracy@cohort`.
+
+    The algorithm needs a `terms.ClientModels`, which keeps them. They are scored with the global
+    buffers.
+
+    Args:
+        test: The test set, on the device.
+        every: Score after every `every`-th round.
+    """
+
+    def __init__(self, test: DeviceDataset, every: int = 1):
+        super().__init__(every)
+        self.test = test
+
+    def measure(self, federation: Federation) -> Metrics:
+        """Score each model."""
+        module, metrics = federation.load_global(), Metrics()
+        terms = zip(federation.algorithm.terms, federation.server.states, strict=True)
+        kept = next(states for term, states in terms if isinstance(term, ClientModels))
+        for name, w in kept.items():
+            load_model(module, federation.layout, w, federation.buffers)
+            scores = score_together(federation, module, self.test)
+            metrics |= zip((f"test/accuracy@{name}", f"test/loss@{name}"), scores, strict=True)
+        return metrics

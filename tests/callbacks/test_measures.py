@@ -1,0 +1,283 @@
+"""Measures: each against plain PyTorch, on one rank and two, and none changes the training."""
+
+import csv
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from executors import on_eager_executors
+from lightning.fabric import Fabric
+from problems import (
+    COHORTS,
+    classification,
+    classifier,
+    distances,
+    federation,
+    hard,
+    on_two_ranks,
+    round_after_round,
+    rows,
+    server,
+)
+from torch import Tensor
+from torch.nn import functional as F
+
+from fl_lightning import Algorithm, DeviceDataset, Federation, algorithms
+from fl_lightning.callbacks import (
+    ClassAccuracy,
+    Consistency,
+    LocalModels,
+    ModelScores,
+    PerturbationDrift,
+    Sharpness,
+    StateNorms,
+    TrainingScores,
+    measures,
+)
+from fl_lightning.callbacks.measure import TrainingLoss
+from fl_lightning.cli.options import MeasureName
+from fl_lightning.executors import Outcome
+from fl_lightning.terms import SAM, ClientModels
+
+NAMES = get_args(MeasureName)
+
+
+def samples(count: int = 11) -> DeviceDataset:
+    """Of classes a and c, none of b."""
+    g = torch.Generator().manual_seed(count)
+    y = 2 * torch.randint(2, (count,), generator=g)
+    x = torch.randn(count, 6, generator=g, dtype=torch.float64) + y[:, None]
+    return DeviceDataset(x, y, ("a", "b", "c"))
+
+
+def measured(
+    *callbacks: Any,
+    algorithm: Algorithm | None = None,
+    fabric: Fabric | None = None,
+    **options: Any,
+) -> tuple[Federation, list[dict[str, float]]]:
+    """A federation after its rounds, and their metrics."""
+    run, logged = federation(algorithm or Algorithm(), fabric=fabric, **options), list[Any]()
+
+    class Kept:
+        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
+            logged.append(dict(metrics))
+
+    run.fabric._callbacks = [*callbacks, Kept()]
+    try:
+        run.fit()
+    finally:
+        run.fabric._callbacks = []
+    return run, logged
+
+
+def global_loss(run: Federation, w: Tensor) -> Tensor:
+    module, data = run.load_global(), run.clients.dataset
+    out = torch.func.functional_call(module, run.layout.named(w), (data.x,))
+    return F.cross_entropy(out, data.y)
+
+
+@on_eager_executors
+def test_measures_do_not_change_the_training(executor: Any, tmp_path: Path) -> None:
+    """Bit for bit, with dropout, BatchNorm, momentum, and a method that keeps states."""
+    algorithm = hard(algorithms.fedlesam_d())
+    found = measures(NAMES, samples(), tmp_path, every=1, client=2)
+    run, metrics = measured(*found, algorithm=algorithm, executor=executor, diagnostics=True)
+    plain, without = measured(algorithm=algorithm, executor=executor)
+    assert not any(distances(run, plain).values())
+    for mine, theirs in zip(metrics, without, strict=True):
+        assert all(mine[tag] == value for tag, value in theirs.items() if "time/" not in tag)
+        assert len(mine) > len(theirs) + 10
+
+
+def test_ranks_share_what_is_measured(tmp_path: Path) -> None:
+    def scalars(fabric: Fabric) -> dict[str, float]:
+        found = measures(NAMES, samples(), tmp_path, every=1, client=2)
+        _, metrics = measured(*found, algorithm=algorithms.feddyn(), fabric=fabric, rounds=2)
+        return {tag: value for tag, value in metrics[-1].items() if "time/" not in tag}
+
+    alone = scalars(Fabric(accelerator="cpu", devices=1))
+    for rank in on_two_ranks(scalars):
+        assert rank == pytest.approx(alone, rel=1e-5, abs=1e-9)
+    assert {tag.split("/")[0] for tag in alone} >= {"consistency", "dual", "sharpness", "test"}
+
+
+def test_there_is_no_measure_of_another_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no measure 'flatness': choose among train"):
+        measures(["train", "flatness"], samples(), tmp_path)
+
+
+def test_measures_come_every_so_many_rounds_and_after_the_last() -> None:
+    _, metrics = measured(TrainingScores(every=2), rounds=5)
+    assert [k for k, m in enumerate(metrics, 1) if "train/global_loss" in m] == [2, 4, 5]
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        TrainingScores(every=0)
+
+
+def test_training_scores_and_sharpness() -> None:
+    run, metrics = measured(TrainingScores(), Sharpness(rho=0.3))
+    w, data = run.w.detach().requires_grad_(), run.clients.dataset
+    loss = global_loss(run, w)
+    (gradient,), loss = torch.autograd.grad(loss, w), loss.detach()
+    right = run.load_global()(data.x).argmax(1) == data.y
+    assert metrics[-1]["train/global_accuracy"] == pytest.approx(float(right.double().mean()))
+    assert metrics[-1]["train/global_loss"] == pytest.approx(float(loss), rel=1e-5)
+    there = global_loss(run, w.detach() + 0.3 * gradient / gradient.norm())
+    assert metrics[-1]["sharpness/global"] == pytest.approx(float(there - loss), rel=1e-9)
+
+
+def test_training_samples_are_those_of_the_clients() -> None:
+    """Samples that no client holds, such as a validation part, do not count."""
+    clients = classification()
+    clients.partition = clients.partition.subset(torch.tensor([0, 3]))
+    run = federation(Algorithm(), clients=clients, sampler=lambda *_: [0])
+    held = torch.cat([clients.partition[0], clients.partition[1]])
+    out = run.load_global()(clients.dataset.x[held])
+    expected = F.cross_entropy(out, clients.dataset.y[held]).item()
+    assert TrainingLoss(run)(run.w.detach()) == pytest.approx(expected, rel=1e-9)
+    assert TrainingLoss(run, samples=5)(run.w.detach()) != pytest.approx(expected, rel=1e-3)
+
+
+def test_accuracy_by_class_and_over_clients() -> None:
+    test = samples()
+    run, metrics = measured(ClassAccuracy(test))
+    right = run.load_global()(test.x).argmax(1) == test.y
+    by_class = [float(right[test.y == c].double().mean()) for c in (0, 2)]
+    found = metrics[-1]
+    assert (found["test/class_a"], found["test/class_c"]) == pytest.approx(tuple(by_class))
+    assert "test/class_b" not in found  # it has no test sample
+    counts = run.clients.class_counts[:, [0, 2]].double()
+    of_client = (counts @ torch.tensor(by_class).double() / counts.sum(1)).tolist()
+    assert found["test/clients"] == pytest.approx(sum(of_client) / 6)
+    assert found["test/clients_worst10"] == pytest.approx(min(of_client))
+
+
+class Models:
+    """Keeps the clients' last models, by client, and the models that they received, by round."""
+
+    def __init__(self) -> None:
+        self.rounds: list[dict[int, Tensor]] = []
+        self.received: list[Tensor] = []
+
+    def on_round_start(self, federation: Federation, cohort: Any) -> None:
+        self.rounds.append({})
+        self.received.append(federation.w.detach().clone())
+
+    def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
+        self.rounds[-1][client] = (outcome.origin + outcome.progress).clone()
+
+
+plain = partial(classifier, norm=False, dropout=0.0)
+
+
+@on_eager_executors
+def test_local_models_on_the_test_set_and_forgetting(executor: Any) -> None:
+    test, models = samples(40), Models()
+    run, metrics = measured(LocalModels(test, 1), models, module=plain(), executor=executor)
+
+    def accuracy(w: Tensor) -> float:
+        out = torch.func.functional_call(run.module, run.layout.named(w), (test.x,))
+        return float((out.argmax(1) == test.y).double().mean())
+
+    for found, clients, received in zip(metrics, models.rounds, models.received, strict=True):
+        local = torch.tensor([*map(accuracy, clients.values())], dtype=torch.float64)
+        assert found["test/local"] == pytest.approx(float(local.mean()))
+        assert found["test/local_std"] == pytest.approx(float(local.std(correction=0)))
+        assert found["test/forgetting"] == pytest.approx(accuracy(received) - float(local.mean()))
+
+
+def test_consistency_follows_the_visits_of_one_client(tmp_path: Path) -> None:
+    """Client 2 takes part in rounds 1 and 2, not in round 3."""
+    path, models = tmp_path / "consistency.csv", Models()
+    run, metrics = measured(Consistency(path, client=2), models, module=plain())
+    index = run.clients.partition[2]
+    x, y = run.clients.dataset.x[index], run.clients.dataset.y[index]
+
+    def own(w: Tensor) -> float:
+        out = torch.func.functional_call(run.module, run.layout.named(w), (x,))
+        return float(F.cross_entropy(out, y))
+
+    local = own(models.rounds[1][2]) - own(models.rounds[0][2])
+    both = [float(global_loss(run, w)) for w in models.received[1:]]
+    assert metrics[1]["consistency/local"] == pytest.approx(local, rel=1e-4)
+    assert metrics[1]["consistency/global"] == pytest.approx(both[1] - both[0], rel=1e-6)
+    assert not any("consistency/local" in metrics[k] for k in (0, 2))
+    with path.open() as file:
+        assert [row["round"] for row in csv.DictReader(file)] == ["2"]
+
+
+def test_consistency_continues_in_a_resumed_run(tmp_path: Path) -> None:
+    whole, first, again = (Consistency(tmp_path / name, 0) for name in ("a", "b", "b"))
+    _, metrics = measured(whole, module=plain())
+    measured(first, module=plain(), rounds=1)
+    run = round_after_round(federation(Algorithm(), module=plain()), 1)
+    again.load_state_dict(first.state_dict())
+    _, rest = measured(again, module=plain(), rounds=3)  # the same rounds from the first on
+    assert again.last == whole.last
+    other = Consistency(tmp_path / "c", 1)
+    other.load_state_dict(first.state_dict())
+    assert other.last is None  # of another client
+    assert run.round == 1
+    assert rest[0]["consistency/local"] == pytest.approx(0, abs=1e-12)
+    assert "consistency/local" not in metrics[0]
+
+
+def test_a_client_that_does_not_exist_cannot_be_followed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="client 6 cannot be measured: the last one is 5"):
+        measured(Consistency(tmp_path / "consistency.csv", client=6))
+
+
+def test_sams_perturbation_drifts_from_the_global_one() -> None:
+    """At the first step: e_i is rho along the gradient of the client's first batch at w^t."""
+    run, metrics = measured(
+        PerturbationDrift(1), algorithm=Algorithm(SAM(0.2)), module=plain(), rounds=1
+    )
+    w = federation(Algorithm(), module=plain()).w.detach().requires_grad_()
+    up = torch.autograd.grad(global_loss(run, w), w)[0]
+    up, drifts, cosines = up / up.norm(), [], []
+    for client in COHORTS[0]:
+        x, y = run.clients.visit(client, 0)[0]
+        out = torch.func.functional_call(run.module, run.layout.named(w), (x,))
+        g = torch.autograd.grad(F.cross_entropy(out, y), w)[0]
+        drifts.append(float((0.2 * (g / g.norm() - up)).square().sum()))
+        cosines.append(float(g.dot(up) / g.norm()))
+    assert metrics[0]["perturbation/drift"] == pytest.approx(sum(drifts) / 5, rel=1e-6)
+    assert metrics[0]["perturbation/cos"] == pytest.approx(sum(cosines) / 5, rel=1e-6)
+    assert metrics[0]["perturbation/norm"] == pytest.approx(0.2, rel=1e-6)
+
+
+def test_a_method_without_a_perturbation_has_no_drift() -> None:
+    _, metrics = measured(PerturbationDrift(1, steps=2), rounds=1)
+    assert metrics[0]["perturbation/norm"] == 0
+    assert "perturbation/drift" not in metrics[0]
+
+
+def test_norms_of_duals_are_those_of_the_cohorts_states() -> None:
+    run, metrics = measured(StateNorms(1), algorithm=algorithms.feddyn())
+    expected = rows(run, "h_i")[COHORTS[2]].norm(dim=1).mean()
+    assert metrics[-1]["dual/h_i"] == pytest.approx(float(expected))
+    assert metrics[-1]["dual/h"] == pytest.approx(float(server(run, "h").norm()))
+
+
+@on_eager_executors
+def test_the_cohorts_and_all_clients_mean_models_are_scored(executor: Any) -> None:
+    test, models = samples(40), Models()
+    algorithm = algorithms.feddyn().with_outer_terms(ClientModels())
+    run, metrics = measured(
+        ModelScores(test), models, algorithm=algorithm, module=plain(), executor=executor
+    )
+    last = dict.fromkeys(range(6), run.server.initial_w)
+    for clients in models.rounds:
+        last |= clients
+    means = {"cohort": models.rounds[-1], "clients": last}
+    for name, kept in means.items():
+        w = torch.stack([*kept.values()]).mean(0)
+        torch.testing.assert_close(server(run, name), w, rtol=0, atol=1e-12)
+        out = torch.func.functional_call(run.module, run.layout.named(w), (test.x,))
+        loss = float(F.cross_entropy(out, test.y))
+        assert metrics[-1][f"test/loss@{name}"] == pytest.approx(loss, rel=1e-5)
+    bare, _ = measured(algorithm=algorithms.feddyn(), module=plain(), executor=executor)
+    assert run.w.equal(bare.w)
+    assert run.cost == bare.cost  # a measure sends nothing
