@@ -30,6 +30,7 @@ from fl_lightning.cli.build import (
     build_partition,
     build_run_data,
     build_stopping,
+    unused_local,
     with_local_options,
 )
 from fl_lightning.cli.choices import choices
@@ -39,7 +40,7 @@ from fl_lightning.cli.options import GROUPS, Options, launch_options
 from fl_lightning.cli.parser import parse
 from fl_lightning.cli.planning import is_planned
 from fl_lightning.cli.summary import summary
-from fl_lightning.cli.unused_options import unused_option_notes
+from fl_lightning.cli.unused_options import refuse_unused_local_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, Partition
 from fl_lightning.distributed.determinism import deterministic_algorithms
@@ -133,8 +134,9 @@ class Experiment:
         return "+".join([self.chosen["algorithm"].function.__name__, *added])
 
     def resolved(self) -> dict[str, Any]:
-        """Every option as `--config` reads it, except the run's folder."""
-        options = {k: v for k, v in asdict(self.options).items() if k not in ("run_dir", "resume")}
+        """Every option as `--config` reads it, except the run's folder and what has no effect."""
+        left_out = {"run_dir", "resume", *unused_local(build_algorithm(self.chosen))}
+        options = {k: v for k, v in asdict(self.options).items() if k not in left_out}
         options["precision"] = self._launch.precision
         return {
             **{name: {"name": c.name, **c.options} for name, c in self.chosen.items()},
@@ -146,6 +148,8 @@ class Experiment:
         if is_planned(self):
             return
         o = self.options
+        with exit_with_message():
+            refuse_unused_local_options(self._given, self.chosen)
         with (
             exit_without_nccl_teardown(),
             exit_with_message(),

@@ -205,7 +205,7 @@ class Existing:
     def of(self, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Path | None:
         """The folder of the run with these options; what an older run lacks has its default."""
         for found, folder in self._found[options["algorithm"], options["seed"]]:
-            whole = {k: found.get(k, defaults.get(k)) for k in {*options, *found} - FREE}
+            whole = {k: found.get(k, defaults.get(k, "none")) for k in {*options, *found} - FREE}
             if whole == options:
                 return folder
         return None
