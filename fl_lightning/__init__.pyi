@@ -1,6 +1,7 @@
 """The public names: the only list of them, read by editors, mypy and `lazy_loader`."""
 
 from . import algorithms as algorithms
+from . import analysis as analysis
 from . import callbacks as callbacks
 from . import data as data
 from . import experiment as experiment
@@ -38,3 +39,4 @@ from .federation.sampling import SizeWeightedSampling as SizeWeightedSampling
 from .federation.sampling import UniformSampling as UniformSampling
 
 __version__: str
+STARTED: tuple[int, int]

@@ -17,6 +17,9 @@ usage: fl-lightning COMMAND ...
   fl-lightning list                   list the algorithms by family, with their costs
   fl-lightning show ALGORITHM         explain an algorithm, its options and its terms
   fl-lightning compare RUN [RUN ...]  compare runs in a table or a figure
+  fl-lightning analyze ANALYSIS RUN [RUN ...]
+                                      analyze trained models: hessian, surface, interpolate,
+                                      features, classes, clients
   fl-lightning partition [RECIPE] [OPTIONS]
                                       show which client holds what, without training
   fl-lightning --version"""
@@ -57,11 +60,14 @@ def _run(command: str, argv: list[str]) -> None:
         from fl_lightning.cli.compare import compare
 
         compare(argv)
+    elif command == "analyze":
+        from fl_lightning.cli.analyze import analyze
+
+        analyze(argv)
     elif command == "partition":
         from fl_lightning.cli.partition import show_partitions
-        from fl_lightning.experiment import experiment_of
 
-        show_partitions(argv, experiment_of)
+        show_partitions(argv)
     else:
         print(f"error: there is no command {command!r}", file=sys.stderr)
         print(USAGE)

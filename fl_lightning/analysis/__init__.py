@@ -1,8 +1,32 @@
 """Analysis of trained models: curvature, loss surfaces, features, scores by class and by client.
 
-Imports `federation`, `data`, `core` and below.
+Imports `data`, `core` and below.
 """
 
+from fl_lightning.analysis.curvature import Hessian, hessian
+from fl_lightning.analysis.landscape import (
+    Interpolation,
+    Surface,
+    filter_normalized_axes,
+    hessian_axes,
+    interpolate,
+    surface,
+)
 from fl_lightning.analysis.mean_loss import MeanLoss
+from fl_lightning.analysis.predictions import Predictions, embedding, predict, silhouette
 
-__all__ = ["MeanLoss"]
+__all__ = [
+    "Hessian",
+    "Interpolation",
+    "MeanLoss",
+    "Predictions",
+    "Surface",
+    "embedding",
+    "filter_normalized_axes",
+    "hessian",
+    "hessian_axes",
+    "interpolate",
+    "predict",
+    "silhouette",
+    "surface",
+]

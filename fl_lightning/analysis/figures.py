@@ -7,11 +7,11 @@ import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
-from fl_lightning.analysis.hessian import Hessian
-from fl_lightning.analysis.surface import Interpolation, Surface
+from fl_lightning.analysis.curvature import Hessian
+from fl_lightning.analysis.landscape import Interpolation, Surface
 
 COLORS = mpl.color_sequences["tab10"]
 PANEL = 3.4
@@ -29,7 +29,7 @@ def spectra(results: Mapping[str, Hessian]) -> Figure:
     for color, (label, h) in zip(_cycle(len(results)), results.items(), strict=True):
         density = h.density(places, width=0.01 * (places[-1] - places[0]).item())
         peak = max(peak, density.max().item())
-        axes.plot(places, density, color=color, label=label)
+        axes.plot(places.numpy(), density.numpy(), color=color, label=label)
         axes.plot(h.eigenvalues, [0.02] * len(h.eigenvalues), "|", color=color, ms=12,
                   transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set(xlabel="eigenvalue", ylabel="density", yscale="log", ylim=(1e-7 * peak, 3 * peak))
@@ -39,14 +39,15 @@ def spectra(results: Mapping[str, Hessian]) -> Figure:
 
 def surfaces(results: Mapping[str, Surface], axes_name: str = "direction") -> Figure:
     """Each loss surface in three dimensions and, below it, as contours."""
-    figure = Figure(figsize=(PANEL * len(results), 1.9 * PANEL), dpi=150, layout="constrained")
+    figure = Figure(figsize=(PANEL * len(results), 1.75 * PANEL), dpi=150, layout="constrained")
     values = torch.cat([surface.loss.flatten() for surface in results.values()])
     finite = values[values.isfinite()]
     low, high = float(finite.min()), float(finite.max())
-    levels = np.linspace(low, high, 16)
+    levels = MaxNLocator(15).tick_values(low, high)
     for column, (label, surface) in enumerate(results.items(), start=1):
-        a, b = torch.meshgrid(surface.steps, surface.steps, indexing="ij")
-        loss = surface.loss.clamp(max=high)
+        steps = surface.steps.numpy()
+        a, b = np.meshgrid(steps, steps, indexing="ij")
+        loss = surface.loss.clamp(max=high).numpy()
         hill: Any = figure.add_subplot(2, len(results), column, projection="3d")
         hill.plot_surface(a, b, loss, cmap="viridis", vmin=low, vmax=high, linewidth=0)
         hill.set(zlim=(low, high), title=label)
@@ -62,11 +63,12 @@ def surfaces(results: Mapping[str, Surface], axes_name: str = "direction") -> Fi
 def interpolation(result: Interpolation, first: str, second: str) -> Figure:
     """Loss and accuracy on the line from one model to the other."""
     figure, (axes,) = _panels(1, width=5.6)
-    axes.plot(result.places, result.loss, color=COLORS[0])
-    axes.set_xlabel(f"0: {first}        1: {second}")
+    places = result.places.numpy()
+    axes.plot(places, result.loss.numpy(), color=COLORS[0])
+    axes.set_xlabel(f"0: {first}\n1: {second}")
     axes.set_ylabel("loss", color=COLORS[0])
     right = axes.twinx()
-    right.plot(result.places, result.accuracy, "--", color=COLORS[1])
+    right.plot(places, result.accuracy.numpy(), "--", color=COLORS[1])
     right.set_ylabel("accuracy", color=COLORS[1])
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
     for end in (0, 1):
@@ -80,16 +82,18 @@ def embeddings(results: Mapping[str, tuple[Tensor, Tensor]], classes: tuple[str,
     colors = _cycle(len(classes))
     for axes, (label, (plane, y)) in zip(panels, results.items(), strict=True):
         for k, name in enumerate(classes):
-            axes.scatter(*plane[y == k].T, s=5, color=colors[k], label=name, linewidths=0)
+            axes.scatter(*plane[y == k].T.numpy(), s=5, color=colors[k], label=name, linewidths=0)
         axes.set(title=label, xticks=[], yticks=[])
     if len(classes) <= 20:
         handles, names = panels[0].get_legend_handles_labels()
-        place: dict[str, Any] = {
-            "loc": "outside lower center",
-            "ncols": min(5, len(classes)),
-            "markerscale": 3,
-        }
-        figure.legend(handles, names, frameon=False, **place)
+        figure.legend(
+            handles,
+            names,
+            loc="outside lower center",
+            ncols=min(5, len(classes)),
+            markerscale=3,
+            frameon=False,
+        )
     return figure
 
 
@@ -98,7 +102,7 @@ def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figur
     few = len(classes) <= 20
     figure, panels = _panels(len(results), width=4.4 if few else PANEL)
     for axes, (label, matrix) in zip(panels, results.items(), strict=True):
-        shares = matrix / matrix.sum(1, keepdim=True).clamp(min=1)
+        shares = (matrix / matrix.sum(1, keepdim=True).clamp(min=1)).numpy()
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         axes.set(title=label, xlabel="predicted")
         if few:
@@ -118,9 +122,11 @@ def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figur
 def client_histogram(results: Mapping[str, Tensor]) -> Figure:
     """How many clients have which accuracy (clients,); the line is the mean."""
     figure, (axes,) = _panels(1, width=5.6)
-    bins = np.linspace(0, 1, 21)
+    every = torch.cat([*results.values()])
+    every = every[~every.isnan()]
+    bins = np.linspace(float(every.min()) - 0.005, float(every.max()) + 0.005, 21)
     for color, (label, accuracies) in zip(_cycle(len(results)), results.items(), strict=True):
-        held = accuracies[~accuracies.isnan()]
+        held = accuracies[~accuracies.isnan()].numpy()
         axes.hist(held, bins, color=color, alpha=0.35)
         axes.hist(held, bins, color=color, histtype="step", label=label)
         axes.axvline(float(held.mean()), color=color, linewidth=1)

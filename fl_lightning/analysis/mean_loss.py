@@ -34,7 +34,7 @@ class MeanLoss:
     Example::
 
         loss = MeanLoss(model, test, samples=1000)
-        w = loss.layout.read(model)
+        w = loss.weights
         value, gradient, curvature = loss(w), loss.gradient(w), loss.hvp(w, loss.gradient(w))
     """
 
@@ -49,6 +49,11 @@ class MeanLoss:
         self.module, self.data, self.loss, self.batch_size = module, data, loss, batch_size
         self.layout = Layout(module)
         self.index = some_samples(len(data), samples).to(data.y.device)
+
+    @property
+    def weights(self) -> Tensor:
+        """The model's own weights, as a new vector."""
+        return self.layout.read(self.module)
 
     @torch.no_grad()
     def __call__(self, w: Tensor) -> Tensor:

@@ -4,9 +4,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EACCES, EDQUOT, EEXIST, ENOSPC, ENOTDIR, EPERM, EPIPE, EROFS
 from pathlib import Path
+from time import sleep
 from traceback import FrameSummary, extract_tb
 from typing import NoReturn
 
@@ -58,9 +59,25 @@ def exit_with_message() -> Iterator[None]:
             or isinstance(error.__cause__, ONE_RANK)
             or _is_out_of_memory(error)
             or _is_lost_rank(error)
-            or bool(getattr(error, "__notes__", []))  # they name this rank's clients
+            or bool(getattr(error, "__notes__", []))  # they may name this rank's clients
         )
         exit_with_error(message, on_one_rank)
+
+
+def _is_first_to_say(message: str) -> bool:
+    """Whether no other rank has printed this message; True where the ranks cannot be asked.
+
+    The ranks wait a second for each other, since the store ends with one of them.
+    """
+    place, key = 1, f"fl_lightning: {message}"
+    with suppress(ValueError, RuntimeError):  # there is one rank; or the store's rank has ended
+        store = torch.distributed.distributed_c10d._get_default_store()
+        place = store.add(key, 1)
+        for _ in range(20):
+            if store.add(key, 0) == torch.distributed.get_world_size():
+                break
+            sleep(0.05)
+    return place == 1
 
 
 def user_message(error: Exception) -> str | None:
@@ -129,6 +146,7 @@ def _is_in(frame: FrameSummary, folders: Iterable[Path]) -> bool:
 def exit_with_error(message: str, on_one_rank: bool = False) -> NoReturn:
     """Leave with exit code 2 and one sentence, of the first rank unless one failed alone."""
     first_of_its_console = os.environ.get("LOCAL_RANK") == "0"  # torchrun has one on each machine
-    if on_one_rank or is_first_rank() or first_of_its_console:
+    first = is_first_rank() or first_of_its_console
+    if _is_first_to_say(message) if on_one_rank else first:
         print(f"error: {message}", file=sys.stderr)
     raise SystemExit(2)

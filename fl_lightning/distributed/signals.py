@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from fl_lightning import STARTED
 from fl_lightning.distributed.launcher_env import is_first_rank
 
 EXIT_PREEMPTED = 75
@@ -127,7 +128,7 @@ def exit_with_launcher() -> Iterator[None]:
     if not launched and "TORCHELASTIC_RUN_ID" not in os.environ:
         yield
         return
-    launcher = os.getppid()
+    launcher = STARTED[1] if STARTED[0] == os.getpid() else os.getppid()  # of a fork
     _signal_on_parent_death(signal.SIGKILL if launched else signal.SIGTERM)
     if os.getppid() != int(os.environ.get(FIRST_RANK, launcher) if launched else launcher):
         os._exit(1)  # the launcher ended before: no signal will come

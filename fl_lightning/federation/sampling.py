@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Literal
 
 import torch
@@ -116,10 +117,11 @@ class SizeWeightedSampling(_Fraction):
         expected, sizes = self.largest(len(self.sizes)), self.sizes.double() / self.sizes.max()
         if expected == len(sizes):
             return torch.ones_like(sizes)
-        s = 0.0
-        for _ in range(100):  # Newton's method, which comes from below
+        s, step = 0.0, inf
+        while step > 1e-12 * s:  # Newton's method, which comes from below
             missed = torch.exp(-s * sizes)
-            s += float((expected - (1 - missed).sum()) / missed.dot(sizes))
+            step = float((expected - (1 - missed).sum()) / missed.dot(sizes))
+            s += step
         return 1 - torch.exp(-s * sizes)
 
     @cached_property

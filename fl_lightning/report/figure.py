@@ -73,7 +73,7 @@ def against(
         ValueError: If the experiments do not differ in the option.
     """
     made = make_score(score) if isinstance(score, str) else score
-    values = [made.values(run).mean() for run in comparison.runs]
+    values = [made.of(run).value for run in comparison.runs]
     texts = comparison.options[option].fillna("")
     places = to_numeric(texts, errors="coerce")
     names = [] if places.notna().equals(texts != "") else [*texts[texts != ""].unique()]

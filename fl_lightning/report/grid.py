@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from math import inf, nan
+from math import nan
 from typing import Any
 
 from pandas import Categorical, DataFrame, MultiIndex, Series, concat
 from scipy.stats import kendalltau
 
-from fl_lightning.report.score import Score
+from fl_lightning.report.score import Result, Score
 from fl_lightning.report.score import score as make_score
 from fl_lightning.report.table import Table
 from fl_lightning.runs.run import Run
@@ -17,13 +17,8 @@ Published = Mapping[str, Mapping[str, float]]
 """Numbers by row, then by column, as `DataFrame.to_dict("index")` gives them."""
 
 FORMATTED = ["mean", "deviation", "runs", "reached"]
-FOLLOWING = {
-    "published": "{:.2f}",
-    "difference": "{:+.2f}",
-    "speed-up": "{:.2f}x",
-    "cost": "{:.1f}x",
-}
-"""Columns that follow a score where there is something to show, with their formats."""
+FOLLOWING = {"published": ".{}f", "difference": "+.{}f", "speed-up": ".2f", "cost": ".1f"}
+"""Columns that follow a score where there is something to show, with formats for its digits."""
 
 
 def numbers(
@@ -129,11 +124,13 @@ def grid(
         text[heading] = part.apply(lambda cell, s=score: s.format(*cell[FORMATTED]), axis=1)
         marks[heading] = part.apply(_mark, axis=1)
         for name, style in FOLLOWING.items():
+            style = style.replace(".2f}", f".{score.digits}f}}") if "x" not in style else style
             if name in part and part[name].notna().any():
-                text[f"{heading}, {name}"] = part[name].map(style.format, na_action="ignore")
+                shown = f"{{:{style.format(score.digits)}}}" + "x" * (name in ("speed-up", "cost"))
+                text[f"{heading}, {name}"] = part[name].map(shown.format, na_action="ignore")
         if "difference" in part and part["difference"].notna().any():
             agreed = agreement(part.reset_index()).loc[column, ["difference", "tau"]]
-            footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format)]
+            footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format).replace("nan", "")]
     if len(footer) > 1:
         text = concat([text, DataFrame(footer)])
     text = text.fillna("")
@@ -160,7 +157,7 @@ def agreement(cells: DataFrame) -> DataFrame:
             "cells": groups.size(),
             "difference": groups["difference"].apply(lambda d: d.abs().mean()),
             "tau": groups[["mean", "published"]].apply(
-                lambda pair: kendalltau(pair["mean"], pair["published"]).statistic
+                lambda p: kendalltau(p["mean"], p["published"]).statistic if len(p) > 1 else nan
             ),
         }
     )
@@ -170,18 +167,14 @@ def _cells(
     runs: Sequence[Run], rows: Iterable[str], columns: Iterable[str], score: Score, spread: str
 ) -> DataFrame:
     """The mean and deviation of each cell."""
-    values = [score.values(run) for run in runs]
-    frame = DataFrame({"row": [*rows], "column": [*columns]})
-    frame["value"] = [v.mean() for v in values]
-    frame["within"] = [v.std(ddof=0) if len(v) > 1 else nan for v in values]
-    frame["reached"] = [score.reached(run) for run in runs]
+    frame = DataFrame([score.of(run) for run in runs], columns=Result._fields)
+    frame = frame.assign(row=[*rows], column=[*columns])
     groups = frame.groupby(["row", "column"])
+    values, within = groups["value"], groups["deviation"]
     return DataFrame(
         {
-            "mean": groups["value"].agg(_mean_of_all),
-            "deviation": groups["within"].mean()
-            if spread == score.spread
-            else groups["value"].std(),
+            "mean": values.agg(_mean_of_all),
+            "deviation": within.mean() if spread == score.spread else values.std(),
             "runs": groups.size(),
             "reached": groups["reached"].sum(),
         }
@@ -210,7 +203,7 @@ def _compared(
     ranked = cells["mean"].where(complete).round(score.digits).groupby(rivals)
     cells["rank"] = ranked.rank(method="dense", ascending=not score.higher_is_better)
     cells["rivals"] = ranked.transform("count")
-    if score.target > -inf:
+    if score.to_target:
         spent = cells["mean"]
         if over:
             reference = spent.where(cells["row"].map(lambda row: _is_of(row, over)))

@@ -2,11 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, inf, isnan
+from math import ceil, inf, isnan, nan
+from typing import NamedTuple
 
 from pandas import Series, read_csv
 
 from fl_lightning.runs.run import TAIL_LENGTH, Run
+
+
+class Result(NamedTuple):
+    """What a run achieved.
+
+    Attributes:
+        value: The number; NaN if the run did not record it.
+        deviation: The population standard deviation within the run; NaN if it is one number.
+        reached: False if the run never reached the target; then the value counts all its rounds.
+    """
+
+    value: float
+    deviation: float = nan
+    reached: bool = True
 
 
 @dataclass(frozen=True)
@@ -15,23 +30,19 @@ class Score:
 
     Attributes:
         name: The heading of its column.
-        values: The numbers whose mean is the score of a run; none if the run did not record them.
+        of: The result of a run.
         digits: Digits after the point.
         higher_is_better: None if neither is.
-        spread: The source of several values in one run, `rounds` or `clients`; empty for one value.
-        target: The test accuracy in percent to which the score counts, if any.
+        spread: The source of the deviation within a run, `rounds` or `clients`; empty for none.
+        to_target: Whether it counts what a run spent until it reached a target.
     """
 
     name: str
-    values: Callable[[Run], "Series[float]"]
+    of: Callable[[Run], Result]
     digits: int = 2
     higher_is_better: bool | None = True
     spread: str = ""
-    target: float = -inf
-
-    def reached(self, run: Run) -> bool:
-        """True if the run reached the target. Otherwise the score counts to the last round."""
-        return bool((_accuracies(run) >= self.target).any())
+    to_target: bool = False
 
     def format(self, mean: float, deviation: float, runs: int, reached: int) -> str:
         """The text of a cell.
@@ -60,20 +71,24 @@ def _accuracies(run: Run) -> "Series[float]":
     return 100 * _column(run, "test/accuracy")
 
 
+def _mean(values: "Series[float]") -> Result:
+    return Result(values.mean(), values.std(ddof=0) if len(values) > 1 else nan)
+
+
 def final() -> Score:
     """Test accuracy at the last evaluation."""
-    return Score("final, %", lambda run: _accuracies(run).tail(1))
+    return Score("final, %", lambda run: Result(_accuracies(run).tail(1).mean()))
 
 
 def best() -> Score:
     """Test accuracy of the best round, which many papers print although the test set chose it."""
-    return Score("best, %", lambda run: _accuracies(run).nlargest(1))
+    return Score("best, %", lambda run: Result(_accuracies(run).max()))
 
 
 def last(evaluations: float = TAIL_LENGTH) -> Score:
     """Mean test accuracy of the last evaluations."""
     k = int(evaluations)
-    return Score(f"last {k}, %", lambda run: _accuracies(run).tail(k), spread="rounds")
+    return Score(f"last {k}, %", lambda run: _mean(_accuracies(run).tail(k)), spread="rounds")
 
 
 def rounds_to(target: float) -> Score:
@@ -93,31 +108,32 @@ def mb_to(target: float) -> Score:
 
 
 def _to(unit: str, target: float, spent: Callable[[Run], "Series[float]"]) -> Score:
-    """What a run had spent, by round, when the test accuracy first reached `target` percent."""
+    """The score of what a run had spent, by round, when it first reached the target."""
 
-    def values(run: Run) -> "Series[float]":
+    def of(run: Run) -> Result:
         accuracies = _accuracies(run)
-        first = min(accuracies.index[accuracies >= target], default=run.rounds)
-        return spent(run).loc[:first].tail(1)
+        reached = accuracies.index[accuracies >= target]
+        until = spent(run).loc[: min(reached, default=run.rounds)]
+        return Result(until.tail(1).mean(), reached=len(reached) > 0)
 
-    return Score(f"{unit} to {target:g}%", values, 0, higher_is_better=False, target=target)
+    return Score(f"{unit} to {target:g}%", of, 0, higher_is_better=False, to_target=True)
 
 
 def personal(epochs: float | None = None) -> Score:
     """Mean test accuracy of the clients' own models after epochs of fine-tuning (default: most)."""
     after = "" if epochs is None else f" after {epochs:g}"
-    values = lambda run: _clients(run, epochs)  # noqa: E731
-    return Score(f"own models{after}, %", values, spread="clients")
+    of = lambda run: _mean(_clients(run, epochs))  # noqa: E731
+    return Score(f"own models{after}, %", of, spread="clients")
 
 
 def worst_clients(percent: float = 10) -> Score:
     """Mean test accuracy of that share of the clients whose own models are worst."""
 
-    def values(run: Run) -> "Series[float]":
+    def of(run: Run) -> Result:
         accuracies = _clients(run, None)
-        return accuracies.nsmallest(ceil(len(accuracies) * percent / 100))
+        return _mean(accuracies.nsmallest(ceil(len(accuracies) * percent / 100)))
 
-    return Score(f"worst {percent:g}% of clients, %", values, spread="clients")
+    return Score(f"worst {percent:g}% of clients, %", of, spread="clients")
 
 
 def _clients(run: Run, epochs: float | None) -> "Series[float]":
@@ -132,14 +148,16 @@ def _clients(run: Run, epochs: float | None) -> "Series[float]":
 
 def round_seconds() -> Score:
     """Median time of a round; not meaningful if runs shared a machine."""
-    median = lambda run: Series([_column(run, "time/round_s").median()])  # noqa: E731
+    median = lambda run: Result(_column(run, "time/round_s").median())  # noqa: E731
     return Score("s a round", median, 3, higher_is_better=None)
 
 
 def of_tag(tag: str, evaluations: float = 1) -> Score:
     """Mean of a scalar of `metrics.csv` over the last rounds that recorded it."""
     better = True if "accuracy" in tag else False if "loss" in tag else None
-    return Score(tag, lambda run: _column(run, tag).tail(int(evaluations)), 4, better, "rounds")
+    return Score(
+        tag, lambda run: _mean(_column(run, tag).tail(int(evaluations))), 4, better, "rounds"
+    )
 
 
 SCORES: dict[str, Callable[..., Score]] = {

@@ -14,7 +14,7 @@ import torch
 import yaml
 from torch import nn
 
-from fl_lightning.data import Partition
+from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import first_sentence
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
@@ -93,12 +93,18 @@ class Run:
     def data(self) -> TrainTest:
         """The training and the test set, from the source and the folder that the run used.
 
+        The test set is without the validation part if the run held one out of it.
+
         Raises:
             ValueError: If the source cannot be imported or run.
         """
         source = find_chosen("data", self.options, self._environment, self.path)
         root = Path(self._environment.get("directory", ""), self.options.get("data_dir") or "")
-        return _load_data(source.name, source.function, tuple(source.options.items()), root)
+        options = tuple(source.options.items())
+        train, test = _load_data(source.name, source.function, options, root)
+        if fraction := self._validation_from("test"):
+            test, _ = hold_out(test, fraction, self.options["seed"])
+        return train, test
 
     def model(self, best: bool = False) -> nn.Module:
         """The global model after the last round, or the best one, in evaluation mode.
@@ -124,7 +130,7 @@ class Run:
         return model.eval()
 
     def partition(self) -> Partition:
-        """The samples of each client.
+        """The samples that each client trained on.
 
         Raises:
             ValueError: If its file is missing or damaged.
@@ -132,7 +138,16 @@ class Run:
         file = next(self.path.glob("partition-*.npz"), None)
         if file is None:
             raise ValueError(f"{self.path} has no partition-*.npz: restore it")
-        return Partition.load(file)
+        partition = Partition.load(file)
+        if fraction := self._validation_from("clients"):
+            partition, _ = hold_out_of_clients(partition, fraction, self.options["seed"])
+        return partition
+
+    def _validation_from(self, part: str) -> float | None:
+        """The fraction that the run held out of this part for validation."""
+        return (
+            self.options.get("validation") if self.options.get("validation_from") == part else None
+        )
 
     @cached_property
     def _environment(self) -> Mapping[str, Any]:
@@ -210,6 +225,6 @@ def load_runs(folders: Sequence[Path], warn: Callable[[str], object] = warnings.
 
 
 def _natural(path: Path) -> list[str]:
-    """Key of the order in which 9 comes before 10."""
-    parts = re.split(r"(\d+)", str(path))
-    return [part.zfill(9) if part.isdigit() else part for part in parts]
+    """Key of the order in which 9 comes before 10, and 0.03 before 0.1."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", str(path))
+    return [f"{float(part):020.6f}" if part[:1].isdecimal() else part for part in parts]

@@ -15,11 +15,15 @@ class Clock:
 
     Args:
         jobs: The jobs of a table.
+
+    Attributes:
+        finished: The folders of the jobs that have ended.
     """
 
     def __init__(self, jobs: Sequence[Job]):
         self._rounds = dict[Path, int]()
         self._seconds = dict[Path, float]()
+        self.finished = set[Path]()
         self._jobs = jobs
         self.update(jobs)
 
@@ -30,6 +34,8 @@ class Clock:
             self._rounds[job.folder] = rounds_of(recorded)
             if times := recorded.get("time/round_s"):
                 self._seconds[job.folder] = median(times.values())
+            if job.state == "finished":
+                self.finished.add(job.folder)
 
     def rounds(self, job: Job) -> int:
         """The rounds that a job has had."""
@@ -37,14 +43,14 @@ class Clock:
 
     def left(self, job: Job) -> float | None:
         """The seconds that a job still takes; None if nothing is known."""
-        if job.state == "finished":
+        if job.folder in self.finished:
             return 0.0
         per_round = self._per_round(job)
         return None if per_round is None else per_round * (job.rounds - self.rounds(job))
 
-    def total(self, workers: int) -> float | None:
+    def total(self, workers: int, failed: Collection[Path] = ()) -> float | None:
         """The seconds until the last job ends on so many workers; None if nothing is known."""
-        left = [self.left(job) for job in self._jobs]
+        left = [self.left(job) for job in self._jobs if job.folder not in failed]
         known = [seconds for seconds in left if seconds is not None]
         if len(known) < len(left):
             return None

@@ -23,7 +23,7 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
     """
     finished = [(job, Run.read(job.folder)) for job in jobs if job.state == "finished"]
     placed = _best_tuned(table, [(cell, run) for job, run in finished for cell in job.cells])
-    labels = [label for label, _ in table.swept_columns()]
+    labels = [label for label, *_ in table.swept_columns()]
     if len(table.published) < 2:
         return [_grid(table, placed, table.scores, labels, _caption(table, jobs))]
     tables = []

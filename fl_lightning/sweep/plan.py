@@ -19,21 +19,29 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import beside
 from fl_lightning.cli.options import Options as GeneralOptions
-from fl_lightning.experiment import Experiment, planning
-from fl_lightning.report.comparison import NO_DIFFERENCE, format_value
+from fl_lightning.cli.planning import planning
+from fl_lightning.experiment import Experiment
+from fl_lightning.report.comparison import format_value
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import to_yaml
+from fl_lightning.runs.resume import CHANGES_ROUNDING_ONLY
 from fl_lightning.runs.run import Scalars, read_options, scalars
 from fl_lightning.sweep.table_file import Options, TableFile, combinations
 
-FREE = NO_DIFFERENCE - {"seed"} | {"data_dir"}
+FREE = CHANGES_ROUNDING_ONLY | {
+    "checkpoint_every",
+    "keep_checkpoints",
+    "client_state_memory",
+    "data_dir",
+    "deterministic",
+}
 """Options in which a recognized run may differ: they change no number, or the last bits only."""
 
 Cell = tuple[str, str, str]
 """The labels of row, column and tuned values."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One run of a table.
 
@@ -107,6 +115,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         SystemExit: With one sentence, if the options of a run do not fit.
     """
     jobs, existing = list[Job](), Existing(runs)
+    chosen = {kind: choice.name for kind, choice in resolve(recipe, []).chosen.items()}
     for cell, argv in command_lines(table):
         for seed in table.seeds:
             line = [*argv, *further, "--seed", str(seed), "--devices", "1"]
@@ -117,32 +126,30 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
                 same.cells.append(cell)
                 continue
             name = "-".join(_slug(part) for part in (cell[1], cell[0], cell[2], f"s{seed}") if part)
-            folder = existing.of(options, _defaults(experiment)) or existing.new(name)
+            folder = existing.of(options, chosen | _defaults(experiment)) or existing.new(name)
             jobs.append(Job(line, options, [cell], seed, folder))
     return jobs
 
 
 def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
     """The cells of a table and the options of each, without a seed."""
-    for column, options in table.swept_columns():
+    for column, options, swept in table.swept_columns():
         for row, own in table.rows.items():
             for tuned, values in combinations(table.tune):
-                yield (row, column, tuned), _flags(table.name, own, options, values)
+                yield (row, column, tuned), _flags(table.name, own, options, swept, values)
 
 
 def _flags(table: str, *parts: Options) -> list[str]:
-    """The flags of a cell: further presets, options of row, column and sweep, then its method's."""
-    argv, configs, methods = list[str](), [table], dict[str, Options]()
-    for part in parts:
-        part = dict(part)
-        names = part.pop("config", [])
+    """The flags of a cell: presets to read, then the options of each part and of its method."""
+    argv, configs = list[str](), [table]
+    for part in map(dict, parts):
+        names, methods = part.pop("config", []), part.pop("methods", {})
         configs += [beside(table, n) for n in ([names] if isinstance(names, str) else names)]
-        methods |= part.pop("methods", {})
         argv += _as_flags(part)
-    method = last_value(argv, "--algorithm")
-    overlay = methods.get(method or "", {})
-    parameters = signature(ALGORITHMS[method]).parameters if method in ALGORITHMS else {}
-    argv += _as_flags({f"algorithm.{k}" if k in parameters else k: v for k, v in overlay.items()})
+        method = last_value(argv, "--algorithm") or ""
+        own = signature(ALGORITHMS[method]).parameters if method in ALGORITHMS else ()
+        row = methods.get(method, {})
+        argv += _as_flags({f"algorithm.{k}" if k in own else k: v for k, v in row.items()})
     return [word for name in configs for word in ("--config", name)] + argv
 
 
@@ -198,7 +205,7 @@ class Existing:
     def of(self, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Path | None:
         """The folder of the run with these options; what an older run lacks has its default."""
         for found, folder in self._found[options["algorithm"], options["seed"]]:
-            whole = {k: found.get(k, defaults.get(k)) for k in {*options, *found} - FREE}
+            whole = {k: found.get(k, defaults.get(k, "none")) for k in {*options, *found} - FREE}
             if whole == options:
                 return folder
         return None

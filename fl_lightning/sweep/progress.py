@@ -14,6 +14,9 @@ from fl_lightning.sweep.pool import Pool
 EVERY = 60
 """Seconds between lines where there is no terminal."""
 
+SHOWN = 4
+"""Runs at work that are named."""
+
 
 class ProgressLine:
     """Shows rounds of the runs at work, and the time until all are done.
@@ -29,6 +32,7 @@ class ProgressLine:
         self.clock = Clock(jobs)
         self._printed = time.monotonic()
         self._ended = 0
+        self._running = list[Job]()
         console = Console(file=sys.stdout)
         columns = BarColumn(bar_width=24), TextColumn("{task.description}")
         self._live = Progress(*columns, console=console) if console.is_terminal else None
@@ -38,14 +42,14 @@ class ProgressLine:
 
     def update(self) -> None:
         """Show how far the runs are."""
-        running = list(self.pool.running)
-        self.clock.update(running)
-        ended = sum(job.state == "finished" for job in self.jobs)
+        before, self._running = self._running, list(self.pool.running)
+        self.clock.update([*before, *self._running])
+        ended = len(self.clock.finished)
         if self._live:
             done = sum(map(self.clock.rounds, self.jobs))
-            self._live.update(self._task, completed=done, description=self._text(running, ended))
+            self._live.update(self._task, completed=done, description=self._text())
         elif ended > self._ended or time.monotonic() > self._printed + EVERY:
-            print(self._text(running, ended), flush=True)
+            print(self._text(), flush=True)
             self._ended, self._printed = ended, time.monotonic()
 
     def stop(self) -> None:
@@ -53,11 +57,13 @@ class ProgressLine:
         if self._live:
             self._live.stop()
 
-    def _text(self, running: Sequence[Job], ended: int) -> str:
-        left = duration(self.clock.total(self.workers))
-        names = [f"{job.folder.name} {self.clock.rounds(job)}/{job.rounds}" for job in running]
-        failed = f", {len(self.pool.failures)} failed" if self.pool.failures else ""
-        return f"{ended}/{len(self.jobs)} runs{failed}  {left} left  {', '.join(names)}"
+    def _text(self) -> str:
+        failed = dict(self.pool.failures)
+        left = duration(self.clock.total(self.workers, failed))
+        at_work = [f"{j.folder.name} {self.clock.rounds(j)}/{j.rounds}" for j in self._running]
+        shown = ", ".join([*at_work[:SHOWN], *["..."] * (len(at_work) > SHOWN)])
+        failures = f", {len(failed)} failed" if failed else ""
+        return f"{len(self.clock.finished)}/{len(self.jobs)} runs{failures}  {left} left  {shown}"
 
 
 def duration(seconds: float | None) -> str:

@@ -85,7 +85,7 @@ class TableFile:
 
     def _numbers(self, row: str, numbers: Any) -> dict[str, float]:
         """Published numbers of a row by column; a list has them in the order of the columns."""
-        columns = [column for column, _ in self.swept_columns()]
+        columns = [column for column, *_ in self.swept_columns()]
         if row not in self.rows:
             raise ValueError(
                 f"published in {self.name} has no row {row!r}{nearest(row, self.rows)}"
@@ -116,10 +116,10 @@ class TableFile:
         kept = _matching(columns, self.columns, {}, "column") if columns else self.columns
         return replace(self, rows=chosen, columns=kept)
 
-    def swept_columns(self) -> list[tuple[str, Options]]:
-        """Labels and options of the columns, each once for every combination of the sweep."""
+    def swept_columns(self) -> list[tuple[str, Options, Options]]:
+        """Labels of the columns, their options, and one combination of the sweep's values."""
         return [
-            (", ".join(filter(None, [column, label])), {**options, **values})
+            (", ".join(filter(None, [column, label])), options, values)
             for column, options in self.columns.items()
             for label, values in combinations(self.sweep)
         ]

@@ -174,18 +174,20 @@ def test_one_method_is_another(
     assert_same_unless(make(**coefficients), special, make(), tolerance=1e-10)
 
 
-def test_feddisco_on_feddyn_is_feddyn_where_clients_are_equally_large() -> None:
-    disco, dyn = C.feddisco(a=0.0, b=0.0, alpha=0.05), C.feddyn(alpha=0.05)
-    equal = {"clients": classification((10,) * 6)}
-    assert_same_unless(disco, dyn, C.feddisco(alpha=0.05), **equal)
-    assert distances(*(trained(hard(a)) for a in (disco, dyn)))["model"] > 1e-6
-
-
-def test_fednova_is_fedavg_where_clients_go_equally_far() -> None:
-    """With momentum; not where clients take 2 to 6 steps."""
-    equal = {"clients": classification((10,) * 6)}
-    assert_same_unless(C.fednova(), AVG, C.fednova("own"), **equal)
-    assert distances(*(trained(hard(a)) for a in (C.fednova(), AVG)))["model"] > 1e-6
+@pytest.mark.parametrize(
+    ("made", "special", "different"),
+    [
+        (C.feddisco(a=0.0, b=0.0, alpha=0.05), C.feddyn(alpha=0.05), C.feddisco(alpha=0.05)),
+        (C.fednova(), AVG, C.fednova("own")),
+    ],
+    ids=["feddisco", "fednova"],
+)
+def test_a_method_is_another_only_where_clients_are_equally_large(
+    made: Algorithm, special: Algorithm, different: Algorithm
+) -> None:
+    """With momentum, under which the clients' paths count."""
+    assert_same_unless(made, special, different, clients=classification((10,) * 6))
+    assert distances(*(trained(hard(a)) for a in (made, special)))["model"] > 1e-6
 
 
 def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part() -> None:

@@ -1,38 +1,15 @@
 """Methods that leave something out: the head, the other half of the batch, everybody else."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from executors import on_eager_executors
 from problems import SIZES, classifier, hard, rows, trained
-from torch import Tensor
 
-from fl_lightning import Algorithm, Term, algorithms
-from fl_lightning.core.oracle import Oracle
+from fl_lightning import algorithms
 
 C = algorithms
 UNIFORM = C.fedavg(weighting="uniform")
-
-
-@dataclass(frozen=True)
-class OtherHalf(Term):
-    """Plain steps on every other sample."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        return oracle.part(1, 2)(w)
-
-
-def test_per_fedavg_without_its_inner_step_is_fedavg_on_the_other_half() -> None:
-    """Without BatchNorm: some halves are a single sample."""
-
-    def model(algorithm: Algorithm) -> Tensor:
-        return trained(hard(algorithm), module=classifier(norm=False)).w.detach()
-
-    other_half = model(Algorithm(OtherHalf()))
-    torch.testing.assert_close(model(C.perfedavg(alpha=0.0)), other_half, rtol=0, atol=1e-12)
-    assert (model(C.perfedavg(alpha=0.1)) - other_half).abs().max() > 1e-6
-    assert (model(UNIFORM) - other_half).abs().max() > 1e-6
 
 
 @on_eager_executors

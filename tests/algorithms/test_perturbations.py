@@ -6,7 +6,6 @@ from problems import Recorder, regression, round_after_round, rows, server, with
 from torch import Tensor
 
 from fl_lightning import Algorithm, Term, algorithms
-from fl_lightning.core.vector import unit
 from fl_lightning.terms import SAM, Neighbour
 
 C = algorithms
@@ -33,28 +32,6 @@ def test_a_first_visit_refers_to_the_first_model_or_to_the_one_received() -> Non
         torch.testing.assert_close(model(algorithm, 1), model(UNIFORM, 1), **EXACT)
     torch.testing.assert_close(model(skip, 2), model(UNIFORM, 2), **EXACT)
     assert (model(init, 2) - model(UNIFORM, 2)).abs().max() > 1e-3
-
-
-def test_a_perturbed_visit_is_a_plain_one_from_a_shifted_start() -> None:
-    """Without weight decay and clipping: the perturbation is constant."""
-    run = round_after_round(regression(C.fedlesam(rho=0.3), sampler=only_client_1), 1)
-    e = 0.3 * unit(run.server.initial_w - run.w.detach())
-    shifted = regression(UNIFORM, sampler=only_client_1)
-    shifted.w.data.copy_(run.w.detach() + e)
-    run.train_round()
-    shifted.train_round()
-    torch.testing.assert_close(run.w.detach() + e, shifted.w.detach(), **EXACT)
-
-
-def test_what_a_client_refers_to_is_the_model_that_it_received_last() -> None:
-    run = regression(C.fedlesam(rho=0.3))
-    expected = run.server.initial_w.repeat(3, 1)
-    for round in range(4):
-        received = run.w.detach().clone()
-        run.train_round()
-        expected[run.sampler(3, 0, round)] = received
-        assert rows(run, "o_i").equal(expected)
-    assert len(expected.unique(dim=0)) == 3
 
 
 def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:

@@ -119,17 +119,6 @@ def test_fedvras_dual_has_learnt_a_times_the_moves() -> None:
         torch.testing.assert_close(rows(run, "h_i"), 3 * sums, **EXACT)
 
 
-def test_a_relaxed_start_is_away_from_the_clients_last_model() -> None:
-    run = regression(C.fedinit(beta=0.5).with_outer_terms(Left()))
-    last = torch.zeros(3, 2, dtype=torch.float64)
-    for round in range(3):
-        w, cohort = run.w.detach().clone(), run.sampler(3, 0, round)
-        run.train_round()
-        start = (w + 0.5 * (w - last))[cohort]
-        torch.testing.assert_close(rows(run, "began")[cohort], start, **EXACT)
-        last = rows(run, "u")
-
-
 @pytest.mark.parametrize(
     ("algorithm", "exact"),
     [

@@ -6,7 +6,6 @@ import pytest
 import torch
 from problems import close, vec
 
-from fl_lightning import algorithms
 from fl_lightning.core.weighting import Cohort, Disco
 
 
@@ -46,13 +45,3 @@ def test_clients_with_uniform_labels_weigh_their_samples_and_nothing_is_divided_
 def test_where_no_weight_is_positive_samples_weigh() -> None:
     close(Disco(10.0, 0.0)(cohort([1, 3], [5, 0], [0, 30])), 0.25, 0.75)
     close(Disco(10.0, 0.1)(cohort([3], [5, 0])), 1.0)
-
-
-def test_without_coefficients_samples_weigh() -> None:
-    close(Disco(0.0, 0.0)(ONE_SKEWED), 0.25, 0.75)
-    close(Disco(0.0, 7.0)(ONE_SKEWED), 7.25, 7.75)
-
-
-def test_feddisco_names_its_weights() -> None:
-    assert algorithms.feddisco().weight == Disco(0.5, 0.1)
-    assert algorithms.feddisco(0.3, 0.2, alpha=0.1).weight == Disco(0.3, 0.2)

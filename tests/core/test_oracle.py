@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import autograd, oracle_of
+from oracles import oracle_of
 from problems import classifier
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -30,12 +30,6 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()
 
 
-def gradient(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    layout = Layout(module)
-    loss = lambda w: F.cross_entropy(functional_call(module, layout.named(w), (x,)), y)  # noqa: E731
-    return autograd(layout.read(module), loss)
-
-
 def test_the_parts_of_a_batch_are_interleaved_and_have_parts_of_their_own() -> None:
     module = network()
     oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
@@ -47,7 +41,11 @@ def test_the_parts_of_a_batch_are_interleaved_and_have_parts_of_their_own() -> N
         (oracle.part(1, 2).part(2, 3), [5]),
         (oracle.part(0, 3).part(1, 2), [3]),
     ]:
-        torch.testing.assert_close(part(w), gradient(module, X[samples], Y[samples]))
+        own = oracle_of(module, X[samples], Y[samples])
+        torch.testing.assert_close(part(w), own(w))
+        torch.testing.assert_close(part.of(with_squares)(w), own.of(with_squares)(w))
+    one, other = oracle.part(1, 2).of(with_squares), oracle.of(with_squares).part(1, 2)
+    torch.testing.assert_close(one(w), other(w))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
@@ -58,15 +56,6 @@ def test_parts_cover_a_batch_and_are_never_empty(size: int, count: int) -> None:
     assert all(parts)
     assert {sample for part in parts for sample in part} == set(range(size))
     assert size < count or sum(map(len, parts)) == size  # nobody twice, unless there are too few
-
-
-def test_a_loss_of_a_part_is_a_part_of_the_loss() -> None:
-    module = network()
-    oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
-
-    one, other = oracle.part(1, 2).of(with_squares)(w), oracle.of(with_squares).part(1, 2)(w)
-    torch.testing.assert_close(one, oracle_of(module, X[1::2], Y[1::2]).of(with_squares)(w))
-    torch.testing.assert_close(one, other)
 
 
 def with_squares(b: ForwardPass) -> Tensor:

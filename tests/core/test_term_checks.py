@@ -53,6 +53,8 @@ def mistaken(hook: str, code: Callable[..., Any]) -> Term:
     return term("Mistaken", **states, **{hook: code})
 
 
+MEAN_RATE = r"v\.lr.* v\.span / v\.steps is their mean"
+NOTHING = r"failed .* clients report nothing: let `report` return"
 MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
     "gradient": {
         "reads what is not declared": (in_gradient(lambda g, v: g + v.d), "Declare a state"),
@@ -72,21 +74,28 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
         "changes a server state in place": (in_place("c"), "in place"),
         "changes the received model in place": (in_place("anchor"), "in place"),
         "changes it under another name": (through_an_alias, "in place"),
+        "reads the learning rate": (in_gradient(lambda g, v: v.lr * g), MEAN_RATE),
     },
     "start": {
         "returns nothing": (lambda self, w, v: None, "vector like the model"),
         "reads where it starts": (lambda self, w, v: v.origin, "It can read"),
+        "reads the learning rate": (lambda self, w, v: w * v.lr, MEAN_RATE),
         "changes the weights in place": (lambda self, w, v: w.mul_(2), r"return w \+ x"),
     },
     "report": {
         "returns nothing": (lambda self, w, v: None, "for no message"),
         "returns a number": (lambda self, w, v: (w, 1.0), "a tuple of tensors"),
+        "reads the learning rate": (lambda self, w, v: v.lr, MEAN_RATE),
         "returns whole numbers": (lambda self, w, v: (w > 0).long(), "return x.to"),
     },
     "update": {
         "returns nothing": (lambda self, delta, mean, v: None, "vector like the model"),
         "reads a client's fact": (lambda self, delta, mean, v: delta / v.span, "`report` returns"),
         "reads a client's state": (lambda self, delta, mean, v: delta + v.c_i, "`report` returns"),
+        "multiplies by a mean of nothing": (lambda self, delta, mean, v: delta * mean, NOTHING),
+        "adds a mean of nothing": (lambda self, delta, mean, v: delta + 0.1 * mean, NOTHING),
+        "indexes a mean of nothing": (lambda self, delta, mean, v: delta + mean[0], NOTHING),
+        "takes its norm": (lambda self, delta, mean, v: delta / mean.norm(), NOTHING),
     },
     "personal": {
         "returns nothing": (lambda self, w, v: None, "vector like the model"),

@@ -102,39 +102,6 @@ def test_all_executors_agree_on_a_calibrated_loss(traces: list[Any]) -> None:
     assert len(traces) == 2  # one for all clients and rounds
 
 
-# what a view does not have
-
-
-@pytest.mark.parametrize(
-    ("hook", "code"),
-    {
-        "start": lambda self, w, v: w * v.lr,
-        "gradient": lambda self, oracle, w, v: v.lr * oracle(w),
-        "report": lambda self, w, v: v.lr,
-    }.items(),
-)
-def test_the_learning_rate_is_refused_with_what_there_is_instead(hook: str, code: Any) -> None:
-    said = rf"Mine\.{hook} reads v\.lr.* v\.span / v\.steps is their mean"
-    with pytest.raises(TermError, match=said):
-        federation(Algorithm(term(**{hook: code})))
-
-
-@pytest.mark.parametrize(
-    "update",
-    [
-        lambda self, delta, mean, v: delta * mean,
-        lambda self, delta, mean, v: delta + 0.1 * mean,
-        lambda self, delta, mean, v: delta + mean[0],
-        lambda self, delta, mean, v: delta / mean.norm(),
-    ],
-)
-def test_a_mean_of_nothing_is_refused(update: Callable[..., Any]) -> None:
-    with pytest.raises(
-        TermError, match=r"Mine\.update failed .* clients report nothing: let `report` return"
-    ):
-        federation(Algorithm(term(update=update)))
-
-
 def test_other_errors_of_an_update_are_its_own() -> None:
     own = term(update=lambda self, delta, mean, v: delta + [][0], report=lambda self, w, v: w)
     with pytest.raises(IndexError):

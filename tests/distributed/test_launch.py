@@ -150,14 +150,11 @@ def test_a_launcher_is_detected_by_its_variables(variables, launcher, environmen
     assert Launcher.detect(num_nodes=2) == launcher
 
 
-@pytest.mark.parametrize("devices", ["auto", "3", "-1", "0,", "0,2"])
+@pytest.mark.parametrize("devices", ["0", "many", "", "-3", "1.5", "auto,1"])
 def test_devices_are_auto_or_a_number_or_a_list(devices):
     """For Fabric `0,` is the first GPU, and -1 all of them."""
-    assert LaunchOptions(devices=devices).devices == devices
-
-
-@pytest.mark.parametrize("devices", ["0", "many", "", "-3", "1.5", "auto,1"])
-def test_other_devices_are_refused(devices):
+    for possible in ("auto", "3", "-1", "0,", "0,2"):
+        assert LaunchOptions(devices=possible).devices == possible
     with pytest.raises(ValueError, match=f"devices is auto.* not '{devices}'"):
         LaunchOptions(devices=devices)
 

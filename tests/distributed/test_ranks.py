@@ -94,20 +94,18 @@ def test_several_ranks_train_what_one_rank_trains(executor, exact, launched):
 
 def personal_models(fabric: Fabric, executor: Any, folder: Path) -> str:
     """The scores of the clients' personal models; of groups of four, the third rank has none."""
-    options = {
-        "module": convolutional(1, torch.float32),
-        "clients": clients(torch.float32),
-        "executor": executor,
-        "rounds": 1,
-    }
-    run = federation(algorithms.fedavg(), fabric=fabric, deterministic=True, **options)
-    metrics = run.train_round()
-    metrics |= Personalization(
-        clients(torch.float32, [40]).dataset, [2], folder / "personal.csv"
-    ).score(run)
-    return "\n".join(
-        f"{name} {value!r}" for name, value in metrics.items() if not name.startswith("time/")
+    run = federation(
+        algorithms.fedavg(),
+        fabric=fabric,
+        module=convolutional(1, torch.float32),
+        clients=clients(torch.float32),
+        executor=executor,
+        rounds=1,
+        deterministic=True,
     )
+    test, path = clients(torch.float32, [40]).dataset, folder / "personal.csv"
+    metrics = run.train_round() | Personalization(test, [2], path).score(run)
+    return str({name: x for name, x in metrics.items() if not name.startswith("time/")})
 
 
 @pytest.mark.parametrize(

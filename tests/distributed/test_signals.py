@@ -1,6 +1,5 @@
-"""Signals that stop a run, ranks that raise or are killed, and ranks whose launcher is gone."""
+"""Signals that stop a run, and ranks that raise or are killed."""
 
-import atexit
 import os
 import re
 import signal
@@ -12,7 +11,6 @@ from typing import Any
 
 import jobs
 import pytest
-import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from problems import federation
@@ -23,11 +21,8 @@ from fl_lightning import experiment as experiment_module
 from fl_lightning.distributed.signals import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
-    FIRST_RANK,
     STOP_SIGNALS,
     exit_on_ctrl_c,
-    exit_with_launcher,
-    exit_without_nccl_teardown,
     stop_on_signals,
 )
 from fl_lightning.executors import SequentialExecutor, StackedExecutor
@@ -147,55 +142,67 @@ def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path):
 # ------------------------------------------------------------------------------------------ errors
 
 
+def raising(error: Exception) -> Callable[..., Any]:
+    def instead(_: Any, *args: Any) -> Any:
+        raise error
+
+    return instead
+
+
 @pytest.mark.parametrize("rank", [None, 1], ids=["on both ranks", "on one rank"])
 def test_data_that_cannot_be_loaded_is_reported_once(rank, tmp_path):
-    def no_data(_: Any, *args: Any) -> Any:
-        raise FileNotFoundError(2, "No such file or directory", "data/cifar10")
-
+    no_data = raising(FileNotFoundError(2, "No such file or directory", "data/cifar10"))
     prepare = jobs.at_call(1, Experiment, "load", no_data, rank)
     said = jobs.run(tmp_path / "run", [2, 2], prepare=prepare)
     assert said.count("data/cifar10: No such file or directory") == 1
     assert "Traceback" not in said
 
 
-def fails(_: Any, *args: Any) -> Any:
-    raise RuntimeError("a bug in a term")
-
-
-def wrong(_: Any, *args: Any) -> Any:
-    raise TermError("this term is wrong")
-
-
+BUG, WRONG = RuntimeError("a bug in a term"), TermError("this term is wrong")
 STACKED = "--executor", "stacked", "--parallel-clients", "2"
 STACKED_CALL = StackedExecutor, "__call__"
 
 
 @pytest.mark.parametrize(
-    ("options", "call", "raises", "message"),
+    ("options", "call", "error", "message"),
     [
-        ((), (5, *VISIT), fails, r"a bug in a term \(test_signals.py, line .* 3 of 7, client \d\)"),
-        (
-            STACKED,
-            (3, *STACKED_CALL),
-            fails,
-            r"a bug in a term .*in round 3 of 7, clients \d, \d\)\n",
-        ),
-        ((), (1, *VISIT), wrong, r"error: this term is wrong \(in round 1 of 7, client \d\)"),
+        ((), (5, *VISIT), BUG, r"a bug in a term \(test_signals.py, line .* 3 of 7, client \d\)"),
+        (STACKED, (3, *STACKED_CALL), BUG, r"a bug in a term .* 3 of 7, clients \d, \d\)\n"),
+        ((), (1, *VISIT), WRONG, r"error: this term is wrong \(in round 1 of 7, client \d\)"),
     ],
     ids=["a bug", "clients in parallel", "a wrong term"],
 )
 def test_a_rank_that_raises_names_clients_and_round_and_ends_the_others(
-    options, call, raises, message, tmp_path
+    options, call, error, message, tmp_path
 ):
     """The first rank can only say that another rank ended."""
-    prepare = jobs.at_call(*call, raises, rank=1)
+    prepare = jobs.at_call(*call, raising(error), rank=1)
     said = jobs.run(tmp_path / "run", [2, 2], *options, prepare=prepare)
     assert re.search(message, said)
     assert "another rank ended" in said
 
 
-def for_long(_: Any, *args: Any) -> Any:
-    time.sleep(600)
+class Raises:
+    """Fails on every rank, or on one."""
+
+    def __init__(self, rank: int | None):
+        self.rank = rank
+
+    def on_round_end(self, federation: Any, metrics: dict[str, float]) -> None:
+        if self.rank in (None, federation.fabric.global_rank):
+            raise KeyError("mine")
+
+
+@pytest.mark.parametrize("rank", [None, 1], ids=["on both ranks", "on one rank"])
+def test_a_callback_that_raises_is_reported_once(rank, tmp_path, monkeypatch):
+    def with_callback(run: Any, *args: Any) -> Any:
+        args[0].callbacks = [Raises(rank)]
+        return run(*args)
+
+    prepare = jobs.at_call(1, Experiment, "_run", with_callback, rank=None)
+    said = jobs.run(tmp_path / "run", [2, 2], prepare=prepare)
+    assert said.count("KeyError: 'mine'") == 1
+    assert "Raises.on_round_end" in said
 
 
 FEW = "--participation", "0.125"
@@ -218,86 +225,9 @@ def test_a_killed_rank_and_its_clients_are_named_while_the_other_is_busy_or_idle
     """In round 3, long before the sums, where the loss of a rank would show."""
 
     def prepare(rank: int) -> None:
+        for_long = lambda *_: time.sleep(600)  # noqa: E731
         jobs.at_call(*call, jobs.die if rank == victim else for_long, rank)(rank)
 
     codes = [-9, 2] if victim == 0 else [2, -9]
     said = jobs.run(tmp_path / "run", codes, *options, prepare=prepare)
     assert re.search(f"error: round 3 of 7: another rank ended(; not done)?: {who}", said), said
-
-
-# ------------------------------------------------------------------------------- ends of processes
-
-
-def fail_with_nccl(error: BaseException) -> None:
-    torch.distributed.is_initialized = lambda: True
-    torch.distributed.get_backend = lambda: "nccl"
-    atexit.register(time.sleep, 600)  # as Lightning does, which waits for the others
-    with exit_without_nccl_teardown():
-        raise error
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (SystemExit(), 0, ""),
-        (SystemExit(2), 2, ""),
-        (SystemExit("no"), 1, "no\n"),
-        (ValueError("ours"), 1, "ValueError: ours\n"),
-    ],
-    ids=str,
-)
-def test_a_rank_that_fails_on_gpus_does_not_wait_for_the_others(error, code, said, tmp_path):
-    process = jobs.start(tmp_path / "rank", {}, fail_with_nccl, error)
-    assert jobs.end([process], 20) == [code]
-    assert jobs.said(tmp_path / "rank").endswith(said)
-
-
-def test_elsewhere_errors_are_raised():
-    with pytest.raises(ValueError, match="ours"), exit_without_nccl_teardown():
-        raise ValueError("ours")
-
-
-def outlive(launcher_exits: Any, say: Callable[[str], None]) -> None:
-    """A rank that handles signals and its launcher's end, and does nothing else."""
-    asked = list[bool]()
-    with stop_on_signals(lambda: asked.append(True)), exit_with_launcher():
-        say("watching")
-        launcher_exits.set()
-        for _ in range(1000):
-            time.sleep(0.01)
-            if asked:
-                say("asked to stop")
-                os._exit(0)
-    say("outlived its launcher")
-
-
-def launcher(variables: dict[str, str], say: Callable[[str], None]) -> None:
-    os.environ |= variables
-    ready = jobs.FORK.Event()
-    jobs.FORK.Process(target=outlive, args=(ready, say)).start()
-    if FIRST_RANK not in variables:
-        ready.wait(20)
-    os._exit(0)
-
-
-@pytest.mark.parametrize(
-    ("variables", "last_words"),
-    [
-        ({"LOCAL_RANK": "1"}, ["watching"]),
-        ({"LOCAL_RANK": "1", FIRST_RANK: "1234567"}, []),
-        ({"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}, ["watching", "asked to stop"]),
-    ],
-    ids=["Lightning", "Lightning, gone before", "torchrun"],
-)
-def test_a_rank_ends_with_its_launcher(variables, last_words):
-    read, write = os.pipe()
-
-    def say(word: str) -> None:
-        os.write(write, f"{word}\n".encode())
-
-    process = jobs.FORK.Process(target=launcher, args=(variables, say))
-    process.start()
-    process.join()
-    os.close(write)
-    with os.fdopen(read) as words:  # ends when no process is left that could write
-        assert words.read().splitlines() == last_words

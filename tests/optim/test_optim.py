@@ -77,11 +77,8 @@ def test_ten_steps_equal_the_method_written_by_hand(wrap, by_hand, base):
 )
 def test_every_coefficient_is_the_terms(wrap, term, option):
     transform = partial(term(0.2, **option).gradient, v=None)
-    makers = (
-        partial(wrap, rho=0.2, **option),
-        partial(GradientTransform, transform=transform),
-        partial(wrap, rho=0.2),
-    )
+    wrapped, plain = partial(wrap, rho=0.2, **option), partial(wrap, rho=0.2)
+    makers = wrapped, partial(GradientTransform, transform=transform), plain
     models = [network() for _ in makers]
     for model, make in zip(models, makers, strict=True):
         train(model, make(SGD(model.parameters(), lr=0.1)), batches(3))

@@ -116,6 +116,15 @@ def test_functions_of_a_recipe_are_found(own, monkeypatch):
     assert run.model()[1].in_features == 4
 
 
+@pytest.mark.parametrize(("part", "train", "test"), [("test", 1437, 270), ("clients", 1077, 360)])
+def test_the_validation_part_is_left_out(part, train, test, tmp_path):
+    argv = "--run-dir", str(tmp_path / "run"), "--validation", "0.25", "--validation-from", part
+    Experiment([sources.digits], [mlp], clients=2, argv=(*argv, *SHORT)).run()
+    run = Run.read(tmp_path / "run")
+    assert len(run.data()[1]) == test
+    assert int(run.partition().sizes.sum()) == pytest.approx(train, abs=1)
+
+
 def refusal(run: Run, **functions: str) -> str:
     """The sentence when these functions are recorded instead."""
     environment = yaml.safe_load((run.path / "environment.yaml").read_text())

@@ -68,13 +68,6 @@ def test_contrast_is_between_the_received_and_the_clients_own_last_model() -> No
     assert loss_of(Contrastive(mu=3.0, tau=0.5), v, b) == exactly(10 + 3 * log(2))
 
 
-def test_the_last_model_of_the_contrast_is_the_one_that_the_client_left() -> None:
-    v = view(w_i=vec(0, 0))
-    assert Contrastive().report(vec(3, 2), v) == ()
-    assert v.w_i.equal(vec(3, 2))
-    assert Contrastive().client["w_i"](vec(1, 1), vec(2, 2)).equal(vec(1, 1))
-
-
 # relaxed contrast
 
 Z = rows([2, 0], [0.6, 0.8], [0, 5])

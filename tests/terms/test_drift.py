@@ -14,13 +14,12 @@ from fl_lightning import Algorithm
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import (
     CenteredGradientVariate,
-    ClientMomentum,
     Clip,
     Proximal,
     ReleasedControlVariate,
     UnclippedPull,
 )
-from fl_lightning.terms.drift import nominal, om, one
+from fl_lightning.terms.drift import om
 
 
 def test_span_is_the_way_of_a_unit_gradient() -> None:
@@ -55,15 +54,6 @@ def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
     close(direction_of(UnclippedPull(mu=0.5, scale=om), v), 3 + 0.25 * 3, 4 + 0.25 * 2)
 
 
-def test_control_variate_of_the_code_that_weighs_by_size() -> None:
-    v = view(c=vec(1, 2), c_i=vec(0, 0), origin=vec(3, 2), span=vec(0.5), size=vec(2), nominal=0.2)
-    term = ReleasedControlVariate(length=nominal, scale=om, kept=one)
-    close(direction_of(term, v), 3 + 1 / 2, 4 + 2 / 2)
-    message = term.report(vec(1, 3), v)
-    close(v.c_i, -1 + 2 / 0.2, -2 - 1 / 0.2)
-    close(message, 2 * 9, 2 * -7)
-
-
 def test_a_size_weighs_the_kept_variate_too_unless_it_is_said_otherwise() -> None:
     """FedDC: c_i <- c_i - c / om_i + move / length; the server gets om_i times the change."""
     v = view(c=vec(1, 2), c_i=vec(5, 5), origin=vec(3, 2), span=vec(0.5), size=vec(2))
@@ -80,16 +70,6 @@ def test_mean_past_adds_the_mean_of_all_clients_back() -> None:
     close(message, 4 - 0.5, -2 - 3)
     close(CenteredGradientVariate().update(vec(9, 9), message, v), 9, 9)
     close(v.d, 1 + 0.25 * 3.5, 2 - 0.25 * 5)
-
-
-def test_client_momentum_mixes_in_the_last_mean_gradient() -> None:
-    v = view(m=vec(1, -1), origin=vec(3, 2), span=vec(0.5))
-    close(direction_of(ClientMomentum(alpha=0.25), v), 0.25 * 3 + 0.75, 0.25 * 4 - 0.75)
-    close(direction_of(ClientMomentum(alpha=0.25, gain=1.0), v), 3.75, 3.25)
-    message = ClientMomentum().report(vec(1, 3), v)
-    close(message, 4, -2)
-    close(ClientMomentum().update(vec(9, 9), message, v), 9, 9)
-    assert v.m is message
 
 
 def test_clip_shortens_long_directions_only() -> None:

@@ -12,25 +12,11 @@ from torch import Tensor
 
 from fl_lightning import Algorithm, algorithms
 from fl_lightning.terms import SSG, DynamicRegularizer, FedVRADual
-from fl_lightning.terms.drift import om
-
-
-def test_dynamic_regularizer_over_the_cohort_or_over_the_clients_size() -> None:
-    v = view(h_i=vec(1, -1), anchor=vec(1, 4), h=vec(0.5, 0.5), share=0.25, size=vec(2))
-    close(DynamicRegularizer(share=1.0).update(vec(10, 10), vec(2, -2), v), 12.5, 8.5)
-    close(direction_of(DynamicRegularizer(alpha=0.5, scale=om), v), 3 + 0.25 * 3, 4 + 0.25 * -3)
 
 
 def test_dynamic_regularizer_without_the_half_that_weight_decay_does() -> None:
     v = view(h_i=vec(1, -1), anchor=vec(1, 4))
     close(direction_of(DynamicRegularizer(alpha=0.5, split=True), v), 3 + 0.5 * 0, 4 - 0.5 * 5)
-
-
-def test_two_step_dual_weighs_the_sum_of_moves_by_d_over_all_clients() -> None:
-    """d/N times the sum over a quarter of the clients is d/4 of the mean."""
-    v = view(h=vec(0.5, 0.5), share=0.25)
-    close(FedVRADual(d=2.0).update(vec(10, 20), vec(0, 0), v), 2 / 4 * 10 + 0.5, 2 / 4 * 20 + 0.5)
-    close(FedVRADual(d=4.0).update(vec(10, 20), vec(0, 0), v), 10.5, 20.5)
 
 
 @pytest.mark.parametrize(("a", "stable"), [(1.0, True), (5.05, True), (5.08, False), (7.0, False)])
@@ -149,33 +135,3 @@ def test_fedssgs_gradient_memory(options: Any, d_i: tuple[float, float], factor:
     _, change = ssg(**options).report(vec(3, 2), v)
     close(v.d_i, *d_i)
     close(change, factor * (d_i[0] - 0.5), factor * (d_i[1] - 3))
-
-
-def test_fedssgs_server_adds_the_mean_memory_of_all_clients() -> None:
-    v = visit()
-    close(
-        ssg().update(vec(10, 10), (vec(3, -3), vec(4, 6)), v),
-        10 + 0.5 + 0.25 * 3,
-        10 + 0.5 - 0.25 * 3,
-    )
-    close(v.h, 1.25, -0.25)
-    close(v.d, 1 + 0.25 * 4, 2 + 0.25 * 6)
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "moved"),
-    [
-        ("active", (10 + 4, 10 - 4)),
-        (
-            "inverse_n",
-            (0.25 * (1 + 10 + 4) - 1, 0.25 * (4 + 10 - 4) - 4),
-        ),  # a quarter of the amended models, less w^t
-    ],
-)
-def test_fedssgs_server_takes_the_memory_of_the_cohort(
-    aggregation: str, moved: tuple[float, float]
-) -> None:
-    term, v = ssg(aggregation=aggregation), visit()
-    message = term.report(vec(3, 2), v)
-    close(message[2], 4, -4)  # h_i after the gated move (3, -3)
-    close(term.update(vec(10, 10), message, v), *moved)

@@ -3,13 +3,12 @@
 from typing import Any
 
 import pytest
-from oracles import direction_of, quadratic, view
+from oracles import quadratic, view
 from problems import close, vec
 from torch import Tensor
 
 from fl_lightning import initial, received
 from fl_lightning.terms import (
-    AcceleratedStart,
     AdaptiveServer,
     FirstOrderMAML,
     LocalOnly,
@@ -27,15 +26,6 @@ def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
     # 4 is the square already
     close(term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1))
     close(v.v, 8 - 0.25, 4)
-
-
-def test_lookahead_starts_where_the_momentum_leads_and_stays_close_to_it() -> None:
-    term, v = AcceleratedStart(beta=0.5, prox=0.25), view(m=vec(2, -4))
-    close(term.start(vec(3, 2), v), 3 + 1, 2 - 2)
-    v.origin = vec(4, 0)
-    close(direction_of(term, v), 3 + 2 * 0.25 * -1, 4 + 2 * 0.25 * 2)
-    close(term.update(vec(1, 1), (), v), 0.5 * 2 + 1, 0.5 * -4 + 1)
-    close(v.m, 2, -1)
 
 
 def test_relaxed_start_begins_away_from_the_clients_own_model() -> None:

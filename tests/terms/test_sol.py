@@ -127,9 +127,8 @@ def test_the_gradients_that_are_used(use: Any, direction: tuple[float, float]) -
 def test_a_client_that_has_not_moved_is_not_perturbed_unless_as_released(
     scale: Any, still: bool, e: float
 ) -> None:
-    v = view(
-        anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1)
-    )  # c - c_i = (3, 4)
+    # c - c_i = (3, 4)
+    v = view(anchor=vec(3, 2), layout=Layout(line()), c=vec(3, 5), c_i=vec(0, 1))
     direction = direction_of(SOL(ControlVariate(), 0.5, scale, still=still), v)
     close(direction, 3 + e * 0.6, 2 * (2 + e * 0.8))
 
@@ -162,9 +161,8 @@ def test_a_projection_drops_what_goes_against_the_proximal_gradient(
 
 
 def test_nothing_is_dropped_before_the_first_step_where_the_proximal_gradient_is_noise() -> None:
-    v = view(
-        anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0)
-    )  # q = (-3, 0) goes against the gradient (3, 4)
+    # q = (-3, 0) goes against the gradient (3, 4)
+    v = view(anchor=vec(3, 2), c=vec(0, 0), c_i=vec(3, 0))
     close(direction_of(GradientProjection(ControlVariate()), v), 3, 4)
     v.anchor = vec(0, 0)
     close(direction_of(GradientProjection(ControlVariate()), v), 0, 4)

@@ -51,9 +51,9 @@ class Hessian:
 
 
 def hessian(
-    loss: MeanLoss, w: Tensor, top: int = 5, vectors: int = 4, steps: int = 30, seed: int = 0
+    loss: MeanLoss, top: int = 5, vectors: int = 4, steps: int = 30, seed: int = 0
 ) -> Hessian:
-    """The Hessian of `loss` at `w`, from its products with vectors.
+    """The Hessian of the loss at the model's weights, from its products with vectors.
 
     The top eigenvalues are those of `scipy.sparse.linalg.eigsh`. `vectors` random vectors of signs
     give the trace (Hutchinson) and, with `steps` products each, the spectral density (stochastic
@@ -61,7 +61,6 @@ def hessian(
 
     Args:
         loss: The mean loss.
-        w: The weights.
         top: Number of eigenvalues, less than the number of parameters.
         vectors: Number of random vectors.
         steps: Products for each of them.
@@ -70,6 +69,7 @@ def hessian(
     Raises:
         ValueError: If the model has no more parameters than eigenvalues are asked for.
     """
+    w = loss.weights
     if not 0 < top < len(w):
         raise ValueError(f"top is between 1 and {len(w) - 1}, the parameters less one, not {top}")
     g = torch.Generator().manual_seed(seed)
@@ -96,10 +96,10 @@ def top_eigenpairs(
 ) -> tuple[Tensor, Tensor]:
     """The largest eigenvalues, the largest first, and their eigenvectors as rows.
 
-    The error of an eigenvalue is about the square of the tolerance, that of a vector its size.
+    The relative error of an eigenvalue is at most the tolerance.
     """
     # here, because training does not need it
-    from scipy.sparse.linalg import LinearOperator, eigsh
+    from scipy.sparse.linalg import LinearOperator, eigsh  # type: ignore[import-untyped]
 
     def matvec(v: NDArray[np.float64]) -> NDArray[np.float64]:
         return product(torch.from_numpy(v).to(like).flatten()).double().cpu().numpy()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.analysis.hessian import top_eigenpairs
+from fl_lightning.analysis.curvature import top_eigenpairs
 from fl_lightning.analysis.mean_loss import MeanLoss
 from fl_lightning.data import DeviceDataset
 
@@ -59,39 +59,43 @@ class Interpolation:
 
 def surface(
     loss: MeanLoss,
-    w: Tensor,
-    axes: tuple[Tensor, Tensor],
+    axes: tuple[Tensor, Tensor] | None = None,
     points: int = 25,
     span: float = 1.0,
     together: bool | None = None,
 ) -> Surface:
     """The loss at `w + a * axes[0] + b * axes[1]` for a and b from -span to span.
 
+    `w` are the model's weights.
+
     Args:
         loss: The mean loss.
-        w: The weights in the center.
-        axes: Two directions, as `filter_normalized_axes` or `hessian_axes` make.
+        axes: Two directions, such as those of `hessian_axes`; None is `filter_normalized_axes`.
         points: Points along each axis.
         span: How far each axis goes, in lengths of its direction.
         together: Score a row of points in one pass by `torch.func.vmap`, or one after another; None
             takes the faster way of the first points.
 
     Raises:
-        ValueError: If there are fewer than two points.
+        ValueError: If there are fewer than two points along an axis, or it has no length.
     """
     if points < 2:
         raise ValueError(f"points is at least 2 along each axis, not {points}")
+    if not span > 0:
+        raise ValueError(f"span is positive, not {span}")
+    w = loss.weights
+    plane = torch.stack(axes or filter_normalized_axes(loss))
     steps = torch.linspace(-span, span, points, device=w.device, dtype=w.dtype)
     grid = torch.cartesian_prod(steps, steps)
 
     def scores(some: Tensor, together: bool) -> Tensor:
-        return loss.scores(w + some @ torch.stack(axes), together)
+        return loss.scores(w + some @ plane, together)
 
     done: list[Tensor] = []
-    if together is None:
+    if together is None and len(grid) > 4 * TRIAL:
         done, together = _first_points(grid, scores)
     rest = grid[len(done) * TRIAL :].split(points)
-    table = torch.cat([*done, *(scores(some, together) for some in rest)]).cpu()
+    table = torch.cat([*done, *(scores(some, bool(together)) for some in rest)]).cpu()
     values, accuracy = table.view(points, points, 2).unbind(-1)
     return Surface(steps.cpu(), values, accuracy)
 
@@ -108,7 +112,7 @@ def _first_points(
     return done, seconds[1] < seconds[0]
 
 
-def filter_normalized_axes(loss: MeanLoss, w: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+def filter_normalized_axes(loss: MeanLoss, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Two random directions in which each filter has the norm of the model's own filter.
 
     A filter is the part of a weight that makes one output: a row of a matrix. Biases and weights of
@@ -125,16 +129,16 @@ def filter_normalized_axes(loss: MeanLoss, w: Tensor, seed: int = 0) -> tuple[Te
         draw, filters = draw.flatten(1), weight.flatten(1)
         return draw * filters.norm(dim=1, keepdim=True) / draw.norm(dim=1, keepdim=True)
 
-    g = torch.Generator().manual_seed(seed)
+    w, g = loss.weights, torch.Generator().manual_seed(seed)
     first, second = (
         loss.layout.map(normalized, torch.randn(len(w), generator=g).to(w), w) for _ in range(2)
     )
     return first, second
 
 
-def hessian_axes(loss: MeanLoss, w: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+def hessian_axes(loss: MeanLoss, seed: int = 0) -> tuple[Tensor, Tensor]:
     """The two eigenvectors of the Hessian with the largest eigenvalues, of length 1."""
-    g = torch.Generator().manual_seed(seed)
+    w, g = loss.weights, torch.Generator().manual_seed(seed)
     _, vectors = top_eigenpairs(lambda v: loss.hvp(w, v), w, 2, g)
     return vectors[0], vectors[1]
 
@@ -145,7 +149,7 @@ def interpolate(
     data: DeviceDataset,
     samples: int | None = None,
     points: int = 25,
-    span: float = 0.5,
+    span: float = 0.25,
 ) -> Interpolation:
     """Loss and accuracy of `(1 - t) * first + t * second`, for t from -span to 1 + span.
 
@@ -174,6 +178,6 @@ def interpolate(
     for t in places.tolist():
         between = {k: torch.lerp(a[k], b[k], t) if a[k].is_floating_point() else a[k] for k in a}
         module.load_state_dict(between)
-        scores.append(loss.scores(loss.layout.read(module)[None])[0])
+        scores.append(loss.scores(loss.weights[None])[0])
     values, accuracy = torch.stack(scores).cpu().unbind(1)
     return Interpolation(places, values, accuracy)
