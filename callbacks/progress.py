@@ -46,6 +46,12 @@ class ProgressBar:
             self._accuracy = f"  accuracy {metrics['test/accuracy']:.2%}"
         if not federation.fabric.is_global_zero:
             return
+        if federation.round == 1 and metrics.get("term/clipped") == 1:
+            show = self._live.console.print if self._live else print
+            show(
+                "note: every local step of round 1 was clipped: raise --clip-norm, or give the "
+                "algorithm clips=False"
+            )
         done, rounds = federation.round, federation.rounds
         speed = (done - self._from) / (time.monotonic() - self._started)
         loss = metrics.get("train/loss", nan)

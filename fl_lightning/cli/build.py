@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
 from fl_lightning.terms import ClientModels, Clip
+
+OF_OPTIMIZER = "lr", "momentum", "weight_decay"
+"""Options of the local optimizer."""
+
+SGD_OF_OPTIONS = Algorithm().local
+"""The `local` of an algorithm without an optimizer of its own."""
 
 
 def build_partition(
@@ -137,14 +144,26 @@ def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
 
 
 def with_local_options(algorithm: Algorithm, o: Options) -> Algorithm:
-    """The algorithm with the options' clipping and, unless it has its own, their local SGD."""
-    clip: list[Term] = [] if o.clip_norm is None else [Clip(o.clip_norm)]
+    """The algorithm with the options' clipping, and their local SGD or its own optimizer."""
+    outer: list[Term] = []
+    if algorithm.clips and o.clip_norm is not None:
+        outer.append(Clip(o.clip_norm))
     if models := [model for model in o.score_models if model != "server"]:
-        clip.append(ClientModels(tuple(models)))
+        outer.append(ClientModels(tuple(models)))
+    taken = {name: getattr(o, name) for name in OF_OPTIMIZER if name not in unused_local(algorithm)}
     # fused: one pass over the weights for decay, momentum and step
-    sgd = partial(SGD, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True)
-    local = sgd if algorithm.local is Algorithm().local else None
-    return algorithm.with_outer_terms(*clip, local=local)
+    make = partial(SGD, fused=True) if algorithm.local is SGD_OF_OPTIONS else algorithm.local
+    return algorithm.with_outer_terms(*outer, local=partial(make, **taken))
+
+
+def unused_local(algorithm: Algorithm) -> set[str]:
+    """The options of local training that an algorithm cannot use (see `LocalFactory`)."""
+    unused = set() if algorithm.clips else {"clip_norm"}
+    if algorithm.local is SGD_OF_OPTIONS:
+        return unused
+    parameters = signature(algorithm.local).parameters
+    needed = {name for name, p in parameters.items() if p.default is Parameter.empty}
+    return unused | set(OF_OPTIMIZER) - needed
 
 
 def build_clients(

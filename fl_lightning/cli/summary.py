@@ -78,7 +78,7 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
     """Effects of the options, with each other and these data, that a user may not expect."""
     algorithm, clients = federation.algorithm, federation.clients
     if optimizer := _local_optimizer(algorithm, o):
-        yield f"{name} has {optimizer}: --lr, --momentum and --weight-decay have no effect"
+        yield f"{name} has {optimizer}"
     cohort = largest_cohort(federation.sampler, o.clients)
     if o.sampling == "weighted" and algorithm.weight is by_size and cohort < o.clients:
         yield f"{name} weighs clients by their samples, as --sampling does: they count twice"

@@ -8,7 +8,7 @@ from typing import Any
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.cli.argv import flag_of
-from fl_lightning.cli.build import build_algorithm
+from fl_lightning.cli.build import build_algorithm, unused_local
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.runs.chosen import Chosen
@@ -39,6 +39,20 @@ def unused_option_notes(
             if f"{kind}.{option}" in given and not _has_effect(kind, option, chosen):
                 flag = flag_of(f"{kind}.{option}")
                 yield f"note: {flag} {value} has no effect with the other options"
+
+
+def refuse_unused_local_options(given: Collection[str], chosen: Mapping[str, Chosen]) -> None:
+    """Refuse options of local training that the command line names and the algorithm cannot use.
+
+    Raises:
+        ValueError: If there are such options.
+    """
+    for option in sorted(unused_local(build_algorithm(chosen)).intersection(given)):
+        fix = "clips=True" if option == "clip_norm" else f"a `local` that needs {option}"
+        raise ValueError(
+            f"{chosen['algorithm'].name} does not use {flag_of(option)}: omit it, or give the "
+            f"Algorithm {fix}"
+        )
 
 
 def _has_effect(kind: str, option: str, chosen: Mapping[str, Chosen]) -> bool:

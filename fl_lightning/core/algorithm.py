@@ -21,6 +21,13 @@ from fl_lightning.errors import ModelError, TermError
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""
 
+LocalFactory = Callable[..., Optimizer]
+"""An `OptimizerFactory` that may need `lr`, `momentum` and `weight_decay` too: the run's options.
+
+Only parameters without a default are given, e.g. all three of
+`def local(params, lr, momentum, weight_decay)`.
+"""
+
 Facts = Mapping[str, Any]
 """The facts of a view, by name (see `View`)."""
 
@@ -108,7 +115,9 @@ class Algorithm:
         *terms: Folded around the gradient oracle from first to last: the last is outermost. The
             order is the algorithm: `(SAM(), ControlVariate())` corrects the sharp gradient,
             `(ControlVariate(), SAM())` perturbs along the corrected one.
-        local: Makes each client's optimizer. A client's parameters are one flat vector.
+        local: Makes each client's optimizer. A client's parameters are one flat vector. On the
+            command line the default is SGD with the run's options, and another one gets those
+            options that it needs (see `LocalFactory`).
         server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the
             global model.
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
@@ -116,6 +125,8 @@ class Algorithm:
             is not sent.
         predict: The way in which a client's personal model predicts (see
             `fl_lightning.core.prediction`).
+        clips: Whether --clip-norm may clip the direction of a local step. False suits normalized
+            directions, whose norm is near the square root of the model's size.
 
     Raises:
         TermError: If a term is written in a way that cannot work (see
@@ -133,16 +144,17 @@ class Algorithm:
     def __init__(
         self,
         *terms: Term,
-        local: OptimizerFactory = partial(SGD, lr=0.1),
+        local: LocalFactory = partial(SGD, lr=0.1),
         server: OptimizerFactory = partial(SGD, lr=1.0),
         weight: Weight = uniform,
         trains_head: bool = True,
         predict: Predict = from_logits,
+        clips: bool = True,
     ):
         for term in terms:
             check_term(term)
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
-        self.trains_head, self.predict = trains_head, predict
+        self.trains_head, self.predict, self.clips = trains_head, predict, clips
 
     def replace(self, *terms: Term, **changes: Any) -> "Algorithm":
         """The same algorithm with these terms, and with changed arguments."""
@@ -150,7 +162,7 @@ class Algorithm:
             *terms, **{**{k: v for k, v in vars(self).items() if k != "terms"}, **changes}
         )
 
-    def with_outer_terms(self, *terms: Term, local: OptimizerFactory | None = None) -> "Algorithm":
+    def with_outer_terms(self, *terms: Term, local: LocalFactory | None = None) -> "Algorithm":
         """This algorithm with further outermost terms, and with another local optimizer if given.
 
         Terms that must stay outside of any clipping (`UnclippedPull`) stay outside of these.
@@ -250,7 +262,7 @@ class Algorithm:
 
 
 @lru_cache
-def _span(local: OptimizerFactory, lrs: tuple[float, ...]) -> float:
+def _span(local: LocalFactory, lrs: tuple[float, ...]) -> float:
     """See `Algorithm.span`; cached, since many visits have the same learning rates."""
     w = nn.Parameter(torch.zeros((), dtype=torch.float64))
     optimizer = local([w])

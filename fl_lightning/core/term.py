@@ -192,10 +192,13 @@ class View:
             return
         total = self.__dict__[key]
         number = value() if callable(value) else value
-        pair = [torch.as_tensor(x, device=total.device).detach() for x in (number, weight)]
-        check_shape(pair[0], torch.Size(), f"{self._where} logs as {name!r}", "it is one number")
-        part, share = (x.to(total.dtype) for x in pair)
-        self.__dict__[key] = total + torch.stack([torch.where(share > 0, part * share, 0), share])
+        part = torch.as_tensor(number, device=total.device).detach().to(total.dtype)
+        check_shape(part, torch.Size(), f"{self._where} logs as {name!r}", "it is one number")
+        share = torch.ones_like(part)
+        if isinstance(weight, Tensor) or weight != 1:
+            share = torch.as_tensor(weight, device=part.device).detach().to(part)
+            part = torch.where(share > 0, part * share, 0)
+        self.__dict__[key] = total + torch.stack([part, share])
 
     def _states(self) -> States:
         return {name: self.__dict__[name] for name in self._mine}

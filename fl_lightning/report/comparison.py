@@ -22,6 +22,7 @@ NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
     "keep_checkpoints",
     "client_state_memory",
     "deterministic",
+    "logger",
 }
 """Options in which runs of one experiment may differ."""
 
@@ -105,11 +106,11 @@ class Comparison:
 
     @cached_property
     def options(self) -> DataFrame:
-        """The options as text, empty if absent; NaN if they belong to a choice not made."""
+        """The options as text, none or empty if absent; NaN if they belong to a choice not made."""
         frame = DataFrame([_options(run) for run in self.runs])
         for option in map(str, frame):
             choice, dot, _ = option.partition(".")
-            texts = frame[option].fillna("")
+            texts = frame[option].fillna("" if dot else "none")
             if dot and choice in frame:
                 made = frame[option].notna().groupby(frame[choice]).transform("any")
                 texts = texts.where(made)
@@ -222,7 +223,9 @@ def _name(run: Run, labels: Mapping[str, str]) -> str:
 
 
 def _options(run: Run) -> dict[str, str]:
-    return {o: format_value(v) for o, v in run.options.items() if o not in NO_DIFFERENCE}
+    """The options as text, without choices of nothing, which runs of older versions lack."""
+    texts = {o: format_value(v) for o, v in run.options.items() if o not in NO_DIFFERENCE}
+    return {o: text for o, text in texts.items() if "." in o or text != "none"}
 
 
 def _agree(run: Run, other: Run) -> bool:

@@ -17,13 +17,8 @@ Published = Mapping[str, Mapping[str, float]]
 """Numbers by row, then by column, as `DataFrame.to_dict("index")` gives them."""
 
 FORMATTED = ["mean", "deviation", "runs", "reached"]
-FOLLOWING = {
-    "published": "{:.2f}",
-    "difference": "{:+.2f}",
-    "speed-up": "{:.2f}x",
-    "cost": "{:.1f}x",
-}
-"""Columns that follow a score where there is something to show, with their formats."""
+FOLLOWING = {"published": ".{}f", "difference": "+.{}f", "speed-up": ".2f", "cost": ".1f"}
+"""Columns that follow a score where there is something to show, with formats for its digits."""
 
 
 def numbers(
@@ -131,7 +126,8 @@ def grid(
         for name, style in FOLLOWING.items():
             style = style.replace(".2f}", f".{score.digits}f}}") if "x" not in style else style
             if name in part and part[name].notna().any():
-                text[f"{heading}, {name}"] = part[name].map(style.format, na_action="ignore")
+                shown = f"{{:{style.format(score.digits)}}}" + "x" * (name in ("speed-up", "cost"))
+                text[f"{heading}, {name}"] = part[name].map(shown.format, na_action="ignore")
         if "difference" in part and part["difference"].notna().any():
             agreed = agreement(part.reset_index()).loc[column, ["difference", "tau"]]
             footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format).replace("nan", "")]

@@ -43,10 +43,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str]) -> None:
     """Run the table that `argv` names."""
-    options, further = _parse(argv)
+    options, further = parse(argv)
     try:
-        table = TableFile.read(options.table).select(options.methods, options.columns)
-        table = replace(table, **_replaced(options))
+        table = table_of(options)
         recipe = recipes().get(options.recipe, Path(options.recipe)).resolve()
         if not recipe.is_file():
             raise ValueError(f"there is no recipe {options.recipe!r}: fl-lightning run lists them")
@@ -131,18 +130,20 @@ def _runs(table: str) -> Path:
     return Path("runs", file.parent.name if file.is_relative_to(presets) else file.stem)
 
 
-def _replaced(options: argparse.Namespace) -> dict[str, Any]:
-    """The keys of the table's file that the command line replaces."""
+def table_of(options: argparse.Namespace) -> TableFile:
+    """The table of a file, as the command line changes it."""
+    table = TableFile.read(options.table).select(options.methods, options.columns)
     values = {
         "seeds": options.seeds,
         "scores": options.score,
         "sweep": dict(options.sweep),
         "tune": dict(options.tune),
     }
-    return {key: value for key, value in values.items() if value}
+    return replace(table, **{key: value for key, value in values.items() if value})
 
 
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of the command, and those of the runs."""
     parser = _Parser("fl-lightning table FILE", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--seeds", type=_integers, metavar="N,...", help="seeds of each cell")

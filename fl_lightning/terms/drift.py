@@ -180,10 +180,16 @@ class ClientMomentum(Term):
 
 @dataclass(frozen=True)
 class Clip(Term):
-    """The direction scaled down to norm `max_norm`. Outermost; weight decay stays outside."""
+    """The direction scaled down to norm `max_norm`. Outermost; weight decay stays outside.
+
+    Logs `clipped`, the share of the steps that it scales down.
+    """
 
     max_norm: PositiveFloat = 10.0
+    logs = ("clipped",)
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         g = oracle(w)
-        return g * (self.max_norm / (g.norm() + 1e-6)).clamp(max=1.0)
+        factor = self.max_norm / (g.norm() + 1e-6)
+        v.log("clipped", factor < 1)
+        return g * factor.clamp(max=1.0)

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 from every_option import OPTIONS, WITH, values
-from refusals import experiment
+from refusals import experiment, sentence
+from torch.optim import AdamW
 
 from fl_lightning.cli.argv import given
 from fl_lightning.cli.unused_options import unused_option_notes
@@ -76,6 +79,77 @@ def test_user_defined_functions_may_do_other_things_with_an_option(tmp_path):
         "def own(verbose: bool = False):\n    return Algorithm()\n"
     )
     assert notes(tmp_path, f"--algorithm={own}:own", "--algorithm.verbose", "true") == []
+
+
+OWN_OPTIMIZERS = """
+from torch.optim import SGD, AdamW
+from fl_lightning import Algorithm
+
+def needs(params, lr, weight_decay):
+    return AdamW(params, lr=lr, weight_decay=weight_decay)
+
+def adamw():
+    return Algorithm(local=needs, clips=False)
+
+def fixed():
+    return Algorithm(local=lambda params: SGD(params, lr=0.5))
+"""
+"""One takes its learning rate and weight decay from the run, one takes nothing."""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A run of one of these algorithms: its name, and flags."""
+    file = tmp_path / "own.py"
+    file.write_text(OWN_OPTIMIZERS)
+
+    def run(name, *argv, **options):
+        return experiment(tmp_path / "run", f"--algorithm={file}:{name}", *argv, **options)
+
+    return run
+
+
+def test_a_local_optimizer_gets_the_options_that_it_needs(own, tmp_path):
+    run = own("adamw", "--lr", "0.003", "--weight-decay", "0.25", clip_norm=1.0)
+    optimizer = run.algorithm().local([torch.zeros(1, requires_grad=True)])
+    group = optimizer.param_groups[0]
+    assert (type(optimizer), group["lr"], group["weight_decay"]) == (AdamW, 0.003, 0.25)
+    run.run()
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (config["lr"], config["weight_decay"]) == (0.003, 0.25)
+    assert not {"momentum", "clip_norm"} & config.keys()
+    assert "term/clipped" not in (tmp_path / "run" / "metrics.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "fix"),
+    [
+        ("adamw", "--momentum", "needs momentum"),
+        ("adamw", "--clip-norm", "clips=True"),
+        ("fixed", "--lr", "needs lr"),
+        ("fixed", "--weight-decay", "needs weight_decay"),
+    ],
+)
+def test_an_option_that_a_local_optimizer_cannot_use_is_refused(name, flag, fix, own, capsys):
+    said = sentence(capsys, own(name, flag, "0.1").run)
+    assert f"own.py:{name} does not use {flag}: " in said
+    assert fix in said
+
+
+def test_files_may_set_options_that_a_local_optimizer_cannot_use(own, tmp_path):
+    """One file serves many methods; what has no effect does not stand in the run's options."""
+    file = tmp_path / "shared.yaml"
+    file.write_text("lr: 0.01\nmomentum: 0.5\nclip_norm: 3.0\n")
+    options = own("fixed", "--config", str(file)).resolved()
+    assert not {"lr", "momentum", "weight_decay"} & options.keys()
+    assert options["clip_norm"] == 3.0
+    assert own("adamw", "--config", str(file)).resolved()["lr"] == 0.01
+
+
+@pytest.mark.parametrize(("norm", "said"), [("1e-6", True), ("1e6", False), ("none", False)])
+def test_clipping_of_every_step_of_the_first_round_is_said_once(norm, said, printed):
+    printed_lines = printed(f"--clip-norm {norm} --rounds 2").splitlines()
+    assert sum("every local step of round 1 was clipped" in line for line in printed_lines) == said
 
 
 @pytest.fixture

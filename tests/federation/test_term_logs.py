@@ -1,5 +1,6 @@
 """Scalars that terms log, averaged over a visit's steps and the cohort."""
 
+from functools import partial
 from math import isnan
 from statistics import fmean
 from typing import Any
@@ -9,10 +10,12 @@ import torch
 from executors import on_all_executors, on_eager_executors
 from problems import COHORTS, classification, distances, federation, hard, on_two_ranks
 from torch import Tensor
+from torch.optim import SGD
 
 from fl_lightning import Algorithm, Term, TermError, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import scalar
+from fl_lightning.terms import Clip
 
 pytestmark = [
     pytest.mark.usefixtures("traces"),
@@ -53,7 +56,34 @@ def expected(round: int) -> dict[str, float]:
 
 
 def logged(metrics: dict[str, float]) -> dict[str, float]:
-    return {tag: value for tag, value in metrics.items() if tag.startswith("term/")}
+    """Without that of `hard`'s clipping."""
+    terms = {tag: value for tag, value in metrics.items() if tag.startswith("term/")}
+    return {tag: value for tag, value in terms.items() if tag != "term/clipped"}
+
+
+@on_all_executors
+@pytest.mark.parametrize("local", [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}], ids=str)
+def test_the_share_of_clipped_steps_is_logged(local: dict[str, float], executor: Any) -> None:
+    """Also where plain SGD is part of the compiled step."""
+    norms: list[float] = []
+
+    class Norms(Term):
+        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+            g = oracle(w)
+            norms.append(g.norm().item())
+            return g
+
+    def first_round(*terms: Term, **options: Any) -> dict[str, float]:
+        algorithm = Algorithm(*terms, local=partial(SGD, **local))
+        return federation(algorithm, **options).train_round()
+
+    first_round(Norms())
+    median = sorted(norms)[len(norms) // 2]
+    eager = first_round(Clip(median))["term/clipped"]
+    assert 0 < eager < 1
+    for limit, share in ((1e9, 0.0), (median, eager), (1e-9, 1.0)):
+        logged = first_round(Clip(limit), executor=executor)["term/clipped"]
+        assert logged == pytest.approx(share)
 
 
 @on_all_executors

@@ -69,10 +69,10 @@ def test_an_experiment_is_labelled_by_what_differs(tmp_path: Path) -> None:
         "fedsam, rho 0.1, rounds 1",
         "fedsam, rho 0.2, rounds 1",
         "fedprox, lr 0.01, momentum 0,1, rounds 1",
-        "fedprox, lr 0.1, rounds 2",
+        "fedprox, lr 0.1, momentum none, rounds 2",
     ]
     rows = [(row["method"], row["lr"], row["momentum"]) for row in cells(comparison)]
-    assert rows[1:3] == [("fedsam, rho 0.2", "0.1", ""), ("fedprox", "0.01", "0,1")]
+    assert rows[1:3] == [("fedsam, rho 0.2", "0.1", "none"), ("fedprox", "0.01", "0,1")]
 
 
 def test_what_is_left_out_or_unfinished_is_noted(tmp_path: Path) -> None:
