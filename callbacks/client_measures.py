@@ -76,7 +76,7 @@ class LocalModels(CohortMeasure):
         super().on_round_start(federation, cohort)
         if self.is_due(federation, federation.round + 1):
             received = federation.load_global()
-            self._received, _ = score_together(federation, received, self.test, self._index)
+            self._received, _ = score_together(federation, received, self.test)
             self._scorer = ClientScorer(federation)
 
     def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import nn
 
+from fl_lightning.callbacks.measure import score_together
 from fl_lightning.data import DeviceDataset
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.federation import Federation, Metrics
@@ -53,17 +53,10 @@ class Evaluation:
     def score(self, federation: Federation) -> Metrics:
         """Score the global model, on all ranks."""
         self._scored = federation.round
-        module, fabric = federation.load_global(), federation.fabric
-        batches = torch.arange(len(self.test), device=self.test.x.device).split(self.batch_size)
-        scores = torch.zeros(len(batches), 2, dtype=torch.float64, device=self.test.x.device)
-        with torch.inference_mode(), fabric.autocast():
-            for k in range(fabric.global_rank, len(batches), fabric.world_size):
-                out, y = module(self.test.inputs(batches[k])).float(), self.test.y[batches[k]]
-                right = (out.argmax(1) == y) & ~out.isnan().any(1)  # argmax takes NaN for a class
-                loss = self.loss(out, y).double() * len(y)
-                scores[k] = torch.stack([right.sum().double(), loss])
-        federation.all_reduce_sum(scores)
-        accuracy, mean_loss = (scores.sum(0) / len(self.test)).tolist()
+        module = federation.load_global()
+        accuracy, mean_loss = score_together(
+            federation, module, self.test, loss=self.loss, batch_size=self.batch_size
+        )
         return {f"{self.name}/accuracy": accuracy, f"{self.name}/loss": mean_loss}
 
     def state_dict(self) -> dict[str, Any]:

@@ -124,12 +124,11 @@ class ModelScores(Measure):
 
     def measure(self, federation: Federation) -> Metrics:
         """Score each model."""
-        index, metrics = torch.arange(len(self.test), device=self.test.y.device), Metrics()
-        module = federation.load_global()
+        module, metrics = federation.load_global(), Metrics()
         terms = zip(federation.algorithm.terms, federation.server.states, strict=True)
         kept = next(states for term, states in terms if isinstance(term, ClientModels))
         for name, w in kept.items():
             load_model(module, federation.layout, w, federation.buffers)
-            scores = score_together(federation, module, self.test, index)
+            scores = score_together(federation, module, self.test)
             metrics |= zip((f"test/accuracy@{name}", f"test/loss@{name}"), scores, strict=True)
         return metrics

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fl_lightning.analysis.mean_loss import MeanLoss, some_samples
 from fl_lightning.data import DeviceDataset
 from fl_lightning.executors import Outcome
+from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.server import load_model
 
@@ -94,15 +95,17 @@ def score(
     module: nn.Module,
     data: DeviceDataset,
     index: Tensor,
+    loss: TaskLoss | None = None,
     batch_size: int = 100,
 ) -> tuple[Tensor, Tensor]:
     """The scores of a model in evaluation mode, on this rank alone.
 
     Args:
-        federation: Gives the loss and the precision.
+        federation: Gives the precision.
         module: The model.
         data: The samples.
         index: Positions of those that count, (n,) on their device.
+        loss: The task's loss; None is the federation's.
         batch_size: Samples a forward pass.
 
     Returns:
@@ -113,19 +116,40 @@ def score(
         for batch in index.split(batch_size) if len(index) else ():
             out, y = module(data.inputs(batch)).float(), data.y[batch]
             right.append((out.argmax(1) == y) & ~out.isnan().any(1))  # argmax takes NaN for a class
-            total += federation.loss(out, y).double() * len(y)
+            total += (loss or federation.loss)(out, y).double() * len(y)
     return torch.cat(right) if right else index.new_zeros(0, dtype=torch.bool), total
 
 
 def score_together(
-    federation: Federation, module: nn.Module, data: DeviceDataset, index: Tensor
+    federation: Federation,
+    module: nn.Module,
+    data: DeviceDataset,
+    index: Tensor | None = None,
+    loss: TaskLoss | None = None,
+    batch_size: int = 100,
 ) -> tuple[float, float]:
-    """Accuracy and mean loss of a model that all ranks hold; they share the samples."""
-    right, total = score(federation, module, data, share_of(federation, index))
-    sums = torch.stack([right.sum().double(), total])
-    federation.all_reduce_sum(sums)
-    accuracy, loss = (sums / len(index)).tolist()
-    return accuracy, loss
+    """Accuracy and mean loss of a model that all ranks hold, equal bits on any number of ranks.
+
+    The ranks share the batches, and each batch has its own row in the sum over ranks.
+
+    Args:
+        federation: Gives the ranks and the precision.
+        module: The model, in evaluation mode.
+        data: The samples.
+        index: Positions of those that count; None is all.
+        loss: The task's loss; None is the federation's.
+        batch_size: Samples a forward pass.
+    """
+    fabric = federation.fabric
+    index = torch.arange(len(data), device=data.x.device) if index is None else index
+    batches = index.split(batch_size)
+    rows = torch.zeros(len(batches), 2, dtype=torch.float64, device=data.x.device)
+    for k in range(fabric.global_rank, len(batches), fabric.world_size):
+        right, total = score(federation, module, data, batches[k], loss, batch_size)
+        rows[k] = torch.stack([right.sum().double(), total])
+    federation.all_reduce_sum(rows)
+    accuracy, mean_loss = (rows.sum(0) / len(index)).tolist()
+    return accuracy, mean_loss
 
 
 class ClientScorer:

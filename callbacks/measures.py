@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from fl_lightning.callbacks.client_measures import (
     Consistency,
@@ -14,14 +13,9 @@ from fl_lightning.callbacks.global_measures import ClassAccuracy, Sharpness, Tra
 from fl_lightning.callbacks.measure import Measure
 from fl_lightning.data import DeviceDataset
 
-MeasureName = Literal[
-    "train", "classes", "local", "sharpness", "perturbation", "consistency", "duals", "proximal"
-]
-"""The measures; `proximal` is no callback, but `Federation(diagnostics=True)`."""
-
 
 def measures(
-    names: Sequence[MeasureName],
+    names: Sequence[str],
     test: DeviceDataset,
     folder: Path,
     every: int = 10,
@@ -32,13 +26,16 @@ def measures(
     """The measures of these names.
 
     Args:
-        names: Their names.
+        names: Their names; "proximal" is no callback, but `Federation(diagnostics=True)`.
         test: The test set, on the device.
         folder: The folder of consistency.csv.
         every: Measure after every `every`-th round.
         client: The client of consistency.
         rho: The radius of sharpness.
         samples: Use so many random training samples; None is all.
+
+    Raises:
+        ValueError: If there is no such measure.
     """
     made: dict[str, Callable[[], Measure]] = {
         "train": lambda: TrainingScores(every, samples),
@@ -49,4 +46,6 @@ def measures(
         "consistency": lambda: Consistency(folder / "consistency.csv", client, samples),
         "duals": lambda: StateNorms(every),
     }
-    return [made[name]() for name in dict.fromkeys(names) if name in made]
+    if unknown := {*names} - {*made, "proximal"}:
+        raise ValueError(f"there is no measure {min(unknown)!r}: choose among {', '.join(made)}")
+    return [made[name]() for name in dict.fromkeys(names) if name != "proximal"]

@@ -66,9 +66,8 @@ def _run(command: str, argv: list[str]) -> None:
         analyze(argv)
     elif command == "partition":
         from fl_lightning.cli.partition import show_partitions
-        from fl_lightning.experiment import experiment_of
 
-        show_partitions(argv, experiment_of)
+        show_partitions(argv)
     else:
         print(f"error: there is no command {command!r}", file=sys.stderr)
         print(USAGE)

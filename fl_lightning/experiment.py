@@ -1,12 +1,9 @@
 """Experiment: a recipe's run, from the command line to the last checkpoint."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, NoReturn
-from unittest.mock import patch
+from typing import Any
 
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -32,6 +29,7 @@ from fl_lightning.cli.build import (
     build_measures,
     build_partition,
     build_run_data,
+    build_stopping,
     unused_local,
     with_local_options,
 )
@@ -40,7 +38,7 @@ from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.fit import fit
 from fl_lightning.cli.options import GROUPS, Options, launch_options
 from fl_lightning.cli.parser import parse
-from fl_lightning.cli.recipes import run_recipe
+from fl_lightning.cli.planning import is_planned
 from fl_lightning.cli.summary import summary
 from fl_lightning.cli.unused_options import refuse_unused_local_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
@@ -67,19 +65,6 @@ from fl_lightning.runs.trackers import start_trackers
 
 Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
 """`source(root=...)` gives the training and the test set."""
-
-_PLANNED: ContextVar["list[Experiment] | None"] = ContextVar("_PLANNED", default=None)
-
-
-@contextmanager
-def planning() -> "Iterator[list[Experiment]]":
-    """Collect the experiments that a recipe makes in this context instead of running them."""
-    planned: list[Experiment] = []
-    token = _PLANNED.set(planned)
-    try:
-        yield planned
-    finally:
-        _PLANNED.reset(token)
 
 
 class Experiment:
@@ -160,8 +145,7 @@ class Experiment:
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
-        if (planned := _PLANNED.get()) is not None:
-            planned.append(self)
+        if is_planned(self):
             return
         o = self.options
         with exit_with_message():
@@ -194,7 +178,7 @@ class Experiment:
         own = [*self.callbacks, *build_callbacks(self.chosen["callback"], parts)]
         checked = [*map(CheckedCallback, own)]
         measuring = build_measures(o, data.test, folder.path)
-        stopping = build_callbacks(self.chosen["early_stopping"], parts)
+        stopping = build_stopping(self.chosen["early_stopping"], o)
         try:
             augment = self.chosen["augment"]()
             clients = build_clients(data.train, data.partition, augment, o)
@@ -294,30 +278,3 @@ class Experiment:
     def algorithm(self) -> Algorithm:
         """The chosen algorithm with its modifiers, clipping and local optimizer."""
         return with_local_options(build_algorithm(self.chosen), self.options)
-
-
-def experiment_of(recipe: str, argv: Sequence[str]) -> Experiment:
-    """The experiment that a recipe would run, as `fl-lightning run RECIPE ARGV...` does.
-
-    Args:
-        recipe: The name of an installed recipe, or a file.
-        argv: Its options.
-
-    Raises:
-        ValueError: If the recipe runs no experiment.
-    """
-    made: list[Experiment] = []
-
-    def stop(experiment: Experiment) -> NoReturn:
-        made.append(experiment)
-        raise _Stop
-
-    with patch.object(Experiment, "run", stop), suppress(_Stop):
-        run_recipe(recipe, argv)
-    if not made:
-        raise ValueError(f"{recipe} runs no experiment: name a recipe that trains")
-    return made[0]
-
-
-class _Stop(BaseException):
-    """Ends a recipe before its run."""

@@ -96,6 +96,9 @@ def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(SystemExit) as stop:
             run_recipe(recipe, arguments, monkeypatch)
         assert stop.value.code == 0
+    elif recipe == "recipes/tune.py":
+        pytest.importorskip("optuna")
+        run_recipe(recipe, shortened(arguments), monkeypatch)
     elif recipe == "recipes/sam_in_lightning.py":
         run_recipe(recipe, [*arguments, "--epochs", "1"], monkeypatch)
     else:

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Iterator
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -13,14 +12,13 @@ import torch
 from locations import ROOT
 
 from fl_lightning import Algorithm, DeviceDataset
-from fl_lightning.__main__ import main
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli import parser
+from fl_lightning.cli import analyze, compare
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
 from fl_lightning.cli.converters import convert
 from fl_lightning.experiment import Experiment
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.sweep import plan
+from fl_lightning.sweep import command, plan
 from fl_lightning.sweep.table_file import TableFile
 
 PRESETS = ROOT / "recipes/presets"
@@ -84,14 +82,6 @@ def rows(files: Files) -> dict[str, dict[str, Any]]:
     return {name: row for methods in every for name, row in methods.items()}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _docstrings_are_read_once() -> Iterator[None]:
-    """Every run that is resolved here reads the same ones."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "_helps", cache(parser._helps))
-        yield
-
-
 def resolve(files: Files, *arguments: str) -> Experiment:
     """What the recipe would run."""
     return plan.resolve(RECIPE, [w for f in files for w in ("--config", f)] + [*arguments])
@@ -145,7 +135,7 @@ def test_every_row_and_column_of_a_table_is_a_run(file: str) -> None:
     whole = table(file)
     assert whole.published or "published" not in (PRESETS / file).read_text().partition("\n\n")[2]
     columns, first_row = dict[str, Experiment](), next(iter(whole.rows))
-    (first_column, _), *_ = whole.swept_columns()
+    (first_column, *_), *_ = whole.swept_columns()
     for (row, column, _), argv in plan.command_lines(whole):
         if row == first_row or column == first_column:
             experiment = plan.resolve(RECIPE, argv)
@@ -199,20 +189,43 @@ def test_the_flags_in_the_head_of_a_preset_are_accepted(files: Files) -> None:
                     assert same(now, value), text
 
 
-COMMANDS = re.findall(r"`(fl-lightning [^`]+|python recipes/[^`]+)`", README)
+COMMANDS = [*dict.fromkeys(re.findall(r"`((?:fl-lightning|python recipes/)[^`]+)`", README))]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = shlex.split(command)
-    if words[1] == "table":
-        main([*words[1:], "--dry-run"])
-        assert " to make" in capsys.readouterr().out.splitlines()[-1]
-    elif words[1] == "recipes/papers.py":
-        assert isinstance(plan.resolve(RECIPE, words[2:]).algorithm(), Algorithm)
+def given(kind: str) -> list[list[str]]:
+    """The arguments of the README's commands that begin with these words."""
+    return [shlex.split(command)[2:] for command in COMMANDS if command.startswith(kind)]
+
+
+@pytest.mark.parametrize("argv", given("fl-lightning table"), ids=" ".join)
+def test_a_table_of_the_readme(argv: list[str]) -> None:
+    own, further = command.parse(argv)
+    [_, cell], *_ = plan.command_lines(command.table_of(own))
+    assert isinstance(plan.resolve(RECIPE, [*cell, *further]).algorithm(), Algorithm)
+
+
+@pytest.mark.parametrize("argv", given("fl-lightning partition"), ids=" ".join)
+def test_a_partition_of_the_readme(argv: list[str]) -> None:
+    shared, *groups = " ".join(argv).replace("--figure heat.png ", "").split(" -- ")
+    for group in groups:
+        check_split(plan.resolve(RECIPE, shlex.split(f"{shared} {group}")))
+
+
+def test_the_other_commands_of_the_readme() -> None:
+    for argv in given("fl-lightning compare"):
+        compare._parse(argv)
+    for argv in given("fl-lightning analyze"):
+        analyze._parse(argv)
+    kinds = (
+        "table",
+        "partition",
+        "compare",
+        "analyze",
+        "list",
+        "recipes/papers.py",
+        "recipes/toy.py",
+    )
+    assert {command.split()[1] for command in COMMANDS} <= {*kinds}
 
 
 VALUES = """

@@ -96,7 +96,7 @@ def top_eigenpairs(
 ) -> tuple[Tensor, Tensor]:
     """The largest eigenvalues, the largest first, and their eigenvectors as rows.
 
-    The error of an eigenvalue is about the square of the tolerance, that of a vector its size.
+    The relative error of an eigenvalue is at most the tolerance.
     """
     # here, because training does not need it
     from scipy.sparse.linalg import LinearOperator, eigsh

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from fl_lightning.analysis.mean_loss import evaluating, some_samples
 from fl_lightning.core.oracle import record_activations
@@ -38,6 +37,9 @@ class Predictions:
 
     def confusion(self) -> Tensor:
         """(classes, classes) int64: samples by their class (rows) and prediction (columns)."""
+        # here, because training does not need it
+        from torchmetrics.functional.classification import multiclass_confusion_matrix
+
         classes = self.logits.shape[1]
         return multiclass_confusion_matrix(self.predicted, self.y, classes)
 

@@ -4,31 +4,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from pandas import read_csv
 
 from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figure import against, curves
 from fl_lightning.report.score import SCORES
-from fl_lightning.report.table import Table
+from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.run import TAIL_LENGTH, load_runs
-
-FORMATS = {
-    "markdown": Table.markdown,
-    "latex": Table.latex,
-    "html": Table.html,
-    "csv": Table.csv,
-}
-
-
-class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        """Leave with the message."""
-        exit_with_error(message)
 
 
 def compare(argv: Sequence[str]) -> None:
@@ -85,7 +70,7 @@ def _published(file: Path) -> dict[str, dict[str, float]]:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = CommandParser("fl-lightning compare", description=__doc__, allow_abbrev=False)
+    parser = ArgumentParser("fl-lightning compare", description=__doc__, allow_abbrev=False)
     table = parser.add_argument_group("table")
     parser.add_argument(
         "runs", nargs="+", type=Path, help="folders of runs, or folders that contain runs"

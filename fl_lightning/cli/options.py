@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fl_lightning.callbacks.measures import MeasureName
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.core.constraints import (
     BelowOneFloat,
@@ -25,6 +24,9 @@ from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.trackers import Tracker, check_installed
 
 Epochs = Annotated[float, Range("a number above 0 and at most 10,000", lambda x: 0 < x <= 10_000)]
+MeasureName = Literal[
+    "train", "classes", "local", "sharpness", "perturbation", "consistency", "duals", "proximal"
+]
 Kept = Annotated[int, Range("a whole number from 1 to 100", lambda x: 1 <= x <= 100)]
 Steps = Annotated[int, Range("a whole number from 1 to a million", lambda x: 1 <= x <= 1_000_000)]
 

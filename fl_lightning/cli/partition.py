@@ -9,12 +9,12 @@ are for all of them.
 """
 
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -24,10 +24,8 @@ from torch import Tensor
 from fl_lightning.callbacks.tensorboard import SHOWN_CLIENTS, draw_heat_map
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.parser import ArgumentParser
+from fl_lightning.cli.planning import experiment_of
 from fl_lightning.report.table import Table
-
-if TYPE_CHECKING:
-    from fl_lightning.experiment import Experiment
 
 CAPTION = (
     "smallest, median, largest: samples of a client; classes: of a client, on average; distance: "
@@ -91,15 +89,8 @@ class Scheme:
         return frame.rename_axis("client").reset_index()
 
 
-def show_partitions(
-    argv: Sequence[str], experiment_of: Callable[[str, Sequence[str]], "Experiment"]
-) -> None:
-    """Print the table that `argv` asks for, draw the figure and write the counts.
-
-    Args:
-        argv: The arguments after `fl-lightning partition`.
-        experiment_of: Gives the experiment of a recipe with these options.
-    """
+def show_partitions(argv: Sequence[str]) -> None:
+    """Print the table that `argv` asks for, draw the figure and write the counts."""
     named = bool(argv) and not argv[0].startswith("-")
     recipe, argv = (argv[0], argv[1:]) if named else ("papers", argv)
     parser = ArgumentParser(
@@ -124,7 +115,7 @@ def show_partitions(
             figure(shown).savefig(files.figure)
 
 
-def schemes(experiments: Sequence["Experiment"]) -> list[Scheme]:
+def schemes(experiments: Sequence[Any]) -> list[Scheme]:
     """The partitions of these experiments; data that several share are loaded once."""
     loaded: dict[str, Any] = {}
     found = []
@@ -137,7 +128,7 @@ def schemes(experiments: Sequence["Experiment"]) -> list[Scheme]:
     return found
 
 
-def _labels(experiments: Sequence["Experiment"]) -> list[str]:
+def _labels(experiments: Sequence[Any]) -> list[str]:
     """The name of each scheme with the options in which those of its name differ."""
     names = [experiment.chosen["partition"].name for experiment in experiments]
     options: list[Mapping[str, Any]] = [

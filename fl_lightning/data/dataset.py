@@ -65,11 +65,10 @@ class DeviceDataset:
             if self.mean or self.std:
                 raise ValueError("mean and std are for uint8 images: omit them for features")
             return
-        if self.x.dtype != torch.uint8:
-            raise ValueError(f"x is {self.x.dtype}: give uint8 images or a floating tensor")
-        if self.x.ndim != 4:
+        if self.x.dtype != torch.uint8 or self.x.ndim != 4:
             raise ValueError(
-                f"images have shape {tuple(self.x.shape)}: give (n, channels, height, width)"
+                f"x is {self.x.dtype} of shape {tuple(self.x.shape)}: give a floating tensor, or "
+                "uint8 images of shape (n, channels, height, width)"
             )
         channels = self.x.shape[1]
         if len(self.mean) != len(self.std) or len(self.mean) not in (0, channels):
@@ -77,10 +76,8 @@ class DeviceDataset:
                 f"images of {channels} channels have {len(self.mean)} means and {len(self.std)} "
                 "standard deviations: give one of each per channel, or none"
             )
-        if any(std <= 0 for std in self.std):
-            raise ValueError(
-                f"std is {self.std}: give positive numbers, and drop constant channels"
-            )
+        if min(self.std, default=1) <= 0:
+            raise ValueError(f"std is {self.std}: give positive numbers")
 
     def __len__(self) -> int:
         return len(self.x)

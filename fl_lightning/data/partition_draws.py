@@ -120,13 +120,8 @@ def random_classes(num: int, clients: int, counts: Tensor, g: torch.Generator) -
 def draw_classes(log_prior: Tensor, left: Tensor, clients: Tensor, g: torch.Generator) -> Tensor:
     """One class per entry of `clients`, from that client's prior over the classes left.
 
-    A client whose prior is zero on all of them draws in proportion to what is left.
-
-    Args:
-        log_prior: (num_clients, classes), up to a constant per client.
-        left: (classes,) samples left of each class, not all zero.
-        clients: (n,) int64.
-        g: The generator.
+    A client whose prior is zero on all of them draws in proportion to what is left. `log_prior` is
+    (num_clients, classes), up to a constant per client; `left` counts the samples of each class.
     """
     logits = log_prior.masked_fill(left == 0, -torch.inf)
     lost = logits.isinf().all(1, keepdim=True)

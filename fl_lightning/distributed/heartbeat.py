@@ -121,7 +121,8 @@ class Heartbeat:
             raise RankLostError(f"{position()}: another rank ended{missing} ({reason})") from error
 
     def _watch(self, over: threading.Event, position: Callable[[], str]) -> None:
-        misses = dict.fromkeys(self._ranks_of_this_machine(), 0)
+        machines = [self._line(rank)[MACHINE] for rank in range(self.ranks)]
+        misses = {rank: 0 for rank, it in enumerate(machines) if it == machines[self.rank]}
         while not over.wait(POLL_S):
             misses = {rank: (n + 1) * self._has_ended(rank) for rank, n in misses.items()}
             ended = [rank for rank, n in misses.items() if n == MISSES]
@@ -132,10 +133,6 @@ class Heartbeat:
                 print(f"error: {position()}: another rank ended: {message}", file=sys.stderr)
                 sys.stderr.flush()
             os._exit(2)
-
-    def _ranks_of_this_machine(self) -> list[int]:
-        mine = self._line(self.rank)[MACHINE]
-        return [rank for rank in range(self.ranks) if self._line(rank)[MACHINE] == mine]
 
     def _has_ended(self, rank: int) -> bool:
         """Whether a rank has ended or failed before its rounds were over."""

@@ -6,23 +6,13 @@ from PyTorch's global generator. Images or weights that do not fit raise ValueEr
 Imports nothing of the package.
 """
 
-from fl_lightning.models.fedavg_cnn import fedavg_cnn
-from fl_lightning.models.lenet import lenet
-from fl_lightning.models.mlp import mlp
-from fl_lightning.models.resnet import resnet10_bn, resnet18, resnet18_bn, resnet18_gn
-from fl_lightning.models.sl_vit import sl_vit
-from fl_lightning.models.vgg import vgg11
-from fl_lightning.models.vit import vit_b32
-
-__all__ = [
-    "fedavg_cnn",
-    "lenet",
-    "mlp",
-    "resnet10_bn",
-    "resnet18",
-    "resnet18_bn",
-    "resnet18_gn",
-    "sl_vit",
-    "vgg11",
-    "vit_b32",
-]
+from fl_lightning.models.fedavg_cnn import fedavg_cnn as fedavg_cnn
+from fl_lightning.models.lenet import lenet as lenet
+from fl_lightning.models.mlp import mlp as mlp
+from fl_lightning.models.resnet import resnet10_bn as resnet10_bn
+from fl_lightning.models.resnet import resnet18 as resnet18
+from fl_lightning.models.resnet import resnet18_bn as resnet18_bn
+from fl_lightning.models.resnet import resnet18_gn as resnet18_gn
+from fl_lightning.models.sl_vit import sl_vit as sl_vit
+from fl_lightning.models.vgg import vgg11 as vgg11
+from fl_lightning.models.vit import vit_b32 as vit_b32

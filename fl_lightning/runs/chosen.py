@@ -44,8 +44,10 @@ class Chosen:
         if self.file:
             return self.name
         module = self.function.__module__
-        if module == "__main__":  # the recipe; a notebook has no file
-            module = getattr(sys.modules[module], "__file__", None) or module
+        if module == "__main__":  # the recipe, which may have ended; a notebook has no file
+            code = getattr(self.function, "__code__", None)
+            file = code.co_filename if code else getattr(sys.modules[module], "__file__", "")
+            module = file if Path(file).is_file() else module
         return f"{module}:{self.function.__qualname__}"
 
     def wants(self, parameter: str) -> bool:

@@ -19,7 +19,8 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import beside
 from fl_lightning.cli.options import Options as GeneralOptions
-from fl_lightning.experiment import Experiment, planning
+from fl_lightning.cli.planning import planning
+from fl_lightning.experiment import Experiment
 from fl_lightning.report.comparison import format_value
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import to_yaml
@@ -204,7 +205,7 @@ class Existing:
     def of(self, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Path | None:
         """The folder of the run with these options; what an older run lacks has its default."""
         for found, folder in self._found[options["algorithm"], options["seed"]]:
-            whole = {k: found.get(k, defaults.get(k)) for k in {*options, *found} - FREE}
+            whole = {k: found.get(k, defaults.get(k, "none")) for k in {*options, *found} - FREE}
             if whole == options:
                 return folder
         return None

@@ -3,7 +3,7 @@
 import csv
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -37,11 +37,11 @@ from fl_lightning.callbacks import (
     measures,
 )
 from fl_lightning.callbacks.measure import TrainingLoss
-from fl_lightning.callbacks.measures import MeasureName
+from fl_lightning.cli.options import MeasureName
 from fl_lightning.executors import Outcome
 from fl_lightning.terms import SAM, ClientModels
 
-NAMES: tuple[MeasureName, ...] = MeasureName.__args__  # type: ignore[attr-defined]
+NAMES = get_args(MeasureName)
 
 
 def samples(count: int = 11) -> DeviceDataset:
@@ -102,6 +102,11 @@ def test_ranks_share_what_is_measured(tmp_path: Path) -> None:
     for rank in on_two_ranks(scalars):
         assert rank == pytest.approx(alone, rel=1e-5, abs=1e-9)
     assert {tag.split("/")[0] for tag in alone} >= {"consistency", "dual", "sharpness", "test"}
+
+
+def test_there_is_no_measure_of_another_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no measure 'flatness': choose among train"):
+        measures(["train", "flatness"], samples(), tmp_path)
 
 
 def test_measures_come_every_so_many_rounds_and_after_the_last() -> None:

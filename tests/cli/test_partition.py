@@ -6,8 +6,8 @@ import torch
 
 from fl_lightning.__main__ import main
 from fl_lightning.cli.partition import Scheme, figure
+from fl_lightning.cli.planning import experiment_of
 from fl_lightning.data import schemes, sources
-from fl_lightning.experiment import experiment_of
 
 
 def test_the_numbers_of_a_scheme():
@@ -52,7 +52,7 @@ def test_the_figure_has_a_column_for_each_scheme():
         ("digits --partition irid", "'irid'"),
         ("digits --clients 5000", "5000 clients"),
         ("digits --figur heat.png", "--figur"),
-        ("sam_in_lightning", "runs no experiment"),
+        ("sam_in_lightning", "makes no experiment"),
     ],
 )
 def test_a_mistake_is_one_sentence(argv, words, sentence, monkeypatch):

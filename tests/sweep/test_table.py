@@ -127,3 +127,9 @@ def test_submitted_shards_are_this_command(folder, monkeypatch, capsys):
     options = ["--submit", "2", "--submit-option", "cluster=debug", "--rounds", "1"]
     main(["table", "table.yaml", "--recipe", "digits", *options])
     assert "submitted 2 job(s)" in capsys.readouterr().out
+
+
+def test_submitting_without_submitit_is_one_sentence(folder, monkeypatch, sentence):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    argv = ["table", "table.yaml", "--recipe", "digits", "--submit", "2"]
+    assert "fl-lightning[slurm]" in sentence(main, argv)

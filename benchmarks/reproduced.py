@@ -1,0 +1,146 @@
+"""Write benchmarks/reproduced.md: published numbers next to ours.
+
+    fl-lightning table fedssg/table4 --columns "MNIST *" --runs runs/fedssg --jobs 2 --compile
+    python benchmarks/reproduced.py runs/fedssg
+    python benchmarks/reproduced.py
+
+Finished runs in the folder are recognized by their options. Their results are kept in
+benchmarks/reproduced/fedssg_table4.csv, from which the last command makes the page again. Text in
+the file of the same name that ends in .md is added below the tables.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pandas import Categorical, DataFrame, concat, isna, read_csv
+
+from fl_lightning.cli.recipes import recipes
+from fl_lightning.report import Run, Table, grid, score
+from fl_lightning.report.score import Result
+from fl_lightning.runs.config_yaml import load
+from fl_lightning.sweep.plan import command_lines, plan
+from fl_lightning.sweep.table_file import TableFile
+
+PAGE = Path(__file__).with_suffix(".md")
+RESULTS = PAGE.with_suffix("") / "fedssg_table4.csv"
+LAST, BEST, ROUNDS = score("last:50"), score("best"), score("rounds_to:97")
+TABLE = TableFile.read("fedssg/table4").select(None, "MNIST *")
+PUBLISHED = TABLE.published | TableFile.read("fedssg/table5").published
+SEEDS = 0, 1, 2
+COLUMNS = ["method", "column", "seed", "rounds", "last_50", "deviation", "best"]
+COLUMNS += ["rounds_to_97", "commit"]
+
+
+def collect(runs: Path) -> DataFrame:
+    """The results of the finished runs in a folder, one row per cell and seed."""
+    rows = []
+    for job in plan(replace(TABLE, seeds=SEEDS), recipes()["papers"], runs):
+        if job.state != "finished":
+            continue
+        run = Run.read(job.folder)
+        last, to_target = LAST.of(run), ROUNDS.of(run)
+        numbers = round(last.value, 4), round(last.deviation, 4), round(BEST.of(run).value, 2)
+        reached = to_target.value if to_target.reached else None
+        commit = load((job.folder / "environment.yaml").read_text()).get("git_commit", "")[:10]
+        for row, column, _ in job.cells:
+            rows.append([row, column, job.seed, run.rounds, *numbers, reached, commit])
+    return DataFrame(rows, columns=COLUMNS)
+
+
+def lay_out(results: DataFrame, which: str, of: Callable[[Any], Result], share: str) -> Table:
+    """The results of one participation next to the published numbers.
+
+    Args:
+        results: What `collect` returned, or the same read from its file.
+        which: The score.
+        of: The score of a row of `results`.
+        share: The first words of the columns.
+    """
+    columns = [column for column in TABLE.columns if column.startswith(share)]
+    part = results[results["column"].isin(columns)]
+    table = grid(
+        part.to_dict("records"),  # type: ignore[arg-type]
+        [*part["method"]],
+        Categorical(part["column"], columns),
+        [replace(score(which), of=of)],
+        published={row: {c: PUBLISHED[which][row][c] for c in columns} for row in TABLE.rows},
+        spread="rounds",
+        over="fedavg" if "fedavg" in {*part["method"]} else None,
+    )
+    cells = table.text.loc[[*TABLE.rows], columns]
+    table.text.loc[[*TABLE.rows], columns] = cells.replace("", "not run")
+    return table
+
+
+def saved_accuracy(row: Mapping[str, Any]) -> Result:
+    """The score `last:50`."""
+    return Result(row["last_50"], row["deviation"])
+
+
+def saved_rounds(row: Mapping[str, Any]) -> Result:
+    """The score `rounds_to:97`."""
+    never = isna(row["rounds_to_97"])
+    return Result(row["rounds"] if never else row["rounds_to_97"], reached=not never)
+
+
+def summary(tables: list[Table]) -> str:
+    """The number of cells, their differences, and those beyond 0.15 and 0.30 points."""
+    cells = concat([table.numbers for table in tables])
+    done = cells.dropna(subset="difference") if "difference" in cells else cells[:0]
+    lines = [f"{len(done)} of {len(cells)} cells are run"]
+    if len(done):
+        size = done["difference"].abs()
+        names = done["column"].astype(str) + " " + done["row"]
+        lines[0] += f"; mean absolute difference {size.mean():.3f} points"
+        for bound in (0.15, 0.30):
+            beyond = ", ".join(names[size > bound]) or "none"
+            lines.append(f"beyond {bound:.2f}: {(size > bound).sum()} ({beyond})")
+        several = (done["runs"] > 1).sum()
+        lines.append(f"cells with several seeds: {several}; the others have seed 0 alone")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def page(results: DataFrame) -> str:
+    """The whole page."""
+    shares = "MNIST 15%", "MNIST 10%"
+    accuracy = [lay_out(results, "last:50", saved_accuracy, share) for share in shares]
+    rounds = [lay_out(results, "rounds_to:97", saved_rounds, share) for share in shares]
+    text = RESULTS.with_suffix(".md")
+    commands = {column: f"# {column}" for column in TABLE.columns}
+    for (_, column, _), argv in command_lines(TABLE):
+        commands[column] += f"\nfl-lightning run papers {' '.join(argv)} --compile"
+    parts = [
+        "# Published numbers, reproduced",
+        "Made by `python benchmarks/reproduced.py` from `benchmarks/reproduced/`.",
+        "## FedSSG, Table 4, MNIST: test accuracy in %, mean ± deviation over the last 50 rounds",
+        summary(accuracy),
+        *(table.markdown() for table in accuracy),
+        "## FedSSG, Table 5, MNIST: rounds to 97 %, and speed-up over FedAvg",
+        *(table.markdown() for table in rounds),
+        *([text.read_text().strip()] if text.is_file() else []),
+        "## Commands",
+        "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",
+        "```\n" + "\n".join(commands.values()) + "\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Add the results of the folders that are given, and write the page."""
+    frames = [read_csv(RESULTS)] if RESULTS.is_file() else []
+    frames += [collect(Path(folder)) for folder in sys.argv[1:]]
+    results = concat([DataFrame(columns=COLUMNS), *frames])
+    results = results.drop_duplicates(["method", "column", "seed"], keep="last")
+    order = {"column": [*TABLE.columns], "method": [*TABLE.rows], "seed": SEEDS}
+    results = results.sort_values([*order], key=lambda c: c.map([*order[c.name]].index))
+    results = results.astype({"rounds_to_97": "Int64"})
+    RESULTS.parent.mkdir(exist_ok=True)
+    results.to_csv(RESULTS, index=False)
+    PAGE.write_text(page(results))
+
+
+if __name__ == "__main__":
+    main()

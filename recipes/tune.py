@@ -1,0 +1,159 @@
+"""Tune options of a recipe with Optuna: ask for values, run, prune on the rounds' scores.
+
+    python recipes/tune.py digits --tune lr=0.01..1:log --tune algorithm.rho=0.01..0.5:log
+    python recipes/tune.py digits --trials 30 --tune batch-size=8,16,32 --algorithm fedavg
+
+The first argument is a recipe, by name or as a file; its options follow. A space is LOW..HIGH, with
+:log for a logarithmic scale, or a list of values. The score is the last validation accuracy, on a
+tenth of each client's samples unless --validation says otherwise. The study and the runs lie in
+--folder; the same command continues it, also in several processes at the same time. It needs the
+package optuna.
+"""
+
+import argparse
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fl_lightning.cli.argv import flag_of, given
+from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.parser import ArgumentParser
+from fl_lightning.cli.planning import experiment_of
+from fl_lightning.federation.federation import Federation, Metrics
+
+if TYPE_CHECKING:
+    import optuna
+
+
+class Report:
+    """Reports a scalar of the rounds to a trial, and ends the run if the trial is pruned.
+
+    Args:
+        trial: The trial of this run.
+        monitor: The scalar.
+
+    Attributes:
+        score: Its last value.
+        state: "complete", "pruned", or "failed" if the run ended with an error.
+    """
+
+    def __init__(self, trial: "optuna.Trial", monitor: str):
+        self.trial, self.monitor, self.state = trial, monitor, "complete"
+        self.score: float | None = None
+
+    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Compare the round with the same round of other trials."""
+        if self.monitor in metrics:
+            self.score = metrics[self.monitor]
+            self.trial.report(self.score, federation.round)
+            if self.trial.should_prune():
+                self.state, federation.should_stop = "pruned", True
+
+
+def suggest(trial: "optuna.Trial", name: str, space: str) -> object:
+    """A value from a space such as 0.01..1:log, 1..50 or 8,16,32."""
+    bounds, _, scale = space.partition(":")
+    low, dots, high = bounds.partition("..")
+    if not dots:
+        return trial.suggest_categorical(name, space.split(","))
+    try:
+        if {".", "e"} & {*low.lower(), *high.lower()}:
+            return trial.suggest_float(name, float(low), float(high), log=scale == "log")
+        return trial.suggest_int(name, int(low), int(high), log=scale == "log")
+    except ValueError as error:
+        exit_with_error(f"--tune {name}={space} is no space such as 0.01..1:log ({error})")
+
+
+def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> Report:
+    """Run the recipe with the values of a trial; the output goes to a file next to its folder."""
+    values = [f"{flag_of(n)}={suggest(trial, n, space)}" for n, space in o.tune]
+    folder = o.folder / f"trial-{trial.number}"
+    report = Report(trial, o.monitor)
+    with folder.with_suffix(".log").open("w") as log, redirect_stdout(log):
+        experiment = experiment_of(o.recipe, [*argv, *values, "--run-dir", str(folder)])
+        experiment.callbacks = [*experiment.callbacks, report]
+        try:
+            experiment.run()
+        except SystemExit as ended:
+            if ended.code != 2 or report.score is None:
+                raise  # Ctrl-C, or an option that no trial can have
+            report.state = "failed"
+    if report.score is None:
+        exit_with_error(f"no round has recorded {o.monitor!r}: give another --monitor")
+    return report
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of the tuning, and those of the recipe."""
+    parser = ArgumentParser(
+        usage="%(prog)s RECIPE --tune NAME=SPACE [--tune NAME=SPACE]... [OPTIONS]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--tune", action="append", metavar="NAME=SPACE", type=_space, required=True)
+    add("--trials", type=int, default=20, help="number of trials in all (default: 20)")
+    add("--monitor", default="val/accuracy", help="raised if it is an accuracy, else lowered")
+    add("--folder", type=Path, help="folder of the study (default: runs/tune-RECIPE)")
+    named = bool(argv) and not argv[0].startswith("-")
+    o, others = parser.parse_known_args(argv[named:])
+    if not named:
+        parser.error("name a recipe first, such as digits")
+    o.recipe = argv[0]
+    o.folder = o.folder or Path("runs", f"tune-{Path(o.recipe).stem}")
+    return o, others
+
+
+def _space(text: str) -> tuple[str, str]:
+    name, equals, space = text.partition("=")
+    if not equals or not space:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SPACE, such as lr=0.01..1:log")
+    return name.replace("-", "_"), space
+
+
+def main() -> None:
+    """Tune."""
+    o, argv = parse(sys.argv[1:])
+    try:
+        import optuna
+    except ImportError:
+        exit_with_error("tuning needs a package: pip install optuna")
+    chosen = given(argv)
+    argv += [] if "validation" in chosen else ["--validation", "0.1"]
+    argv += [] if "devices" in chosen else ["--devices", "1"]
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    o.folder.mkdir(parents=True, exist_ok=True)
+    study = optuna.create_study(
+        storage=f"sqlite:///{o.folder / 'study.db'}",
+        study_name="tune",
+        load_if_exists=True,
+        direction="maximize" if "accuracy" in o.monitor else "minimize",
+        pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
+    )
+    seed = len(study.trials)  # a study that is continued must not repeat its first values
+    study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    ends = optuna.trial.TrialState
+    ending = {"complete": ends.COMPLETE, "pruned": ends.PRUNED, "failed": ends.FAIL}
+    while len(study.get_trials(deepcopy=False)) < o.trials:
+        trial = study.ask()
+        report = run(trial, argv, o)
+        score = report.score if report.state == "complete" else None
+        study.tell(trial, score, ending[report.state])
+        print(f"trial {trial.number}: {_flags(trial.params)}  {report.state}, {report.score:.4f}")
+    best = study.best_trial
+    print(f"best {o.monitor} {best.value:.4f}: {_flags(best.params)}")
+    print(f"compare: fl-lightning compare {o.folder}")
+
+
+def _flags(values: dict[str, object]) -> str:
+    """Values as they stand on a command line."""
+    return " ".join(
+        f"{flag_of(name)} {value:.4g}" if isinstance(value, float) else f"{flag_of(name)} {value}"
+        for name, value in values.items()
+    )
+
+
+if __name__ == "__main__":
+    main()

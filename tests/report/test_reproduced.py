@@ -1,0 +1,28 @@
+"""The page of reproduced numbers, made from saved results."""
+
+import runpy
+from pathlib import Path
+
+from pandas import DataFrame
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks/reproduced.py"
+
+
+def test_the_page_is_made_from_saved_results_alone() -> None:
+    names = runpy.run_path(str(SCRIPT))
+    column = "MNIST 15% DiD1"
+    rows = [
+        ["fedavg", column, 0, 300, 97.67, 0.09, 97.81, 78, "87ca231712"],
+        ["fedssg", column, 0, 300, 98.40, 0.04, 98.47, 29, "87ca231712"],
+        ["feddc", column, 0, 300, 96.00, 0.04, 96.10, None, "87ca231712"],
+    ]
+    page = names["page"](DataFrame(rows, columns=names["COLUMNS"]))
+    assert "3 of 48 cells are run; mean absolute difference 0.780 points" in page
+    assert f"beyond 0.30: 1 ({column} feddc)" in page
+    accuracy, _, rounds, _ = (line for line in page.splitlines() if line.startswith("| fedssg |"))
+    assert "| **98.40 ± 0.04** | 98.42 | -0.02 |" in accuracy
+    assert "| **29** | 24 | +5 | 2.69x |" in rounds
+    never = next(line for line in page.splitlines() if "300+" in line)
+    assert "| 300+ | 31 | +269 | 0.26x |" in never
+    assert "not run" in accuracy
+    assert page.count("fl-lightning run papers --config fedssg/table4") == 48

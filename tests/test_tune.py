@@ -1,0 +1,73 @@
+"""`recipes/tune.py`: trials of a recipe, pruned and failed ones, and a study that is continued."""
+
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from locations import ROOT
+
+optuna = pytest.importorskip("optuna")
+
+TUNE = str(ROOT / "recipes/tune.py")
+SMALL = "--rounds", "2", "--local-steps", "1", "--clients", "5", "--accelerator", "cpu"
+
+
+def tune(monkeypatch, *argv):
+    monkeypatch.setattr(sys, "argv", [TUNE, *argv])
+    runpy.run_path(TUNE, run_name="__main__")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_a_study_is_continued_and_names_its_best_values(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    spaces = "--tune", "lr=0.01..1:log", "--tune", "local-steps=1..3", "--tune", "momentum=0,0.9"
+    for trials in ("1", "3"):
+        tune(monkeypatch, "digits", *spaces, *SMALL, "--trials", trials)
+    said = capsys.readouterr().out.splitlines()
+    begins = [line.partition(":")[0] for line in said[:1] + said[3:5]]
+    assert begins == ["trial 0", "trial 1", "trial 2"]
+    study = optuna.load_study(study_name="tune", storage="sqlite:///runs/tune-digits/study.db")
+    assert {trial.state.name for trial in study.trials} == {"COMPLETE"}
+    assert len({trial.params["lr"] for trial in study.trials}) == 3
+    assert f"best val/accuracy {study.best_value:.4f}: --lr" in said[-2]
+    for trial in study.trials:
+        log = Path(f"runs/tune-digits/trial-{trial.number}.log").read_text()
+        assert "held out for validation" in log
+        assert [*trial.intermediate_values] == [1, 2]
+
+
+def test_values_of_each_kind_of_space():
+    suggest = runpy.run_path(TUNE)["suggest"]
+    trial = optuna.trial.FixedTrial({"lr": 0.1, "steps": 3, "kind": "b"})
+    spaces = ("lr", "1e-3..1:log"), ("steps", "1..5"), ("kind", "a,b")
+    assert [suggest(trial, *space) for space in spaces] == [0.1, 3, "b"]
+    assert [d.log for d in trial.distributions.values() if hasattr(d, "log")] == [True, False]
+
+
+def test_a_pruned_trial_ends_its_run():
+    trial = SimpleNamespace(report=lambda *_: None, should_prune=lambda: True)
+    report = runpy.run_path(TUNE)["Report"](trial, "val/loss")
+    federation = SimpleNamespace(round=1, should_stop=False)
+    report.on_round_end(federation, {"test/loss": 1.0})
+    assert not federation.should_stop
+    report.on_round_end(federation, {"val/loss": 1.0})
+    assert (federation.should_stop, report.state, report.score) == (True, "pruned", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("digits", "--tune"),
+        ("--tune lr=0..1", "name a recipe"),
+        ("digits --tune lr", "'lr' is not NAME=SPACE"),
+        ("digits --tune lr=0.1..many", "lr=0.1..many"),
+        ("digits --tune lrr=1,2", "--lrr"),
+        ("digits --tune lr=0.1,0.2 --rounds 1 --monitor val/los", "'val/los'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(argv, words, tmp_path, monkeypatch, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert words in sentence(tune, monkeypatch, *argv.split())
