@@ -18,6 +18,7 @@ from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.oracle import BatchOracle, Oracle, Request
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout, unit
+from fl_lightning.core.view import LOGGED
 from fl_lightning.data import DeviceDataset
 from fl_lightning.executors import Outcome, SequentialExecutor
 from fl_lightning.federation.aggregation import aggregation_weights
@@ -188,11 +189,7 @@ class PerturbationDrift(CohortMeasure):
         if not self.is_due(federation, federation.round + 1):
             return
         up = unit(TrainingLoss(federation, self.samples).gradient(federation.w.detach()))
-        fabric, training, module = (
-            federation.fabric,
-            federation.local_training,
-            deepcopy(federation.module),
-        )
+        fabric, module = federation.fabric, deepcopy(federation.module)
         executor = SequentialExecutor(
             module, Layout(module), loss=federation.loss, autocast=fabric.autocast
         )
@@ -200,8 +197,12 @@ class PerturbationDrift(CohortMeasure):
         weights = aggregation_weights(federation.algorithm, federation.clients, cohort)
         facts, server = federation.round_facts(len(cohort)), federation.server
         for k in range(fabric.global_rank, len(cohort), fabric.world_size):
-            visit = training.visit(server, cohort[k], weights[k])
-            visit = replace(visit, lrs=visit.lrs[: self.steps])
+            visit = federation.local_training.visit(server, cohort[k], weights[k])
+            unlogged = [  # diagnostics take further gradients
+                {name: state for name, state in term.items() if not name.startswith(LOGGED)}
+                for term in visit.states
+            ]
+            visit = replace(visit, lrs=visit.lrs[: self.steps], states=unlogged)
             recording.perturbations = []
             list(executor(recording, facts, [visit], server.states, server.buffers))
             self.rows[cohort[k]] = _compare(recording.perturbations, up)
