@@ -11,10 +11,10 @@ from pandas import Series
 
 from fl_lightning.cli import analyses
 from fl_lightning.cli.analyses import Result, Subject, Subjects
-from fl_lightning.cli.compare import FORMATS
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.report.comparison import Comparison
+from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.run import Run, load_runs
 
 

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
-from typing import Any, NoReturn
+from typing import Any
 
 from fl_lightning.cli.argv import given, last_value
 from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
-from fl_lightning.report.table import Table
+from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.sweep.estimate import Clock
 from fl_lightning.sweep.layout import layout
@@ -26,7 +27,6 @@ from fl_lightning.sweep.progress import ProgressLine, duration
 from fl_lightning.sweep.submit import submit
 from fl_lightning.sweep.table_file import TableFile
 
-FORMATS = {"markdown": Table.markdown, "latex": Table.latex, "csv": Table.csv, "html": Table.html}
 FIXED = {
     "seed": "--seeds",
     "run_dir": "--runs",
@@ -34,11 +34,6 @@ FIXED = {
     "devices": "--jobs: each run has one rank",
 }
 """Options that a table sets for each run, and what to give instead."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        exit_with_error(message)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -58,10 +53,12 @@ def main(argv: Sequence[str]) -> None:
         if options.submit:
             print(submit(options.submit, argv, runs, dict(options.submit_option)))
             return
-        code = _run(part, recipe, runs, further, options)
+        code = 0 if options.no_runs else _run(part, recipe, runs, further, options)
         tables = layout(table, jobs)
     except (ValueError, OSError) as error:
         exit_with_error(str(error))
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
     for shown in tables:
         print(FORMATS[options.format](shown)) if options.format else shown.show()
     raise SystemExit(code)
@@ -78,9 +75,9 @@ def _run(
     todo = [job for job in jobs if job.state != "finished"]
     if not todo:
         return 0
-    workers = _slots(options, further, len(todo))
+    workers, clock = _slots(options, further, len(todo)), Clock(jobs)
     pool = Pool(todo, recipe, runs / "logs", further, workers)
-    line = ProgressLine(jobs, pool, len(workers))
+    line = ProgressLine(jobs, pool, clock, len(workers))
     interrupts = 0
     with stop_on_signals(lambda: None) as signals:
         while True:
@@ -144,7 +141,7 @@ def table_of(options: argparse.Namespace) -> TableFile:
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options of the command, and those of the runs."""
-    parser = _Parser("fl-lightning table FILE", description=__doc__, allow_abbrev=False)
+    parser = ArgumentParser("fl-lightning table FILE", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--seeds", type=_integers, metavar="N,...", help="seeds of each cell")
     add("--methods", metavar="NAME,...", help="rows by label or pattern, or further algorithms")
@@ -186,6 +183,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     add("--per-gpu", type=_count, default=1, metavar="N", help="runs at a time on each GPU")
     add("--format", choices=FORMATS, help="print in this format instead of a terminal's table")
+    add("--no-runs", action="store_true", help="print the table of what there is, make no run")
     add("--dry-run", action="store_true", help="print the commands and the hours that they take")
     add(
         "--shard",

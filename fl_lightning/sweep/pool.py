@@ -81,9 +81,11 @@ class Pool:
                 self.running.remove(job)
                 if code and not self._stopping:
                     self.failures[job.folder] = _reason(code, self._log(job))
-                if worker.poll() is not None:
-                    self._workers.remove(worker)
-                    worker = None
+                if worker.poll() is None:
+                    continue
+                self._workers.remove(worker)
+            worker.communicate()
+            worker = None
         if worker:
             worker.communicate()
 

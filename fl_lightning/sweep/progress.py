@@ -24,12 +24,12 @@ class ProgressLine:
     Args:
         jobs: The jobs of the table.
         pool: The workers.
-        workers: How many there are.
+        clock: The time that the jobs take.
+        workers: How many workers there are.
     """
 
-    def __init__(self, jobs: Sequence[Job], pool: Pool, workers: int):
-        self.jobs, self.pool, self.workers = jobs, pool, workers
-        self.clock = Clock(jobs)
+    def __init__(self, jobs: Sequence[Job], pool: Pool, clock: Clock, workers: int):
+        self.jobs, self.pool, self.clock, self.workers = jobs, pool, clock, workers
         self._printed = time.monotonic()
         self._ended = 0
         self._running = list[Job]()

@@ -157,4 +157,8 @@ def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, mo
         commands |= set(lines)
     assert len(commands) == 6
     assert all(line.startswith("fl-lightning run digits --config mine.yaml") for line in commands)
+    with pytest.raises(SystemExit) as done:
+        main(["table", "mine.yaml", "--recipe", "digits", "--no-runs"])
+    assert done.value.code == 0
+    assert "4 of 4 runs are missing" in capsys.readouterr().out
     assert not Path("runs").exists()
