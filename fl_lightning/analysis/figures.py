@@ -132,6 +132,7 @@ def client_histogram(results: Mapping[str, Tensor]) -> Figure:
         axes.hist(held, bins, color=color, histtype="step", label=label)
         axes.axvline(float(held.mean()), color=color, linewidth=1)
     axes.set(xlabel="accuracy of a client", ylabel="clients")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False)
     return figure
