@@ -24,7 +24,7 @@ test: setup
 lint: setup package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	cd build/package && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
 	cd build/package && ../../$(BIN)/lint-imports --no-cache --no-logo --config ../../pyproject.toml
 
 format: setup

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from lightning import LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -40,11 +42,11 @@ class Classifier(LightningModule):
         self.accuracy(self.model(x), y)
         self.log("accuracy", self.accuracy)
 
-    def configure_optimizers(self) -> tuple[list, list]:
+    def configure_optimizers(self) -> tuple[list[Optimizer], list[CosineAnnealingLR]]:
         """SAM around SGD; with BatchNorm `buffers` matters, see `GradientTransform`."""
         sgd = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9, weight_decay=1e-4)
         sam = SAM(sgd, rho=self.rho, buffers=self)
-        return [sam], [torch.optim.lr_scheduler.CosineAnnealingLR(sam, self.trainer.max_epochs)]
+        return [sam], [CosineAnnealingLR(sam, self.trainer.max_epochs or 1)]
 
 
 def main(rho: float, epochs: int, lr: float, seed: int) -> None:
