@@ -93,7 +93,7 @@ def summary(tables: list[Table]) -> str:
     lines = [f"{len(done)} of {len(cells)} cells are run"]
     if len(done):
         size = done["difference"].abs()
-        names = done["column"] + " " + done["row"]
+        names = done["column"].astype(str) + " " + done["row"]
         lines[0] += f"; mean absolute difference {size.mean():.3f} points"
         for bound in (0.15, 0.30):
             beyond = ", ".join(names[size > bound]) or "none"

@@ -11,11 +11,11 @@
 
 from fl_lightning.callbacks.checkpoint import Checkpoint
 from fl_lightning.callbacks.client_measures import (
-    Consistency,
     LocalModels,
     PerturbationDrift,
     StateNorms,
 )
+from fl_lightning.callbacks.consistency import Consistency
 from fl_lightning.callbacks.early_stopping import EarlyStopping, GrowthStopping
 from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.global_measures import (

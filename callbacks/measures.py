@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fl_lightning.callbacks.client_measures import (
-    Consistency,
     LocalModels,
     PerturbationDrift,
     StateNorms,
 )
+from fl_lightning.callbacks.consistency import Consistency
 from fl_lightning.callbacks.global_measures import ClassAccuracy, Sharpness, TrainingScores
 from fl_lightning.callbacks.measure import Measure
 from fl_lightning.data import DeviceDataset

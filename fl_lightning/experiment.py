@@ -29,6 +29,7 @@ from fl_lightning.cli.build import (
     build_measures,
     build_partition,
     build_run_data,
+    build_stopping,
     unused_local,
     with_local_options,
 )
@@ -177,7 +178,7 @@ class Experiment:
         own = [*self.callbacks, *build_callbacks(self.chosen["callback"], parts)]
         checked = [*map(CheckedCallback, own)]
         measuring = build_measures(o, data.test, folder.path)
-        stopping = build_callbacks(self.chosen["early_stopping"], parts)
+        stopping = build_stopping(self.chosen["early_stopping"], o)
         try:
             augment = self.chosen["augment"]()
             clients = build_clients(data.train, data.partition, augment, o)

@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning.core.oracle import TASK_LOSS, BatchOracle, Oracle, Request
-from fl_lightning.core.term import check_shape
 from fl_lightning.core.vector import cloned, copy, unit
+from fl_lightning.core.view import check_shape
 from fl_lightning.terms.lesam import LESAM as LESAMTerm
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
 from fl_lightning.terms.perturb import SAM as SAMTerm

@@ -99,7 +99,7 @@ def top_eigenpairs(
     The relative error of an eigenvalue is at most the tolerance.
     """
     # here, because training does not need it
-    from scipy.sparse.linalg import LinearOperator, eigsh  # type: ignore[import-untyped]
+    from scipy.sparse.linalg import LinearOperator, eigsh
 
     def matvec(v: NDArray[np.float64]) -> NDArray[np.float64]:
         return product(torch.from_numpy(v).to(like).flatten()).double().cpu().numpy()

@@ -100,7 +100,8 @@ def embeddings(results: Mapping[str, tuple[Tensor, Tensor]], classes: tuple[str,
 def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figure:
     """Each confusion matrix (classes, classes), rows as shares of their class."""
     few = len(classes) <= 20
-    figure, panels = _panels(len(results), width=4.4 if few else PANEL)
+    size = 4.4 if few else PANEL
+    figure, panels = _panels(len(results), size, size)
     for axes, (label, matrix) in zip(panels, results.items(), strict=True):
         shares = (matrix / matrix.sum(1, keepdim=True).clamp(min=1)).numpy()
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -131,13 +132,14 @@ def client_histogram(results: Mapping[str, Tensor]) -> Figure:
         axes.hist(held, bins, color=color, histtype="step", label=label)
         axes.axvline(float(held.mean()), color=color, linewidth=1)
     axes.set(xlabel="accuracy of a client", ylabel="clients")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False)
     return figure
 
 
-def _panels(count: int, width: float = PANEL) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width * count, PANEL), dpi=150, layout="constrained")
+def _panels(count: int, width: float = PANEL, height: float = PANEL) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width * count, height), dpi=150, layout="constrained")
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 

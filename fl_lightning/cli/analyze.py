@@ -11,10 +11,10 @@ from pandas import Series
 
 from fl_lightning.cli import analyses
 from fl_lightning.cli.analyses import Result, Subject, Subjects
-from fl_lightning.cli.compare import FORMATS
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.report.comparison import Comparison
+from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.run import Run, load_runs
 
 
@@ -135,7 +135,7 @@ def _shared_options(parser: argparse.ArgumentParser, split: str) -> None:
         help="the samples that are used (default: %(default)s)",
     )
     add("--data-dir", type=Path, help="the folder of the data, if it is not that of the run")
-    add("--figure", type=Path, action="append", default=[], metavar="FILE",
+    add("--figure", type=_figure, action="append", default=[], metavar="FILE",
         help="draw into this .png, .pdf or .svg; can be repeated")  # fmt: skip
     add("--format", choices=FORMATS, help="print this instead of a terminal's table")
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
@@ -146,3 +146,11 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000_000:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive number, such as 25")
     return int(text)
+
+
+def _figure(text: str) -> Path:
+    """A file that can be written, checked before the analysis."""
+    path = Path(text)
+    if path.suffix not in (".png", ".pdf", ".svg") or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no .png, .pdf or .svg in an existing folder")
+    return path

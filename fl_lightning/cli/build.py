@@ -129,6 +129,21 @@ def build_callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
     return [] if made is None else [made]
 
 
+def build_stopping(chosen: Chosen, o: Options) -> list[Any]:
+    """The rule of early stopping, if there is one.
+
+    Raises:
+        ValueError: If it monitors a validation part that does not exist.
+    """
+    monitor = str(chosen.options.get("monitor", ""))
+    if monitor.startswith("val/") and o.validation is None:
+        raise ValueError(
+            f"early stopping by {monitor} needs a validation part: add --validation 0.1, or "
+            "--early-stopping.monitor test/loss"
+        )
+    return build_callbacks(chosen, {})
+
+
 def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     """The algorithm with its modifiers.
 

@@ -12,15 +12,8 @@ from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figure import against, curves
 from fl_lightning.report.score import SCORES
-from fl_lightning.report.table import Table
+from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.run import TAIL_LENGTH, load_runs
-
-FORMATS = {
-    "markdown": Table.markdown,
-    "latex": Table.latex,
-    "html": Table.html,
-    "csv": Table.csv,
-}
 
 
 def compare(argv: Sequence[str]) -> None:

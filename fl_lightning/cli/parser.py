@@ -104,9 +104,6 @@ def parse(
     return {o.name: values[o.name] for options in general.values() for o in options}, chosen
 
 
-# --- choices and the options of files
-
-
 def _selected_name(
     name: str, choice: Choice, argv: Sequence[str], config: Mapping[str, Any]
 ) -> str:
@@ -171,9 +168,6 @@ def _row(
         exit_with_error(f"{choice.table}.{function} cannot choose {option}: give --{option}")
     qualified = {option: f"{name}.{option}" for option in own}
     return {q if q in known else option: own[option] for option, q in qualified.items()}
-
-
-# --- options and argparse
 
 
 class ArgumentParser(argparse.ArgumentParser):

@@ -28,7 +28,11 @@ def unused_option_notes(
     reasons = {
         "local_epochs": o.local_steps and f"--local-steps {o.local_steps} takes its place",
         "parallel_clients": o.parallel_clients != width and f"{width} trains at a time here",
+        "validation_from": o.validation is None and "add --validation 0.1",
         "finetune_lr": o.finetune_lr and not o.finetune_epochs and "add --finetune-epochs 1,5",
+        "measure_every": not o.measure and "add --measure train,classes",
+        "measure_client": "consistency" not in (o.measure or ()) and "add --measure consistency",
+        "measure_rho": "sharpness" not in (o.measure or ()) and "add --measure sharpness",
         "data_dir": not chosen["data"].wants("root") and f"{chosen['data'].name} reads no files",
     }
     for option, reason in reasons.items():

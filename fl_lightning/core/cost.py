@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Algorithm, Facts, dummy_facts
 from fl_lightning.core.oracle import Loss
-from fl_lightning.core.term import ROUND_FACTS, States, Term, View, init_states
+from fl_lightning.core.term import States, Term, View, init_states
 from fl_lightning.core.vector import Layout
+from fl_lightning.core.view import ROUND_FACTS
 
 SENT = frozenset(ROUND_FACTS)
 """Facts that the server knows before a visit."""

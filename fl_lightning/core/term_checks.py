@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fl_lightning.core.term import FACTS, Term, check_kind, check_like
+from fl_lightning.core.term import Term
+from fl_lightning.core.view import FACTS, check_kind, check_like
 from fl_lightning.errors import ModelError, TermError, first_sentence
 
 HOOKS = {

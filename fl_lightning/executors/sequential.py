@@ -74,25 +74,22 @@ class SequentialExecutor(Executor):
             return unaliased(direction, w, *kept)  # some optimizers change a gradient in place
 
         optimizer = _InPlace(algorithm.local([self.w]), transform, self)
-        total = self.w.new_zeros(())
+        total, live = self.w.new_zeros(()), _Live(self.module, self.layout, received)
         for step, lr in enumerate(visit.lrs):
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            first_loss = self._step(optimizer, *visit.batches[step], received)
+            first_loss = self._step(optimizer, *visit.batches[step], live)
             total += first_loss
-        optimizer.zero_grad()
+        self.w.grad = None
         w = self.w.detach().clone()
         message, states = algorithm.report(w, facts, states, server_states)
         after = {name: self.buffers[name].clone() for name in received if name not in self.keys}
         loss = total / max(1, len(visit.lrs))
         return Outcome(w - origin, message, states, after, loss, origin)
 
-    def _step(
-        self, optimizer: GradientTransform, x: Tensor, y: Tensor, received: Buffers
-    ) -> Tensor:
+    def _step(self, optimizer: GradientTransform, x: Tensor, y: Tensor, live: "_Live") -> Tensor:
         """Take one local step; returns the task's loss at its first evaluation."""
         tasks: list[Tensor] = []
-        live = _Live(self.module, self.layout, received)
 
         def closure(request: Request = TASK_LOSS) -> Tensor:
             with self.autocast():
@@ -100,7 +97,7 @@ class SequentialExecutor(Executor):
                 value, task = objective(b, (self.task, *request.losses))
             if request.loss_only:
                 return value
-            optimizer.zero_grad()  # frees the memory that backward then takes
+            self.w.grad = None  # frees the memory that backward then takes
             gradients = torch.autograd.grad(value, self.parameters, materialize_grads=True)
             self.w.grad = self.layout.flatten(gradients)
             tasks.append(task.detach())

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fl_lightning.core.term import LOGGED, States, Term
+from fl_lightning.core.term import States, Term
+from fl_lightning.core.view import LOGGED
 
 
 class TermLogs:

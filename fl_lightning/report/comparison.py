@@ -23,6 +23,9 @@ NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
     "client_state_memory",
     "deterministic",
     "logger",
+    "measure",
+    "measure_every",
+    "score_models",
 }
 """Options in which runs of one experiment may differ."""
 
@@ -83,11 +86,12 @@ class Comparison:
             ValueError: If no run has been evaluated.
         """
         kept, notes, labels = dict[tuple[Any, ...], Run](), [], labels or {}
-        for run in runs:
+        texts = _texts(runs)
+        for place, run in enumerate(runs):
             if not run.scalars.get("test/accuracy"):
                 notes.append(f"{run.path} has not been evaluated yet and is left out")
                 continue
-            key = (_name(run, labels), run.options["seed"], *sorted(_options(run).items()))
+            key = (_name(run, labels), run.options["seed"], *texts.loc[place])
             other = kept.get(key, run)
             kept[key] = max(other, run, key=lambda run: run.rounds)
             if other is not run:
@@ -106,15 +110,13 @@ class Comparison:
 
     @cached_property
     def options(self) -> DataFrame:
-        """The options as text, none or empty if absent; NaN if they belong to a choice not made."""
-        frame = DataFrame([_options(run) for run in self.runs])
+        """The options as text, empty if absent; NaN if they belong to a choice not made."""
+        frame = _texts(self.runs)
         for option in map(str, frame):
             choice, dot, _ = option.partition(".")
-            texts = frame[option].fillna("" if dot else "none")
             if dot and choice in frame:
-                made = frame[option].notna().groupby(frame[choice]).transform("any")
-                texts = texts.where(made)
-            frame[option] = texts
+                made = frame[option].ne("").groupby(frame[choice]).transform("any")
+                frame[option] = frame[option].where(made)
         return frame
 
     @cached_property
@@ -222,10 +224,17 @@ def _name(run: Run, labels: Mapping[str, str]) -> str:
     return next(labelled, labels.get(name, name))
 
 
-def _options(run: Run) -> dict[str, str]:
-    """The options as text, without choices of nothing, which runs of older versions lack."""
-    texts = {o: format_value(v) for o, v in run.options.items() if o not in NO_DIFFERENCE}
-    return {o: text for o, text in texts.items() if "." in o or text != "none"}
+def _texts(runs: Sequence[Run]) -> DataFrame:
+    """The options as text; a general one that runs of older versions lack has the others' value."""
+    frame = DataFrame(
+        {o: format_value(v) for o, v in run.options.items() if o not in NO_DIFFERENCE}
+        for run in runs
+    )
+    for option in map(str, frame):
+        values = frame[option].dropna().unique()
+        general = "." not in option and len(values) == 1
+        frame[option] = frame[option].fillna(values[0] if general else "")
+    return frame
 
 
 def _agree(run: Run, other: Run) -> bool:

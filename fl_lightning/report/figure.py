@@ -72,6 +72,8 @@ def against(
     Raises:
         ValueError: If the experiments do not differ in the option.
     """
+    rows = comparison.rows
+    panels = comparison.headings([o for o in comparison.across if o != option])
     made = make_score(score) if isinstance(score, str) else score
     values = [made.of(run).value for run in comparison.runs]
     texts = comparison.options[option].fillna("")
@@ -88,13 +90,14 @@ def against(
         else:
             axes.errorbar(mean.index, mean, spread, marker="o", capsize=3, **stroke)
 
-    panels = comparison.headings([o for o in comparison.across if o != option])
-    figure = _panels(
-        comparison.rows, panels, draw, xlabel=option.rpartition(".")[2], ylabel=made.name
-    )
+    label = "test accuracy, " * made.name.endswith(", %") + made.name
+    figure = _panels(rows, panels, draw, xlabel=option.rpartition(".")[2], ylabel=label)
+    ticks = sorted(places.dropna().unique())
     for axes in figure.axes:
         if log:
             axes.set_xscale("log")
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.minorticks_off()
         if names:
             axes.set_xticks(range(len(names)), names)
     return figure

@@ -62,12 +62,10 @@ def numbers(
     known = published or {}
     if over and not any(_is_of(row, over) for row in rows):
         raise ValueError(f"no row is {over}: there are {', '.join(dict.fromkeys(rows))}")
-    headings = [
-        *(c for row in known.values() for c in row),
-        *getattr(columns, "categories", columns),
-    ]
-    names = _unique([*known, *rows]), _unique(headings)
-    order = MultiIndex.from_product(names, names=["row", "column"])
+    chosen = columns.categories if isinstance(columns, Categorical) else ()
+    headings = _unique([*chosen, *(c for row in known.values() for c in row), *columns])
+    names = _unique([*known, *rows])
+    order = MultiIndex.from_product([names, headings], names=["row", "column"])
     parts = []
     for place, score in enumerate(map(_made, scores)):
         cells = _cells(runs, rows, columns, score, spread)
@@ -82,6 +80,8 @@ def numbers(
             cells = concat([cells, _means(cells, means)], ignore_index=True)
         parts.append(_compared(cells, score, groups or {}, over, cost))
     cells = concat(parts, ignore_index=True)
+    headings += _unique((means or {}).values())
+    cells["column"] = Categorical(cells["column"], [c for c in headings if c in {*cells["column"]}])
     return cells.drop(columns=[c for c in FOLLOWING if c in cells and cells[c].isna().all()])
 
 
@@ -117,14 +117,13 @@ def grid(
     text = DataFrame({"method": names}, index=names) if about is None else about.reindex(names)
     marks = DataFrame("", index=text.index, columns=text.columns)
     footer: dict[str, list[str]] = {"method": ["mean |difference|", "Kendall's tau"]}
-    for column, score in product(_unique(cells["column"]), made):
+    for column, score in product(cells["column"].cat.categories, made):
         heading = ", ".join([column] * bool(column) + [score.name] * (len(made) > 1 or not column))
         part = cells[(cells["column"] == column) & (cells["score"] == score.name)]
         part = part.set_index("row").reindex(names)
         text[heading] = part.apply(lambda cell, s=score: s.format(*cell[FORMATTED]), axis=1)
         marks[heading] = part.apply(_mark, axis=1)
         for name, style in FOLLOWING.items():
-            style = style.replace(".2f}", f".{score.digits}f}}") if "x" not in style else style
             if name in part and part[name].notna().any():
                 shown = f"{{:{style.format(score.digits)}}}" + "x" * (name in ("speed-up", "cost"))
                 text[f"{heading}, {name}"] = part[name].map(shown.format, na_action="ignore")
@@ -218,7 +217,7 @@ def _mean_of_all(values: "Series[float]") -> float:
 
 
 def _caption(scores: Sequence[Score], cells: DataFrame, spread: str) -> str:
-    name = f"{scores[0].name}: " if len(scores) == 1 and cells["column"].any() else ""
+    name = f"{scores[0].name}: " if len(scores) == 1 and any(cells["column"]) else ""
     of_clients = all(score.spread == "clients" for score in scores)
     subject = "test accuracy of " + ("each client's model" if of_clients else "the global model")
     deviation = f", mean ± standard deviation over {spread}" if cells["deviation"].any() else ""

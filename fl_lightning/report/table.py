@@ -86,3 +86,12 @@ class Table:
         style = style.format(escape=language).format_index(escape=language, axis="columns")
         marks = self.marks.map(lambda mark: styles.get(mark, "")).set_axis(style.columns, axis=1)
         return style.apply(lambda _: marks, axis=None)
+
+
+FORMATS = {
+    "markdown": Table.markdown,
+    "latex": Table.latex,
+    "html": Table.html,
+    "csv": Table.csv,
+}
+"""Formats of a table by their names on the command line."""

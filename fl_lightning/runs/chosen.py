@@ -176,8 +176,8 @@ def find_chosen(
 
 def _import(place: str, environment: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     where, _, name = place.rpartition(":")
-    directory = Path(environment["directory"])
-    for file in (where, environment["recipe"]):  # they may import their neighbours
+    directory = Path(environment.get("directory", ""))  # runs of earlier versions have none
+    for file in (where, environment.get("recipe", "")):  # they may import their neighbours
         if (parent := str((directory / file).resolve().parent)) not in sys.path:
             sys.path.append(parent)
     if not where.endswith(".py"):

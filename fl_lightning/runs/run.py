@@ -195,7 +195,9 @@ def scalars(path: Path) -> Scalars:
     }
 
 
-def load_runs(folders: Sequence[Path], warn: Callable[[str], object] = warnings.warn) -> list[Run]:
+def load_runs(
+    folders: Sequence[Path | str], warn: Callable[[str], object] = warnings.warn
+) -> list[Run]:
     """Read the runs in these folders and in all folders under them, each once.
 
     Args:
@@ -206,7 +208,7 @@ def load_runs(folders: Sequence[Path], warn: Callable[[str], object] = warnings.
         ValueError: If a folder contains no run, or none of the runs can be read.
     """
     paths = dict[Path, Path]()
-    for folder in folders:
+    for folder in map(Path, folders):
         found = [file.parent for file in folder.rglob("metrics.csv")]
         found = sorted((p for p in found if (p / "config.yaml").is_file()), key=_natural)
         if not found:

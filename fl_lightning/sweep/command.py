@@ -13,11 +13,11 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from fl_lightning.cli.argv import given, last_value
-from fl_lightning.cli.compare import FORMATS
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
+from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.sweep.estimate import Clock
 from fl_lightning.sweep.layout import layout

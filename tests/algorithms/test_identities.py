@@ -72,7 +72,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (partial(C.fedtoga, rho=0), {"kappa": 0, "beta": 0}, C.feddyn()),
     (toga, {"kappa": 0, "beta": 0}, C.fedspeed(rho=0.2)),
     (of(TOGA, rho=0, kappa=0), {"beta": 0}, UNIFORM),
-    (C.fedvra, {"a": 1.0}, C.feddyn()),
+    (partial(C.fedvra, a=2.0), {"a": 1.0}, C.feddyn()),
     (C.fedntd, {"beta": 0.0}, AVG),
     (C.moon, {"mu": 0.0}, AVG),
     (partial(C.fedrcl, attraction=0.0), {"penalty": 0.0}, UNIFORM),

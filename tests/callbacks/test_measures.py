@@ -248,6 +248,16 @@ def test_sams_perturbation_drifts_from_the_global_one() -> None:
     assert metrics[0]["perturbation/norm"] == pytest.approx(0.2, rel=1e-6)
 
 
+def test_diagnostics_are_no_perturbation() -> None:
+    """FedSOL's are a gradient at the model itself, after the perturbed one."""
+    whole = algorithms.fedsol(rho=0.5, scope="all")
+    measure = PerturbationDrift(1, steps=2)
+    found = [
+        measured(measure, algorithm=whole, diagnostics=d, rounds=1)[1][0] for d in (True, False)
+    ]
+    assert found[0]["perturbation/norm"] == found[1]["perturbation/norm"] > 0
+
+
 def test_a_method_without_a_perturbation_has_no_drift() -> None:
     _, metrics = measured(PerturbationDrift(1, steps=2), rounds=1)
     assert metrics[0]["perturbation/norm"] == 0

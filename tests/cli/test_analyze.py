@@ -68,6 +68,8 @@ def test_the_best_model_the_split_and_hessian_axes_count(runs, capsys):
         ("surface {0} --samples 0", "samples.*0"),
         ("hessian {0} --top 99999999", "99999999"),
         ("classes {0}/nothing", "nothing"),
+        ("classes {0} --figure no/such.png", "no/such.png"),
+        ("classes {0} --figure figure.jpeg", "figure.jpeg"),
         ("poems {0}", "poems"),
     ],
 )

@@ -38,7 +38,11 @@ NAMES = [
     ("--logger wandbb", "'wandbb' is none of wandb, mlflow, trackio"),
     ("--validation 1.0", "validation is a number above 0 and below 1"),
     ("--validation 0.001", "leaves 0 validation"),
-    ("--early-stopping metric --early-stopping.patience 0", "patience of EarlyStopping"),
+    ("--early-stopping metric", "val/loss needs a validation part"),
+    (
+        "--early-stopping metric --validation 0.1 --early-stopping.patience 0",
+        "patience of EarlyStopping",
+    ),
     ("--callback nowhere.py:Mine", "no file 'nowhere.py'"),
 ]
 

@@ -22,6 +22,7 @@ def notes(folder: Path, *argv: str, width: int = 1) -> list[str]:
 UNUSED = [
     ("--local-epochs 3 --local-steps 5", "--local-steps none"),
     ("--finetune-lr 0.1", "--finetune-epochs 1"),
+    ("--validation-from test", "--validation 0.1"),
     ("--parallel-clients 4", "--parallel-clients 1"),
     ("--data-dir elsewhere", ""),
     ("--algorithm.carry --algorithm fedtoga", "--algorithm.perturbation fusion"),

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fl_lightning import Algorithm, Term, TermError, zeros
 from fl_lightning.core.cost import dummy_facts
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import FACTS
+from fl_lightning.core.view import FACTS
 
 
 def test_a_coefficient_and_a_method_may_resemble_hooks() -> None:

@@ -27,7 +27,7 @@ def quadratic(w: Tensor) -> Tensor:
 
 def direction_of(term: Term, v: Any = None) -> Tensor:
     """The term's direction at (3, 2), where the quadratic's gradient is (3, 4)."""
-    return term.gradient(quadratic, vec(3, 2), v)
+    return term.gradient(quadratic, vec(3, 2), v or view())
 
 
 class Asked:

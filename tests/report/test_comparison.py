@@ -22,8 +22,8 @@ def seeds(folder: Path) -> list[str]:
         ({"local_epochs": 2, "hidden": [2, 1]}, {"local_epochs": 2.0, "hidden": [2.0, 1]}, ["0,1"]),
         ({}, {"lr": 0.2}, ["0", "1"]),
         ({}, {"alpha": 0.2}, ["0", "1"]),
-        ({}, {"precision": "bf16-mixed"}, ["0", "1"]),
-        ({}, {"data_dir": "elsewhere"}, ["0", "1"]),
+        ({"precision": "32-true"}, {"precision": "bf16-mixed"}, ["0", "1"]),
+        ({"data_dir": "data"}, {"data_dir": "elsewhere"}, ["0", "1"]),
         ({}, {"own": {"rho": 0.1}}, ["0", "1"]),
     ],
 )
@@ -63,7 +63,9 @@ def test_an_experiment_is_labelled_by_what_differs(tmp_path: Path) -> None:
     run(tmp_path / "a", [0.5], algorithm="fedsam", own={"rho": 0.1, "kind": "x"}, lr=0.1)
     run(tmp_path / "b", [0.5], algorithm="fedsam", own={"rho": 0.2, "kind": "x"}, lr=0.1)
     run(tmp_path / "c", [0.5], algorithm="fedprox", own={"mu": 0.3}, lr=0.01, momentum=[0, 1])
-    run(tmp_path / "d", [0.5], algorithm="fedprox", own={"mu": 0.3}, lr=0.1, rounds=2)
+    run(
+        tmp_path / "d", [0.5], algorithm="fedprox", own={"mu": 0.3}, lr=0.1, momentum=None, rounds=2
+    )
     comparison = compared(tmp_path)
     assert comparison.rows == [
         "fedsam, rho 0.1, rounds 1",
@@ -72,7 +74,7 @@ def test_an_experiment_is_labelled_by_what_differs(tmp_path: Path) -> None:
         "fedprox, lr 0.1, momentum none, rounds 2",
     ]
     rows = [(row["method"], row["lr"], row["momentum"]) for row in cells(comparison)]
-    assert rows[1:3] == [("fedsam, rho 0.2", "0.1", "none"), ("fedprox", "0.01", "0,1")]
+    assert rows[1:3] == [("fedsam, rho 0.2", "0.1", ""), ("fedprox", "0.01", "0,1")]
 
 
 def test_what_is_left_out_or_unfinished_is_noted(tmp_path: Path) -> None:
@@ -218,3 +220,12 @@ def test_a_choice_that_determines_another_option_is_not_repeated(tmp_path: Path)
     comparison = compared(tmp_path, "data")
     assert [*comparison.columns] == ["mnist", "svhn"]
     assert comparison.rows == ["fedavg", "fedavg"]
+
+
+def test_an_option_that_older_runs_lack_makes_no_difference(tmp_path: Path) -> None:
+    run(tmp_path / "a", [0.5], validation_from="clients")
+    run(tmp_path / "b", [0.5], seed=1)
+    run(tmp_path / "c", [0.5, 0.5], seed=1, validation_from="clients", rounds=1)
+    comparison = compared(tmp_path)
+    assert comparison.varying == []
+    assert [r.path.name for r in comparison.runs] == ["a", "c"]

@@ -63,7 +63,12 @@ def test_a_score_against_an_option(tmp_path: Path) -> None:
     assert curve.lines[0].get_xydata().tolist() == [
         pytest.approx([rho, 50 + 10 * rho]) for rho in (0.01, 0.1, 1.0)
     ]
-    assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "rho", "best, %")
+    assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == (
+        "log",
+        "rho",
+        "test accuracy, best, %",
+    )
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.01", "0.1", "1"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedsam", "fedavg"]
 
 

@@ -150,6 +150,13 @@ def test_what_cannot_be_made_again_ends_in_a_sentence(trained, tmp_path):
     assert "would train" in refusal(trained, data=f"{unguarded}:blobs")
 
 
+def test_functions_that_a_user_adds_to_the_environment_are_enough(trained):
+    run = Run(trained.path, trained.options, trained.scalars)
+    functions = {"data": "fl_lightning.data.sources:digits", "model": "fl_lightning.models.mlp:mlp"}
+    run.__dict__["_environment"] = {"functions": functions}
+    assert run.model()[1].out_features == 16
+
+
 def test_a_missing_model_or_partition_is_named(trained, tmp_path):
     empty = Run(tmp_path, trained.options, trained.scalars)
     for make, name in ((empty.model, "model.pt"), (empty.partition, "partition-")):
