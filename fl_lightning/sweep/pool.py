@@ -47,17 +47,14 @@ class Pool:
         self._stopping = False
         self._lock = threading.Lock()
         self._workers: list[subprocess.Popen[str]] = []
-        self._threads = [
-            threading.Thread(target=self._serve, args=(slot,)) for slot in slots[: len(jobs)]
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._serving = min(len(slots), len(jobs))
+        self._done = threading.Event()  # Ctrl-C within Thread.join would declare the thread ended
+        for slot in slots[: len(jobs)]:
+            threading.Thread(target=self._serve, args=(slot,)).start()
 
     def wait(self, seconds: float) -> bool:
         """Wait for the jobs, at most so long; true if none is left."""
-        for thread in self._threads:
-            thread.join(seconds / len(self._threads))
-        return not any(thread.is_alive() for thread in self._threads)
+        return self._done.wait(seconds)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Begin no further job and signal the workers; SIGTERM lets a run save its round."""
@@ -67,6 +64,15 @@ class Pool:
                 worker.send_signal(number)
 
     def _serve(self, environment: Mapping[str, str]) -> None:
+        try:
+            self._run_jobs(environment)
+        finally:
+            with self._lock:
+                self._serving -= 1
+                if not self._serving:
+                    self._done.set()
+
+    def _run_jobs(self, environment: Mapping[str, str]) -> None:
         """Give a worker one job after another; another worker where it has ended."""
         worker: subprocess.Popen[str] | None = None
         while job := self._next():

@@ -112,7 +112,8 @@ def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(folder, capsys):
     assert "failed: runs/table/skewed-fedsam-s0" in err
     assert "the same command continues" in err
     saved = saved_rounds(Path("runs/table/skewed-scaffold-s0"))
-    assert saved[-1] == rounds("skewed-scaffold-s0") < 100
+    log = Path("runs/table/logs/skewed-scaffold-s0.log").read_text()
+    assert saved[-1] == rounds("skewed-scaffold-s0") < 100, log
     assert "2 of 3 runs are missing" in out
 
 
