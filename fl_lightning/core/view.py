@@ -138,11 +138,11 @@ class View:
             return
         total = self.__dict__[key]
         number = value() if callable(value) else value
-        part = torch.as_tensor(number, device=total.device).detach().to(total.dtype)
+        part = _scalar(number, total)
         check_shape(part, torch.Size(), f"{self._where} logs as {name!r}", "it is one number")
         share = torch.ones_like(part)
         if isinstance(weight, Tensor) or weight != 1:
-            share = torch.as_tensor(weight, device=part.device).detach().to(part)
+            share = _scalar(weight, part)
             part = torch.where(share > 0, part * share, 0)
         self.__dict__[key] = total + torch.stack([part, share])
 
@@ -167,6 +167,13 @@ LOGGED = "_log "
 
 ROUND_FACTS = "anchor", "share", "expected", "round", "rounds", "nominal", "layout"
 """The facts of a round, which the server sees too; the others are of one client's visit."""
+
+
+def _scalar(number: Any, like: Tensor) -> Tensor:
+    """A number as a tensor of the dtype and device of another; a number waits for no device."""
+    if isinstance(number, Tensor):
+        return number.detach().to(like)
+    return torch.full((), float(number), dtype=like.dtype, device=like.device)
 
 
 def check_like(value: Any, like: Tensor, what: str, rule: str) -> None:
