@@ -89,12 +89,12 @@ def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
         raise ValueError(f"an embedding needs at least 4 samples, not {len(features)}")
     if method == "umap":
         try:
-            from umap import UMAP  # type: ignore[import-untyped]
+            from umap import UMAP
         except ImportError:
             raise ValueError("umap needs the package umap-learn: install it, or use tsne") from None
         plane = UMAP(random_state=seed, n_jobs=1).fit_transform(features.numpy())
     else:
-        from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+        from sklearn.manifold import TSNE
 
         perplexity = min(30.0, (len(features) - 1) / 3)
         plane = TSNE(perplexity=perplexity, random_state=seed).fit_transform(features.numpy())
@@ -103,7 +103,7 @@ def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
 
 def silhouette(features: Tensor, y: Tensor) -> float:
     """How well classes are separated, from -1 to 1 (Rousseeuw, 1987); NaN for a single class."""
-    from sklearn.metrics import silhouette_score  # type: ignore[import-untyped]
+    from sklearn.metrics import silhouette_score
 
     several = 1 < len(y.unique()) < len(y)
     return float(silhouette_score(features.numpy(), y.numpy())) if several else float("nan")

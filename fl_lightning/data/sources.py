@@ -46,7 +46,7 @@ def digits() -> TrainTest:
     The split is fixed: one fifth of every class is for testing (1,437 / 360). Mean and standard
     deviation are those of the training pixels.
     """
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     x = torch.from_numpy(bunch.images).mul(255 / 16).round().to(torch.uint8)[:, None]
@@ -146,7 +146,7 @@ def _load(
     **options: str,
 ) -> TrainTest:
     """Both parts of a torchvision data set, which `parts` of its arguments name."""
-    from torchvision import datasets  # type: ignore[import-untyped]
+    from torchvision import datasets
 
     make = partial(getattr(datasets, name), root, download=download, **options)
     try:

@@ -39,7 +39,7 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
         weights: `imagenet` for torchvision's download, the path of a file with the `state_dict` of
             torchvision's ResNet-18 (its `fc` is not read), or `none` for random ones.
     """
-    from torchvision.models import ResNet18_Weights  # type: ignore[import-untyped]
+    from torchvision.models import ResNet18_Weights
 
     if weights is not None and channels != 3:
         raise ValueError(
@@ -101,7 +101,7 @@ def _small_stem(blocks: list[int], classes: int, channels: int) -> nn.Module:
 
 
 def _resnet(blocks: list[int], classes: int, norm: Callable[..., nn.Module]) -> nn.Module:
-    from torchvision.models.resnet import BasicBlock, ResNet  # type: ignore[import-untyped]
+    from torchvision.models.resnet import BasicBlock, ResNet
 
     model: nn.Module = ResNet(BasicBlock, blocks, num_classes=classes, norm_layer=norm)
     for module in model.modules():

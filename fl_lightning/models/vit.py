@@ -28,7 +28,7 @@ def vit_b32(
         weights: `imagenet` for torchvision's download, the path of a file with the `state_dict` of
             torchvision's ViT-B/32 (its `heads` is not read), or `none` for random ones.
     """
-    from torchvision.models import ViT_B_32_Weights, vit_b_32  # type: ignore[import-untyped]
+    from torchvision.models import ViT_B_32_Weights, vit_b_32
 
     if channels != 3:
         raise ValueError(f"channels is {channels}, but ViT-B/32 takes RGB: repeat the channel")
@@ -48,7 +48,7 @@ def vit_b32(
 
 
 def _resize(state: State, size: int) -> State:
-    from torchvision.models.vision_transformer import interpolate_embeddings  # type: ignore[import-untyped]
+    from torchvision.models.vision_transformer import interpolate_embeddings
 
     if "encoder.pos_embedding" not in state:
         return state  # loading it reports that
