@@ -1,24 +1,14 @@
 """Experiments that recipes make, collected instead of run."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from contextvars import ContextVar
 from typing import Any
 
 from fl_lightning.cli.recipes import run_recipe
 
 _PLANNED: ContextVar[list[Any] | None] = ContextVar("_PLANNED", default=None)
-
-
-@contextmanager
-def planning() -> Iterator[list[Any]]:
-    """Collect the experiments that a recipe makes in this context instead of running them."""
-    planned: list[Any] = []
-    token = _PLANNED.set(planned)
-    try:
-        yield planned
-    finally:
-        _PLANNED.reset(token)
 
 
 def is_planned(experiment: Any) -> bool:
@@ -39,8 +29,14 @@ def experiment_of(recipe: str, argv: Sequence[str]) -> Any:
     Raises:
         ValueError: If the recipe makes no experiment.
     """
-    with planning() as planned:
-        run_recipe(recipe, argv)
+    planned: list[Any] = []
+    before, token = (sys.argv, list(sys.path)), _PLANNED.set(planned)
+    try:
+        with redirect_stdout(None):
+            run_recipe(recipe, argv)
+    finally:
+        _PLANNED.reset(token)
+        sys.argv, sys.path[:] = before
     if not planned:
         raise ValueError(f"{recipe} makes no experiment: name a recipe that trains clients")
     return planned[0]

@@ -1,11 +1,8 @@
 """The runs of a table: their command lines, folders, and how far each is."""
 
 import re
-import runpy
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from inspect import Parameter, signature
@@ -19,7 +16,7 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import beside
 from fl_lightning.cli.options import Options as GeneralOptions
-from fl_lightning.cli.planning import planning
+from fl_lightning.cli.planning import experiment_of
 from fl_lightning.experiment import Experiment
 from fl_lightning.report.comparison import format_value
 from fl_lightning.runs.config_yaml import flat
@@ -115,11 +112,11 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         SystemExit: With one sentence, if the options of a run do not fit.
     """
     jobs, existing = list[Job](), Existing(runs)
-    chosen = {kind: choice.name for kind, choice in resolve(recipe, []).chosen.items()}
+    chosen = {kind: choice.name for kind, choice in experiment_of(str(recipe), []).chosen.items()}
     for cell, argv in command_lines(table):
         for seed in table.seeds:
             line = [*argv, *further, "--seed", str(seed), "--devices", "1"]
-            experiment = resolve(recipe, line)
+            experiment = experiment_of(str(recipe), line)
             options = _identity(experiment)
             same = next((job for job in jobs if job.options == options), None)
             if same:
@@ -156,30 +153,6 @@ def _flags(table: str, *parts: Options) -> list[str]:
 def _as_flags(options: Options) -> list[str]:
     pairs = ((flag_of(option), format_value(value)) for option, value in flat(options).items())
     return [word for flag, value in pairs for word in (flag, value)]
-
-
-def resolve(recipe: Path, argv: Sequence[str]) -> Experiment:
-    """The experiment that a recipe would run with these options.
-
-    Raises:
-        ValueError: If the recipe makes none.
-    """
-    with planning() as planned, _as_program(recipe, argv), redirect_stdout(None):
-        runpy.run_path(str(recipe), run_name="__main__")
-    if not planned:
-        raise ValueError(f"{recipe} runs no Experiment: give a recipe such as digits")
-    return planned[0]
-
-
-@contextmanager
-def _as_program(recipe: Path, argv: Sequence[str]) -> Iterator[None]:
-    before = sys.argv, list(sys.path)
-    sys.argv = [str(recipe), *argv]
-    sys.path.insert(0, str(recipe.parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = before
 
 
 class Existing:
