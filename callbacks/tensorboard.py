@@ -179,15 +179,25 @@ def partition_heat_map(
     return figure
 
 
-def draw_heat_map(axes: Axes, histogram: torch.Tensor, classes: tuple[str, ...]) -> AxesImage:
+def draw_heat_map(
+    axes: Axes, histogram: torch.Tensor, classes: tuple[str, ...], most: int | None = None
+) -> AxesImage:
     """Draw samples by client and class.
 
     Args:
         axes: Where to draw.
         histogram: Samples, (clients, classes).
         classes: The names of the classes.
+        most: The number that has the darkest color; the largest of all if None.
     """
-    image = axes.imshow(histogram.T.numpy(), aspect="auto", cmap="magma_r", interpolation="nearest")
+    image = axes.imshow(
+        histogram.T.numpy(),
+        aspect="auto",
+        cmap="magma_r",
+        interpolation="nearest",
+        vmin=0,
+        vmax=most,
+    )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="client", ylabel="class")
     if len(classes) <= 30:

@@ -155,9 +155,10 @@ def figure(schemes: Sequence[Scheme]) -> Figure:
         4, len(schemes), squeeze=False, sharey="row", height_ratios=[2, 1, 1, 1]
     )
     largest = max(int(scheme.sizes.max()) for scheme in schemes)
+    most = max(int(scheme.counts.max()) for scheme in schemes)
     classes = max(len(scheme.classes) for scheme in schemes)
     for scheme, (heat, sizes, held, distances) in zip(schemes, panels.T, strict=True):
-        image = draw_heat_map(heat, scheme.counts[:SHOWN_CLIENTS], scheme.classes)
+        image = draw_heat_map(heat, scheme.counts[:SHOWN_CLIENTS], scheme.classes, most)
         figure.colorbar(image, ax=heat, label="samples")
         clients = len(scheme.sizes)
         some = f" (the first {SHOWN_CLIENTS:,} clients)" if clients > SHOWN_CLIENTS else ""
