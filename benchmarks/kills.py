@@ -27,6 +27,7 @@ from lightning.fabric import Fabric
 
 from fl_lightning.callbacks import Checkpoint
 from fl_lightning.executors import SequentialExecutor
+from fl_lightning.federation import local_training
 from fl_lightning.federation.row_files import RowFiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
@@ -44,16 +45,17 @@ NAMES = [ELSEWHERE, *STAGES]
 
 
 def recording(board: mmap) -> Callable[[int], None]:
-    """Let each rank write its stage, and whether Fabric has launched it, into shared memory."""
+    """Let each rank write its stage, and whether it has met the others, into shared memory."""
 
     def prepare(rank: int) -> None:
-        launch = Fabric.launch
+        meet = local_training.rendezvous
 
-        def launch_and_record(fabric: Fabric) -> None:
-            launch(fabric)
+        def meet_and_record(*args: Any) -> Any:
+            heartbeat = meet(*args)
             board[len(board) // 2 + rank] = 1
+            return heartbeat
 
-        Fabric.launch = launch_and_record
+        local_training.rendezvous = meet_and_record
         for number, (owner, name) in enumerate(STAGES.values(), 1):
             setattr(owner, name, _recorded(getattr(owner, name), board, rank, number))
 
@@ -96,9 +98,7 @@ class Killer:
         if wanted is None or NAMES[wanted] in ("training", "the checkpoint's writes"):
             time.sleep(self.random.uniform(0, 0.002))
         if not all(self.board[self.ranks :]):
-            victims = (
-                everyone  # a launcher, missing here, ends ranks that wait for the first meeting
-            )
+            victims = everyone  # a launcher, missing here, ends ranks that wait for one to come
         for rank in victims:
             processes[rank].kill()
         killed = time.monotonic()
