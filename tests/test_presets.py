@@ -16,13 +16,14 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli import analyze, compare
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
 from fl_lightning.cli.converters import convert
+from fl_lightning.cli.planning import experiment_of
 from fl_lightning.experiment import Experiment
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.sweep import command, plan
 from fl_lightning.sweep.table_file import TableFile
 
 PRESETS = ROOT / "recipes/presets"
-RECIPE = ROOT / "recipes/papers.py"
+RECIPE = str(ROOT / "recipes/papers.py")
 FILES = sorted(str(file.relative_to(PRESETS)) for file in PRESETS.rglob("*.yaml"))
 README = (PRESETS / "README.md").read_text()
 TABLES = [
@@ -84,7 +85,7 @@ def rows(files: Files) -> dict[str, dict[str, Any]]:
 
 def resolve(files: Files, *arguments: str) -> Experiment:
     """What the recipe would run."""
-    return plan.resolve(RECIPE, [w for f in files for w in ("--config", f)] + [*arguments])
+    return experiment_of(RECIPE, [w for f in files for w in ("--config", f)] + [*arguments])
 
 
 def asked_for(files: Files, method: str) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def test_every_row_and_column_of_a_table_is_a_run(file: str) -> None:
     (first_column, *_), *_ = whole.swept_columns()
     for (row, column, _), argv in plan.command_lines(whole):
         if row == first_row or column == first_column:
-            experiment = plan.resolve(RECIPE, argv)
+            experiment = experiment_of(RECIPE, argv)
             assert isinstance(experiment.algorithm(), Algorithm)
             columns.setdefault(column, experiment)
     for experiment in columns.values():
@@ -201,14 +202,14 @@ def given(kind: str) -> list[list[str]]:
 def test_a_table_of_the_readme(argv: list[str]) -> None:
     own, further = command.parse(argv)
     [_, cell], *_ = plan.command_lines(command.table_of(own))
-    assert isinstance(plan.resolve(RECIPE, [*cell, *further]).algorithm(), Algorithm)
+    assert isinstance(experiment_of(RECIPE, [*cell, *further]).algorithm(), Algorithm)
 
 
 @pytest.mark.parametrize("argv", given("fl-lightning partition"), ids=" ".join)
 def test_a_partition_of_the_readme(argv: list[str]) -> None:
     shared, *groups = " ".join(argv).replace("--figure heat.png ", "").split(" -- ")
     for group in groups:
-        check_split(plan.resolve(RECIPE, shlex.split(f"{shared} {group}")))
+        check_split(experiment_of(RECIPE, shlex.split(f"{shared} {group}")))
 
 
 def test_the_other_commands_of_the_readme() -> None:
