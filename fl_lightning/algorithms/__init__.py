@@ -8,67 +8,40 @@ command line.
 Imports `terms` and below.
 """
 
-from fl_lightning.algorithms.averaging import fedavg, feddisco, fednova, fedprox
-from fl_lightning.algorithms.drift import fedcm, feddc, feddyn, fedssg, fedvra, scaffold
-from fl_lightning.algorithms.personal import fedbabu, fedsol_ft, knn_per, local_only, perfedavg
-from fl_lightning.algorithms.representation import (
-    fedntd,
-    fedrcl,
-    fedsol,
-    fedsol_ablation,
-    gradient_projection,
-    moon,
-)
-from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedinit, fedyogi
-from fl_lightning.algorithms.sharpness import (
-    fedasam,
-    fedgamma,
-    fedlesam,
-    fedlesam_d,
-    fedlesam_s,
-    fedsam,
-    fedsmoo,
-    fedspeed,
-    fedtoga,
-    mofedsam,
-)
-
-__all__ = [
-    "fedacg",
-    "fedadagrad",
-    "fedadam",
-    "fedasam",
-    "fedavg",
-    "fedavgm",
-    "fedbabu",
-    "fedcm",
-    "feddc",
-    "feddisco",
-    "feddyn",
-    "fedgamma",
-    "fedinit",
-    "fedlesam",
-    "fedlesam_d",
-    "fedlesam_s",
-    "fednova",
-    "fedntd",
-    "fedprox",
-    "fedrcl",
-    "fedsam",
-    "fedsmoo",
-    "fedsol",
-    "fedsol_ablation",
-    "fedsol_ft",
-    "fedspeed",
-    "fedssg",
-    "fedtoga",
-    "fedvra",
-    "fedyogi",
-    "gradient_projection",
-    "knn_per",
-    "local_only",
-    "mofedsam",
-    "moon",
-    "perfedavg",
-    "scaffold",
-]
+from fl_lightning.algorithms.averaging import fedavg as fedavg
+from fl_lightning.algorithms.averaging import feddisco as feddisco
+from fl_lightning.algorithms.averaging import fednova as fednova
+from fl_lightning.algorithms.averaging import fedprox as fedprox
+from fl_lightning.algorithms.drift import fedcm as fedcm
+from fl_lightning.algorithms.drift import feddc as feddc
+from fl_lightning.algorithms.drift import feddyn as feddyn
+from fl_lightning.algorithms.drift import fedssg as fedssg
+from fl_lightning.algorithms.drift import fedvra as fedvra
+from fl_lightning.algorithms.drift import scaffold as scaffold
+from fl_lightning.algorithms.personal import fedbabu as fedbabu
+from fl_lightning.algorithms.personal import fedsol_ft as fedsol_ft
+from fl_lightning.algorithms.personal import knn_per as knn_per
+from fl_lightning.algorithms.personal import local_only as local_only
+from fl_lightning.algorithms.personal import perfedavg as perfedavg
+from fl_lightning.algorithms.representation import fedntd as fedntd
+from fl_lightning.algorithms.representation import fedrcl as fedrcl
+from fl_lightning.algorithms.representation import fedsol as fedsol
+from fl_lightning.algorithms.representation import fedsol_ablation as fedsol_ablation
+from fl_lightning.algorithms.representation import gradient_projection as gradient_projection
+from fl_lightning.algorithms.representation import moon as moon
+from fl_lightning.algorithms.server import fedacg as fedacg
+from fl_lightning.algorithms.server import fedadagrad as fedadagrad
+from fl_lightning.algorithms.server import fedadam as fedadam
+from fl_lightning.algorithms.server import fedavgm as fedavgm
+from fl_lightning.algorithms.server import fedinit as fedinit
+from fl_lightning.algorithms.server import fedyogi as fedyogi
+from fl_lightning.algorithms.sharpness import fedasam as fedasam
+from fl_lightning.algorithms.sharpness import fedgamma as fedgamma
+from fl_lightning.algorithms.sharpness import fedlesam as fedlesam
+from fl_lightning.algorithms.sharpness import fedlesam_d as fedlesam_d
+from fl_lightning.algorithms.sharpness import fedlesam_s as fedlesam_s
+from fl_lightning.algorithms.sharpness import fedsam as fedsam
+from fl_lightning.algorithms.sharpness import fedsmoo as fedsmoo
+from fl_lightning.algorithms.sharpness import fedspeed as fedspeed
+from fl_lightning.algorithms.sharpness import fedtoga as fedtoga
+from fl_lightning.algorithms.sharpness import mofedsam as mofedsam

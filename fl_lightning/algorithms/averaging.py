@@ -5,23 +5,14 @@ from typing import Annotated, Literal
 from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.algorithms.shared_options import (
-    WEIGHTS,
-    Alpha,
-    ProxClip,
-    ServerLR,
-    SizeWeighting,
-    Weighting,
-    at,
-    dynamic,
-)
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, checked
 from fl_lightning.core.weighting import Disco
 
 
 @checked
-def fedavg(server_lr: ServerLR = 1.0, weighting: Weighting = "by_size") -> Algorithm:
+def fedavg(server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "by_size") -> Algorithm:
     """FedAvg: the mean of the clients' models (McMahan et al., AISTATS 2017).
 
     Clients step along g(w); the server moves by the weighted mean of u_i - w^t.
@@ -29,15 +20,15 @@ def fedavg(server_lr: ServerLR = 1.0, weighting: Weighting = "by_size") -> Algor
     References:
         McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
     """
-    return Algorithm(server=at(server_lr), weight=WEIGHTS[weighting])
+    return Algorithm(server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedprox(
     mu: NonNegativeFloat = 0.1,
-    server_lr: ServerLR = 1.0,
-    weighting: Weighting = "by_size",
-    prox_clip: ProxClip = "whole",
+    server_lr: opt.ServerLR = 1.0,
+    weighting: opt.Weighting = "by_size",
+    prox_clip: opt.ProxClip = "whole",
 ) -> Algorithm:
     """FedProx: a quadratic pull towards the received model (Li et al., MLSys 2020).
 
@@ -54,7 +45,7 @@ def fedprox(
     """
     split = prox_clip == "split"
     pull = (terms.Proximal(mu, split), terms.UnclippedPull(mu)) if split else (terms.Proximal(mu),)
-    return Algorithm(*pull, server=at(server_lr), weight=WEIGHTS[weighting])
+    return Algorithm(*pull, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
@@ -66,8 +57,8 @@ def fednova(
             "repository), or its difference to the mean of all clients."
         ),
     ] = "none",
-    server_lr: ServerLR = 1.0,
-    weighting: Weighting = "by_size",
+    server_lr: opt.ServerLR = 1.0,
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedNova: the mean progress of clients per unit of path (Wang et al., NeurIPS 2020).
 
@@ -86,17 +77,17 @@ def fednova(
         "mean": (terms.CenteredGradientVariate(),),
     }[variates]
     normalized = (terms.NormalizedAveraging(), *correction)
-    return Algorithm(*normalized, server=at(server_lr), weight=WEIGHTS[weighting])
+    return Algorithm(*normalized, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def feddisco(
     a: NonNegativeFloat = 0.5,
     b: FiniteFloat = 0.1,
-    alpha: Alpha | None = None,
-    size_weighting: SizeWeighting = False,
-    prox_clip: ProxClip = "whole",
-    weighting: Weighting = "by_size",
+    alpha: opt.Alpha | None = None,
+    size_weighting: opt.SizeWeighting = False,
+    prox_clip: opt.ProxClip = "whole",
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedDisco: clients with skewed labels weigh less (Ye et al., ICML 2023).
 
@@ -117,5 +108,5 @@ def feddisco(
         the half h_i - w^t of FedDyn's pull (`prox_clip="split"`).
     """
     options = {"prox_clip": prox_clip, "size_weighting": size_weighting}
-    base = () if alpha is None else dynamic(alpha, **options)  # type: ignore[arg-type]
-    return Algorithm(*base, weight=Disco(a, b, WEIGHTS[weighting]))
+    base = () if alpha is None else opt.dynamic(alpha, **options)  # type: ignore[arg-type]
+    return Algorithm(*base, weight=Disco(a, b, opt.WEIGHTS[weighting]))

@@ -5,34 +5,17 @@ from typing import Annotated, Literal
 from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.algorithms.shared_options import (
-    LENGTHS,
-    WEIGHTS,
-    Alpha,
-    Dual,
-    GradientWeight,
-    Length,
-    ProxClip,
-    ServerLR,
-    SizeWeighting,
-    Weighting,
-    at,
-    by_relative_size,
-    control_variate,
-    dynamic,
-)
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat, checked
-from fl_lightning.terms import dual as duals
-from fl_lightning.terms.drift import one
 
 
 @checked
 def scaffold(
-    server_lr: ServerLR = 1.0,
-    correction_lr: Length = "current",
-    size_weighting: SizeWeighting = False,
-    weighting: Weighting = "uniform",
+    server_lr: opt.ServerLR = 1.0,
+    correction_lr: opt.Length = "current",
+    size_weighting: opt.SizeWeighting = False,
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """SCAFFOLD, option II: control variates against client drift (Karimireddy et al., ICML 2020).
 
@@ -46,17 +29,17 @@ def scaffold(
         FedSSG's divides moves by K eta_0 (`correction_lr="base"`) and c in the step by the client's
         relative size (`size_weighting`); FedSOL's averages models by size (`weighting`).
     """
-    variate = control_variate(correction_lr, size_weighting, kept=one)
-    return Algorithm(variate, server=at(server_lr), weight=WEIGHTS[weighting])
+    variate = opt.control_variate(correction_lr, size_weighting, whole=True)
+    return Algorithm(variate, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def feddyn(
-    alpha: Alpha = 0.1,
-    dual: Dual = "all",
-    size_weighting: SizeWeighting = False,
-    prox_clip: ProxClip = "whole",
-    weighting: Weighting = "uniform",
+    alpha: opt.Alpha = 0.1,
+    dual: opt.Dual = "all",
+    size_weighting: opt.SizeWeighting = False,
+    prox_clip: opt.ProxClip = "whole",
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedDyn: dynamic regularization, a dual for each client (Acar et al., ICLR 2021).
 
@@ -73,7 +56,9 @@ def feddyn(
         The authors' divides alpha by the client's relative size (`size_weighting`) and clips only
         the half h_i - w^t (`prox_clip="split"`); FedSOL's averages by size (`weighting`).
     """
-    return Algorithm(*dynamic(alpha, dual, prox_clip, size_weighting), weight=WEIGHTS[weighting])
+    return Algorithm(
+        *opt.dynamic(alpha, dual, prox_clip, size_weighting), weight=opt.WEIGHTS[weighting]
+    )
 
 
 @checked
@@ -81,7 +66,7 @@ def fedvra(
     gamma: NonNegativeFloat = 0.1,
     a: NonNegativeFloat = 1.0,
     d: PositiveFloat | None = None,
-    weighting: Weighting = "uniform",
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedVRA: ADMM with a separate dual step, reconstructed (Wang et al., AAAI 2023).
 
@@ -101,16 +86,16 @@ def fedvra(
         None of the authors. FedSSG's is FedDyn under this name, since its additional loss has no
         gradient. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, has this dual step.
     """
-    return Algorithm(terms.FedVRADual(gamma, a=a, d=d), weight=WEIGHTS[weighting])
+    return Algorithm(terms.FedVRADual(gamma, a=a, d=d), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def feddc(
-    alpha: Alpha = 0.01,
-    dual: Dual = "all",
-    correction_lr: Length = "current",
-    size_weighting: SizeWeighting = False,
-    weighting: Weighting = "uniform",
+    alpha: opt.Alpha = 0.01,
+    dual: opt.Dual = "all",
+    correction_lr: opt.Length = "current",
+    size_weighting: opt.SizeWeighting = False,
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedDC: FedDyn's memory together with SCAFFOLD's correction (Gao et al., CVPR 2022).
 
@@ -124,14 +109,16 @@ def feddc(
         (`dual="active"`); it divides moves by K eta_0 (`correction_lr="base"`), and alpha and c by
         the client's relative size (`size_weighting`).
     """
-    variate = control_variate(correction_lr, size_weighting)
-    regularizer = dynamic(alpha, dual, size_weighting=size_weighting)
-    return Algorithm(*regularizer, variate, weight=WEIGHTS[weighting])
+    variate = opt.control_variate(correction_lr, size_weighting)
+    regularizer = opt.dynamic(alpha, dual, size_weighting=size_weighting)
+    return Algorithm(*regularizer, variate, weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedcm(
-    alpha: GradientWeight = 0.1, server_lr: ServerLR = 1.0, weighting: Weighting = "uniform"
+    alpha: opt.GradientWeight = 0.1,
+    server_lr: opt.ServerLR = 1.0,
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedCM: client steps mixed with the global momentum (Xu et al., arXiv 2106.10874).
 
@@ -140,7 +127,9 @@ def fedcm(
     References:
         Xu et al., 2021, https://arxiv.org/abs/2106.10874
     """
-    return Algorithm(terms.ClientMomentum(alpha), server=at(server_lr), weight=WEIGHTS[weighting])
+    return Algorithm(
+        terms.ClientMomentum(alpha), server=opt.at(server_lr), weight=opt.WEIGHTS[weighting]
+    )
 
 
 @checked
@@ -161,7 +150,7 @@ def fedssg(
         Doc("Inner product with the memory, or FedDC's proximal form (main text)."),
     ] = "inner",
     correction: Annotated[bool, Doc("Correct gradients by the gradient memories.")] = True,
-    correction_lr: Length = "base",
+    correction_lr: opt.Length = "base",
     aggregation: Annotated[
         Literal["all", "active", "inverse_n"],
         Doc(
@@ -169,8 +158,8 @@ def fedssg(
             "cohort's sum of models and memories over N (Algorithm 1), which shrinks the model."
         ),
     ] = "all",
-    size_weighting: SizeWeighting = False,
-    weighting: Weighting = "uniform",
+    size_weighting: opt.SizeWeighting = False,
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
 
@@ -189,23 +178,19 @@ def fedssg(
         tuned, and alpha is the strength of the alignment elsewhere. The appendix's divisor eta E:
         E counts epochs, and the steps of an epoch are missing in it.
     """
-    gates = {"horizon": duals.horizon, "running": duals.running, "none": None}
-    maps = {"identity": duals.identity, "clip01": duals.clipped, "logistic": duals.logistic}
-    alignments = {"inner": duals.inner_product, "proximal": duals.proximal, "none": None}
-    amended = {"all": None, "active": duals.over_cohort, "inverse_n": duals.over_all_clients}
     variant = terms.ReleasedSSG(
         alpha,
         gate_offset,
-        gate=gates[gate],
-        shape=maps[gate_map],
-        align=alignments[alignment],
-        gated_alignment=gate_alignment,
-        gated_variate=gate_memory,
-        correction=float(correction),
-        length=LENGTHS[correction_lr],
-        scale=by_relative_size(size_weighting),
-        amend=amended[aggregation],
+        gate=gate,
+        gate_map=gate_map,
+        gate_alignment=gate_alignment,
+        gate_memory=gate_memory,
+        alignment=alignment,
+        correction=correction,
+        aggregation=aggregation,
+        length=opt.LENGTHS[correction_lr],
+        scale=opt.by_relative_size(size_weighting),
     )
     textbook = variant == terms.ReleasedSSG(alpha, gate_offset)
     term = terms.SSG(alpha, gate_offset) if textbook else variant
-    return Algorithm(term, weight=WEIGHTS[weighting])
+    return Algorithm(term, weight=opt.WEIGHTS[weighting])

@@ -5,16 +5,8 @@ from typing import Annotated, Literal
 from typing_extensions import Doc
 
 from fl_lightning import terms
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.representation import fedsol
-from fl_lightning.algorithms.shared_options import (
-    WEIGHTS,
-    Per,
-    Rho,
-    Scope,
-    Strength,
-    Tau,
-    Weighting,
-)
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import (
     NonNegativeFloat,
@@ -27,17 +19,17 @@ from fl_lightning.core.prediction import NearestNeighbours
 
 
 @checked
-def local_only(weighting: Weighting = "uniform") -> Algorithm:
+def local_only(weighting: opt.Weighting = "uniform") -> Algorithm:
     """Local only: every client trains its own model alone, from common initial weights.
 
     Args:
         weighting: The global model does not move; only its running statistics are averaged.
     """
-    return Algorithm(terms.LocalOnly(), weight=WEIGHTS[weighting])
+    return Algorithm(terms.LocalOnly(), weight=opt.WEIGHTS[weighting])
 
 
 @checked
-def fedbabu(weighting: Weighting = "uniform") -> Algorithm:
+def fedbabu(weighting: opt.Weighting = "uniform") -> Algorithm:
     """FedBABU: training of the body alone; clients then fine-tune all (Oh et al., ICLR 2022).
 
     The head keeps its initial weights, the same for every client.
@@ -45,13 +37,13 @@ def fedbabu(weighting: Weighting = "uniform") -> Algorithm:
     References:
         Oh et al., ICLR 2022, https://openreview.net/forum?id=HuaYQfggn5u
     """
-    return Algorithm(weight=WEIGHTS[weighting], trains_head=False)
+    return Algorithm(weight=opt.WEIGHTS[weighting], trains_head=False)
 
 
 @checked
 def perfedavg(
     alpha: Annotated[NonNegativeFloat, Doc("Learning rate of the inner step.")] = 0.01,
-    weighting: Weighting = "uniform",
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """Per-FedAvg, first order: a model that one step makes good (Fallah et al., NeurIPS 2020).
 
@@ -61,7 +53,7 @@ def perfedavg(
     References:
         Fallah et al., NeurIPS 2020, https://arxiv.org/abs/2002.07948
     """
-    return Algorithm(terms.FirstOrderMAML(alpha), weight=WEIGHTS[weighting])
+    return Algorithm(terms.FirstOrderMAML(alpha), weight=opt.WEIGHTS[weighting])
 
 
 @checked
@@ -71,7 +63,7 @@ def knn_per(
     scale: PositiveFloat = 1.0,
     capacity: PositiveInt | None = None,
     combine: Literal["probabilities", "logits"] = "probabilities",
-    weighting: Weighting = "by_size",
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """kNN-Per: FedAvg with a vote of a client's nearest samples (Marfoq et al., ICML 2022).
 
@@ -91,17 +83,17 @@ def knn_per(
         The authors' mixes the vote with raw logits, by mistake: `combine="logits"`.
     """
     predict = NearestNeighbours(neighbours, mix, scale, capacity, combine == "logits")
-    return Algorithm(weight=WEIGHTS[weighting], predict=predict)
+    return Algorithm(weight=opt.WEIGHTS[weighting], predict=predict)
 
 
 @checked
 def fedsol_ft(
-    rho: Rho = 2.0,
-    strength: Strength = "adaptive",
-    per: Per = "tensor",
-    scope: Scope = "head",
-    tau: Tau = 3.0,
-    weighting: Weighting = "by_size",
+    rho: opt.Rho = 2.0,
+    strength: opt.Strength = "adaptive",
+    per: opt.Per = "tensor",
+    scope: opt.Scope = "head",
+    tau: opt.Tau = 3.0,
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedSOL-FT: FedSOL's model, fine-tuned by every client with plain SGD (Lee et al., CVPR 2024).
 

@@ -1,22 +1,12 @@
 """Methods that look at outputs and features: proximal losses, distillation, contrast."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.algorithms.shared_options import (
-    PER,
-    SCOPES,
-    WEIGHTS,
-    Per,
-    Rho,
-    Scope,
-    Strength,
-    Tau,
-    Weighting,
-)
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import (
     FiniteFloat,
@@ -26,42 +16,40 @@ from fl_lightning.core.constraints import (
     checked,
 )
 from fl_lightning.core.term import Term
-from fl_lightning.terms import sol
 
 Objective = Literal["kl", "l2", "feddyn", "scaffold", "fednova", "moon", "ntd"]
 
 
 def _objective(name: str, tau: float) -> Term:
-    objectives: dict[str, Callable[[], Term]] = {
-        "kl": lambda: terms.Distill(tau=tau),
-        "l2": lambda: terms.Proximal(1.0),
-        "feddyn": lambda: terms.DynamicRegularizer(0.1),
-        "scaffold": terms.ControlVariate,
-        "fednova": terms.CenteredGradientVariate,
-        "moon": terms.Contrastive,
-        "ntd": lambda: terms.NotTrueDistillation(tau=tau),
-    }
-    return objectives[name]()
+    return {
+        "kl": terms.Distill(tau=tau),
+        "l2": terms.Proximal(1.0),
+        "feddyn": terms.DynamicRegularizer(0.1),
+        "scaffold": terms.ControlVariate(),
+        "fednova": terms.CenteredGradientVariate(),
+        "moon": terms.Contrastive(),
+        "ntd": terms.NotTrueDistillation(tau=tau),
+    }[name]
 
 
 @checked
 def fedsol(
-    rho: Rho = 2.0,
-    strength: Strength = "adaptive",
-    per: Per = "tensor",
-    scope: Scope = "head",
+    rho: opt.Rho = 2.0,
+    strength: opt.Strength = "adaptive",
+    per: opt.Per = "tensor",
+    scope: opt.Scope = "head",
     proximal: Annotated[
         Objective,
         Doc("Objective that gives the direction: distillation, distance, or another method's."),
     ] = "kl",
-    tau: Tau = 3.0,
+    tau: opt.Tau = 3.0,
     first_step: Annotated[
         Literal["still", "noise"],
         Doc(
             "With fixed strength: no perturbation before the client moves, or along rounding noise."
         ),
     ] = "still",
-    weighting: Weighting = "by_size",
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedSOL: gradients taken where a proximal objective would rise most (Lee et al., CVPR 2024).
 
@@ -86,26 +74,24 @@ def fedsol(
     """
     if (scope, proximal) == ("head", "moon"):
         raise ValueError("proximal moon gives the head no direction: choose scope body or all")
-    scale, still = (PER[per], True) if strength == "adaptive" else (None, first_step == "still")
+    scale, still = (per, True) if strength == "adaptive" else (None, first_step == "still")
     nova = (terms.NormalizedAveraging(),) if proximal == "fednova" else ()
-    term: Term = (
-        terms.HeadSOL(rho, tau, scale, still)
-        if (scope, proximal) == ("head", "kl")
-        else terms.SOL(_objective(proximal, tau), rho, scale, SCOPES[scope], still=still)
-    )
-    return Algorithm(*nova, term, weight=WEIGHTS[weighting])
+    term: Term = terms.SOL(_objective(proximal, tau), rho, scale, scope, still=still)
+    if (scope, proximal) == ("head", "kl"):
+        term = terms.HeadSOL(rho, tau, scale, still)
+    return Algorithm(*nova, term, weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedsol_ablation(
     row: Literal["a0", "a1", "a2", "a3", "a4", "a5", "a6"] = "a1",
-    rho: Rho = 2.0,
-    strength: Strength = "adaptive",
-    per: Per = "tensor",
-    scope: Scope = "head",
+    rho: opt.Rho = 2.0,
+    strength: opt.Strength = "adaptive",
+    per: opt.Per = "tensor",
+    scope: opt.Scope = "head",
     beta: NonNegativeFloat = 1.0,
-    tau: Tau = 3.0,
-    weighting: Weighting = "by_size",
+    tau: opt.Tau = 3.0,
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedSOL's Table 10: where local and proximal gradients are taken (Lee et al., CVPR 2024).
 
@@ -120,28 +106,25 @@ def fedsol_ablation(
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
     distill = terms.Distill(1.0 if row == "a1" else beta, tau)  # in a1 it gives a direction alone
-    scale = PER[per] if strength == "adaptive" else None
-
-    def along(use: Any) -> tuple[Term, ...]:
-        return (terms.SOL(distill, rho, scale, SCOPES[scope], use),)
-
-    rows: dict[str, Callable[[], tuple[Term, ...]]] = {
-        "a0": lambda: (),
-        "a1": lambda: along(sol.ahead),
-        "a2": lambda: along(sol.proximal_ahead),
-        "a3": lambda: along(sol.both_ahead),
-        "a4": lambda: (distill, terms.SAM(rho)),
-        "a5": lambda: (distill,),
-        "a6": lambda: along(sol.proximal_here),
+    scale = per if strength == "adaptive" else None
+    fedsol = partial(terms.SOL, distill, rho, scale, scope)
+    rows: dict[str, tuple[Term, ...]] = {
+        "a0": (),
+        "a1": (fedsol("ahead"),),
+        "a2": (fedsol("here", "ahead"),),
+        "a3": (fedsol("ahead", "ahead"),),
+        "a4": (distill, terms.SAM(rho)),
+        "a5": (distill,),
+        "a6": (fedsol("ahead", "here"),),
     }
-    return Algorithm(*rows[row](), weight=WEIGHTS[weighting])
+    return Algorithm(*rows[row], weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def gradient_projection(
     proximal: Annotated[Literal["kl", "l2"], Doc("Distillation or distance.")] = "kl",
-    tau: Tau = 3.0,
-    weighting: Weighting = "by_size",
+    tau: opt.Tau = 3.0,
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """Gradient projection: no step against a proximal objective (Lee et al., CVPR 2024, Table 1).
 
@@ -150,12 +133,14 @@ def gradient_projection(
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
-    return Algorithm(terms.GradientProjection(_objective(proximal, tau)), weight=WEIGHTS[weighting])
+    return Algorithm(
+        terms.GradientProjection(_objective(proximal, tau)), weight=opt.WEIGHTS[weighting]
+    )
 
 
 @checked
 def fedntd(
-    beta: NonNegativeFloat = 1.0, tau: Tau = 1.0, weighting: Weighting = "by_size"
+    beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0, weighting: opt.Weighting = "by_size"
 ) -> Algorithm:
     """FedNTD: distillation on the classes that are not true (Lee et al., NeurIPS 2022).
 
@@ -168,12 +153,12 @@ def fedntd(
     References:
         Lee et al., NeurIPS 2022, https://arxiv.org/abs/2106.03097
     """
-    return Algorithm(terms.NotTrueDistillation(beta, tau), weight=WEIGHTS[weighting])
+    return Algorithm(terms.NotTrueDistillation(beta, tau), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def moon(
-    mu: NonNegativeFloat = 1.0, tau: PositiveFloat = 0.5, weighting: Weighting = "by_size"
+    mu: NonNegativeFloat = 1.0, tau: PositiveFloat = 0.5, weighting: opt.Weighting = "by_size"
 ) -> Algorithm:
     """MOON: features near the received model's, far from the last own ones (Li et al., CVPR 2021).
 
@@ -190,7 +175,7 @@ def moon(
     Released code:
         The original's model has a projection before its classifier; FedSOL's repository has none.
     """
-    return Algorithm(terms.Contrastive(mu, tau), weight=WEIGHTS[weighting])
+    return Algorithm(terms.Contrastive(mu, tau), weight=opt.WEIGHTS[weighting])
 
 
 @checked
@@ -201,7 +186,7 @@ def fedrcl(
     threshold: FiniteFloat = 0.7,
     attraction: NonNegativeFloat = 1.0,
     penalty: NonNegativeFloat = 1.0,
-    weighting: Weighting = "uniform",
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedRCL: relaxed contrastive learning at several feature levels (Seo et al., CVPR 2024).
 
@@ -221,4 +206,4 @@ def fedrcl(
         Seo et al., CVPR 2024, https://arxiv.org/abs/2401.04928
     """
     contrast = terms.RelaxedContrastive(layers, tau, negatives, threshold, attraction, penalty)
-    return Algorithm(contrast, weight=WEIGHTS[weighting])
+    return Algorithm(contrast, weight=opt.WEIGHTS[weighting])

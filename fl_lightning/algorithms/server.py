@@ -5,29 +5,14 @@ from typing import Annotated, Literal
 from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.algorithms.shared_options import (
-    FIRST,
-    WEIGHTS,
-    Adaptivity,
-    Beta1,
-    Beta2,
-    First,
-    Momentum,
-    Prox,
-    SecondMoment,
-    ServerLR,
-    StartBeta,
-    Weighting,
-    at,
-)
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import checked
-from fl_lightning.terms import server as moments
 
 
 @checked
 def fedavgm(
-    beta: Momentum = 0.9, server_lr: ServerLR = 1.0, weighting: Weighting = "by_size"
+    beta: opt.Momentum = 0.9, server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "by_size"
 ) -> Algorithm:
     """FedAvgM: momentum on the server (Hsu et al., arXiv 1909.06335).
 
@@ -36,17 +21,19 @@ def fedavgm(
     References:
         Hsu et al., 2019, https://arxiv.org/abs/1909.06335
     """
-    return Algorithm(terms.ServerMomentum(beta), server=at(server_lr), weight=WEIGHTS[weighting])
+    return Algorithm(
+        terms.ServerMomentum(beta), server=opt.at(server_lr), weight=opt.WEIGHTS[weighting]
+    )
 
 
 @checked
 def fedadam(
-    server_lr: ServerLR = 0.01,
-    beta1: Beta1 = 0.9,
-    beta2: Beta2 = 0.99,
-    tau: Adaptivity = 1e-3,
-    v0: SecondMoment = None,
-    weighting: Weighting = "by_size",
+    server_lr: opt.ServerLR = 0.01,
+    beta1: opt.Beta1 = 0.9,
+    beta2: opt.Beta2 = 0.99,
+    tau: opt.Adaptivity = 1e-3,
+    v0: opt.SecondMoment = None,
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedAdam: Adam on the server, without bias correction (Reddi et al., ICLR 2021).
 
@@ -61,18 +48,18 @@ def fedadam(
     Released code:
         FL-Simulator starts the second moment at zero: `v0=0`.
     """
-    term = terms.AdaptiveServer(beta1, beta2, tau, tau**2 if v0 is None else v0)
-    return Algorithm(term, server=at(server_lr), weight=WEIGHTS[weighting])
+    term = terms.AdaptiveServer(beta1, beta2, tau, v0)
+    return Algorithm(term, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedyogi(
-    server_lr: ServerLR = 0.01,
-    beta1: Beta1 = 0.9,
-    beta2: Beta2 = 0.99,
-    tau: Adaptivity = 1e-3,
-    v0: SecondMoment = None,
-    weighting: Weighting = "by_size",
+    server_lr: opt.ServerLR = 0.01,
+    beta1: opt.Beta1 = 0.9,
+    beta2: opt.Beta2 = 0.99,
+    tau: opt.Adaptivity = 1e-3,
+    v0: opt.SecondMoment = None,
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedYogi: a second moment that moves slowly (Reddi et al., ICLR 2021).
 
@@ -81,18 +68,17 @@ def fedyogi(
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
-    start = tau**2 if v0 is None else v0
-    term = terms.AdaptiveServer(beta1, beta2, tau, start, moments.yogi)
-    return Algorithm(term, server=at(server_lr), weight=WEIGHTS[weighting])
+    term = terms.AdaptiveServer(beta1, beta2, tau, v0, "yogi")
+    return Algorithm(term, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedadagrad(
-    server_lr: ServerLR = 0.01,
-    beta1: Beta1 = 0.0,
-    tau: Adaptivity = 1e-3,
-    v0: SecondMoment = None,
-    weighting: Weighting = "by_size",
+    server_lr: opt.ServerLR = 0.01,
+    beta1: opt.Beta1 = 0.0,
+    tau: opt.Adaptivity = 1e-3,
+    v0: opt.SecondMoment = None,
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedAdagrad: steps shrink with the sum of squared updates (Reddi et al., ICLR 2021).
 
@@ -104,14 +90,13 @@ def fedadagrad(
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
-    start = tau**2 if v0 is None else v0
-    term = terms.AdaptiveServer(beta1, 0.0, tau, start, moments.adagrad)
-    return Algorithm(term, server=at(server_lr), weight=WEIGHTS[weighting])
+    term = terms.AdaptiveServer(beta1, 0.0, tau, v0, "adagrad")
+    return Algorithm(term, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedacg(
-    beta: Momentum = 0.85, prox: Prox = 0.001, weighting: Weighting = "uniform"
+    beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001, weighting: opt.Weighting = "uniform"
 ) -> Algorithm:
     """FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
 
@@ -124,19 +109,19 @@ def fedacg(
     References:
         Kim et al., CVPR 2024, https://arxiv.org/abs/2201.03172
     """
-    return Algorithm(terms.AcceleratedStart(beta, prox), weight=WEIGHTS[weighting])
+    return Algorithm(terms.AcceleratedStart(beta, prox), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedinit(
-    beta: StartBeta = 0.1,
-    first_participation: First = "init",
+    beta: opt.StartBeta = 0.1,
+    first_participation: opt.First = "init",
     server: Annotated[
         Literal["moves", "models"],
         Doc("What the server averages: moves from the starts (released code), or models."),
     ] = "moves",
-    server_lr: ServerLR = 1.0,
-    weighting: Weighting = "uniform",
+    server_lr: opt.ServerLR = 1.0,
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedInit: clients start away from their own last model (Sun et al., NeurIPS 2023).
 
@@ -148,5 +133,5 @@ def fedinit(
     Released code:
         The server adds the mean move from the starts, which leaves the shifts out.
     """
-    start = terms.RelaxedInitialization(beta, FIRST[first_participation], server == "models")
-    return Algorithm(start, server=at(server_lr), weight=WEIGHTS[weighting])
+    start = terms.RelaxedInitialization(beta, opt.FIRST[first_participation], server == "models")
+    return Algorithm(start, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])

@@ -1,7 +1,7 @@
 """Options that several algorithms have: their ranges and help texts, and what their values mean."""
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from torch.optim import SGD
 from typing_extensions import Doc
@@ -16,7 +16,8 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.term import Initializer, Term, initial, received
 from fl_lightning.core.weighting import Weight, by_size, uniform
-from fl_lightning.terms import drift, lesam, perturb, sol
+from fl_lightning.terms import sol
+from fl_lightning.terms.drift import Fact
 
 ServerLR = Annotated[
     PositiveFloat, Doc("Server learning rate: 1 moves the global model by the whole update.")
@@ -60,13 +61,7 @@ TrendScale = Annotated[
         "K of the paper's experiments), or K eta, which makes it a gradient (FedCM)."
     ),
 ]
-TREND_SCALES: dict[str, drift.VisitScale] = {
-    "gradient": perturb.per_length,
-    "epochs": perturb.per_epoch,
-    "steps": perturb.per_step,
-}
-DELTA: Any = {per: name for name, per in TREND_SCALES.items()}[terms.TOGA.per]
-"""The default: that of the term."""
+TREND_SCALES: dict[str, Fact] = {"steps": "steps", "epochs": "epochs", "gradient": "span"}
 Carry = Annotated[
     bool, Doc("Keep the previous perturbed gradient from one visit of a client to the next.")
 ]
@@ -76,12 +71,10 @@ Strength = Annotated[
     Doc("Perturb each weight by how far it has moved, or all equally."),
 ]
 Per = Annotated[
-    Literal["tensor", "column"],
+    sol.Per,
     Doc("Norm of the adaptive strength: of each parameter (paper) or column (released code)."),
 ]
-PER: dict[str, sol.MoveScale] = {"tensor": sol.by_tensor, "column": sol.by_column}
-Scope = Annotated[Literal["head", "body", "all"], Doc("Part of the model that is perturbed.")]
-SCOPES = {"head": sol.head, "body": sol.body, "all": sol.everywhere}
+Scope = Annotated[sol.Scope, Doc("Part of the model that is perturbed.")]
 Tau = Annotated[PositiveFloat, Doc("Temperature of the distillation.")]
 
 # Duals, variates, momenta
@@ -113,7 +106,7 @@ Length = Annotated[
         "undecayed K eta_0 (released code)."
     ),
 ]
-LENGTHS: dict[str, drift.VisitScale] = {"current": drift.own_span, "base": drift.nominal}
+LENGTHS: dict[str, Fact] = {"current": "span", "base": "nominal"}
 GradientWeight = Annotated[
     PositiveFraction, Doc("Weight of the client's own gradient; the momentum has the rest.")
 ]
@@ -138,19 +131,17 @@ def at(server_lr: float) -> OptimizerFactory:
     return partial(SGD, lr=server_lr)
 
 
-def by_relative_size(size_weighting: bool) -> drift.VisitScale:
-    """The divisor of a coefficient: the client's relative size, or 1."""
-    return drift.om if size_weighting else drift.one
+def by_relative_size(size_weighting: bool) -> Fact | None:
+    """The divisor of a coefficient: the client's relative size, or none."""
+    return "size" if size_weighting else None
 
 
-def control_variate(
-    correction_lr: str, size_weighting: bool, kept: drift.VisitScale | None = None
-) -> Term:
+def control_variate(correction_lr: str, size_weighting: bool, whole: bool = False) -> Term:
     """SCAFFOLD's control variate: the paper's, or released code's where options choose it."""
     if correction_lr == "current" and not size_weighting:
         return terms.ControlVariate()
     scale = by_relative_size(size_weighting)
-    return terms.ReleasedControlVariate(length=LENGTHS[correction_lr], scale=scale, kept=kept)
+    return terms.ReleasedControlVariate(length=LENGTHS[correction_lr], scale=scale, whole=whole)
 
 
 def dynamic(
@@ -173,4 +164,4 @@ def lesam_term(rho: float, reference: str, first_participation: str) -> Term:
         return terms.LESAM(rho, FIRST[first_participation])
     if reference == "last_round":
         return terms.LastRound(rho)
-    return terms.LastRound(rho, lesam.by_first_coordinates, eps=1e-7)
+    return terms.LastRound(rho, "first_coordinates", eps=1e-7)

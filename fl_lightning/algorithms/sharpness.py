@@ -5,40 +5,15 @@ from typing import Annotated, Literal
 from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.algorithms.shared_options import (
-    DELTA,
-    SCALED,
-    TREND_SCALES,
-    WEIGHTS,
-    Carry,
-    Dual,
-    Eta,
-    First,
-    GradientWeight,
-    Kappa,
-    Lam,
-    ProxClip,
-    Reference,
-    Rho,
-    Scaled,
-    ServerLR,
-    TrendBeta,
-    TrendScale,
-    Weighting,
-    at,
-    dynamic,
-    lesam_term,
-)
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval, checked
 from fl_lightning.core.term import Term
-from fl_lightning.core.vector import unit
-from fl_lightning.terms import perturb
 
 
 @checked
 def fedsam(
-    rho: Rho = 0.01, server_lr: ServerLR = 1.0, weighting: Weighting = "uniform"
+    rho: opt.Rho = 0.01, server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "uniform"
 ) -> Algorithm:
     """FedSAM: clients take sharpness-aware steps (Qu et al., ICML 2022).
 
@@ -50,16 +25,16 @@ def fedsam(
     References:
         Qu et al., ICML 2022, https://arxiv.org/abs/2206.02618
     """
-    return Algorithm(terms.SAM(rho), server=at(server_lr), weight=WEIGHTS[weighting])
+    return Algorithm(terms.SAM(rho), server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedasam(
-    rho: Rho = 0.7,
-    eta: Eta = 0.2,
-    scaled: Scaled = "weights",
-    server_lr: ServerLR = 1.0,
-    weighting: Weighting = "by_size",
+    rho: opt.Rho = 0.7,
+    eta: opt.Eta = 0.2,
+    scaled: opt.Scaled = "weights",
+    server_lr: opt.ServerLR = 1.0,
+    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedASAM: sharpness-aware steps in a ball scaled by the weights (Caldarola et al., ECCV 2022).
 
@@ -74,17 +49,17 @@ def fedasam(
     Released code:
         The authors' scales weights alone; FedSOL's scales all, with eta = 0 (`scaled`, `eta`).
     """
-    perturbation = terms.ASAM(rho, eta, SCALED[scaled])
-    return Algorithm(perturbation, server=at(server_lr), weight=WEIGHTS[weighting])
+    perturbation = terms.ASAM(rho, eta, opt.SCALED[scaled])
+    return Algorithm(perturbation, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def mofedsam(
-    rho: Rho = 0.1,
-    alpha: GradientWeight = 0.1,
+    rho: opt.Rho = 0.1,
+    alpha: opt.GradientWeight = 0.1,
     gain: Annotated[Literal["alpha", "one"], Doc("Factor of the client's own gradient.")] = "alpha",
-    server_lr: ServerLR = 1.0,
-    weighting: Weighting = "uniform",
+    server_lr: opt.ServerLR = 1.0,
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """MoFedSAM: FedCM with sharpness-aware gradients (Qu et al., ICML 2022).
 
@@ -100,12 +75,14 @@ def mofedsam(
         FedLESAM's omits alpha before the gradient, by mistake: `gain="one"`.
     """
     momentum = terms.ClientMomentum(alpha, {"alpha": None, "one": 1.0}[gain])
-    return Algorithm(terms.SAM(rho), momentum, server=at(server_lr), weight=WEIGHTS[weighting])
+    return Algorithm(
+        terms.SAM(rho), momentum, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting]
+    )
 
 
 @checked
 def fedgamma(
-    rho: Rho = 0.1, server_lr: ServerLR = 1.0, weighting: Weighting = "uniform"
+    rho: opt.Rho = 0.1, server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "uniform"
 ) -> Algorithm:
     """FedGAMMA: SCAFFOLD with sharpness-aware gradients (Dai et al., TNNLS 2023).
 
@@ -118,22 +95,22 @@ def fedgamma(
         Dai et al., IEEE TNNLS 2023, https://ieeexplore.ieee.org/document/10269141
     """
     sam = terms.SAM(rho), terms.ControlVariate()
-    return Algorithm(*sam, server=at(server_lr), weight=WEIGHTS[weighting])
+    return Algorithm(*sam, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedspeed(
-    rho: Rho = 0.1,
-    lam: Lam = 0.1,
+    rho: opt.Rho = 0.1,
+    lam: opt.Lam = 0.1,
     mix: Annotated[
         UnitInterval, Doc("Weight of the perturbed gradient, alpha in the paper.")
     ] = 1.0,
     ascent: Annotated[
         Literal["unit", "raw"], Doc("Ascend by rho along the unit gradient, or by rho g (paper).")
     ] = "unit",
-    dual: Dual = "all",
-    prox_clip: ProxClip = "whole",
-    weighting: Weighting = "uniform",
+    dual: opt.Dual = "all",
+    prox_clip: opt.ProxClip = "whole",
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedSpeed: sharpness-aware steps with a prox-correction dual (Sun et al., ICLR 2023).
 
@@ -150,19 +127,19 @@ def fedspeed(
         the paper averages amended models (`dual="active"`), which its authors report to collapse
         late unless lam decays. It clips only the half h_i - w^t (`prox_clip="split"`).
     """
-    sam = terms.SAM(rho, mix, {"unit": unit, "raw": perturb.raw}[ascent])
-    return Algorithm(sam, *dynamic(lam, dual, prox_clip), weight=WEIGHTS[weighting])
+    sam = terms.SAM(rho, mix, ascent)
+    return Algorithm(sam, *opt.dynamic(lam, dual, prox_clip), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedsmoo(
-    rho: Rho = 0.1,
-    lam: Lam = 0.1,
+    rho: opt.Rho = 0.1,
+    lam: opt.Lam = 0.1,
     consensus: Annotated[
         Literal["paper", "released"], Doc("Report mu_i minus the last perturbation, or mu_i alone.")
     ] = "paper",
-    prox_clip: ProxClip = "whole",
-    weighting: Weighting = "uniform",
+    prox_clip: opt.ProxClip = "whole",
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedSMOO: FedDyn with perturbations that agree on a common one (Sun et al., ICML 2023).
 
@@ -176,16 +153,16 @@ def fedsmoo(
         It reports mu_i (`consensus`), and clips only the half h_i - w^t (`prox_clip="split"`).
     """
     smoo = terms.SMOO(rho, {"paper": 1.0, "released": 0.0}[consensus])
-    return Algorithm(smoo, *dynamic(lam, prox_clip=prox_clip), weight=WEIGHTS[weighting])
+    return Algorithm(smoo, *opt.dynamic(lam, prox_clip=prox_clip), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedlesam(
-    rho: Rho = 0.01,
-    reference: Reference = "last_active",
-    first_participation: First = "init",
-    server_lr: ServerLR = 1.0,
-    weighting: Weighting = "uniform",
+    rho: opt.Rho = 0.01,
+    reference: opt.Reference = "last_active",
+    first_participation: opt.First = "init",
+    server_lr: opt.ServerLR = 1.0,
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedLESAM: perturbation along an estimate of the global direction (Fan et al., ICML 2024).
 
@@ -198,18 +175,18 @@ def fedlesam(
         It shifts each tensor by one coordinate of w^t - w^(t-1), an indexing error:
         `reference="as_released"`; its intent is `"last_round"`.
     """
-    perturbation = lesam_term(rho, reference, first_participation)
-    return Algorithm(perturbation, server=at(server_lr), weight=WEIGHTS[weighting])
+    perturbation = opt.lesam_term(rho, reference, first_participation)
+    return Algorithm(perturbation, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedlesam_s(
-    rho: Rho = 0.1,
-    reference: Reference = "last_active",
-    first_participation: First = "init",
+    rho: opt.Rho = 0.1,
+    reference: opt.Reference = "last_active",
+    first_participation: opt.First = "init",
     correction: Annotated[NonNegativeFloat, Doc("Coefficient of c - c_i.")] = 1.0,
-    server_lr: ServerLR = 1.0,
-    weighting: Weighting = "uniform",
+    server_lr: opt.ServerLR = 1.0,
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedLESAM-S: FedLESAM's perturbation on SCAFFOLD (Fan et al., ICML 2024).
 
@@ -223,18 +200,18 @@ def fedlesam_s(
     """
     textbook = terms.ControlVariate()
     variate = textbook if correction == 1 else terms.ReleasedControlVariate(correction)
-    perturbation = lesam_term(rho, reference, first_participation)
-    return Algorithm(perturbation, variate, server=at(server_lr), weight=WEIGHTS[weighting])
+    perturbation = opt.lesam_term(rho, reference, first_participation)
+    return Algorithm(perturbation, variate, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
 
 
 @checked
 def fedlesam_d(
-    rho: Rho = 0.1,
-    reference: Reference = "last_active",
-    first_participation: First = "init",
-    lam: Lam = 0.1,
-    prox_clip: ProxClip = "whole",
-    weighting: Weighting = "uniform",
+    rho: opt.Rho = 0.1,
+    reference: opt.Reference = "last_active",
+    first_participation: opt.First = "init",
+    lam: opt.Lam = 0.1,
+    prox_clip: opt.ProxClip = "whole",
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedLESAM-D: FedLESAM's perturbation on FedDyn (Fan et al., ICML 2024).
 
@@ -246,25 +223,27 @@ def fedlesam_d(
     Released code:
         It clips only the half h_i - w^t (`prox_clip="split"`); for the perturbation see `fedlesam`.
     """
-    perturbation = lesam_term(rho, reference, first_participation)
-    return Algorithm(perturbation, *dynamic(lam, prox_clip=prox_clip), weight=WEIGHTS[weighting])
+    perturbation = opt.lesam_term(rho, reference, first_participation)
+    return Algorithm(
+        perturbation, *opt.dynamic(lam, prox_clip=prox_clip), weight=opt.WEIGHTS[weighting]
+    )
 
 
 @checked
 def fedtoga(
-    rho: Rho = 0.1,
-    kappa: Kappa = 1.0,
-    beta: TrendBeta = 0.8,
-    lam: Lam = 0.1,
+    rho: opt.Rho = 0.1,
+    kappa: opt.Kappa = 1.0,
+    beta: opt.TrendBeta = 0.8,
+    lam: opt.Lam = 0.1,
     perturbation: Annotated[
         Literal["local", "neighbour", "fusion"],
         Doc("Ascend along the own gradient, the previous perturbed one (one pass), or their sum."),
     ] = "local",
-    carry: Carry = False,
-    delta: TrendScale = DELTA,
-    dual: Dual = "all",
-    prox_clip: ProxClip = "whole",
-    weighting: Weighting = "uniform",
+    carry: opt.Carry = False,
+    delta: opt.TrendScale = "steps",
+    dual: opt.Dual = "all",
+    prox_clip: opt.ProxClip = "whole",
+    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedTOGA: perturbation and dual corrected by the global trend (arXiv 2408.14144).
 
@@ -292,9 +271,9 @@ def fedtoga(
         whole previous direction (`perturbation="fusion"` adds the previous gradient) and, in the
         place of Delta, h_i - w^t.
     """
-    trend: Term = terms.TOGA(rho, kappa, beta, TREND_SCALES[delta])
+    trend: Term = terms.TOGA(rho, kappa, beta, opt.TREND_SCALES[delta])
     if perturbation != "local":
         trend = terms.Neighbour(trend, fusion=perturbation == "fusion", carry=carry)
     share = {"all": None, "active": 1.0}[dual]
-    regularizer = dynamic(lam, prox_clip=prox_clip, share=share)
-    return Algorithm(trend, *regularizer, weight=WEIGHTS[weighting])
+    regularizer = opt.dynamic(lam, prox_clip=prox_clip, share=share)
+    return Algorithm(trend, *regularizer, weight=opt.WEIGHTS[weighting])

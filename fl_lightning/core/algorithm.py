@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial, wraps
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -48,44 +48,37 @@ class TermOracle:
 
     def __call__(self, w: Tensor) -> Tensor:
         """The term's direction at `w`."""
+        guarded = _GuardedOracle(self.term, self.view, self.inner)
         with blame(self.term, "gradient", w, *self.view._given):
-            direction = self.term.gradient(
-                _GuardedOracle(self.inner, self.term, self.view), w, self.view
-            )
+            direction = self.term.gradient(guarded, w, self.view)
         return returned(direction, w, self.term, "gradient")
 
     def loss(self, w: Tensor) -> Tensor:
         """The loss of the oracle inside."""
         return self.inner.loss(w)
 
-    def of(self, loss: Loss, *layers: str) -> "TermOracle":
+    def of(self, loss: Loss, *layers: str) -> Self:
         """The same term applied to the oracle of another loss."""
-        return TermOracle(self.term, self.view, self.inner.of(loss, *layers))
+        return type(self)(self.term, self.view, self.inner.of(loss, *layers))
 
-    def part(self, index: int, count: int) -> "TermOracle":
+    def part(self, index: int, count: int) -> Self:
         """The same term applied to the oracle of a part of the batch."""
-        return TermOracle(self.term, self.view, self.inner.part(index, count))
+        return type(self)(self.term, self.view, self.inner.part(index, count))
 
 
-class _GuardedOracle:
+class _GuardedOracle(TermOracle):
     """The oracle that a term receives; its losses may assign no state and call no oracle."""
-
-    def __init__(self, oracle: Oracle, term: Term, view: View):
-        self.oracle, self.term, self.view = oracle, term, view
 
     def __call__(self, w: Tensor) -> Tensor:
         self._check_free("oracle(w)")
-        return self.oracle(w)
+        return self.inner(w)
 
     def loss(self, w: Tensor) -> Tensor:
         self._check_free("oracle.loss(w)")
-        return self.oracle.loss(w)
+        return self.inner.loss(w)
 
-    def of(self, loss: Loss, *layers: str) -> "_GuardedOracle":
-        return _GuardedOracle(self.oracle.of(self._named(loss), *layers), self.term, self.view)
-
-    def part(self, index: int, count: int) -> "_GuardedOracle":
-        return _GuardedOracle(self.oracle.part(index, count), self.term, self.view)
+    def of(self, loss: Loss, *layers: str) -> Self:
+        return super().of(self._named(loss), *layers)
 
     def _named(self, loss: Loss) -> Loss:
         @wraps(loss)
@@ -128,10 +121,6 @@ class Algorithm:
         clips: Whether --clip-norm may clip the direction of a local step. False suits normalized
             directions, whose norm is near the square root of the model's size.
 
-    Raises:
-        TermError: If a term is written in a way that cannot work (see
-            `fl_lightning.core.term_checks`).
-
     Example:
         >>> from fl_lightning.terms import SAM, ControlVariate
         >>> fedgamma = Algorithm(SAM(rho=0.1), ControlVariate())
@@ -158,9 +147,9 @@ class Algorithm:
 
     def replace(self, *terms: Term, **changes: Any) -> "Algorithm":
         """The same algorithm with these terms, and with changed arguments."""
-        return Algorithm(
-            *terms, **{**{k: v for k, v in vars(self).items() if k != "terms"}, **changes}
-        )
+        given = vars(self) | changes
+        del given["terms"]
+        return Algorithm(*terms, **given)
 
     def with_outer_terms(self, *terms: Term, local: LocalFactory | None = None) -> "Algorithm":
         """This algorithm with further outermost terms, and with another local optimizer if given.
@@ -190,11 +179,7 @@ class Algorithm:
     ) -> tuple[Tensor, list[States]]:
         """The model where a client starts after receiving `w`, and the client's states."""
         views = self._views("start", facts, states, server_states)
-        for term, view in zip(self.terms, views, strict=True):
-            with blame(term, "start", w, *view._given):
-                started = term.start(w, view)
-            w = returned(started, w, term, "start")
-        return w, [view._states() for view in views]
+        return self._moved("start", w, views), [view._states() for view in views]
 
     def gradient(
         self,
@@ -226,12 +211,7 @@ class Algorithm:
         self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
     ) -> Tensor:
         """The model that a client uses for itself when the global one is `w`."""
-        views = self._views("personal", facts, states, server_states)
-        for term, view in zip(self.terms, views, strict=True):
-            with blame(term, "personal", w, *view._given):
-                own = term.personal(w, view)
-            w = returned(own, w, term, "personal")
-        return w
+        return self._moved("personal", w, self._views("personal", facts, states, server_states))
 
     def update(
         self, delta: Tensor, means: Sequence[Any], facts: Facts, server_states: Sequence[States]
@@ -255,6 +235,14 @@ class Algorithm:
                 notes += term.notes(*its_views)
         return notes
 
+    def _moved(self, hook: str, w: Tensor, views: Sequence[View]) -> Tensor:
+        """The model that the hooks `start` or `personal` of all terms make of `w`, in turn."""
+        for term, view in zip(self.terms, views, strict=True):
+            with blame(term, hook, w, *view._given):
+                moved = getattr(term, hook)(w, view)
+            w = returned(moved, w, term, hook)
+        return w
+
     def _views(self, hook: str, facts: Facts, *states: Sequence[States]) -> list[View]:
         """A view for each term, of states to assign and of states to read only."""
         given = zip(self.terms, *states, strict=True)
@@ -276,8 +264,8 @@ def _span(local: LocalFactory, lrs: tuple[float, ...]) -> float:
 
 def _shown(term: Term) -> str:
     """A term with its coefficients; functions by name, without their addresses."""
-    values: dict[str, Any] = (
-        {f.name: getattr(term, f.name) for f in fields(term)} if is_dataclass(term) else {}
-    )
+    values: dict[str, Any] = {}
+    if is_dataclass(term):
+        values = {field.name: getattr(term, field.name) for field in fields(term)}
     coefficients = [f"{name}={getattr(value, '__name__', value)}" for name, value in values.items()]
     return f"{type(term).__name__}({', '.join(coefficients)})"

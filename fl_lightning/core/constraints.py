@@ -37,14 +37,9 @@ PositiveInt = Annotated[int, Range("a whole number of at least 1", lambda x: x >
 
 
 def check(thing: Any, of: str = "") -> None:
-    """Compare the fields of a dataclass with the ranges in their annotations; None always passes.
+    """Raise a ValueError for a field out of the range in its annotation; None always passes.
 
-    Args:
-        thing: The dataclass.
-        of: What a message says after the field's name, e.g. " of SAM".
-
-    Raises:
-        ValueError: If a value is out of its range.
+    A message says `of` after the field's name, e.g. " of SAM".
     """
     for field in fields(thing):
         hint = _evaluated(type(thing), field.name, field.type)
@@ -52,11 +47,7 @@ def check(thing: Any, of: str = "") -> None:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, comparing its arguments with the ranges in its annotations; None always passes.
-
-    Raises:
-        ValueError: By a call, if an argument is out of its range.
-    """
+    """The function; its calls raise a ValueError for an argument out of its annotation's range."""
     hints = cache(lambda: get_type_hints(function, include_extras=True))
     names = tuple(signature(function).parameters)
 
@@ -79,7 +70,7 @@ def notes(hint: Any) -> Iterator[Any]:
 def _check(name: str, value: Any, hint: Any) -> None:
     if value is None:
         return
-    for part in value if isinstance(value, tuple) else (value,):
+    for part in value if isinstance(value, tuple | list) else (value,):
         for range in _ranges(hint):
             if not range.holds(part):
                 raise ValueError(f"{name} is {range.says}, not {part}")

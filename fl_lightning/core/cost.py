@@ -1,9 +1,9 @@
 """The cost of an algorithm, derived from its terms by running them once on random vectors."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,16 +16,13 @@ from fl_lightning.core.term import States, Term, View, init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.core.view import ROUND_FACTS
 
-SENT = frozenset(ROUND_FACTS)
-"""Facts that the server knows before a visit."""
-
 
 @dataclass(frozen=True)
 class Cost:
     """Counts of numbers (not bytes) for one client.
 
-    They are upper bounds where a message could be part of the model, as of FedSpeed with active
-    duals: its paper sends u_i + h_i alone, the terms send both.
+    Upper bounds where a message could be part of the model: FedSpeed's paper sends u_i + h_i alone,
+    the terms send both.
 
     Attributes:
         uplink: Sent to the server after a visit: the model, and messages that are no multiple of
@@ -37,7 +34,6 @@ class Cost:
         gradients: Gradient evaluations in one local step.
         forward_passes: Its forward passes without a gradient: of `oracle.loss`, and of `b.at` in a
             loss.
-        sends: Names of what is sent: the model, and the terms with messages.
         receives: Names of what is received: the model or the start, and server states.
         keeps: Names of the client's states.
         has_horizon: Whether the method depends on the number of rounds of a run.
@@ -51,34 +47,29 @@ class Cost:
     server_state: int
     gradients: int
     forward_passes: int
-    sends: tuple[str, ...]
     receives: tuple[str, ...]
     keeps: tuple[str, ...]
     has_horizon: bool
     exact: bool
 
 
-class _Calls:
-    """What a dummy step has asked for."""
-
-    gradients = forward_passes = 0
-    failed = False  # whether a loss could not be evaluated
-
-
 class _Stub:
-    """An oracle that answers random gradients and random positive losses, and counts both."""
+    """An oracle that answers random gradients and random positive losses, and counts both.
 
-    def __init__(self, classes: int, losses: tuple[Loss, ...] = ()):
-        self.calls, self.random = _Calls(), torch.Generator().manual_seed(0)
-        self.classes, self.losses = classes, losses
+    It also counts the losses that could not be evaluated.
+    """
+
+    def __init__(self, classes: int):
+        self.calls, self.random = Counter[str](), torch.Generator().manual_seed(0)
+        self.classes, self.losses = classes, tuple[Loss, ...]()
 
     def __call__(self, w: Tensor) -> Tensor:
-        self.calls.gradients += 1
+        self.calls["gradients"] += 1
         self._evaluate(w)
         return torch.randn(w.shape, generator=self.random).to(w)
 
     def loss(self, w: Tensor) -> Tensor:
-        self.calls.forward_passes += 1
+        self.calls["forward passes"] += 1
         self._evaluate(w)
         return (1 + torch.rand((), generator=self.random)).to(w)
 
@@ -96,20 +87,20 @@ class _Stub:
             try:
                 loss(_StubPass(self.calls, w, self.classes))  # type: ignore[arg-type]
             except Exception:  # it needs the model
-                self.calls.failed = True
+                self.calls["failures"] += 1
 
 
 class _StubPass:
     """A forward pass of two samples with random logits; activations are the logits too."""
 
-    def __init__(self, calls: _Calls, w: Tensor, classes: int):
+    def __init__(self, calls: Counter[str], w: Tensor, classes: int):
         self.calls, self.w = calls, w
         self.out = torch.randn(2, classes, generator=torch.Generator().manual_seed(0)).to(w)
         self.x, self.y, self.loss = self.out, self.out.argmin(1), self.out.new_ones(())
         self.activations: Any = defaultdict(lambda: (self.out, self.out))
 
     def at(self, w: Tensor) -> "_StubPass":
-        self.calls.forward_passes += 1
+        self.calls["forward passes"] += 1
         return self
 
     def with_head_offset(self, e: Tensor, detached: bool = False) -> "_StubPass":
@@ -117,7 +108,16 @@ class _StubPass:
 
 
 class _RecordingView(View):
-    """A view that notes the names that its hook reads and assigns."""
+    """A view that notes the names that one hook of one term reads and assigns."""
+
+    _term: int
+    _hook: str
+    _read: set[str]
+    _assigned: set[str]
+
+    def __init__(self, index: int, term: Term, hook: str, facts: Facts, *states: States):
+        super().__init__(term, hook, facts, *states)
+        self.__dict__.update(_term=index, _hook=hook, _read=set(), _assigned=set())
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
@@ -130,45 +130,32 @@ class _RecordingView(View):
         self.__dict__["_assigned"].add(name)
 
 
-@dataclass
-class _Use:
-    """The names that one hook of one term has read and assigned."""
-
-    hook: str
-    term: int
-    read: set[str] = field(default_factory=set)
-    assigned: set[str] = field(default_factory=set)
-
-
 class _Recorded(Algorithm):
-    """An algorithm that notes what its hooks use."""
+    """An algorithm that keeps the views of its hooks."""
 
-    uses: list[_Use]
+    used: list[_RecordingView]
 
     def _views(self, hook: str, facts: Facts, *states: Sequence[States]) -> list[View]:
-        views = list[View]()
-        for i, (term, *given) in enumerate(zip(self.terms, *states, strict=True)):
-            view = _RecordingView(term, hook, facts, *given)
-            self.uses.append(use := _Use(hook, i))
-            view.__dict__.update(_read=use.read, _assigned=use.assigned)
-            views.append(view)
-        return views
+        given = enumerate(zip(self.terms, *states, strict=True))
+        views = [_RecordingView(i, term, hook, facts, *its) for i, (term, *its) in given]
+        self.used += views
+        return [*views]
 
 
 class _DummyRound:
     """One visit from random states, by start, one step and report, and the server's update."""
 
-    def __init__(self, algorithm: Algorithm, layout: Layout, w: Tensor, classes: int):
-        self.terms, self.w, random = algorithm.terms, w, torch.Generator().manual_seed(1)
+    def __init__(self, terms: Sequence[Term], layout: Layout, w: Tensor, classes: int):
+        self.w, random = w, torch.Generator().manual_seed(1)
 
         def begun(lifetime: str) -> list[States]:
-            return [_random(term, lifetime, w, random) for term in algorithm.terms]
+            return [_random(term, lifetime, w, random) for term in terms]
 
         self.client, self.server = begun("client"), begun("server")
         local = begun("local")
         kept = [{**mine, **visit} for mine, visit in zip(self.client, local, strict=True)]
-        recorded, oracle = _Recorded(*algorithm.terms), _Stub(classes)
-        self.uses = recorded.uses = []
+        recorded, oracle = _Recorded(*terms), _Stub(classes)
+        self.used = recorded.used = []
         facts = dummy_facts(layout, w, classes)
         started = {name: fact for name, fact in facts.items() if name != "origin"}
         server = self.server
@@ -184,74 +171,68 @@ class _DummyRound:
         delta, _ = recorded.update(self.progress, messages, common, server)
         other, _ = recorded.update(2 * self.progress, messages, common, server)
         self.server_uses_progress = not delta.equal(other)
-        self.has_horizon = any("rounds" in use.read for use in self.uses)
-        self.messages = [
-            (type(term).__name__, message)
-            for term, own in zip(self.terms, messages, strict=True)
-            for message in tree_leaves(own)
-            if message is not facts["weight"]  # the server gave it out
-        ]
+        self.has_horizon = any("rounds" in view._read for view in self.used)
+        # the server gave out the weight
+        self.messages = [m for m in tree_leaves(messages) if m is not facts["weight"]]
         recorded.personal(w, common, kept, server)  # only a mistake would show
-        numbers = [origin, direction, delta, *(message for _, message in self.messages)]
+        numbers = [origin, direction, delta, *self.messages]
         self.finite = all(bool(t.isfinite().all()) for t in numbers)
 
     @property
     def unread(self) -> bool:
         """Whether a loss that could not be evaluated may read further states of the server."""
-        return self.calls.failed and any(self.server)
+        return self.calls["failures"] > 0 and any(self.server)
 
-    def uplink(self) -> tuple[int, tuple[str, ...]]:
-        """Numbers and names of what the server must receive."""
-        sent = [(name, m) for name, m in self.messages if not _follows_from(self.progress, m)]
-        model = self.server_uses_progress or len(sent) < len(self.messages)
-        names = ["model"] * model + list(dict.fromkeys(name for name, _ in sent))
-        numbers = model * self.progress.numel() + sum(m.numel() for _, m in sent)
-        return numbers, tuple(names)
+    def uplink(self) -> int:
+        """Numbers that the server must receive."""
+        sent = [m for m in self.messages if not _follows_from(self.progress, m)]
+        if self.server_uses_progress or len(sent) < len(self.messages):
+            sent.append(self.progress)
+        return sum(m.numel() for m in sent)
 
     def downlink(self) -> tuple[int, tuple[str, ...]]:
         """Numbers and names of what the client must receive."""
         start_only, needed = set[str](), set[tuple[int, str]]()
         if self.origin_depends_on_model:
             start_only.add("model")
-        for use in self.uses:
-            server = self.server[use.term]
-            read = use.read | server.keys() if self.unread and use.hook == "gradient" else use.read
+        for view in self.used:
+            hook, read, server = view._hook, view._read, self.server[view._term]
+            # the server can compute a start that depends on nothing of the client's
+            own = view._assigned or read - server.keys() - {*ROUND_FACTS}
+            by_server = hook == "start" and not own
+            if self.unread and hook == "gradient":
+                read = read | server.keys()
             for name in read & {"anchor", *server}:
-                source = (-1, "model") if name == "anchor" else (use.term, name)
-                # the server can compute a start that depends on nothing of the client's
-                if use.hook == "start" and not (use.assigned or use.read - server.keys() - SENT):
+                source = (-1, "model") if name == "anchor" else (view._term, name)
+                if by_server:
                     start_only.add(source[1])
-                elif use.hook in ("start", "gradient", "report"):
+                elif hook in ("start", "gradient", "report"):
                     needed.add(source)
         start_only -= {name for _, name in needed}
         names = [name for _, name in sorted(needed)]
         if start_only:  # one vector, made of whatever decides where to start
             names.insert(0, "model" if start_only == {"model"} else "start")
-        numbers = sum(
-            self.w.numel() if i < 0 else self.server[i][name].numel() for i, name in needed
-        )
-        return numbers + bool(start_only) * self.w.numel(), tuple(names)
+        vectors = [self.w if i < 0 else self.server[i][name] for i, name in needed]
+        vectors += [self.w] * bool(start_only)
+        return sum(vector.numel() for vector in vectors), tuple(names)
 
 
 def cost(algorithm: Algorithm, layout: Layout, w: Tensor, classes: int = 10) -> Cost:
     """The cost of `algorithm` for a model like `w` and data of so many classes.
 
-    Raises:
-        TermError: If a term has a mistake that shows in a dummy round, such as changing a tensor
-            in place.
+    Terms of the role "measure" do not count.
     """
+    terms = [term for term in algorithm.terms if "measure" not in term.roles]
     with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
-        dummy = _DummyRound(algorithm, layout, w, classes)
-    up, sends = dummy.uplink()
+        dummy = _DummyRound(terms, layout, w, classes)
     down, receives = dummy.downlink()
     return Cost(
-        uplink=up,
+        uplink=dummy.uplink(),
         downlink=down,
         client_state=sum(t.numel() for t in tree_leaves(dummy.client)),
         server_state=sum(t.numel() for t in tree_leaves(dummy.server)),
-        gradients=dummy.calls.gradients,
-        forward_passes=dummy.calls.forward_passes,
-        sends=sends,
+        gradients=dummy.calls["gradients"],
+        forward_passes=dummy.calls["forward passes"],
         receives=receives,
         keeps=tuple(name for states in dummy.client for name in states),
         has_horizon=dummy.has_horizon,

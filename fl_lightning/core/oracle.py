@@ -10,26 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.core.network import FunctionalModel
 from fl_lightning.errors import ModelError
-
-
-class Network(Protocol):
-    """The model at some weights, as a `ForwardPass` uses it."""
-
-    module: nn.Module
-    head: str
-
-    def forward(self, x: Tensor) -> Any:
-        """The model's output."""
-        ...
-
-    def at(self, w: Tensor) -> "Network":
-        """The same model with weights `w`."""
-        ...
-
-    def with_head_offset(self, features: Tensor, e: Tensor, detached: bool) -> Tensor:
-        """The head's output with weights displaced by `e`; `detached` ones get no gradient."""
-        ...
 
 
 class Activations(dict[str, tuple[Any, Any]]):
@@ -64,7 +46,7 @@ class ForwardPass:
             it or replace it.
     """
 
-    def __init__(self, network: Network, x: Tensor, y: Tensor, layers: tuple[str, ...]):
+    def __init__(self, network: FunctionalModel, x: Tensor, y: Tensor, layers: tuple[str, ...]):
         self.x, self.y = x, y
         self.earlier: Sequence[Loss] = ()
         self._network, self._layers = network, layers
@@ -102,9 +84,7 @@ class ForwardPass:
         """
         head = self._network.head
         features, out = self.activations[head]
-        if out is not self.out or any(
-            True for _ in self._network.module.get_submodule(head).buffers()
-        ):
+        if out is not self.out or [*self._network.module.get_submodule(head).buffers()]:
             raise ModelError(
                 f"the head {head!r} cannot be displaced alone, since it has buffers or is not the "
                 "model's last step: set the model's attribute `head`, or perturb all or the body"

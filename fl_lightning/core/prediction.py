@@ -64,10 +64,8 @@ class NearestNeighbours:
 
     def __call__(self, own: PersonalModel) -> Callable[[Tensor], Tensor]:
         """Store the features of the client's samples."""
-        kept = torch.randperm(len(own.y), generator=torch.Generator().manual_seed(0))[
-            : self.capacity
-        ]
-        kept = kept.to(own.y.device)
+        order = torch.randperm(len(own.y), generator=torch.Generator().manual_seed(0))
+        kept = order[: self.capacity].to(own.y.device)
         stored = torch.cat([own.look(own.x[i])[0] for i in kept.split(100)])
         votes_for = torch.nn.functional.one_hot(own.y[kept], own.classes).to(stored)
 
@@ -75,9 +73,8 @@ class NearestNeighbours:
             features, logits = own.look(x)
             squared = torch.cdist(features, stored).square()
             near, index = squared.topk(min(self.neighbours, len(stored)), largest=False)
-            nearness = torch.exp(
-                (near[:, :1] - near) / (features.shape[1] * self.scale)
-            )  # the nearest counts 1
+            scale = features.shape[1] * self.scale
+            nearness = torch.exp((near[:, :1] - near) / scale)  # the nearest counts 1
             votes = (nearness[..., None] * votes_for[index]).sum(1) / nearness.sum(1, keepdim=True)
             model = logits if self.logits else logits.softmax(1)
             return self.mix * votes + (1 - self.mix) * model

@@ -37,9 +37,8 @@ def seeded_rng(seed: int, device: torch.device) -> Iterator[None]:
     on_gpu = device.type == "cuda"
     of_python, of_numpy = random.getstate(), np.random.mtrand.get_bit_generator()
     with torch.random.fork_rng([device] if on_gpu else []):
-        torch.default_generator.manual_seed(
-            seed
-        )  # torch.manual_seed looks for GPUs, each time for a fifth of a step
+        # torch.manual_seed looks for GPUs, each time for a fifth of a step
+        torch.default_generator.manual_seed(seed)
         if on_gpu:
             torch.cuda.manual_seed(seed)
         random.seed(seed)

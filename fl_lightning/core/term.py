@@ -43,13 +43,9 @@ def received(first: Tensor, now: Tensor) -> Tensor:
 def init_states(
     declared: Mapping[str, Initializer], first: Tensor, now: Tensor, of: str = ""
 ) -> States:
-    """The first values of states.
+    """The first values of states, from w^0 and the model received now.
 
-    Args:
-        declared: The initializer of each.
-        first: w^0.
-        now: The model received now.
-        of: What a message says after a state's name, e.g. " of SCAFFOLD".
+    A message says `of` after a state's name, e.g. " of SCAFFOLD".
 
     Raises:
         TermError: If one is not a tensor on the model's device.

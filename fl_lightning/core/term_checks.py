@@ -23,16 +23,9 @@ HOOKS = {
 }
 """The hooks of a term, and their arguments."""
 
-# before a term has run
-
 
 def check_term(term: Any) -> None:
-    """Check a term before it runs.
-
-    Raises:
-        TermError: If it is no term, is mutable, has a hook that cannot be called or is misspelt, or
-            declares states in a wrong way.
-    """
+    """Raise a `TermError` for mistakes that show before a term runs."""
     if not isinstance(term, Term):
         raise TermError(f"an algorithm consists of terms such as SAM(rho=0.1), not of {term!r}")
     if is_dataclass(term) and not type(term).__dataclass_params__.frozen:
@@ -68,17 +61,11 @@ def _check_states(term: Term) -> None:
     name = type(term).__name__
     for lifetime in ("client", "server", "local"):
         declared = getattr(term, lifetime)
-        if not isinstance(declared, Mapping):
+        if not isinstance(declared, Mapping) or not all(map(callable, declared.values())):
             raise TermError(
-                f"{name} declares {lifetime} as a {type(declared).__name__}: map each state to its "
-                f"initializer, as in {lifetime} = {{'c_i': zeros}}"
+                f"{name} declares {lifetime} = {declared!r}: map each state to its initializer, as "
+                f"in {lifetime} = {{'c_i': zeros}} (or scalar, initial, received)"
             )
-        for state, beginning in declared.items():
-            if not callable(beginning):
-                raise TermError(
-                    f"{lifetime} state {state!r} of {name} has a {type(beginning).__name__} as "
-                    "initializer: use zeros, scalar, initial, received, or a function of two models"
-                )
     names = [*term.client, *term.server, *term.local]
     for state in names:
         if state in {*FACTS, "log"} or state.startswith("_") or names.count(state) > 1:
@@ -88,21 +75,10 @@ def _check_states(term: Term) -> None:
             )
 
 
-# what hooks return
-
-
 def returned(value: Any, like: Tensor, term: Term, hook: str) -> Tensor:
-    """`value` if it is a vector like the model.
-
-    Raises:
-        TermError: If it is not, naming the term and the hook.
-    """
-    check_like(
-        value,
-        like,
-        f"{type(term).__name__}.{hook} returned",
-        "it must return a vector like the model",
-    )
+    """The value that a hook returned; raises a `TermError` unless it is a vector like the model."""
+    what = f"{type(term).__name__}.{hook} returned"
+    check_like(value, like, what, "it must return a vector like the model")
     return value
 
 
@@ -133,21 +109,9 @@ def _shapes(message: Any) -> Any:
     return tree_map(lambda t: tuple(t.shape), message)
 
 
-# what hooks do
-
-
-def versions(given: Sequence[Tensor]) -> list[int]:
+def _versions(given: Sequence[Tensor]) -> list[int]:
     """The number of in-place changes of each tensor; changes under `vmap` are missed."""
     return [] if torch.is_inference_mode_enabled() else [t._version for t in given]
-
-
-def check_untouched(given: Sequence[Tensor], before: list[int], where: str) -> None:
-    """Raise a `TermError` if a hook has changed one of its arguments in place."""
-    if versions(given) != before:
-        raise TermError(
-            f"{where} changes a shared tensor in place: instead of v.c.add_(x) or w[0] = x, write "
-            "v.c = v.c + x and return w + x"
-        )
 
 
 AT_ONCE = {
@@ -163,15 +127,16 @@ AT_ONCE = {
 def blame(term: Term, hook: str, *given: Tensor) -> Iterator[None]:
     """A context that adds the term, and the fix where it is known, to an exception in a hook.
 
-    Args:
-        term: The term.
-        hook: The hook's name.
-        given: Tensors that the hook may not change in place.
+    It also refuses in-place changes of the tensors `given`.
     """
-    where, before = f"{type(term).__name__}.{hook}", versions(given)
+    where, before = f"{type(term).__name__}.{hook}", _versions(given)
     try:
         yield
-        check_untouched(given, before, where)
+        if _versions(given) != before:
+            raise TermError(
+                f"{where} changes a shared tensor in place: instead of v.c.add_(x) or w[0] = x, "
+                "write v.c = v.c + x and return w + x"
+            )
     except (TermError, ModelError):
         raise
     except GuardOnDataDependentSymNode as error:

@@ -24,16 +24,16 @@ class Layout:
             child with a parameter. The rest is the body. A model without children is all head, and
             its name is empty.
 
-    Raises:
-        ValueError: If there is nothing to train, parameters have no shape yet or differ in dtype or
-            device, or there is no such head.
-
     Example:
         >>> layout = Layout(nn.Linear(2, 1))
         >>> layout.names, layout.size
         (['weight', 'bias'], 3)
         >>> layout.mask("bias", like=torch.zeros(3))
         tensor([0., 0., 1.])
+
+    Raises:
+        ValueError: If there is nothing to train, parameters have no shape yet or differ in dtype or
+            device, or there is no such head.
     """
 
     def __init__(self, module: nn.Module):
@@ -70,9 +70,8 @@ class Layout:
 
     def split(self, w: Tensor) -> list[Tensor]:
         """Views of `w` in the parameters' shapes."""
-        return [
-            part.view(shape) for part, shape in zip(w.split(self.sizes), self.shapes, strict=True)
-        ]
+        parts = zip(w.split(self.sizes), self.shapes, strict=True)
+        return [part.view(shape) for part, shape in parts]
 
     def named(self, w: Tensor) -> dict[str, Tensor]:
         """Views of `w` by parameter name, as `torch.func.functional_call` takes them."""
@@ -80,9 +79,8 @@ class Layout:
 
     def map(self, function: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
         """Apply `function` parameter by parameter to one or more vectors: for layer-wise rules."""
-        return self.flatten(
-            function(*parts) for parts in zip(*map(self.split, vectors), strict=True)
-        )
+        parts = zip(*map(self.split, vectors), strict=True)
+        return self.flatten(function(*part) for part in parts)
 
     def mask(self, prefix: str, like: Tensor) -> Tensor:
         """A vector of ones where the parameter's name starts with `prefix`, zeros elsewhere."""
@@ -90,11 +88,8 @@ class Layout:
 
     def where(self, chosen: Callable[[str], bool], like: Tensor) -> Tensor:
         """A vector of ones where the parameter's name is chosen, zeros elsewhere."""
-        ones = [
-            like.new_full((size,), float(chosen(n)))
-            for n, size in zip(self.names, self.sizes, strict=True)
-        ]
-        return torch.cat(ones)
+        sizes = zip(self.names, self.sizes, strict=True)
+        return torch.cat([like.new_full((size,), float(chosen(name))) for name, size in sizes])
 
     def head_mask(self, like: Tensor) -> Tensor:
         """A vector of ones for the head, zeros for the body."""
@@ -133,9 +128,7 @@ def _head(module: nn.Module) -> str:
                 f"the model's attribute `head` is {declared!r}, but it has no such submodule"
             )
         return declared
-    children = [
-        name for name, child in module.named_children() if any(True for _ in child.parameters())
-    ]
+    children = [name for name, child in module.named_children() if [*child.parameters()]]
     return children[-1] if children else ""
 
 

@@ -179,11 +179,8 @@ def _scalar(number: Any, like: Tensor) -> Tensor:
 def check_like(value: Any, like: Tensor, what: str, rule: str) -> None:
     """Raise a `TermError` unless `value` is a tensor of the shape, dtype and device of another.
 
-    Args:
-        value: What is checked.
-        like: The other tensor.
-        what: The origin of the value, e.g. "SAM.gradient returned".
-        rule: The requirement; {} stands for the property that differs.
+    The message begins with `what`, e.g. "SAM.gradient returned"; {} in `rule` stands for the
+    property that differs.
     """
     check_shape(value, like.shape, what, rule.format("shape"))
     check_kind(value, like, what, rule)

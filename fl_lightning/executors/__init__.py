@@ -1,19 +1,12 @@
 """Executors: ways to train the clients of a round, with identical results.
 
-Imports `optim`, `core` and below.
+Imports `optim`, `data`, `core` and below.
 """
 
-from fl_lightning.executors.autotune import AutotunedExecutor
-from fl_lightning.executors.executor import Batches, Executor, Outcome, Visit
-from fl_lightning.executors.sequential import SequentialExecutor
-from fl_lightning.executors.stacked import StackedExecutor
-
-__all__ = [
-    "AutotunedExecutor",
-    "Batches",
-    "Executor",
-    "Outcome",
-    "SequentialExecutor",
-    "StackedExecutor",
-    "Visit",
-]
+from fl_lightning.executors.autotune import AutotunedExecutor as AutotunedExecutor
+from fl_lightning.executors.executor import Broadcast as Broadcast
+from fl_lightning.executors.executor import Executor as Executor
+from fl_lightning.executors.executor import Outcome as Outcome
+from fl_lightning.executors.executor import Visit as Visit
+from fl_lightning.executors.sequential import SequentialExecutor as SequentialExecutor
+from fl_lightning.executors.stacked import StackedExecutor as StackedExecutor

@@ -7,12 +7,10 @@ import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 
-from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import synchronized_time
-from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import ModelError, TermError, first_sentence
-from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
+from fl_lightning.executors.executor import Broadcast, Executor, Outcome, Visit
 
 TRIES = 3
 """Timed calls of each executor. The first one warms up: kernels are chosen, programs compiled."""
@@ -25,11 +23,8 @@ class AutotunedExecutor(Executor):
     cannot train this model, or runs out of memory, is dropped.
 
     Args:
-        module: The model.
-        layout: Its flat vector.
         candidates: Factories of the executors. An error of the first one is raised.
-        clock: Seconds, after the device has finished its work.
-        **options: Further arguments of `Executor`.
+        **options: Arguments of `Executor`, as are the first two.
     """
 
     def __init__(
@@ -38,38 +33,29 @@ class AutotunedExecutor(Executor):
         layout: Layout,
         *,
         candidates: Sequence[Callable[..., Executor]],
-        clock: Callable[[torch.device], float] = synchronized_time,
         **options: Any,
     ):
         super().__init__(module, layout, **options)
-        self._clock, self._device = clock, next(module.parameters()).device
+        self._device = next(module.parameters()).device
         self._seconds: dict[Executor, list[float]] = {
             make(module, layout, **options): [] for make in candidates
         }
         self._first = next(iter(self._seconds))
         self.width = max(executor.width for executor in self._seconds)
 
-    def __call__(
-        self,
-        algorithm: Algorithm,
-        round_facts: Facts,
-        visits: Sequence[Visit],
-        server_states: Sequence[States],
-        buffers: Buffers,
-    ) -> Iterable[Outcome]:
+    def __call__(self, received: Broadcast, visits: Sequence[Visit]) -> Iterable[Outcome]:
         """Train up to `width` clients."""
-        given = algorithm, round_facts, visits, server_states, buffers
         if len(self._seconds) > 1:
-            return self._try(given, sum(len(visit.lrs) for visit in visits))
+            return self._try(received, visits)
         (executor,) = self._seconds
-        return executor(*given)
+        return executor(received, visits)
 
-    def _try(self, given: tuple[Any, ...], steps: int) -> Iterator[Outcome]:
+    def _try(self, received: Broadcast, visits: Sequence[Visit]) -> Iterator[Outcome]:
         """Train with the next executor and record its seconds for a local step of a client."""
         executor = next(e for e, seconds in self._seconds.items() if len(seconds) < TRIES)
-        began, failed = self._clock(self._device), False
+        began, failed = synchronized_time(self._device), False
         try:
-            outcomes = iter(executor(*given))
+            outcomes = iter(executor(received, visits))
             first = next(outcomes)
         except (ModelError, TermError, torch.OutOfMemoryError) as error:
             if executor is self._first:
@@ -79,11 +65,12 @@ class AutotunedExecutor(Executor):
         if failed:  # outside of `except`, where the error still holds the executor's memory
             del self._seconds[executor]
             self._settle()
-            yield from self(*given)
+            yield from self(received, visits)
             return
         yield first
         yield from outcomes
-        self._seconds[executor].append((self._clock(self._device) - began) / steps)
+        steps = sum(len(visit.lrs) for visit in visits)
+        self._seconds[executor].append((synchronized_time(self._device) - began) / steps)
         self._settle()
 
     def _settle(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from fl_lightning.core.device import to_device_async
 from fl_lightning.core.oracle import Loss
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
+from fl_lightning.data.client_data import Batches
 from fl_lightning.executors.dropout import use_keys
 
 TaskLoss = Callable[[Any, Tensor], Tensor]
@@ -22,26 +23,21 @@ Buffers = Mapping[str, Tensor]
 """A module's buffers by name, such as BatchNorm's running statistics."""
 
 
-class Batches(Protocol):
-    """The mini-batches of one visit, made on demand (see `fl_lightning.data.Batches`)."""
+@dataclass(frozen=True)
+class Broadcast:
+    """What all clients of a round receive.
 
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Batch size of each step."""
-        ...
+    Attributes:
+        algorithm: The method.
+        facts: Facts that hold for every client of the round; `anchor` is the model.
+        states: The server's states, one dictionary a term.
+        buffers: The global buffers, from which every client starts.
+    """
 
-    @property
-    def epochs(self) -> Sequence[int]:
-        """Epoch of each step, from 0."""
-        ...
-
-    def __len__(self) -> int:
-        """Number of local steps."""
-        ...
-
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of one step, on the device."""
-        ...
+    algorithm: Algorithm
+    facts: Facts
+    states: Sequence[States]
+    buffers: Buffers
 
 
 @dataclass(frozen=True)
@@ -113,26 +109,8 @@ class Executor:
         self.keys = use_keys(module)
         self.task: Loss = lambda b: loss(b.out, b.y)
 
-    def __call__(
-        self,
-        algorithm: Algorithm,
-        round_facts: Facts,
-        visits: Sequence[Visit],
-        server_states: Sequence[States],
-        buffers: Buffers,
-    ) -> Iterable[Outcome]:
-        """Train up to `width` clients.
-
-        Args:
-            algorithm: The method.
-            round_facts: Facts that hold for every client of the round.
-            visits: The clients.
-            server_states: The server's states, one dictionary a term.
-            buffers: The global buffers, from which every client starts.
-
-        Returns:
-            One outcome a visit, in order.
-        """
+    def __call__(self, received: Broadcast, visits: Sequence[Visit]) -> Iterable[Outcome]:
+        """Train up to `width` clients; yields one outcome a visit, in order."""
         raise NotImplementedError
 
     def dropout_keys(self, seed: int) -> dict[str, Tensor]:

@@ -1,8 +1,7 @@
 """One local step of several clients, as a function of tensors."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -15,13 +14,13 @@ from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Request, objective
 from fl_lightning.core.term import States
 from fl_lightning.core.term_checks import AT_ONCE
 from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.executor import Buffers, Executor
-from fl_lightning.executors.network import FunctionalModel
 
 SharedArgs = dict[str, Any]
 """Arguments that all clients of a step share: `round_facts`, `server_states`; `lr` and `decay`."""
@@ -48,9 +47,6 @@ class LocalStep:
 
     def __init__(self, executor: Executor, algorithm: Algorithm, mode: str = "default"):
         self.executor, self.algorithm = executor, algorithm
-        self._norms: Callable[[], AbstractContextManager[None]] = (
-            partial(_full_batchnorm, executor.module) if executor.width > 1 else nullcontext
-        )
         self.direction = _for_each(self._direction)
         self.compiled_direction = Program(self.direction, mode)
         self.compiled_descent = Program(_for_each(self._descent), mode)
@@ -75,7 +71,8 @@ class LocalStep:
                 moved = {name: b.clone() for name, b in buffers.items()}
                 weights = dict(zip(layout.names, parts, strict=True))
                 network = FunctionalModel(executor.module, layout, received, weights, moved)
-                with executor.autocast(), self._norms():
+                norms = _full_batchnorm(executor.module) if executor.width > 1 else nullcontext()
+                with executor.autocast(), norms:
                     b = ForwardPass(network, *request.batch(x, y), request.layers)
                     total, task = objective(b, (executor.task, *request.losses))
                 return total, (moved, task)

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.network import FunctionalModel, unaliased
 from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, objective
 from fl_lightning.core.randomness import seeded_rng
-from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
-from fl_lightning.executors.network import FunctionalModel, unaliased
+from fl_lightning.executors.executor import Broadcast, Buffers, Executor, Outcome, Visit
 from fl_lightning.optim import GradientTransform, Transform
 
 
@@ -35,35 +33,22 @@ class SequentialExecutor(Executor):
         for p, part in zip(self.parameters, self.layout.split(vector.to(self.w)), strict=True):
             p.data = part
 
-    def __call__(
-        self,
-        algorithm: Algorithm,
-        round_facts: Facts,
-        visits: Sequence[Visit],
-        server_states: Sequence[States],
-        buffers: Buffers,
-    ) -> Iterable[Outcome]:
+    def __call__(self, received: Broadcast, visits: Sequence[Visit]) -> Iterable[Outcome]:
         """Train the clients one after another, each when its outcome is requested."""
         self.module.train()
         for visit in visits:
             with seeded_rng(visit.seed, self.w.device):
-                received = {**buffers, **self.dropout_keys(visit.seed)}
-                yield self._visit(algorithm, round_facts, visit, server_states, received)
+                yield self._visit(received, visit)
 
-    def _visit(
-        self,
-        algorithm: Algorithm,
-        round_facts: Facts,
-        visit: Visit,
-        server_states: Sequence[States],
-        received: Buffers,
-    ) -> Outcome:
-        facts = {**round_facts, **visit.facts}
+    def _visit(self, received: Broadcast, visit: Visit) -> Outcome:
+        algorithm, server_states = received.algorithm, received.states
+        facts = {**received.facts, **visit.facts}
+        buffers = {**received.buffers, **self.dropout_keys(visit.seed)}
         origin, states = algorithm.start(facts["anchor"], facts, visit.states, server_states)
         facts["origin"] = origin
         with torch.no_grad():
             self.w.copy_(origin)
-            for name, value in received.items():
+            for name, value in buffers.items():
                 self.buffers[name].copy_(value)
 
         def transform(oracle: Oracle, w: Tensor) -> Tensor:
@@ -74,7 +59,7 @@ class SequentialExecutor(Executor):
             return unaliased(direction, w, *kept)  # some optimizers change a gradient in place
 
         optimizer = _InPlace(algorithm.local([self.w]), transform, self)
-        total, live = self.w.new_zeros(()), _Live(self.module, self.layout, received)
+        total, live = self.w.new_zeros(()), _Live(self.module, self.layout, buffers)
         for step, lr in enumerate(visit.lrs):
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -83,7 +68,7 @@ class SequentialExecutor(Executor):
         self.w.grad = None
         w = self.w.detach().clone()
         message, states = algorithm.report(w, facts, states, server_states)
-        after = {name: self.buffers[name].clone() for name in received if name not in self.keys}
+        after = {name: self.buffers[name].clone() for name in received.buffers}
         loss = total / max(1, len(visit.lrs))
         return Outcome(w - origin, message, states, after, loss, origin)
 

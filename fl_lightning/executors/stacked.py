@@ -11,12 +11,12 @@ from torch.utils._pytree import tree_map
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import to_device_async
+from fl_lightning.core.network import unaliased
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.executor import Buffers, Executor, Outcome, Visit
+from fl_lightning.executors.executor import Broadcast, Buffers, Executor, Outcome, Visit
 from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
-from fl_lightning.executors.network import unaliased
 
 
 class StackedExecutor(Executor):
@@ -28,15 +28,13 @@ class StackedExecutor(Executor):
     BatchNorm stays exact.
 
     Args:
-        module: The model.
-        layout: Its flat vector.
         width: The number of clients that train in parallel.
         compiled: The batch size whose steps are compiled, where all clients of a call take them
             together; 0 compiles nothing. Compiling takes some seconds for each number of clients.
             Other steps run eagerly: those of short last batches, and those of a group smaller than
             the one before it, such as the last one of a round.
         mode: The mode of `torch.compile`; "reduce-overhead" replays CUDA graphs.
-        **options: Further arguments of `Executor`.
+        **options: Arguments of `Executor`, as are the first two.
     """
 
     def __init__(
@@ -56,16 +54,10 @@ class StackedExecutor(Executor):
         self._local_steps: dict[Algorithm, LocalStep] = {}
         self._before = 0  # clients of the previous call
 
-    def __call__(
-        self,
-        algorithm: Algorithm,
-        round_facts: Facts,
-        visits: Sequence[Visit],
-        server_states: Sequence[States],
-        buffers: Buffers,
-    ) -> Iterable[Outcome]:
+    def __call__(self, received: Broadcast, visits: Sequence[Visit]) -> Iterable[Outcome]:
         """Train the clients together."""
         self.module.train()
+        algorithm, round_facts, server_states = received.algorithm, received.facts, received.states
         anchor = round_facts["anchor"]
         if self.compiled:  # numbers become tensors, or a program would hold those of its own round
             round_facts = {name: _as_tensor(fact, anchor) for name, fact in round_facts.items()}
@@ -81,16 +73,17 @@ class StackedExecutor(Executor):
         with seeded_rng(visits[0].seed, anchor.device):
             origin, states = vmap(start)(client_facts, states)
             client_facts["origin"] = origin
-            received = _stack([{**buffers, **self.dropout_keys(v.seed)} for v in visits])
+            buffers = _stack([{**received.buffers, **self.dropout_keys(v.seed)} for v in visits])
             if algorithm not in self._local_steps:
                 self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
+            shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
             step = self._local_steps[algorithm]
             w, states, after, losses = self._steps(
-                step, round_facts, visits, client_facts, states, server_states, received
+                step, visits, client_facts, states, buffers, shared
             )
             message, states = vmap(report)(w, client_facts, states)
         for i in range(len(visits)):
-            kept = {name: b[i] for name, b in after.items() if name not in self.keys}
+            kept = {name: after[name][i] for name in received.buffers}
             own = _row(message, i), _row(states, i), kept, losses[i], origin[i]
             yield Outcome(w[i] - origin[i], *own)
 
@@ -98,19 +91,17 @@ class StackedExecutor(Executor):
     def _steps(
         self,
         local_step: LocalStep,
-        round_facts: Facts,
         visits: Sequence[Visit],
         client_facts: dict[str, Tensor],
         states: list[States],
-        server_states: Sequence[States],
         received: Buffers,
+        shared: SharedArgs,
     ) -> tuple[Tensor, list[States], Buffers, Tensor]:
         matrix, buffers = client_facts["origin"].clone(), received
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = local_step.algorithm.local(rows)
         decay, losses = weight_decay(optimizer), matrix.new_zeros(len(visits))
         full, self._before = len(visits) >= self._before, len(visits)
-        shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
         for step in range(max(len(v.lrs) for v in visits)):
             for lr, together in _groups(visits, step):
                 batch = [visits[i].batches[step] for i in together]

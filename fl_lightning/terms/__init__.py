@@ -3,65 +3,38 @@
 Imports `core` and below.
 """
 
-from fl_lightning.terms.client_models import ClientModels
-from fl_lightning.terms.distill import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
-from fl_lightning.terms.drift import (
-    CenteredGradientVariate,
-    ClientMomentum,
-    Clip,
-    ControlVariate,
-    LastGradientVariate,
-    Proximal,
-    ReleasedControlVariate,
-    UnclippedPull,
-)
-from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, FedVRADual, ReleasedSSG
-from fl_lightning.terms.lesam import LESAM, LastRound
-from fl_lightning.terms.personal import FirstOrderMAML, LocalOnly
-from fl_lightning.terms.perturb import ASAM, SAM, SMOO, TOGA, Neighbour
-from fl_lightning.terms.server import (
-    AcceleratedStart,
-    AdaptiveServer,
-    NormalizedAveraging,
-    RelaxedInitialization,
-    ServerMomentum,
-)
-from fl_lightning.terms.sol import SOL, GradientProjection, HeadSOL
-
-__all__ = [
-    "ASAM",
-    "LESAM",
-    "SAM",
-    "SMOO",
-    "SOL",
-    "SSG",
-    "TOGA",
-    "AcceleratedStart",
-    "AdaptiveServer",
-    "CenteredGradientVariate",
-    "ClientModels",
-    "ClientMomentum",
-    "Clip",
-    "CohortDual",
-    "Contrastive",
-    "ControlVariate",
-    "Distill",
-    "DynamicRegularizer",
-    "FedVRADual",
-    "FirstOrderMAML",
-    "GradientProjection",
-    "HeadSOL",
-    "LastGradientVariate",
-    "LastRound",
-    "LocalOnly",
-    "Neighbour",
-    "NormalizedAveraging",
-    "NotTrueDistillation",
-    "Proximal",
-    "RelaxedContrastive",
-    "RelaxedInitialization",
-    "ReleasedControlVariate",
-    "ReleasedSSG",
-    "ServerMomentum",
-    "UnclippedPull",
-]
+from fl_lightning.terms.client_models import ClientModels as ClientModels
+from fl_lightning.terms.distill import Contrastive as Contrastive
+from fl_lightning.terms.distill import Distill as Distill
+from fl_lightning.terms.distill import NotTrueDistillation as NotTrueDistillation
+from fl_lightning.terms.distill import RelaxedContrastive as RelaxedContrastive
+from fl_lightning.terms.drift import CenteredGradientVariate as CenteredGradientVariate
+from fl_lightning.terms.drift import ClientMomentum as ClientMomentum
+from fl_lightning.terms.drift import Clip as Clip
+from fl_lightning.terms.drift import ControlVariate as ControlVariate
+from fl_lightning.terms.drift import LastGradientVariate as LastGradientVariate
+from fl_lightning.terms.drift import Proximal as Proximal
+from fl_lightning.terms.drift import ReleasedControlVariate as ReleasedControlVariate
+from fl_lightning.terms.drift import UnclippedPull as UnclippedPull
+from fl_lightning.terms.dual import SSG as SSG
+from fl_lightning.terms.dual import CohortDual as CohortDual
+from fl_lightning.terms.dual import DynamicRegularizer as DynamicRegularizer
+from fl_lightning.terms.dual import FedVRADual as FedVRADual
+from fl_lightning.terms.dual import ReleasedSSG as ReleasedSSG
+from fl_lightning.terms.lesam import LESAM as LESAM
+from fl_lightning.terms.lesam import LastRound as LastRound
+from fl_lightning.terms.personal import FirstOrderMAML as FirstOrderMAML
+from fl_lightning.terms.personal import LocalOnly as LocalOnly
+from fl_lightning.terms.perturb import ASAM as ASAM
+from fl_lightning.terms.perturb import SAM as SAM
+from fl_lightning.terms.perturb import SMOO as SMOO
+from fl_lightning.terms.perturb import TOGA as TOGA
+from fl_lightning.terms.perturb import Neighbour as Neighbour
+from fl_lightning.terms.server import AcceleratedStart as AcceleratedStart
+from fl_lightning.terms.server import AdaptiveServer as AdaptiveServer
+from fl_lightning.terms.server import NormalizedAveraging as NormalizedAveraging
+from fl_lightning.terms.server import RelaxedInitialization as RelaxedInitialization
+from fl_lightning.terms.server import ServerMomentum as ServerMomentum
+from fl_lightning.terms.sol import SOL as SOL
+from fl_lightning.terms.sol import GradientProjection as GradientProjection
+from fl_lightning.terms.sol import HeadSOL as HeadSOL

@@ -26,11 +26,7 @@ def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Distill(Term):
-    """Distillation of the received model: adds `beta KL(received || local)` at temperature tau.
-
-    References:
-        FedSOL's proximal loss: Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
-    """
+    """FedSOL's distillation of the received model: adds `beta KL(received || local)` at tau."""
 
     beta: NonNegativeFloat = 1.0
     tau: PositiveFloat = 3.0
@@ -44,11 +40,7 @@ class Distill(Term):
 
 @dataclass(frozen=True)
 class NotTrueDistillation(Term):
-    """FedNTD: adds `beta tau^2 KL(received || local)` over the classes that are not true.
-
-    References:
-        Lee et al., NeurIPS 2022, https://arxiv.org/abs/2106.03097
-    """
+    """FedNTD: adds `beta tau^2 KL(received || local)` over the classes that are not true."""
 
     beta: NonNegativeFloat = 1.0
     tau: PositiveFloat = 1.0
@@ -56,9 +48,8 @@ class NotTrueDistillation(Term):
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         def loss(b: ForwardPass) -> Tensor:
             true = torch.arange(b.out.shape[1], device=b.y.device) == b.y[:, None]
-            out, received = (
-                p.out.masked_fill(true, -1e9) for p in (b, b.at(v.anchor))
-            )  # the softmax forgets it
+            # the softmax forgets the true class
+            out, received = (p.out.masked_fill(true, -1e9) for p in (b, b.at(v.anchor)))
             return b.loss + self.beta * self.tau**2 * divergence(out, received, self.tau)
 
         return oracle.of(loss)(w)
@@ -70,9 +61,6 @@ class Contrastive(Term):
 
     z^t are the received model's features, z_i those of the client's last model w_i, which begins
     as w^0. There is no projection, as in FedSOL's repository.
-
-    References:
-        Li et al., CVPR 2021, https://arxiv.org/abs/2103.16257
     """
 
     mu: NonNegativeFloat = 1.0
@@ -98,15 +86,7 @@ class Contrastive(Term):
 class RelaxedContrastive(Term):
     """FedRCL: a supervised contrastive loss at several levels; penalizes too similar classmates.
 
-    Attributes:
-        layers: Submodules whose outputs are contrasted; None is every block of the body.
-        tau: Temperature.
-        negatives: Number of the most similar samples of other classes that repel.
-        threshold: A least similar classmate at least as similar as this is pushed away again.
-        attraction, penalty: Weights of the two losses.
-
-    References:
-        Seo et al., CVPR 2024, https://arxiv.org/abs/2401.04928
+    Its attributes are the options of `fl_lightning.algorithms.fedrcl`.
     """
 
     layers: tuple[str, ...] | None = None
@@ -120,9 +100,8 @@ class RelaxedContrastive(Term):
         layers = self.layers or v.layout.body_blocks()
 
         def loss(b: ForwardPass) -> Tensor:
-            return b.loss + sum(
-                self._level(b.activations[layer][1], b.y) for layer in layers
-            ) / len(layers)
+            levels = [self._level(b.activations[layer][1], b.y) for layer in layers]
+            return b.loss + sum(levels) / len(levels)
 
         return oracle.of(loss, *layers)(w)
 
@@ -134,13 +113,9 @@ class RelaxedContrastive(Term):
         same, me = y[:, None] == y, torch.eye(len(y), dtype=torch.bool, device=y.device)
         farthest = S.masked_fill(~same, 2).amin(1)  # among classmates, oneself included
         others = S.masked_fill(same, -torch.inf).topk(min(self.negatives, len(y)), 1).values
-        attraction = (
-            torch.logsumexp(torch.cat([farthest[:, None], others], 1) / self.tau, 1)
-            - farthest / self.tau
-        )
-        mate = S.masked_fill(~same | me, 2).amin(1)
-        mate = torch.where(
-            (mate >= self.threshold) & (mate < 1.5), mate, -1.0
-        )  # 1.5: there is no other classmate
+        all_of_them = torch.cat([farthest[:, None], others], 1)
+        attraction = torch.logsumexp(all_of_them / self.tau, 1) - farthest / self.tau
+        mate = S.masked_fill(~same | me, 2).amin(1)  # 2: there is no other classmate
+        mate = torch.where((mate >= self.threshold) & (mate < 1.5), mate, -1.0)
         penalty = F.softplus((mate - S.diagonal()) / self.tau)
         return (self.attraction * attraction + self.penalty * penalty).mean()

@@ -1,8 +1,7 @@
 """Drift correction: additions to the local gradient, and the variates and momenta behind them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -13,12 +12,9 @@ from fl_lightning.core.term import Term, View, zeros
 
 @dataclass(frozen=True)
 class Proximal(Term):
-    """A quadratic pull to the received model: `g + mu (w - w^t)`.
+    """FedProx's quadratic pull to the received model: `g + mu (w - w^t)`.
 
     With `split` the part `mu w` is left to an `UnclippedPull`.
-
-    References:
-        FedProx: Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127
     """
 
     mu: NonNegativeFloat = 0.1
@@ -28,28 +24,13 @@ class Proximal(Term):
         return oracle(w) + self.mu * (-v.anchor if self.split else w - v.anchor)
 
 
-VisitScale = Callable[[View], Tensor | float]
-"""A number of the visit, e.g. the client's relative size."""
+Fact = Literal["steps", "epochs", "span", "size", "nominal"]
+"""A number of the visit, by its name in the view."""
 
 
-def one(v: View) -> float:
-    """1 for every client."""
-    return 1.0
-
-
-def om(v: View) -> Tensor:
-    """om_i = N n_i / n: the client's samples over the mean of all clients."""
-    return v.size
-
-
-def own_span(v: View) -> Tensor:
-    """K_i eta of this visit."""
-    return v.span
-
-
-def nominal(v: View) -> float:
-    """K eta_0, one number for all clients and rounds: the released code of FedDC and FedSSG."""
-    return v.nominal
+def fact(v: View, name: Fact | None) -> Any:
+    """A number of the visit; 1 for None."""
+    return 1.0 if name is None else getattr(v, name)
 
 
 @dataclass(frozen=True)
@@ -61,11 +42,11 @@ class UnclippedPull(Term):
     """
 
     mu: NonNegativeFloat = 0.1
-    scale: VisitScale = one
+    scale: Fact | None = None
     roles = frozenset({"unclipped"})
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        return oracle(w) + self.mu / self.scale(v) * w
+        return oracle(w) + self.mu / fact(v, self.scale) * w
 
 
 @dataclass(frozen=True)
@@ -73,9 +54,6 @@ class ControlVariate(Term):
     """SCAFFOLD's control variates, option II: `g + c - c_i`.
 
     After a visit `c_i <- c_i - c + (w^t - u_i) / (K eta)`; c is the mean of all c_i.
-
-    References:
-        Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378
     """
 
     client = {"c_i": zeros}
@@ -102,21 +80,22 @@ class ReleasedControlVariate(ControlVariate):
         k: Coefficient of the correction (FedLESAM-S's code 0.1).
         length: Divisor of the move.
         scale: Divisor of c in the step, and weight of the message: FedSSG's and FedDC's code.
-        kept: Divisor of c in c_i's update; None is `scale` (`one` in FedSSG's SCAFFOLD).
+        whole: Do not divide c in c_i's update (FedSSG's SCAFFOLD).
     """
 
     k: NonNegativeFloat = 1.0
-    length: VisitScale = own_span
-    scale: VisitScale = one
-    kept: VisitScale | None = None
+    length: Fact = "span"
+    scale: Fact | None = None
+    whole: bool = False
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        return oracle(w) + self.k * (v.c / self.scale(v) - v.c_i)
+        return oracle(w) + self.k * (v.c / fact(v, self.scale) - v.c_i)
 
     def report(self, w: Tensor, v: View) -> Tensor:
-        old = v.c_i
-        v.c_i = v.c_i - v.c / (self.kept or self.scale)(v) + (v.origin - w) / self.length(v)
-        return self.scale(v) * (v.c_i - old)
+        old, scale = v.c_i, fact(v, self.scale)
+        c = v.c / (1.0 if self.whole else scale)
+        v.c_i = v.c_i - c + (v.origin - w) / fact(v, self.length)
+        return scale * (v.c_i - old)
 
 
 @dataclass(frozen=True)
@@ -157,9 +136,6 @@ class ClientMomentum(Term):
     """FedCM's momentum in each step: `alpha g + (1 - alpha) m`.
 
     m is the cohort's last mean gradient; `gain` replaces alpha before g (1 in FedLESAM's code).
-
-    References:
-        FedCM: Xu et al., 2021, https://arxiv.org/abs/2106.10874
     """
 
     alpha: PositiveFraction = 0.1

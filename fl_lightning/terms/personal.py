@@ -37,9 +37,6 @@ class FirstOrderMAML(Term):
     """Per-FedAvg's first-order step: `g(w - alpha g(w; one half of the batch); the other half)`.
 
     Each half is a batch of the paper, so the batch is twice as large.
-
-    References:
-        Fallah et al., NeurIPS 2020, https://arxiv.org/abs/2002.07948
     """
 
     alpha: NonNegativeFloat = 0.01

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from fl_lightning.core.oracle import Loss, Oracle
 from fl_lightning.core.term import Initializer, Term, View, zeros
 from fl_lightning.core.vector import unit
 from fl_lightning.errors import TermError
+from fl_lightning.terms.drift import Fact, fact
 from fl_lightning.terms.wrapper import WrappedTerm
 
 
@@ -24,18 +25,13 @@ class Perturbation(Term):
     roles = frozenset({"perturb"})
 
 
-def raw(v: Tensor, eps: float) -> Tensor:
-    """The vector itself: a perturbation as long as rho times the gradient."""
-    return v
-
-
 @dataclass(frozen=True)
 class SAM(Perturbation):
     """Sharpness-aware minimization: `g(w + rho unit(g(w)))`, two passes on the same batch.
 
     Attributes:
         mix: Weight of this gradient; g(w) has the rest (FedSpeed).
-        ascent: Direction from the gradient; `raw` ascends by `rho g` (FedSpeed's paper).
+        ascent: "raw" ascends by `rho g` (FedSpeed's paper).
 
     References:
         Foret et al., ICLR 2021, https://arxiv.org/abs/2010.01412
@@ -48,11 +44,12 @@ class SAM(Perturbation):
     """
 
     mix: UnitInterval = 1.0
-    ascent: Callable[[Tensor, float], Tensor] = unit
+    ascent: Literal["unit", "raw"] = "unit"
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View | None) -> Tensor:
         g = oracle(w)
-        return torch.lerp(g, oracle(w + self.rho * self.ascent(g, self.eps)), self.mix)
+        e = self.rho * (g if self.ascent == "raw" else unit(g, self.eps))
+        return torch.lerp(g, oracle(w + e), self.mix)
 
 
 @dataclass(frozen=True)
@@ -83,9 +80,6 @@ class SMOO(Perturbation):
 
     At each step `mu_i <- mu_i + e - s`; then `s = rho unit(mean(mu_i - lag e))`, with lag 1 in the
     paper and 0 in the released code.
-
-    References:
-        Sun et al., ICML 2023, https://arxiv.org/abs/2305.11584
     """
 
     rho: NonNegativeFloat = 0.1
@@ -108,38 +102,19 @@ class SMOO(Perturbation):
         return delta
 
 
-def per_step(v: View) -> Tensor:
-    """The number of local steps K."""
-    return v.steps
-
-
-def per_epoch(v: View) -> Tensor:
-    """The number of local epochs, which FedTOGA's experiments call K."""
-    return v.epochs
-
-
-def per_length(v: View) -> Tensor:
-    """The length of the path, K eta: FedCM's divisor, which makes the trend a mean gradient."""
-    return v.span
-
-
 @dataclass(frozen=True)
 class TOGA(Perturbation):
     """FedTOGA's trend: `g(w + e) + beta Delta`, with `e = rho unit(g + kappa Delta)`.
 
-    Delta is the last mean movement, `mean_S (w^t - u_i) / per(v)`. Algorithm 1 without its dual.
-
-    The texts leave the divisor open: Algorithm 1 prints K alone, while sections 4.1 and the proofs
-    take Delta for a gradient, as in FedCM.
-
-    References:
-        FedTOGA, 2024, https://arxiv.org/abs/2408.14144
+    Delta is the last mean movement, `mean_S (w^t - u_i) / per`. Algorithm 1 without its dual. The
+    texts leave the divisor open: Algorithm 1 prints K alone, the experiments call the number of
+    epochs K, and sections 4.1 and the proofs take Delta for a gradient, as in FedCM ("span").
     """
 
     rho: NonNegativeFloat = 0.1
     kappa: NonNegativeFloat = 1.0
     beta: NonNegativeFloat = 0.8
-    per: Callable[[View], Tensor | float] = per_step
+    per: Fact = "steps"
     eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
     server = {"Delta": zeros}
 
@@ -148,7 +123,7 @@ class TOGA(Perturbation):
         return oracle(w + e) + self.beta * v.Delta
 
     def report(self, w: Tensor, v: View) -> Tensor:
-        return (v.origin - w) / self.per(v)
+        return (v.origin - w) / fact(v, self.per)
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.Delta = mean
@@ -156,7 +131,7 @@ class TOGA(Perturbation):
 
     def notes(self, first: View, last: View) -> Iterator[str]:
         if self.beta:
-            m, end = (float(self.beta * v.span / self.per(v)) for v in (first, last))
+            m, end = (float(self.beta * v.span / fact(v, self.per)) for v in (first, last))
             yield (
                 f"beta Delta acts as server momentum: m = beta span / divisor is {m:.2g} in the "
                 f"first round and {end:.2g} in the last"
@@ -194,9 +169,6 @@ class Neighbour(WrappedTerm):
             which saves a pass (`N-P`).
         fusion: Add R to the ascent gradient instead.
         carry: Keep R from one visit of a client to the next; otherwise it begins as zero.
-
-    References:
-        FedTOGA, 2024, https://arxiv.org/abs/2408.14144
     """
 
     fusion: bool = False

@@ -1,8 +1,8 @@
 """What the server does with the mean update, and where clients start."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,56 +12,41 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Initializer, Term, View, initial, zeros
 
 
-def adam(v: Tensor, square: Tensor, beta: float) -> Tensor:
-    """FedAdam's second moment: a running mean."""
-    return beta * v + (1 - beta) * square
-
-
-def yogi(v: Tensor, square: Tensor, beta: float) -> Tensor:
-    """FedYogi's second moment: moves by at most the square itself."""
-    return v - (1 - beta) * square * torch.sign(v - square)
-
-
-def adagrad(v: Tensor, square: Tensor, beta: float) -> Tensor:
-    """FedAdagrad's second moment: a sum."""
-    return v + square
-
-
 @dataclass(frozen=True)
 class AdaptiveServer(Term):
     """FedAdam and its relatives: the server moves by `m / (sqrt(v) + tau)`.
 
-    A term, because `torch.optim.Adam` corrects the bias and cannot begin at `v0` (tau^2 in the
-    paper).
-
-    References:
-        Reddi et al., ICLR 2021, Algorithm 2, https://arxiv.org/abs/2003.00295
+    A term, because `torch.optim.Adam` corrects the bias and cannot begin at `v0`; None is the
+    paper's tau^2.
     """
 
     beta1: BelowOneFloat = 0.9
     beta2: BelowOneFloat = 0.99
     tau: PositiveFloat = 1e-3
-    v0: NonNegativeFloat = 1e-6
-    second: Callable[[Tensor, Tensor, float], Tensor] = adam
+    v0: NonNegativeFloat | None = None
+    kind: Literal["adam", "yogi", "adagrad"] = "adam"
     roles = frozenset({"server"})
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
-        return {"m": zeros, "v": lambda first, now: torch.full_like(now, self.v0)}
+        v0 = self.tau**2 if self.v0 is None else self.v0
+        return {"m": zeros, "v": lambda first, now: torch.full_like(now, v0)}
 
     def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        square = delta.square()
         v.m = self.beta1 * v.m + (1 - self.beta1) * delta
-        v.v = self.second(v.v, delta.square(), self.beta2)
+        if self.kind == "adam":
+            v.v = self.beta2 * v.v + (1 - self.beta2) * square
+        elif self.kind == "yogi":
+            v.v = v.v - (1 - self.beta2) * square * torch.sign(v.v - square)
+        else:
+            v.v = v.v + square
         return v.m / (v.v.sqrt() + self.tau)
 
 
 @dataclass(frozen=True)
 class ServerMomentum(Term):
-    """FedAvgM: the server moves by `m <- beta m + delta`.
-
-    References:
-        Hsu et al., 2019, https://arxiv.org/abs/1909.06335
-    """
+    """FedAvgM: the server moves by `m <- beta m + delta`."""
 
     beta: BelowOneFloat = 0.9
     server = {"m": zeros}
@@ -74,11 +59,7 @@ class ServerMomentum(Term):
 
 @dataclass(frozen=True)
 class AcceleratedStart(ServerMomentum):
-    """FedACG's accelerated start: `y = w^t + beta m`, with steps along `g + 2 prox (w - y)`.
-
-    References:
-        Kim et al., CVPR 2024, https://arxiv.org/abs/2201.03172
-    """
+    """FedACG's accelerated start: `y = w^t + beta m`, with steps along `g + 2 prox (w - y)`."""
 
     beta: BelowOneFloat = 0.85
     prox: NonNegativeFloat = 0.001
@@ -96,9 +77,6 @@ class NormalizedAveraging(Term):
     """FedNova: `delta = mean(tau_i) mean((u_i - w^t) / tau_i)`, with path lengths tau_i = `v.span`.
 
     The path includes momentum and unequal steps. Place it before terms that add to the update.
-
-    References:
-        Wang et al., NeurIPS 2020, https://arxiv.org/abs/2007.07481
     """
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
@@ -117,9 +95,6 @@ class RelaxedInitialization(Term):
         beta: Length of the shift.
         old: w_i before the first visit: `initial` (w^0) or `received` (no shift).
         whole: Let the server average models, shifts included, not moves from the starts (released).
-
-    References:
-        Sun et al., NeurIPS 2023, https://arxiv.org/abs/2306.05706
     """
 
     beta: NonNegativeFloat = 0.1

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import ForwardPass, Loss, Oracle
 from fl_lightning.core.term import View
-from fl_lightning.core.vector import Layout, unit
+from fl_lightning.core.vector import unit
 from fl_lightning.terms.distill import Distill, divergence
 from fl_lightning.terms.perturb import Perturbation
 from fl_lightning.terms.wrapper import WrappedTerm
@@ -45,37 +47,21 @@ class Taskless:
         return Taskless(self.oracle.part(index, count))
 
 
-def by_tensor(moved: Tensor) -> Tensor:
-    """`|w - w^t|` of a parameter over its L2 norm: the paper's Eq. 7 and Appendix G."""
-    return moved.abs() / moved.norm().clamp(min=1e-12)
+Per = Literal["tensor", "column"]
+"""The norm in Lambda: of a parameter (paper, Eq. 7), or of its columns (released code)."""
 
 
-def by_column(moved: Tensor) -> Tensor:
-    """The same over the norm of each column (along the first axis): the released code."""
-    return moved.abs() / moved.norm(dim=0).clamp(min=1e-12)
+def relative_move(moved: Tensor, per: Per) -> Tensor:
+    """`|w - w^t|` of a parameter over its L2 norm, or over that of each column (first axis)."""
+    norm = moved.norm() if per == "tensor" else moved.norm(dim=0)
+    return moved.abs() / norm.clamp(min=1e-12)
 
 
-Gradient = Callable[[Tensor], Tensor]
-"""The gradient at `w` of one of the two objectives."""
+Scope = Literal["head", "body", "all"]
+"""The part of the model that is perturbed."""
 
-MoveScale = Callable[[Tensor], Tensor]
-"""The strength of each weight's perturbation, from how far its parameter has moved."""
-
-
-def everywhere(layout: Layout, q: Tensor) -> Tensor:
-    """Perturb the whole model."""
-    return q
-
-
-def body(layout: Layout, q: Tensor) -> Tensor:
-    """Perturb all but the head."""
-    return q * (1 - layout.head_mask(q))
-
-
-def head(layout: Layout, q: Tensor) -> Tensor:
-    """Perturb the head only."""
-    return q * layout.head_mask(q)
-
+Place = Literal["here", "ahead"]
+"""Where a gradient is taken: at w or at w + e."""
 
 DIAGNOSTICS = "cos", "proximal_loss", "strength"
 """cos(g_u, g_p) where the client has moved, L_p (0 if it is no loss), and the mean of Lambda."""
@@ -84,15 +70,7 @@ DIAGNOSTICS = "cos", "proximal_loss", "strength"
 def _log_diagnostics(
     taskless: Taskless, q: Callable[[], Tensor], w: Tensor, v: View, strength: Tensor
 ) -> None:
-    """Log `DIAGNOSTICS`.
-
-    Args:
-        taskless: The oracle of the proximal objective.
-        q: Gives its gradient at `w`.
-        w: The client's model.
-        v: The view of the term that logs.
-        strength: Lambda.
-    """
+    """Log `DIAGNOSTICS`; `q` gives the proximal objective's gradient at `w`."""
 
     def loss() -> Tensor:
         return taskless.proximal.loss(w) if taskless.proximal else w.new_zeros(())
@@ -102,32 +80,12 @@ def _log_diagnostics(
     v.log("strength", strength.mean)
 
 
-def _strength(w: Tensor, v: View, scale: MoveScale | None, still: bool) -> Tensor:
+def _strength(w: Tensor, v: View, scale: Per | None, still: bool) -> Tensor:
     """The factor of the unit direction; 0 until the client moves, since q is then noise."""
     moved = w - v.anchor
     if scale is not None:
-        return v.layout.map(scale, moved)
+        return v.layout.map(partial(relative_move, per=scale), moved)
     return (moved != 0).any().to(w) if still else torch.ones_like(w[0])
-
-
-def ahead(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> Tensor:
-    """The task's gradient at w + e: FedSOL, row A1 of its Table 10."""
-    return task(w + e)
-
-
-def proximal_ahead(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> Tensor:
-    """Row A2: the task's gradient at w, the proximal one at w + e."""
-    return task(w) + proximal(w + e)
-
-
-def both_ahead(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> Tensor:
-    """Row A3: both at w + e."""
-    return task(w + e) + proximal(w + e)
-
-
-def proximal_here(task: Gradient, proximal: Gradient, w: Tensor, e: Tensor) -> Tensor:
-    """Row A6: the task's gradient at w + e, the proximal one at w."""
-    return task(w + e) + proximal(w)
 
 
 @dataclass(frozen=True)
@@ -139,19 +97,18 @@ class SOL(WrappedTerm):
     Attributes:
         rho: Radius of the perturbation.
         scale: Perturb each weight by how far it has moved; None perturbs all equally.
-        scope: Which part of the model is perturbed.
-        use: Which gradients are stepped along (Table 10).
+        scope: The part of the model that is perturbed.
+        task: Where the task's gradient is taken (Table 10).
+        added: Where the proximal gradient is taken, which is added to it; None adds none.
         still: Do not perturb before the first step; without it a fixed strength blows rounding
             noise up, as released.
-
-    References:
-        Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
 
     rho: NonNegativeFloat = 2.0
-    scale: MoveScale | None = by_tensor
-    scope: Callable[[Layout, Tensor], Tensor] = everywhere
-    use: Callable[[Gradient, Gradient, Tensor, Tensor], Tensor] = ahead
+    scale: Per | None = "tensor"
+    scope: Scope = "all"
+    task: Place = "ahead"
+    added: Place | None = None
     still: bool = True
     roles = frozenset({"perturb"})
 
@@ -165,11 +122,16 @@ class SOL(WrappedTerm):
         def proximal(w: Tensor) -> Tensor:
             return self.inner.gradient(taskless, w, v)
 
-        q = proximal(w)
+        q = unscoped = proximal(w)
+        if self.scope != "all":
+            head = v.layout.head_mask(q)
+            q = q * (head if self.scope == "head" else 1 - head)
         strength = _strength(w, v, self.scale, self.still)
-        e = self.rho * strength * unit(self.scope(v.layout, q))
-        direction = self.use(oracle, proximal, w, e)
-        _log_diagnostics(taskless, lambda: q, w, v, strength)
+        at = {"here": w, "ahead": w + self.rho * strength * unit(q)}
+        direction = oracle(at[self.task])
+        if self.added is not None:
+            direction = direction + proximal(at[self.added])
+        _log_diagnostics(taskless, lambda: unscoped, w, v, strength)
         return direction
 
 
@@ -184,7 +146,7 @@ class HeadSOL(Perturbation):
 
     rho: NonNegativeFloat = 2.0
     tau: PositiveFloat = 3.0
-    scale: MoveScale | None = by_tensor
+    scale: Per | None = "tensor"
     still: bool = True
     eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
     diagnostics = DIAGNOSTICS

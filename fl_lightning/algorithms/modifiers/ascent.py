@@ -1,8 +1,8 @@
 """`--ascent`: FedTOGA's neighbourhood perturbation, for any gradient ascent."""
 
 from fl_lightning import terms
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.modifiers.modifier import Modifier
-from fl_lightning.algorithms.shared_options import Carry
 
 
 def own() -> Modifier:
@@ -10,11 +10,11 @@ def own() -> Modifier:
     return Modifier()
 
 
-def neighbour(carry: Carry = False) -> Modifier:
+def neighbour(carry: opt.Carry = False) -> Modifier:
     """The previous perturbed gradient instead of a new one: one pass a step (N-P)."""
     return Modifier(around=lambda term: terms.Neighbour(term, carry=carry))
 
 
-def fusion(carry: Carry = False) -> Modifier:
+def fusion(carry: opt.Carry = False) -> Modifier:
     """The previous perturbed gradient added to the new one."""
     return Modifier(around=lambda term: terms.Neighbour(term, fusion=True, carry=carry))

@@ -36,21 +36,17 @@ class Modifier:
             ValueError: If the algorithm has a term of that role already, or no perturbation for
                 `around`.
         """
-        inner, outer = (() if term is None else (term,) for term in (self.inner, self.outer))
-        for added in (*inner, *outer):
+        for added in filter(None, (self.inner, self.outer)):
             _check(added, algorithm)
-        terms = *inner, *algorithm.terms, *outer
-        return algorithm.replace(*self._wrapped(terms), server=self.server or algorithm.server)
-
-    def _wrapped(self, terms: tuple[Term, ...]) -> tuple[Term, ...]:
-        if self.around is None:
-            return terms
-        if not any("perturb" in term.roles for term in terms):
-            raise ValueError(
-                "a neighbourhood ascent needs a perturbation, but this algorithm does not perturb: "
-                "add one, as --perturb sam"
-            )
-        return tuple(self.around(term) if "perturb" in term.roles else term for term in terms)
+        terms = [*filter(None, (self.inner, *algorithm.terms, self.outer))]
+        if self.around is not None:
+            if not any("perturb" in term.roles for term in terms):
+                raise ValueError(
+                    "a neighbourhood ascent needs a perturbation, but this algorithm does not "
+                    "perturb: add one, as --perturb sam"
+                )
+            terms = [self.around(term) if "perturb" in term.roles else term for term in terms]
+        return algorithm.replace(*terms, server=self.server or algorithm.server)
 
 
 def _check(added: Term, algorithm: Algorithm) -> None:

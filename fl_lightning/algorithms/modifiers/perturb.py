@@ -1,25 +1,8 @@
 """`--perturb`: where gradients are taken. The module's public functions are the choices."""
 
 from fl_lightning import terms
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.modifiers.modifier import Modifier
-from fl_lightning.algorithms.shared_options import (
-    DELTA,
-    FIRST,
-    PER,
-    SCALED,
-    SCOPES,
-    TREND_SCALES,
-    Eta,
-    First,
-    Kappa,
-    Per,
-    Rho,
-    Scaled,
-    Scope,
-    Tau,
-    TrendBeta,
-    TrendScale,
-)
 from fl_lightning.core.constraints import checked
 
 
@@ -29,44 +12,49 @@ def none() -> Modifier:
 
 
 @checked
-def sam(rho: Rho = 0.1) -> Modifier:
+def sam(rho: opt.Rho = 0.1) -> Modifier:
     """SAM: along the own gradient."""
     return Modifier(terms.SAM(rho))
 
 
 @checked
-def asam(rho: Rho = 0.7, eta: Eta = 0.2, scaled: Scaled = "weights") -> Modifier:
+def asam(rho: opt.Rho = 0.7, eta: opt.Eta = 0.2, scaled: opt.Scaled = "weights") -> Modifier:
     """ASAM: along the own gradient, in a ball scaled by the weights."""
-    return Modifier(terms.ASAM(rho, eta, SCALED[scaled]))
+    return Modifier(terms.ASAM(rho, eta, opt.SCALED[scaled]))
 
 
 @checked
-def lesam(rho: Rho = 0.1, first_participation: First = "init") -> Modifier:
+def lesam(rho: opt.Rho = 0.1, first_participation: opt.First = "init") -> Modifier:
     """LESAM: back to the model of the client's last visit."""
-    return Modifier(terms.LESAM(rho, FIRST[first_participation]))
+    return Modifier(terms.LESAM(rho, opt.FIRST[first_participation]))
 
 
 @checked
-def last_round(rho: Rho = 0.1) -> Modifier:
+def last_round(rho: opt.Rho = 0.1) -> Modifier:
     """LESAM with the last round's model for every client."""
     return Modifier(terms.LastRound(rho))
 
 
 @checked
-def smoo(rho: Rho = 0.1) -> Modifier:
+def smoo(rho: opt.Rho = 0.1) -> Modifier:
     """FedSMOO's perturbations that agree on a common one."""
     return Modifier(terms.SMOO(rho))
 
 
 @checked
 def toga(
-    rho: Rho = 0.1, kappa: Kappa = 1.0, beta: TrendBeta = 0.8, delta: TrendScale = DELTA
+    rho: opt.Rho = 0.1,
+    kappa: opt.Kappa = 1.0,
+    beta: opt.TrendBeta = 0.8,
+    delta: opt.TrendScale = "steps",
 ) -> Modifier:
     """FedTOGA's trend in ascent and descent."""
-    return Modifier(terms.TOGA(rho, kappa, beta, TREND_SCALES[delta]))
+    return Modifier(terms.TOGA(rho, kappa, beta, opt.TREND_SCALES[delta]))
 
 
 @checked
-def sol(rho: Rho = 2.0, scope: Scope = "all", per: Per = "tensor", tau: Tau = 3.0) -> Modifier:
+def sol(
+    rho: opt.Rho = 2.0, scope: opt.Scope = "all", per: opt.Per = "tensor", tau: opt.Tau = 3.0
+) -> Modifier:
     """FedSOL's perturbation along the distillation loss."""
-    return Modifier(terms.SOL(terms.Distill(tau=tau), rho, PER[per], SCOPES[scope]))
+    return Modifier(terms.SOL(terms.Distill(tau=tau), rho, per, scope))

@@ -1,18 +1,9 @@
 """`--server-optimizer`: what the server does with the mean update."""
 
 from fl_lightning import terms
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.modifiers.modifier import Modifier
-from fl_lightning.algorithms.shared_options import (
-    Adaptivity,
-    Beta1,
-    Beta2,
-    Momentum,
-    Prox,
-    ServerLR,
-    at,
-)
 from fl_lightning.core.constraints import checked
-from fl_lightning.terms import server as moments
 
 
 def mean() -> Modifier:
@@ -21,36 +12,42 @@ def mean() -> Modifier:
 
 
 @checked
-def momentum(lr: ServerLR = 1.0, beta: Momentum = 0.9) -> Modifier:
+def momentum(lr: opt.ServerLR = 1.0, beta: opt.Momentum = 0.9) -> Modifier:
     """Momentum."""
-    return Modifier(outer=terms.ServerMomentum(beta), server=at(lr))
+    return Modifier(outer=terms.ServerMomentum(beta), server=opt.at(lr))
 
 
 @checked
 def adam(
-    lr: ServerLR = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, tau: Adaptivity = 1e-3
+    lr: opt.ServerLR = 0.01,
+    beta1: opt.Beta1 = 0.9,
+    beta2: opt.Beta2 = 0.99,
+    tau: opt.Adaptivity = 1e-3,
 ) -> Modifier:
     """Adam without bias correction."""
-    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau, tau**2), server=at(lr))
+    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau), server=opt.at(lr))
 
 
 @checked
 def yogi(
-    lr: ServerLR = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, tau: Adaptivity = 1e-3
+    lr: opt.ServerLR = 0.01,
+    beta1: opt.Beta1 = 0.9,
+    beta2: opt.Beta2 = 0.99,
+    tau: opt.Adaptivity = 1e-3,
 ) -> Modifier:
     """Yogi."""
-    term = terms.AdaptiveServer(beta1, beta2, tau, tau**2, moments.yogi)
-    return Modifier(outer=term, server=at(lr))
+    term = terms.AdaptiveServer(beta1, beta2, tau, kind="yogi")
+    return Modifier(outer=term, server=opt.at(lr))
 
 
 @checked
-def adagrad(lr: ServerLR = 0.01, tau: Adaptivity = 1e-3) -> Modifier:
+def adagrad(lr: opt.ServerLR = 0.01, tau: opt.Adaptivity = 1e-3) -> Modifier:
     """Adagrad."""
-    term = terms.AdaptiveServer(0.0, 0.0, tau, tau**2, moments.adagrad)
-    return Modifier(outer=term, server=at(lr))
+    term = terms.AdaptiveServer(0.0, 0.0, tau, kind="adagrad")
+    return Modifier(outer=term, server=opt.at(lr))
 
 
 @checked
-def lookahead(beta: Momentum = 0.85, prox: Prox = 0.001) -> Modifier:
+def lookahead(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Modifier:
     """FedACG's momentum, along which clients start."""
     return Modifier(outer=terms.AcceleratedStart(beta, prox))

@@ -1,8 +1,8 @@
 """`--client-start`: where clients start."""
 
 from fl_lightning import terms
+from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.modifiers.modifier import Modifier
-from fl_lightning.algorithms.shared_options import FIRST, First, StartBeta
 from fl_lightning.core.constraints import checked
 
 
@@ -12,6 +12,6 @@ def received() -> Modifier:
 
 
 @checked
-def relaxed(beta: StartBeta = 0.1, first_participation: First = "init") -> Modifier:
+def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") -> Modifier:
     """Away from the client's own last model: relaxed initialization."""
-    return Modifier(outer=terms.RelaxedInitialization(beta, FIRST[first_participation]))
+    return Modifier(outer=terms.RelaxedInitialization(beta, opt.FIRST[first_participation]))

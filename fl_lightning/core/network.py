@@ -1,24 +1,22 @@
-"""The model at given weights, as executors evaluate it."""
+"""The model at given weights, as losses and executors evaluate it."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.executor import Buffers
 
 
 class FunctionalModel:
-    """The model at some weights; implements `fl_lightning.core.oracle.Network`.
+    """The model at some weights.
 
     Args:
         module: The model.
         layout: Its flat vector.
         received: The buffers as the visit received them; reference passes start from them.
-        weights: The trainable weights by name; the module's own if empty.
+        weights: The trainable weights by name.
         moved: The buffers that `forward` updates; copies of `received` if None.
     """
 
@@ -26,8 +24,8 @@ class FunctionalModel:
         self,
         module: nn.Module,
         layout: Layout,
-        received: Buffers,
-        weights: Mapping[str, Tensor] = MappingProxyType({}),
+        received: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor],
         moved: dict[str, Tensor] | None = None,
     ):
         self.module, self.layout, self.head = module, layout, layout.head
