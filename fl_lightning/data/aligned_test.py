@@ -36,11 +36,6 @@ def aligned(y: Tensor, class_counts: Tensor, size: PositiveInt = 1000, seed: int
 
     Raises:
         ValueError: If there are no test images, labels are not counted, or size is below one.
-
-    Example::
-
-        split = aligned(test.y, clients.class_counts)
-        mine = test.inputs(split[3])
     """
     y, class_counts = check_labels(y, clients=1), class_counts.cpu().long()
     if class_counts.ndim != 2 or int(y.max()) >= class_counts.shape[1]:

@@ -1,6 +1,6 @@
 """A data set as tensors on one device: a batch is an index and one multiply-add."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -27,11 +27,6 @@ class DeviceDataset:
 
     Raises:
         ValueError: If shapes, types or labels do not fit together.
-
-    Example::
-
-        data = DeviceDataset(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]), ("cat", "dog"))
-        x = data.inputs(torch.tensor([2, 0]))
     """
 
     x: Tensor
@@ -41,43 +36,26 @@ class DeviceDataset:
     std: tuple[float, ...] = ()
     domains: Tensor | None = None
     domain_names: tuple[str, ...] = ()
-    _scale: Tensor = field(init=False, repr=False)
-    _shift: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
             if not isinstance(given, Tensor):
                 raise ValueError(f"{name} is a {type(given).__name__}: give a tensor")
-        self._check_inputs()
-        _check_labels("y", self.y, len(self.x), self.classes)
-        if self.domains is not None:
-            _check_labels("domains", self.domains, len(self.x), self.domain_names)
-        # (pixel / 255 - mean) / std as one multiply-add
-        std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
-        mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
-        for name, factor in (("_scale", 1 / (255 * std)), ("_shift", -mean / std)):
-            if not self.x.is_floating_point():  # as large as a sample: a CPU then vectorizes it
-                factor = factor.expand(self.shape).contiguous()
-            object.__setattr__(self, name, factor.to(self.x.device))
-
-    def _check_inputs(self) -> None:
-        if self.x.is_floating_point():
-            if self.mean or self.std:
-                raise ValueError("mean and std are for uint8 images: omit them for features")
-            return
-        if self.x.dtype != torch.uint8 or self.x.ndim != 4:
+        features, images = self.x.is_floating_point(), self.x.dtype == torch.uint8
+        if not (features or (images and self.x.ndim == 4)):
             raise ValueError(
                 f"x is {self.x.dtype} of shape {tuple(self.x.shape)}: give a floating tensor, or "
                 "uint8 images of shape (n, channels, height, width)"
             )
-        channels = self.x.shape[1]
-        if len(self.mean) != len(self.std) or len(self.mean) not in (0, channels):
+        allowed = {0} if features else {0, self.x.shape[1]}
+        if not {len(self.mean), len(self.std)} <= allowed or min(self.std, default=1) <= 0:
             raise ValueError(
-                f"images of {channels} channels have {len(self.mean)} means and {len(self.std)} "
-                "standard deviations: give one of each per channel, or none"
+                f"mean is {self.mean} and std is {self.std}: give none for features; for uint8 "
+                "images none, or one for each channel, std positive"
             )
-        if min(self.std, default=1) <= 0:
-            raise ValueError(f"std is {self.std}: give positive numbers")
+        _check_labels("y", self.y, len(self.x), self.classes)
+        if self.domains is not None:
+            _check_labels("domains", self.domains, len(self.x), self.domain_names)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -118,6 +96,14 @@ class DeviceDataset:
         domains = None if self.domains is None else self.domains[index]
         return replace(self, x=self.x[index], y=self.y[index], domains=domains)
 
+    @cached_property
+    def _scale_and_shift(self) -> list[Tensor]:
+        """Those of `(pixel / 255 - mean) / std`, as large as a sample: a CPU then vectorizes it."""
+        std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
+        mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
+        pair = 1 / (255 * std), -mean / std
+        return [t.expand(self.shape).contiguous().to(self.x.device) for t in pair]
+
     def inputs(self, index: Tensor) -> Tensor:
         """The model's inputs for the samples at `index`, an int64 tensor (b,) on the device.
 
@@ -126,7 +112,8 @@ class DeviceDataset:
         """
         x = self.x.index_select(0, index)
         if not x.is_floating_point():
-            x = torch.addcmul(self._shift, x.float(), self._scale)
+            scale, shift = self._scale_and_shift
+            x = torch.addcmul(shift, x.float(), scale)
         return channels_last(x)
 
 

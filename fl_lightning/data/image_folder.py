@@ -1,7 +1,6 @@
 """Folders of images, decoded once into a memory map that later calls open."""
 
 import os
-import shutil
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +8,8 @@ from dataclasses import replace
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -66,9 +65,8 @@ def image_folder(
             f"{root}/test/{extra[0]} has no counterpart in {root}/train: add or remove it"
         )
     train, test = _hold_out(root, ("train", "test"), 1, layout, size, cache, crop)
-    return replace(train, domains=None, domain_names=()), replace(
-        test, domains=None, domain_names=()
-    )
+    none: dict[str, Any] = {"domains": None, "domain_names": ()}
+    return replace(train, **none), replace(test, **none)
 
 
 @checked
@@ -180,19 +178,20 @@ def _decoded(
     name = f"{digest.hexdigest()[:16]}-{size or 'full'}" + (f"-{crop}" if crop < 1 else "")
     folder = cache / name
     if not folder.exists():
-        aside = cache / f"{uuid4().hex}.part"
         try:
-            aside.mkdir(parents=True)
+            cache.mkdir(parents=True, exist_ok=True)
+            scratch = TemporaryDirectory(dir=cache)
         except OSError as error:
             raise ValueError(f"{cache} cannot be written ({error}): name a cache folder") from error
-        try:
-            _decode([root / file for file in files], sizes, size, crop, aside)
-            os.replace(aside, folder)
-        except OSError:
-            if not folder.exists():  # otherwise another process was faster
-                raise
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        with scratch:
+            made = Path(scratch.name) / name
+            made.mkdir()
+            _decode([root / file for file in files], sizes, size, crop, made)
+            try:
+                made.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process was faster
+                    raise
     # copy on write: torch wants memory that it may write to, the file stays as it is
     images = torch.from_numpy(np.load(folder / "images.npy", mmap_mode="c"))
     return images, torch.from_numpy(np.load(folder / "moments.npy"))
@@ -236,7 +235,7 @@ def _reserve(path: Path) -> None:
                 os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
         raise ValueError(
-            f"the decoded images take {size / 1e6:,.1f} MB, not free in {path.parent.parent} "
+            f"the decoded images take {size / 1e6:,.1f} MB, not free in {path.parents[2]} "
             f"({error.strerror}): free some, or use a smaller size or another cache"
         ) from error
 

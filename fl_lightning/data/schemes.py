@@ -140,10 +140,8 @@ def class_priors(
     """
     if size is not None and not reuse:
         raise ValueError(f"size is {size} without reuse: give both, or omit size")
-    y, g = (
-        check_labels(y, clients if size is None else min(clients, 1)),
-        generator(seed, "partition"),
-    )
+    y = check_labels(y, clients if size is None else min(clients, 1))
+    g = generator(seed, "partition")
     counts, total = y.bincount(), len(y) if size is None else clients * size
     if (alpha is None) == (classes is None):
         raise ValueError(f"alpha is {alpha} and classes is {classes}: give exactly one of them")

@@ -14,24 +14,11 @@ from torch import Tensor
 from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
-from fl_lightning.data.folder_sources import cinic10, domain_net, office_home
-from fl_lightning.data.medmnist import pathmnist, tissuemnist
-
-__all__ = [
-    "cifar10",
-    "cifar100",
-    "cinic10",
-    "digits",
-    "domain_net",
-    "emnist_letters",
-    "emnist_letters_aj",
-    "fashion_mnist",
-    "mnist",
-    "office_home",
-    "pathmnist",
-    "svhn",
-    "tissuemnist",
-]
+from fl_lightning.data.folder_sources import cinic10 as cinic10
+from fl_lightning.data.folder_sources import domain_net as domain_net
+from fl_lightning.data.folder_sources import office_home as office_home
+from fl_lightning.data.medmnist import pathmnist as pathmnist
+from fl_lightning.data.medmnist import tissuemnist as tissuemnist
 
 Split = tuple[Tensor, Tensor, tuple[str, ...]]
 """Images (n, channels, height, width), labels and classes."""

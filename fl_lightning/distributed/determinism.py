@@ -12,12 +12,9 @@ from torch.backends import cudnn
 
 @contextmanager
 def deterministic_algorithms(wanted: bool = True) -> Iterator[None]:
-    """Let PyTorch choose deterministic algorithms; an operation that has none raises an error.
+    """If wanted, let PyTorch choose deterministic algorithms; an operation without one raises.
 
     Enter it before the first use of a GPU, whose matrix products read their switch then.
-
-    Args:
-        wanted: Whether to do anything.
     """
     if not wanted:
         yield

@@ -43,7 +43,7 @@ class Heartbeat:
     """
 
     def __init__(self, path: Path, ranks: int, rank: int, width: int, run: int = 0):
-        self.ranks, self.rank, self._run, self._columns = ranks, rank, run, CLIENTS + width
+        self.ranks, self.rank, self._columns = ranks, rank, CLIENTS + width
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         weakref.finalize(self, os.close, self._file)
@@ -70,32 +70,19 @@ class Heartbeat:
         plural = "s" if len(clients) > 1 else ""
         return f"rank {rank}, training client{plural} {', '.join(map(str, clients))}"
 
-    def of_others(self) -> str:
-        """Describe the other ranks that are training; an empty string if there is none."""
-        others = (rank for rank in range(self.ranks) if rank != self.rank)
-        return "; ".join(self.of(rank) for rank in others if self._line(rank)[COUNT])
-
-    def unseen(self) -> list[int]:
-        """Ranks whose lines of this run do not appear in this rank's file."""
-        return [rank for rank in range(self.ranks) if self._line(rank)[RUN] != self._run]
-
     @contextmanager
     def watching(self, position: Callable[[], str]) -> Iterator[None]:
         """End this process with a message when another rank of this machine ends early.
 
         The sums of the round would miss that rank, and an all-reduce may wait for it for long. The
         end of a rank on another machine shows as a broken connection of the all-reduce.
-
-        Args:
-            position: Gives the round that is being run.
+        `position` gives the round that is being run.
         """
         if self.ranks == 1:
             yield
             return
         over = threading.Event()
-        watcher = threading.Thread(
-            target=self._watch, args=(over, position), daemon=True, name="heartbeat"
-        )
+        watcher = threading.Thread(target=self._watch, args=(over, position), daemon=True)
         self._write(PROCESS, os.getpid())
         watcher.start()
         try:
@@ -116,9 +103,11 @@ class Heartbeat:
         except RuntimeError as error:
             if self.ranks == 1:
                 raise
-            reason, others = first_sentence(error), self.of_others()
+            training = [rank for rank in range(self.ranks) if self._line(rank)[COUNT]]
+            others = "; ".join(self.of(rank) for rank in training if rank != self.rank)
             missing = f"; not done: {others}" if others else ", so its clients are missing"
-            raise RankLostError(f"{position()}: another rank ended{missing} ({reason})") from error
+            message = f"{position()}: another rank ended{missing} ({first_sentence(error)})"
+            raise RankLostError(message) from error
 
     def _watch(self, over: threading.Event, position: Callable[[], str]) -> None:
         machines = [self._line(rank)[MACHINE] for rank in range(self.ranks)]
@@ -129,9 +118,9 @@ class Heartbeat:
             if not ended or over.is_set():
                 continue
             if self.rank == min(rank for rank, n in misses.items() if not n):  # one of them says it
-                message = "; ".join(map(self.of, ended))
-                print(f"error: {position()}: another rank ended: {message}", file=sys.stderr)
-                sys.stderr.flush()
+                named = "; ".join(map(self.of, ended))
+                message = f"error: {position()}: another rank ended: {named}"
+                print(message, file=sys.stderr, flush=True)
             os._exit(2)
 
     def _has_ended(self, rank: int) -> bool:
@@ -143,11 +132,7 @@ class Heartbeat:
 def rendezvous(fabric: Fabric, path: Path, width: int, sharing: bool = True) -> Heartbeat:
     """The heartbeat file, once all ranks have written their lines.
 
-    Args:
-        fabric: A launched Fabric.
-        path: The file.
-        width: The largest number of clients that train in parallel.
-        sharing: Whether the ranks share clients' states in the same folder.
+    Ranks that are `sharing` the clients' states must see the same folder.
 
     Raises:
         ValueError: On every rank, if they share states but not the folder.
@@ -158,7 +143,7 @@ def rendezvous(fabric: Fabric, path: Path, width: int, sharing: bool = True) -> 
     run = fabric.broadcast(secrets.randbits(62))  # lines of an earlier run do not count
     heartbeat = load_rank_zero_first(fabric, lambda: Heartbeat(path, ranks, rank, width, run))
     unseen = torch.zeros(ranks, ranks, device=fabric.device)
-    unseen[rank, heartbeat.unseen()] = 1
+    unseen[rank, [other for other in range(ranks) if heartbeat._line(other)[RUN] != run]] = 1
     fabric.all_reduce(unseen, reduce_op="sum")
     if sharing and unseen.any():
         reader, writer = unseen.nonzero()[0].tolist()

@@ -120,10 +120,6 @@ def launch_fabric(
         before: CPU ranks, and threads of each, that a resumed run had: the last bits of its numbers
             depend on both. Ignored if this machine has too few cores.
         **fabric_options: Further options of Fabric.
-
-    Raises:
-        TypeError, ValueError, RuntimeError, MisconfigurationException: If Fabric refuses its
-            options.
     """
     by_cli = under_fabric_run()  # which gives Fabric its options by the environment
     named = os.environ.get("LT_ACCELERATOR", "auto") if by_cli else launch.accelerator
@@ -134,7 +130,13 @@ def launch_fabric(
         before = None
     devices = launch.devices
     if devices == "auto":
-        devices = str(_default_ranks(launch, cpu, clients_per_round, machine, launcher, before))
+        if launcher:
+            ranks = launcher.ranks
+        elif not cpu or launch.num_nodes > 1 or not _restartable():
+            ranks = 1  # each of several machines would count its own cores
+        else:
+            ranks = before[0] if before else machine.ranks(clients_per_round)
+        devices = str(ranks)
     if by_cli:
         os.environ["LT_ACCELERATOR"] = accelerator
     else:
@@ -188,22 +190,6 @@ def _check_main_address(tries: int = 5) -> None:
                     "give the name or IP address of the first machine"
                 ) from None
         time.sleep(1)
-
-
-def _default_ranks(
-    launch: LaunchOptions,
-    cpu: bool,
-    clients_per_round: int,
-    machine: Machine,
-    launcher: Launcher | None,
-    before: tuple[int, int] | None,
-) -> int:
-    if launcher:
-        return launcher.ranks
-    # each of several machines would count its own cores
-    if not cpu or launch.num_nodes > 1 or not _restartable():
-        return 1
-    return before[0] if before else machine.ranks(clients_per_round)
 
 
 def _threads(

@@ -41,12 +41,9 @@ class Machine:
         )
 
     def ranks(self, clients: int) -> int:
-        """The number of ranks to start: one a core, at most one a client or 3 GiB of memory.
+        """The number of ranks for a round's clients: one a core, at most one a client or 3 GiB.
 
         With OMP_NUM_THREADS, all ranks together have at most as many threads as there are cores.
-
-        Args:
-            clients: Clients in a round.
         """
         wanted = min(self.cores // (self.threads or 1), clients, self.memory // MEMORY_PER_RANK)
         return max(1, wanted)

@@ -45,33 +45,13 @@ def stop_on_signals(request_stop: Callable[[], None]) -> Iterator[list[str]]:
 
 @contextmanager
 def exit_on_ctrl_c(message: Callable[[], str]) -> Iterator[None]:
-    """Let Ctrl-C, which reaches every rank, end the run with one message and exit code 130.
-
-    A second Ctrl-C ends the process without cleanup: the exception of the first one may be lost in
-    a destructor.
-
-    Args:
-        message: Gives the line that the first rank prints.
-    """
-
-    def print_message() -> None:
+    """Let Ctrl-C, which reaches every rank, end the run with one message and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
         if is_first_rank():
             print(message(), flush=True)
-
-    def exit_immediately(*_: object) -> NoReturn:
-        print_message()
-        os._exit(_exit_code(EXIT_INTERRUPTED))
-
-    def interrupt(*_: object) -> NoReturn:
-        signal.signal(signal.SIGINT, exit_immediately)
-        raise KeyboardInterrupt
-
-    with _handlers({signal.SIGINT: interrupt}):
-        try:
-            yield
-        except KeyboardInterrupt:
-            print_message()
-            leave(EXIT_INTERRUPTED)
+        leave(EXIT_INTERRUPTED)
 
 
 @contextmanager
@@ -150,10 +130,8 @@ def launched_by_first_rank() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End this rank with an exit code."""
-    raise SystemExit(_exit_code(code)) from None
+    """End this rank with an exit code, or with 0 if Lightning launched it.
 
-
-def _exit_code(code: int) -> int:
-    """The code, or 0 on a rank that Lightning launched: others make the first rank kill itself."""
-    return 0 if launched_by_first_rank() else code
+    Another code of such a rank makes the first rank kill itself.
+    """
+    raise SystemExit(0 if launched_by_first_rank() else code) from None

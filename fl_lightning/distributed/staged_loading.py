@@ -12,12 +12,7 @@ Loaded = TypeVar("Loaded")
 def load_rank_zero_first(fabric: Fabric, load: Callable[[], Loaded]) -> Loaded:
     """Call `load` on rank 0, then on one rank of each other machine, then on the rest.
 
-    Returns:
-        The value of `load` on this rank.
-
-    Raises:
-        Exception: The error of `load`, on the first rank that had one.
-        SystemExit: On the other ranks.
+    An error is raised on the first rank that had one, SystemExit on the others.
     """
     loaded: list[Loaded] = []
     failed: list[Exception] = []

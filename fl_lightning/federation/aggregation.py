@@ -15,10 +15,15 @@ from fl_lightning.data import ClientData
 from fl_lightning.executors import Outcome
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_below
-from fl_lightning.federation.exact_sum import PlainSum, Sum
+from fl_lightning.federation.exact_sum import PlainSum
 
 COLUMNS = "loss", "weight", "squared", "counts", "diverged"
 """What a round's sums hold of each client."""
+
+DISTANCES = "client/drift", "client/distance", "client/pair_distance", "server/update_norm"
+"""The mean squared distance between a client's last model and the new global one, its mean distance
+from the received one, the root mean square distance of two clients' models, and that of the
+server's step."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,7 @@ class RoundStatus:
     Attributes:
         stop: Whether any rank asks to end the run after this round.
         preempted: Whether any rank asks so for a run that is to be resumed.
-        diverged: By position in the cohort, the part of a client's outcome that is not finite (see
-            `client_diverged`).
+        diverged: By position in the cohort, the part that is not finite (see `client_diverged`).
         empty: Whether no weight is left to average with.
     """
 
@@ -49,8 +53,7 @@ class RoundSums:
 
     Args:
         w: The model w^t that clients receive.
-        message: Messages as `Algorithm.report` returns them, one a term; only their structure and
-            shapes matter.
+        message: The messages of any client, for their structure and shapes.
         buffers: The module's buffers.
         cohort: Number of clients, on all ranks.
         sum_type: How progress, messages and buffers are added up.
@@ -68,16 +71,15 @@ class RoundSums:
         message: list[Any],
         buffers: Buffers,
         cohort: int,
-        sum_type: type[Sum] = PlainSum,
+        sum_type: type[PlainSum] = PlainSum,
         skip_diverged: bool = False,
         starts_elsewhere: bool = False,
         logs: int = 0,
     ):
         leaves, self._structure = tree_flatten(message)
-        self._vectors = 1 + starts_elsewhere
+        self._vectors, self._last = 1 + starts_elsewhere, 1 + starts_elsewhere + len(leaves)
         self._like = [*[w] * self._vectors, *leaves, *buffers.values()]
         self._names, self._cohort, self._skip_diverged = list(buffers), cohort, skip_diverged
-        self._messages = len(leaves)
         self._weighted = [True] * self._vectors + [False] * len(leaves) + [True] * len(buffers)
         self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
@@ -98,12 +100,8 @@ class RoundSums:
     ) -> Tensor:
         """Add the outcome of the client at this position of the cohort.
 
-        Args:
-            outcome: The outcome of its visit.
-            weight: Its aggregation weight.
-            position: Its position in the cohort.
-            states: Whether each of its states stays finite (see `stay_finite`).
-            logs: What its terms have logged; nan for nothing.
+        `states` are whether each of its states stays finite (see `stay_finite`), `logs` what its
+        terms have logged.
 
         Returns:
             Whether the outcome is finite and below the limit of the sums, 0-dim on the device.
@@ -158,22 +156,17 @@ class RoundSums:
         counts = self._rows[:, COLUMNS.index("counts")] > 0
         return [*self._logs[counts].nanmean(0).to(self._like[0])]
 
-    def distances(self, moved: Tensor) -> list[Tensor]:
-        """Distances of the clients' models from w^t and from each other, with their weights.
-
-        Args:
-            moved: The weighted mean of u_i - w^t.
-
-        Returns:
-            The mean of `||u_i - w^t||`, and the root mean square of `||u_i - u_j||` over pairs.
-        """
-        weight, squared = self._rows[:, 1] / self._rows[:, 1].sum(), self._rows[:, 2]
-        of_client = squared / self._rows[:, 1].sum()  # weight * ||u_i - w^t||^2
+    def distances(self, moved: Tensor, squared: Tensor, move: Tensor) -> list[Tensor]:
+        """The values of `DISTANCES`, 0-dim, from the means and how far the server then moved."""
+        # mean ||(u_i - w^t) - move||^2, expanded, since each u_i is gone
+        drift = squared - 2 * moved.dot(move) + move.dot(move)
+        weight = self._rows[:, 1] / self._rows[:, 1].sum()
+        of_client = self._rows[:, 2] / self._rows[:, 1].sum()  # weight * ||u_i - w^t||^2
         mean = (weight * of_client).sqrt().sum()
         spread = 2 * (of_client.sum() - moved.dot(moved)).clamp(min=0)
         pairs = 1 - weight.square().sum()
         rms = torch.where(pairs > 1e-9, spread / pairs, 0).sqrt()
-        return [mean.to(moved), rms.to(moved)]
+        return [drift.clamp(min=0), mean.to(moved), rms.to(moved), move.norm()]
 
     def means(self) -> tuple[list[Tensor], list[Any], dict[str, Tensor], Sequence[Tensor]]:
         """The means, once the sums are complete.
@@ -190,16 +183,15 @@ class RoundSums:
             (total / (weight if weighted else count)).to(self._like[0]).view(like.shape)
             for total, weighted, like in zip(totals, self._weighted, self._like, strict=True)
         ]
-        last = self._vectors + self._messages
-        vectors, messages = means[: self._vectors], means[self._vectors : last]
-        buffers, likes = means[last:], self._like[last:]
+        moves = [means[0], means[self._vectors - 1]]
+        messages = tree_unflatten(means[self._vectors : self._last], self._structure)
+        buffers = zip(self._names, means[self._last :], self._like[self._last :], strict=True)
         averaged = {
             name: (mean if like.is_floating_point() else mean.round()).to(like.dtype)
-            for name, mean, like in zip(self._names, buffers, likes, strict=True)
+            for name, mean, like in buffers
         }
         scalars = [(s / n).to(means[0]) for s, n in ((loss, count), (squared, weight))]
-        moves = [vectors[0], vectors[-1]]
-        return moves, tree_unflatten(messages, self._structure), averaged, scalars
+        return moves, messages, averaged, scalars
 
 
 def aggregation_weights(algorithm: Algorithm, clients: ClientData, cohort: Sequence[int]) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 def assign_groups(
     work: Sequence[int], width: int, ranks: int, whole: bool
 ) -> list[list[list[int]]]:
-    """Assign clients to ranks, in groups that train in parallel.
+    """For each rank its groups of positions in `work`; those of a group train in parallel.
 
     Args:
         work: Work of each client of the cohort, e.g. its local steps.
@@ -14,9 +14,6 @@ def assign_groups(
         ranks: Number of ranks.
         whole: Group first, then assign whole groups, so that the groups do not depend on the number
             of ranks: the last bits depend on which clients train in parallel.
-
-    Returns:
-        For each rank its groups of positions in `work`.
     """
     if not whole:
         return [_groups(share, width) for share in assign_to_ranks(work, ranks)]
@@ -30,16 +27,8 @@ def _groups(positions: Sequence[int], width: int) -> list[list[int]]:
 
 
 def assign_to_ranks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Assign clients to ranks so that ranks finish together: longest first, to the least loaded.
-
-    Args:
-        work: Work of each client of the cohort, e.g. its local steps.
-        ranks: Number of ranks.
-
-    Returns:
-        For each rank the positions in `work` that it trains; possibly none.
-    """
-    load, shares = [0] * ranks, [[] for _ in range(ranks)]  # type: tuple[list[int], list[list[int]]]
+    """The positions in `work` that each rank trains: longest first, to the least loaded."""
+    load, shares = [0] * ranks, [list[int]() for _ in range(ranks)]
     for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
         rank = min(range(ranks), key=lambda r: (load[r], r))
         shares[rank].append(i)

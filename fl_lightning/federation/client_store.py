@@ -30,19 +30,17 @@ MAX_RETAINED = 127
 class ClientStore:
     """The states that clients keep between rounds: one row a client, in sparse files of all ranks.
 
-    A row begins at its client's first visit and takes no disk before. Each row has several slots. A
-    write goes to the first slot that no retained checkpoint refers to. A run that is killed at any
-    moment therefore leaves the rows of every checkpoint intact: nothing is copied or undone. With k
-    retained checkpoints a row takes at most k + 1 slots on disk, and fewer where it has not changed
-    in between.
+    A row begins at its client's first visit and takes no disk before. It has several slots. A write
+    goes to the first slot that no retained checkpoint refers to, so a run that is killed at any
+    moment leaves the rows of every checkpoint intact. With k retained checkpoints a row takes at
+    most k + 1 slots on disk, and fewer where it has not changed in between.
 
     All ranks make the same calls of `commit`, `retain` and `release`. A row is written by the rank
     that trains the client.
 
-    A thread reads and writes whole rows, in the order of the calls, while clients train. `prefetch`
-    names the rows to read next, and `wait_for_writes` waits until other ranks may read what was
-    written. Rows travel to and from a GPU through pinned memory, in the order of its stream,
-    without blocking the program.
+    A thread reads and writes whole rows, in the order of the calls, while clients train. Rows
+    travel to and from a GPU through pinned memory, in the order of its stream, without blocking the
+    program.
 
     Args:
         folder: Where the files lie; made with the first row.
@@ -53,11 +51,9 @@ class ClientStore:
         ranks: Number of ranks on this machine, each with a store of the same folder.
 
     Attributes:
-        memory: As given.
         row: Bytes of a client's row with its checksum; 0 if the algorithm keeps nothing.
         slot: Current slot of each client's row, (num_clients,) int8; -1 if it was never visited.
-        retained: The slots of each retained checkpoint, by its name, with a number that is never
-            used again.
+        retained: The slots of each retained checkpoint, by its name, with a unique number.
     """
 
     def __init__(
@@ -99,11 +95,7 @@ class ClientStore:
         return self._thread.submit(self._files.read, int(self.slot[client]), client, row)
 
     def read(self, client: int, device: torch.device) -> list[States]:
-        """The client's states, one dictionary a term, copied to the device.
-
-        Raises:
-            DamagedRowError: If the file does not hold them as they were written.
-        """
+        """The client's states, one dictionary a term, copied to the device."""
         if not self.row:
             return [{} for _ in self._format.terms]
         row = (self._reads.pop(client, None) or self._begin_read(client)).result()
@@ -140,13 +132,9 @@ class ClientStore:
         self._writes.append(self._thread.submit(finish))
 
     def wait_for_writes(self, but: int = 0) -> None:
-        """Wait until written rows are in their files, where every rank can read them.
+        """Wait until written rows, `but` for the latest, are in their files for every rank to read.
 
-        Args:
-            but: Number of the latest rows not to wait for.
-
-        Raises:
-            OSError: If one of them could not be written.
+        An OSError of a write is raised here.
         """
         first = max(0, len(self._writes) - but)
         waited, self._writes = self._writes[:first], self._writes[first:]
@@ -211,10 +199,8 @@ class ClientStore:
     def is_retained(self, slot: Tensor, retained: Retained | None = None) -> bool:
         """Whether the rows in these slots stay as they are, or there are none.
 
-        Args:
-            slot: As the attribute.
-            retained: The attribute at the time of `slot`, if that is past: the slots may hold other
-                rows now.
+        For slots of the past, `retained` is the attribute at that time: they may hold other rows
+        now.
         """
         if not self.row or bool((slot < 0).all()):
             return True
@@ -223,11 +209,9 @@ class ClientStore:
         return any(n in numbers and slot.equal(kept) for n, kept in self.retained.values())
 
     def restore(self, slot: Tensor, retained: Retained) -> None:
-        """Return to the rows of a checkpoint.
+        """Return to the rows of a checkpoint, with `slot` and `retained` as they were.
 
-        Args:
-            slot: `slot` as it was.
-            retained: `retained` as it was; a store that has rows keeps its own.
+        A store that has rows keeps its own `retained`.
 
         Raises:
             ValueError: If the rows are not there, or this store may have overwritten them.
@@ -261,13 +245,7 @@ def open_store(
 ) -> ClientStore:
     """The store of a run. All ranks call it and use the folder of the first.
 
-    Args:
-        fabric: A launched Fabric.
-        folder: Where the files lie; None is a temporary folder, removed with the first rank's
-            store.
-        num_clients: Number of rows.
-        states: As for `ClientStore`.
-        memory: As for `ClientStore`.
+    Without a folder that is a temporary one, removed with the first rank's store.
     """
     temporary = None
     if folder is None and fabric.is_global_zero:
@@ -276,14 +254,8 @@ def open_store(
     ranks = 1 if memory is None else _ranks_here(fabric)
     store = ClientStore(folder, num_clients, states, memory, ranks)
     if temporary:
-        weakref.finalize(store, _remove, temporary, store._thread)
+        weakref.finalize(store, shutil.rmtree, temporary, ignore_errors=True)
     return store
-
-
-def _remove(folder: Path, thread: ThreadPoolExecutor) -> None:
-    with suppress(RuntimeError):  # raised if that thread itself runs the finalizer
-        thread.shutdown(cancel_futures=True)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _ranks_here(fabric: Fabric) -> int:

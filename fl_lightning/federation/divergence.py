@@ -22,11 +22,7 @@ def client_diverged(
 ) -> DivergenceError:
     """The error that names the clients and the part of each that is not finite.
 
-    Args:
-        found: By client, the index of the part: the training, each client state, each message.
-        position: The round.
-        terms: The algorithm's terms.
-        settings: Learning rate and algorithm.
+    `found` is by client the index of the part: the training, each client state, each message.
     """
     states = [f"the state {name!r} that {_name(t)} keeps" for t in terms for name in t.client]
     parts = ["the training", *states, *(f"what {_name(t)}.report returned" for t in terms)]
@@ -47,11 +43,7 @@ def server_diverged(
 ) -> DivergenceError:
     """The error that names the part of the server's step that is not finite.
 
-    Args:
-        part: Its index: the mean update after the terms, each server state, the model.
-        position: The round.
-        terms: The algorithm's terms.
-        settings: Learning rate and algorithm.
+    `part` is its index: the mean update after the terms, each server state, the model.
     """
     states = [f"the server's state {name!r} of {_name(t)}" for t in terms for name in t.server]
     parts = ["what the terms made of the mean update", *states, "the model"]

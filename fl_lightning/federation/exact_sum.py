@@ -1,7 +1,6 @@
 """Sums over clients and ranks: plain ones, and exact ones that do not depend on the order."""
 
 from math import ceil, inf, log2
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,11 +9,12 @@ BLOCK = 2**18
 """Numbers that are split at a time, in a processor's cache."""
 
 
-class Sum(Protocol):
-    """A way to add up vectors, as `limbs`: one or more vectors whose sum is the value.
+class PlainSum:
+    """Adds vectors in their own number type: the order changes the last bits.
 
-    Limbs of several ranks add up number by number. `Sum(dtype, addends)` is for at most so many
-    addends of `dtype`, on all ranks, with weights that are 1 on average.
+    A sum is held as `limbs`: one or more vectors whose sum is the value. Limbs of several ranks add
+    up number by number. There are at most so many `addends` of `dtype`, on all ranks, with weights
+    that are 1 on average.
 
     Attributes:
         limbs: Number of limbs.
@@ -22,35 +22,24 @@ class Sum(Protocol):
         limit: Bound on the size of an addend.
     """
 
-    limbs: int
+    limbs: int = 1
     dtype: torch.dtype
-    limit: float
+    limit: float = inf
 
-    def __init__(self, dtype: torch.dtype, addends: int): ...
+    def __init__(self, dtype: torch.dtype, addends: int):
+        self.dtype = dtype
 
     def add(self, limbs: Tensor, x: Tensor, weight: float) -> None:
         """Add `weight * x`, (n,), to the limbs, (limbs, n)."""
+        (limb,) = limbs
+        limb.add_(x, alpha=weight) if x.is_floating_point() else limb.add_(weight * x)
 
     def value(self, limbs: Tensor) -> Tensor:
         """The sum that the limbs represent, (n,)."""
         return limbs.sum(0)
 
 
-class PlainSum(Sum):
-    """Adds in the addends' own number type: the order changes the last bits."""
-
-    limbs, limit = 1, inf
-
-    def __init__(self, dtype: torch.dtype, addends: int):
-        self.dtype = dtype
-
-    def add(self, limbs: Tensor, x: Tensor, weight: float) -> None:
-        """Add `weight * x`, (n,), to the limbs, (1, n)."""
-        (limb,) = limbs
-        limb.add_(x, alpha=weight) if x.is_floating_point() else limb.add_(weight * x)
-
-
-class ExactSum(Sum):
+class ExactSum(PlainSum):
     """Adds multiples of two fixed steps without rounding: the same bits in any order.
 
     An addend is split into a multiple of a coarse step and one of a fine step (Demmel and Nguyen,

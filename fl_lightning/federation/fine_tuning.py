@@ -14,7 +14,7 @@ from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.executors import Visit
+from fl_lightning.executors import Broadcast, Visit
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.server import load_model
@@ -38,7 +38,7 @@ class FineTuning:
         self.trained, self.head = federation.layout, federation.layout.head
         self.module.get_submodule(self.head).requires_grad_(True)
         self.layout = Layout(self.module)
-        self.executor = federation.local_training.new_executor(self.module, self.layout)
+        self.executor = federation.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
         self.lr = federation.local_training.lr(federation.round) if lr is None else lr
 
@@ -65,8 +65,10 @@ class FineTuning:
             visits.append(Visit(client, {}, states, batches, [self.lr] * len(batches), seed))
         anchor = visits[0].states[0]["w_i"]
         facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
-        outcomes = self.executor(self.tuning, facts, visits, [{}], federation.buffers)
-        outcomes = list(outcomes)  # all of them, before `personal_model` changes the module
+        sent = Broadcast(self.tuning, facts, [{}], federation.buffers)
+        outcomes = list(
+            self.executor(sent, visits)
+        )  # all of them, before `personal_model` changes the module
         for visit, outcome in zip(visits, outcomes, strict=True):
             yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
 
@@ -101,5 +103,5 @@ def personal_weights(federation: Federation, client: int) -> Tensor:
     w, algorithm, training = federation.w.detach(), federation.algorithm, federation.local_training
     if all(type(term).personal is Term.personal for term in algorithm.terms):
         return w  # and no row need be read
-    states = training.states(federation.server, client)
+    states = training.states(client)
     return algorithm.personal(w, federation.round_facts(1), states, federation.server.states)

@@ -12,22 +12,20 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.term_checks import check_same_structure
-from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.heartbeat import rendezvous
 from fl_lightning.errors import ModelError
-from fl_lightning.executors import Executor, Outcome, Visit
+from fl_lightning.executors import Broadcast, Executor, Outcome, Visit
 from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
 from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import finite, stay_finite
-from fl_lightning.federation.exact_sum import ExactSum, PlainSum, Sum
+from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.preflight import check_checkpoint, message_template, single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
@@ -38,20 +36,16 @@ class LocalTraining:
 
     Args:
         fabric: A launched Fabric.
-        module: The model; it is trained in place.
-        layout: Its trained parameters as one vector.
-        algorithm: The method.
+        server: Gives model and method.
         clients: The training data of the clients.
-        new_executor: Makes an executor of a module and its layout.
+        executor: Trains them.
         schedule: The factor on the local learning rate.
-        seed: Seed of dropout.
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
         diagnostics: Publish the terms' diagnostics.
         probabilities: Of each client to take part in a round, where these differ.
 
     Attributes:
-        executor: Trains the clients; `new_executor` makes another for another module.
         group_size: Number of clients that train in parallel; halved when they do not fit the
             device's memory.
         local_lr: Learning rate of the local optimizer before the schedule.
@@ -67,39 +61,34 @@ class LocalTraining:
     def __init__(
         self,
         fabric: Fabric,
-        module: nn.Module,
-        layout: Layout,
-        algorithm: Algorithm,
+        server: Server,
         clients: ClientData,
-        new_executor: Callable[[nn.Module, Layout], Executor],
+        executor: Executor,
         schedule: Schedule,
-        seed: int,
         skip_diverged: bool,
         deterministic: bool,
-        diagnostics: bool = False,
-        probabilities: Tensor | None = None,
+        diagnostics: bool,
+        probabilities: Tensor | None,
     ):
-        self.fabric, self.module, self.algorithm, self.clients = fabric, module, algorithm, clients
-        self.new_executor, self.executor = new_executor, new_executor(module, layout)
-        self.group_size = self.executor.width
-        self.schedule, self.seed = schedule, seed
+        self.fabric, self.server, self.algorithm = fabric, server, server.algorithm
+        self.clients, self.executor, self.schedule = clients, executor, schedule
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
-        self.logs = TermLogs(algorithm.terms, diagnostics)
-        self.probabilities = probabilities
-        self.sum_type: type[Sum] = ExactSum if deterministic else PlainSum
+        self.probabilities, self.group_size = probabilities, executor.width
+        self.logs = TermLogs(self.algorithm.terms, diagnostics)
+        self.sum_type = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
-        self.local_lr = float(algorithm.local([vector]).param_groups[0]["lr"])
+        self.local_lr = float(self.algorithm.local([vector]).param_groups[0]["lr"])
         self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
         self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
-        self.nominal_span = algorithm.span([self.local_lr] * self._steps)
+        self.nominal_span = self.algorithm.span([self.local_lr] * self._steps)
 
-    def open(self, server: Server, state_dir: Path | None, memory: int | None) -> None:
+    def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store and meet the other ranks. All ranks call this together."""
-        w, terms = server.initial_w, self.algorithm.terms
-        states = [init_states(term.client, w, w) for term in terms]
+        w = self.server.initial_w
+        states = [init_states(term.client, w, w) for term in self.algorithm.terms]
         self._initially_finite = finite(states)
         self.template, self.starts_elsewhere = message_template(
-            self.algorithm, server.layout, w, server.states, len(self.clients.dataset.classes)
+            self.server, len(self.clients.dataset.classes)
         )
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
         path = self.store.folder.with_name(".ranks")
@@ -107,7 +96,6 @@ class LocalTraining:
 
     def run(
         self,
-        server: Server,
         cohort: Sequence[int],
         facts: dict[str, Any],
         position: str,
@@ -115,50 +103,38 @@ class LocalTraining:
     ) -> RoundSums:
         """Train this rank's part of the cohort and write the clients' states.
 
-        Args:
-            server: What the clients receive.
-            cohort: The clients of the round, ascending.
-            facts: The facts of the round.
-            position: The round, for messages.
-            finished: Called with `client` and `outcome` after each visit.
-
-        Returns:
-            The sums of this rank's outcomes.
+        `finished` is called with `client` and `outcome` after each visit.
         """
         weights = aggregation_weights(self.algorithm, self.clients, cohort)
         sums = RoundSums(
-            server.w.detach(),
+            self.server.w.detach(),
             self.template,
-            server.buffers,
+            self.server.buffers,
             len(cohort),
             self.sum_type,
             self.skip_diverged,
             self.starts_elsewhere,
             len(self.logs.tags),
         )
-        store, behind = self.store, list[int]()
         work = [self.clients.num_steps(client) for client in cohort]
         groups = assign_groups(
             work, self.executor.width, self.fabric.world_size, whole=self.deterministic
         )[self.fabric.global_rank]
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
-            store.prefetch(cohort[k] for k in [*group, *ahead])
-            visits = {k: partial(self.visit, server, cohort[k], weights[k]) for k in group}
+            self.store.prefetch(cohort[k] for k in [*group, *ahead])
+            visits = {k: partial(self.visit, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
-                for k, visit, outcome in self._trained(server, visits, facts, position):
+                for k, visit, outcome in self._trained(visits, facts, position):
                     check_same_structure(outcome.message, self.template, self.algorithm.terms)
                     states = stay_finite(self._initially_finite, outcome.states)
                     logs = self.logs.means(outcome.states)
                     good = sums.add(outcome, float(weights[k]), k, states, logs)
                     kept = _kept(visit, outcome, good) if self.skip_diverged else outcome.states
-                    store.write(cohort[k], kept)
+                    self.store.write(cohort[k], kept)
                     finished(client=cohort[k], outcome=outcome)
-            with self._naming(behind, position):  # their rows were written meanwhile
-                store.wait_for_writes(but=len(clients))
-            behind = clients
-        with self._naming(behind, position):
-            store.wait_for_writes()
+            self.store.wait_for_writes(but=len(clients))
+        self.store.wait_for_writes()
         return sums
 
     def nominal_visit(self, round: int) -> dict[str, float]:
@@ -179,12 +155,13 @@ class LocalTraining:
         bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
         return f"local learning rate {self.lr(round):.3g}, {self.algorithm}{bound}"
 
-    def states(self, server: Server, client: int) -> list[States]:
+    def states(self, client: int) -> list[States]:
         """The states that a client's visit begins with, one dictionary a term."""
-        terms, anchor, w = self.algorithm.terms, server.w.detach(), server.initial_w
-        new = not self.store.has(client)
-        kept = None if new else self.store.read(client, anchor.device)
-        kept = kept or [init_states(term.client, w, anchor) for term in terms]
+        terms, anchor, w = self.algorithm.terms, self.server.w.detach(), self.server.initial_w
+        if self.store.has(client):
+            kept = self.store.read(client, anchor.device)
+        else:
+            kept = [init_states(term.client, w, anchor) for term in terms]
         local = [init_states(term.local, w, anchor) for term in terms]
         both = zip(kept, local, self.logs.states(w), strict=True)
         return [{**k, **visit, **logged} for k, visit, logged in both]
@@ -204,12 +181,7 @@ class LocalTraining:
         return {**self._fixed_settings(), "slot": store.slot, "retained": dict(store.retained)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Return to the clients' rows of a `state_dict`.
-
-        Raises:
-            ValueError: If it is of other data, number of clients or precision, or the rows are
-                gone.
-        """
+        """Return to the clients' rows of a `state_dict`, if it is of the same settings."""
         check_checkpoint(state, self._fixed_settings())
         self.store.restore(state["slot"], state["retained"])
 
@@ -220,11 +192,11 @@ class LocalTraining:
             "precision": self.fabric.strategy.precision.precision,
         }
 
-    def visit(self, server: Server, client: int, weight: Tensor) -> Visit:
+    def visit(self, client: int, weight: Tensor) -> Visit:
         """The visit of a client with this aggregation weight, before it begins."""
-        clients, w = self.clients, server.w
-        batches = clients.visit(client, server.round)
-        lrs = [self.local_lr * self.schedule(server.round, epoch) for epoch in batches.epochs]
+        clients, w, round = self.clients, self.server.w, self.server.round
+        batches = clients.visit(client, round)
+        lrs = [self.local_lr * self.schedule(round, epoch) for epoch in batches.epochs]
         numbers: dict[str, float | Tensor] = {
             "steps": len(lrs),
             "epochs": len(lrs) / clients.steps_per_epoch(client),
@@ -239,29 +211,20 @@ class LocalTraining:
         sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all
         labels, values = sent.split([len(labels), len(values)])
         facts = {**dict(zip(numbers, values.unbind(), strict=True)), "labels": labels}
-        seed = derived_seed(self.seed, "dropout", server.round, client)
-        return Visit(client, facts, self.states(server, client), batches, lrs, seed)
+        seed = derived_seed(self.server.seed, "dropout", round, client)
+        return Visit(client, facts, self.states(client), batches, lrs, seed)
 
     def _trained(
-        self,
-        server: Server,
-        visits: Mapping[int, Callable[[], Visit]],
-        facts: dict[str, Any],
-        position: str,
+        self, visits: Mapping[int, Callable[[], Visit]], facts: dict[str, Any], position: str
     ) -> Iterator[tuple[int, Visit, Outcome]]:
-        """Train clients in parallel, fewer from now on where they do not fit the device's memory.
-
-        Raises:
-            ModelError: If not even one client fits.
-        """
-        waiting = dict(visits)
+        """Train clients in parallel, fewer from now on where the device's memory is too small."""
+        server, device, waiting = self.server, self.fabric.device, dict(visits)
         while waiting:
             group = list(islice(waiting, self.group_size))
             try:
                 begun = [waiting[k]() for k in group]
-                outcomes = self.executor(
-                    self.algorithm, facts, begun, server.states, server.buffers
-                )
+                sent = Broadcast(self.algorithm, facts, server.states, server.buffers)
+                outcomes = self.executor(sent, begun)
                 for k, visit, outcome in zip(group, begun, outcomes, strict=True):
                     del waiting[k]  # whatever comes, this client is not trained again
                     yield k, visit, outcome
@@ -270,23 +233,21 @@ class LocalTraining:
                 if len(group) == 1:
                     raise self._too_large(error) from error
             begun, outcomes = [], []  # free their memory
-            self._halve_group(len(group), position)
-
-    def _halve_group(self, tried: int, position: str) -> None:
-        self.group_size, device = tried // 2, self.fabric.device
-        print(
-            f"{position}, rank {self.fabric.global_rank}: {tried} clients in parallel do not fit "
-            f"the memory of {device}: continuing with {self.group_size}, same result to rounding"
-        )
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+            self.group_size = len(group) // 2
+            print(
+                f"{position}, rank {self.fabric.global_rank}: {len(group)} clients in parallel do "
+                f"not fit the memory of {device}: continuing with {self.group_size}, same result "
+                "to rounding"
+            )
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
 
     def _too_large(self, error: torch.OutOfMemoryError) -> ModelError:
-        size, clients = sum(p.numel() for p in self.module.parameters()), self.clients
-        shape = "x".join(map(str, clients.dataset.shape))
+        module, clients = self.executor.module, self.clients
+        size, shape = sum(p.numel() for p in module.parameters()), clients.dataset.shape
         return ModelError(
-            f"{type(self.module).__name__} ({size:,} parameters, batches of {clients.batch_size} x "
-            f"{shape}) does not fit the memory of {self.fabric.device} "
+            f"{type(module).__name__} ({size:,} parameters, batches of {clients.batch_size} x "
+            f"{'x'.join(map(str, shape))}) does not fit the memory of {self.fabric.device} "
             f"({str(error).split('. ')[0]}): lower --batch-size or choose a smaller --model"
         )
 

@@ -8,15 +8,14 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.optim import Optimizer
 
 from fl_lightning.core.algorithm import Algorithm, dummy_facts
-from fl_lightning.core.term import States, init_states
-from fl_lightning.core.vector import Layout
+from fl_lightning.core.term import init_states
 from fl_lightning.data import ClientData
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.divergence import OnDivergence
+from fl_lightning.federation.server import Server
 from fl_lightning.optim import check_minimizes
 
 PRECISIONS = "32-true", "bf16-mixed"
@@ -26,10 +25,8 @@ ONE_SAMPLE = "more than 1 value per channel"
 """PyTorch's message for a batch that BatchNorm cannot normalize."""
 
 
-def check_settings(fabric: Fabric, clients: ClientData, rounds: int, on_divergence: str) -> None:
+def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> None:
     """Raise a ValueError unless a federation can be made of these."""
-    if rounds < 1:
-        raise ValueError(f"a simulation has at least one round, not {rounds}")
     if on_divergence not in get_args(OnDivergence):
         choices = ", ".join(get_args(OnDivergence))
         raise ValueError(f"on_divergence is one of {choices}, not {on_divergence!r}")
@@ -47,30 +44,16 @@ def check_settings(fabric: Fabric, clients: ClientData, rounds: int, on_divergen
 
 
 def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
-    """Raise a ValueError unless both optimizers minimize, and can step on a vector like `w`."""
-    for kind, make in (("local", algorithm.local), ("server", algorithm.server)):
+    """Raise an error unless both optimizers minimize, and can step on a vector like `w`."""
+    for make in (algorithm.local, algorithm.server):
         vector = nn.Parameter(w.clone())
         vector.grad, optimizer = torch.ones_like(w), make([vector])
-        try:
-            if not isinstance(optimizer, Optimizer):
-                raise TypeError("it is no torch.optim.Optimizer")
-            optimizer.step()
-        except (TypeError, RuntimeError) as error:
-            raise ValueError(
-                f"the {kind} optimizer {type(optimizer).__name__} cannot step on one vector "
-                f"({first_sentence(error)}): choose another, such as torch.optim.SGD"
-            ) from error
+        optimizer.step()
         check_minimizes(optimizer)
 
 
 def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
-    """Broadcast the first rank's model, and compare the data of all ranks.
-
-    Raises:
-        ValueError: On every rank, if one of them has other data than the first.
-    """
-    if fabric.world_size == 1:
-        return
+    """Broadcast the first rank's model, and raise a ValueError if a rank has other data."""
     differs = torch.zeros(fabric.world_size, device=fabric.device)
     differs[fabric.global_rank] = clients.digest != fabric.broadcast(clients.digest)
     fabric.all_reduce(differs, reduce_op="sum")
@@ -85,14 +68,14 @@ def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
             tensor.copy_(fabric.broadcast(tensor.detach().cpu()))
 
 
-def check_cohort(cohort: Sequence[int], num_clients: int, source: str) -> None:
+def check_cohort(cohort: Sequence[int], clients: ClientData, source: str) -> None:
     """Raise a ValueError, naming the source, unless a cohort has each client once, ascending."""
-    ordered = sorted(set(cohort)) == list(cohort)
-    if not cohort or not ordered or cohort[0] < 0 or cohort[-1] >= num_clients:
-        shown = ", ".join(map(str, cohort[:5])) + (", ..." if len(cohort) > 5 else "")
+    last = clients.num_clients - 1
+    if not cohort or sorted({*cohort}) != [*cohort] or cohort[0] < 0 or cohort[-1] > last:
+        shown = ", ".join(map(str, cohort[:5])) + ", ..." * (len(cohort) > 5)
         raise ValueError(
-            f"{source} gave the cohort [{shown}]: return at least one client of 0 to "
-            f"{num_clients - 1}, each once, ascending"
+            f"{source} gave the cohort [{shown}]: return at least one client of 0 to {last}, each "
+            "once, ascending"
         )
 
 
@@ -109,10 +92,7 @@ def check_checkpoint(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
 def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: bool) -> None:
     """Raise a ValueError unless a run of so many rounds may continue from a checkpoint.
 
-    Args:
-        state: The `state_dict` of a federation.
-        rounds: Rounds of this run.
-        has_horizon: Whether the method depends on them, so that they must stay as they were.
+    The number must be as before if the method has a horizon.
     """
     check_checkpoint(state, {"rounds": rounds} if has_horizon else {})
     if state["round"] > rounds:
@@ -121,24 +101,16 @@ def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: 
         )
 
 
-def message_template(
-    algorithm: Algorithm, layout: Layout, w: Tensor, server_states: Sequence[States], classes: int
-) -> tuple[list[Any], bool]:
+def message_template(server: Server, classes: int) -> tuple[list[Any], bool]:
     """A message with the structure of every client's, and whether clients start away from w^t.
 
-    A rank without clients needs both.
-
-    Args:
-        algorithm: The method.
-        layout: The model's layout.
-        w: w^0.
-        server_states: One dictionary a term.
-        classes: Number of classes in the data.
+    A rank without clients needs both. `classes` is the number of classes in the data.
     """
-    facts = dummy_facts(layout, w, classes)
+    algorithm, w = server.algorithm, server.initial_w
+    facts = dummy_facts(server.layout, w, classes)
     states = [init_states({**term.client, **term.local}, w, w) for term in algorithm.terms]
-    started, states = algorithm.start(w, facts, states, server_states)
-    message, _ = algorithm.report(started.clone(), facts, states, server_states)
+    started, states = algorithm.start(w, facts, states, server.states)
+    message, _ = algorithm.report(started.clone(), facts, states, server.states)
     return message, started is not w
 
 
@@ -149,16 +121,6 @@ def dry_run(
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> None:
     """Run the model on two samples, and on one if a client has a batch of one. Changes nothing.
-
-    Forward hooks of modules act in every executor; `--compile` runs their Python code only while it
-    traces a step. Backward hooks of modules act in the sequential executor, and the others refuse
-    them with `ModelError`.
-
-    Args:
-        module: The model, on its device.
-        clients: The data.
-        loss: The task's loss; outputs of a classifier are checked against the labels.
-        autocast: Context of forward passes.
 
     Raises:
         ModelError: If the model does not take the samples, changes them in place, cannot train on
@@ -176,12 +138,8 @@ def dry_run(
         x = data.inputs(torch.arange(samples, device=data.x.device) % len(data))
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         devices = [device] if device.type == "cuda" else []
-        with (
-            torch.enable_grad(),
-            torch.random.fork_rng(devices),
-            autocast(),
-            _refusing_changes_of(x, module),
-        ):
+        watched = _refusing_changes_of(x, module)
+        with torch.enable_grad(), torch.random.fork_rng(devices), autocast(), watched:
             return functional_call(module.train(training), buffers, (x,))
 
     for training in (True, False):
@@ -255,10 +213,8 @@ def _check_scores(module: nn.Module, clients: ClientData, out: object, training:
     """Raise a ModelError unless these are scores, (2, classes), that can be trained."""
     name, data = type(module).__name__, clients.dataset
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
-        given = type(out).__name__
-        if isinstance(out, Tensor):
-            given = f"a tensor of shape {tuple(out.shape)}"
-        when = "training" if training else "evaluation"
+        of_shape = isinstance(out, Tensor) and f"a tensor of shape {tuple(out.shape)}"
+        given, when = of_shape or type(out).__name__, "training" if training else "evaluation"
         raise ModelError(
             f"{name} returns {given} for two samples in {when}: return scores, (samples, classes)"
         )

@@ -34,15 +34,12 @@ class RowFiles:
 
     What stays in memory is the system's cache of the files. With a bound, this process remembers
     the rows that it has touched. When they reach the bound, it puts the older half on disk and lets
-    the system drop them.
-
-    A row ends with its checksum, which `write` computes and `read` compares.
+    the system drop them. A row ends with its checksum.
 
     Args:
         folder: Where the files lie; made with the first row that is written.
         row: Bytes of a row, with the last `CHECKSUM_BYTES` for the checksum.
-        memory: Bytes of rows that this process may leave in memory; None leaves it to the system,
-            which drops rows when programs need the room.
+        memory: Bytes of rows that this process may leave in memory; None leaves it to the system.
 
     Raises:
         ValueError: If not even one row fits, or this system cannot drop rows.

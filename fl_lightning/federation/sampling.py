@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fl_lightning.core.constraints import PositiveFraction, check
 from fl_lightning.core.randomness import generator
 
 Sampling = Literal["fixed", "bernoulli", "weighted"]
@@ -24,16 +25,12 @@ each client to take part in a round, (num_clients,), where these differ.
 
 @dataclass(frozen=True)
 class _Fraction:
-    """A fraction of the clients, above 0 and at most 1."""
+    """A fraction of the clients."""
 
-    fraction: float
+    fraction: PositiveFraction
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError(
-                f"participation is a fraction of the clients, above 0 and at most 1, not "
-                f"{self.fraction}"
-            )
+        check(self, " of clients")
 
     def largest(self, num_clients: int) -> int:
         """The size of every cohort."""
@@ -101,8 +98,10 @@ class SizeWeightedSampling(_Fraction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sizes.ndim != 1 or not bool((self.sizes > 0).all()):
-            raise ValueError("weighted sampling needs the clients' sizes, one positive number each")
+        if not bool((self.sizes > 0).all()):
+            raise ValueError(
+                "weighted sampling needs clients with samples: choose --sampling fixed"
+            )
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -135,11 +134,7 @@ class SizeWeightedSampling(_Fraction):
         return bool(largest <= self._cumulative[-1] / 2)
 
     def __call__(self, num_clients: int, seed: int, round: int) -> list[int]:
-        """The cohort of a round.
-
-        Raises:
-            ValueError: If there are sizes of another number of clients.
-        """
+        """The cohort of a round."""
         if num_clients != len(self.sizes):
             raise ValueError(
                 f"weighted sampling has sizes of {len(self.sizes)} clients, but there are "

@@ -11,6 +11,7 @@ from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.executors.executor import Buffers
+from fl_lightning.federation.aggregation import DISTANCES, RoundSums
 from fl_lightning.federation.divergence import all_below, finite, stay_finite
 
 
@@ -80,18 +81,26 @@ class Server:
         self.optimizer.step()
         return self.w.detach() - facts["anchor"], [all_below(delta), *stayed]
 
+    def finish_round(
+        self, sums: RoundSums, facts: Facts, logged: Sequence[str]
+    ) -> tuple[dict[str, float], list[float]]:
+        """Step with the means of a round; `logged` are the tags of what terms log.
+
+        Returns:
+            The scalars of the round, and whether each part stayed finite: see `step`, and the move.
+        """
+        (progress, moved), messages, self.buffers, (loss, squared) = sums.means()
+        move, flags = self.step(progress, messages, facts)
+        distances = sums.distances(moved, squared, move)
+        finite = [flag.to(move) for flag in (*flags, distances[-1].isfinite())]
+        tags = "train/loss", *DISTANCES, *logged
+        numbers = torch.stack([loss, *distances, *sums.logged(), *finite]).tolist()
+        return dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
+
     def megabytes(self, numbers: int) -> float:
         """The size of so many numbers of the model's dtype, and of the buffers."""
         buffers = sum(b.numel() * b.element_size() for b in self.buffers.values())
         return (numbers * self.w.element_size() + buffers) / 1e6
-
-    def load_into(self, module: nn.Module) -> nn.Module:
-        """Load the global weights and buffers into the module.
-
-        Returns:
-            The module, in evaluation mode.
-        """
-        return load_model(module, self.layout, self.w.detach(), self.buffers)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs, as plain tensors and numbers.
@@ -129,11 +138,7 @@ class Server:
             )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned.
-
-        Raises:
-            ValueError: If it is of another model or algorithm.
-        """
+        """Continue from what `state_dict` returned, after `check_state`."""
         self.check_state(state)
         device = self.w.device
         with torch.no_grad():
@@ -153,11 +158,7 @@ class Server:
 
 
 def load_model(module: nn.Module, layout: Layout, w: Tensor, buffers: Buffers) -> nn.Module:
-    """Load weights and buffers into a module.
-
-    Returns:
-        The module, in evaluation mode.
-    """
+    """The module, in evaluation mode, with these weights and buffers."""
     layout.load(module, w)
     live = dict(module.named_buffers())
     with torch.no_grad():

@@ -35,9 +35,6 @@ class TermLogs:
 
     def means(self, states: Sequence[States]) -> list[Tensor]:
         """The mean of each scalar over the visit, 0-dim; nan if it was never logged."""
-        pairs = [
-            term[LOGGED + name]
-            for names, term in zip(self._names, states, strict=True)
-            for name in names
-        ]
+        own = zip(self._names, states, strict=True)
+        pairs = [term[LOGGED + name] for names, term in own for name in names]
         return [total / weight for total, weight in pairs]

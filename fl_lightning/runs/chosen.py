@@ -23,14 +23,14 @@ from fl_lightning.errors import first_sentence
 
 @dataclass(frozen=True)
 class Chosen:
-    """The chosen function and its options; calling it calls the function with them."""
+    """The chosen function and its options."""
 
     name: str
     function: Callable[..., Any]
     options: Mapping[str, Any]
 
     def __call__(self, *args: Any, **extra: Any) -> Any:
-        """Call the function."""
+        """Call the function with its options."""
         return self.function(*args, **extra, **self.options)
 
     @property
@@ -62,13 +62,11 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
         ValueError: If they are none, of two kinds, empty, or not finite.
     """
     pair = source(root=root) if source.wants("root") else source()
-    if not (
-        isinstance(pair, tuple)
-        and len(pair) == 2
-        and all(isinstance(data, DeviceDataset) for data in pair)
-    ):
-        raise ValueError(wrong_result(source, "a training and a test DeviceDataset", pair))
-    train, test = pair
+    match pair:
+        case DeviceDataset() as train, DeviceDataset() as test:
+            pass
+        case _:
+            raise ValueError(wrong_result(source, "a training and a test DeviceDataset", pair))
     for kind, data in (("training", train), ("test", test)):
         if not len(data):
             raise ValueError(f"{source.name} has no {kind} samples: give it at least one")
@@ -89,9 +87,8 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
 
 
 def _not_finite(data: DeviceDataset) -> int:
-    if data.x.dtype == torch.uint8:
-        return 0
-    return int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
+    integers = not data.x.is_floating_point()
+    return 0 if integers else int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
 
 
 def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
@@ -125,7 +122,7 @@ def wrong_result(function: Chosen, expected: str, value: Any) -> str:
 
 
 def copy_in(folder: Path, file: Path) -> Path:
-    """The copy of a user-defined file in the folder of a run."""
+    """Where the copy of a user-defined file lies in the folder of a run."""
     return folder / "own" / str(file).strip("/").replace("/", "_")
 
 
@@ -176,21 +173,17 @@ def find_chosen(
 
 def _import(place: str, environment: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     where, _, name = place.rpartition(":")
-    directory = Path(environment.get("directory", ""))  # runs of earlier versions have none
+    directory = Path(environment.get("directory", ""))
     for file in (where, environment.get("recipe", "")):  # they may import their neighbours
         if (parent := str((directory / file).resolve().parent)) not in sys.path:
             sys.path.append(parent)
     if not where.endswith(".py"):
         return attrgetter(name)(import_module(where))
-    file = _file_as_run(directory / where, copy_in(folder, Path(where)))
+    original, copy = directory / where, copy_in(folder, Path(where))
+    file = original if original.is_file() else copy
+    if copy.is_file() and copy.read_bytes() != file.read_bytes():
+        file = copy  # the original has changed since
     return attrgetter(name)(SimpleNamespace(**_executed(file, file.read_text())))
-
-
-def _file_as_run(original: Path, copy: Path) -> Path:
-    if original.is_file():
-        changed = copy.is_file() and copy.read_bytes() != original.read_bytes()
-        return copy if changed else original
-    return copy
 
 
 @lru_cache

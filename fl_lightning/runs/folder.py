@@ -1,15 +1,17 @@
 """The folder of a run: its options, environment, scalars, client states and checkpoints."""
 
+import os
 import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from statistics import fmean
+from subprocess import DEVNULL
 from typing import Any
 
 import torch
@@ -17,10 +19,11 @@ import yaml
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
+import fl_lightning
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.runs.chosen import Chosen, copy_in, recorded
 from fl_lightning.runs.config_yaml import dump, load
-from fl_lightning.runs.lock import RunLock
+from fl_lightning.runs.lock import LOCK, share_lock, take_lock
 from fl_lightning.runs.resume import check_changes
 from fl_lightning.runs.run import TAIL_LENGTH, Scalars, scalars
 
@@ -72,58 +75,50 @@ class RunFolder:
             resume: Whether a run in the folder is resumed; without one, a run begins.
 
         Raises:
-            ValueError: If another run uses the folder or would be overwritten, or if a run is
-                resumed with other options than it had.
+            ValueError: If another run uses the folder, would be overwritten, or had other options.
         """
         if resume and path is None:
             raise ValueError("--resume continues the run in --run-dir: name it")
         folder = RunFolder(path or _new_folder(Path("runs", Path(sys.argv[0]).stem), algorithm))
-        lock = RunLock(folder.path)
-        if is_first_rank():
-            lock.take()
-        try:
-            if resume and folder.config.exists():
-                check_changes(folder._options(), to_yaml(options))
-            elif folder.config.exists() and (path or is_first_rank()):  # a new folder is rank 0's
-                raise ValueError(
-                    f"{folder.path} holds a run already: add --resume to continue it, "
-                    "or name another --run-dir"
-                )
-            elif path and (found := [n for n in WRITTEN_OVER if (path / n).exists()]):
-                raise ValueError(
-                    f"{path} holds a {found[0]} but no config.yaml of a run: name another --run-dir"
-                )
-            yield folder
-        finally:
-            folder._leave(lock)
+        with take_lock(folder.path) if is_first_rank() else nullcontext():
+            try:
+                folder._check(path, options, resume)
+                yield folder
+            finally:
+                if is_first_rank() and os.listdir(folder.path) == [LOCK]:  # no run has begun in it
+                    (folder.path / LOCK).unlink()
+                    with suppress(OSError):  # NFS keeps files that are open
+                        folder.path.rmdir()
 
-    def _options(self) -> dict[str, Any]:
-        options = _mapping(self.config)
-        if options is None:
+    def _check(self, named: Path | None, options: Mapping[str, Any], resume: bool) -> None:
+        """Refuse other options than before, and files that would be written over."""
+        if resume and self.config.exists():
+            before = _mapping(self.config)
+            if before is None:
+                raise ValueError(
+                    f"{self.config} is damaged: restore the run's options in it, or start another "
+                    "run"
+                )
+            check_changes(before, to_yaml(options))
+        elif self.config.exists() and (named or is_first_rank()):  # a new folder is rank 0's
             raise ValueError(
-                f"{self.config} is damaged: restore the run's options in it, or start another run"
+                f"{self.path} holds a run already: add --resume to continue it, "
+                "or name another --run-dir"
             )
-        return options
-
-    def _leave(self, lock: RunLock) -> None:
-        """Release the lock; remove the folder if no run has begun in it."""
-        if is_first_rank() and set(self.path.iterdir()) <= {lock.path}:
-            lock.remove()
-            with suppress(OSError):  # another run has begun there
-                self.path.rmdir()
-        lock.release()
+        elif named and (found := [n for n in WRITTEN_OVER if (named / n).exists()]):
+            raise ValueError(
+                f"{named} holds a {found[0]} but no config.yaml of a run: name another --run-dir"
+            )
 
     @contextmanager
     def shared(self, fabric: Fabric) -> Iterator[None]:
         """Let all ranks hold the lock: one that outlives the first keeps other runs out."""
-        lock = RunLock(Path(fabric.broadcast(str(self.path))))  # only rank 0 knows a new folder
-        with suppress(FileNotFoundError):  # the rendezvous refuses a rank with another folder
-            if not fabric.is_global_zero:
-                lock.share()
-        try:
+        folder = Path(fabric.broadcast(str(self.path)))  # only rank 0 knows a new folder
+        with ExitStack() as held:
+            with suppress(FileNotFoundError):  # the rendezvous refuses a rank with another folder
+                if not fabric.is_global_zero:
+                    held.enter_context(share_lock(folder))
             yield
-        finally:
-            lock.release()
 
     @rank_zero_only
     def write(
@@ -134,14 +129,11 @@ class RunFolder:
         _write(self.config, to_yaml(options))
 
     def copy_user_files(self, files: Iterable[Path], round: int) -> list[Path]:
-        """Copy user-defined files into `own/`, next to earlier copies of them.
+        """Copy user-defined files into `own/`; returns those that have changed since round 0.
 
         Args:
             files: Files that the run uses besides this package.
             round: Rounds that the run has had.
-
-        Returns:
-            Files that have changed since the run began.
         """
         changed = []
         for file in files:
@@ -178,9 +170,8 @@ class RunFolder:
         recorded = scalars(self.metrics)
         accuracies, validated = recorded["test/accuracy"], recorded.get("val/accuracy")
         best = max(accuracies, key=lambda k: (validated or accuracies)[k])
-        chosen = f"best {accuracies[best]:.2%} in round {best}"
-        if validated:
-            chosen = f"{accuracies[best]:.2%} in round {best}, best on validation"
+        chosen = f"{accuracies[best]:.2%} in round {best}"
+        chosen = f"{chosen}, best on validation" if validated else f"best {chosen}"
         tail = [*accuracies.values()][-TAIL_LENGTH:]
         personal = _personal(recorded)
         if sent:
@@ -196,11 +187,8 @@ class RunFolder:
                 f"at a test accuracy of {tail[-1]:.2%}",
                 personal or f"to score clients' personal models: {again}",
             ]
-        lines += [
-            f"curves:  tensorboard --logdir {self.path}",
-            f"scalars: {self.metrics}",
-            f"model:   {self.path / 'model.pt'}" if sent else "",
-        ]
+        lines += [f"curves:  tensorboard --logdir {self.path}", f"scalars: {self.metrics}"]
+        lines += [f"model:   {self.path / 'model.pt'}"] if sent else []
         return "\n".join(filter(None, lines))
 
 
@@ -230,13 +218,13 @@ def _write(path: Path, content: Any) -> None:
 def _personal(recorded: Scalars) -> str:
     """The accuracy of the clients' personal models, if it was scored."""
     last = {tag: [*values.values()][-1] for tag, values in recorded.items() if values}
-    scores = [
-        f"{mean:.2%} ± {last[tag.replace('accuracy', 'std')]:.2%} after {tag.rpartition('_')[2]}"
-        for tag, mean in last.items()
-        if tag.startswith("personal/accuracy_")
-    ]
-    text = f"personal models, mean ± std over clients: {', '.join(scores)} epochs of fine-tuning"
-    return text if scores else ""
+    epochs = [tag.rpartition("_")[2] for tag in last if tag.startswith("personal/accuracy_")]
+    scores = ", ".join(
+        f"{last[f'personal/accuracy_{n}']:.2%} ± {last[f'personal/std_{n}']:.2%} after {n}"
+        for n in epochs
+    )
+    text = f"personal models, mean ± std over clients: {scores} epochs of fine-tuning"
+    return text if epochs else ""
 
 
 def _new_folder(parent: Path, algorithm: str) -> Path:
@@ -261,7 +249,7 @@ def to_yaml(options: Any) -> Any:
 
 def environment(fabric: Fabric) -> dict[str, Any]:
     """The command, hardware, versions, and git commit of this package."""
-    packages = "fl-lightning", "torch", "torchvision", "lightning", "torchmetrics", "numpy"
+    packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
     return {
         "command": " ".join(sys.argv),
         "precision": fabric.strategy.precision.precision,
@@ -271,27 +259,17 @@ def environment(fabric: Fabric) -> dict[str, Any]:
         "git_commit": _git_commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        **{package: _version(package) for package in packages},
+        "fl-lightning": fl_lightning.__version__,
+        **{package: version(package) for package in packages},
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
+def _git_commit() -> str | None:
+    """The commit of this package's clone; None if it is installed elsewhere."""
+    clone = Path(__file__).parents[2]
+    if not (clone / ".git").exists():
         return None
-
-
-def _git_commit(file: Path = Path(__file__)) -> str | None:
-    """The commit of the repository that tracks this file; one around an installation is ignored."""
-
-    def git(*command: str) -> str:
-        return subprocess.check_output(
-            ["git", *command], cwd=file.parent, stderr=subprocess.DEVNULL, text=True
-        ).strip()
-
-    try:
-        git("ls-files", "--error-unmatch", file.name)
-        return git("describe", "--always", "--dirty", "--abbrev=40")
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.check_output(command, cwd=clone, stderr=DEVNULL, text=True).strip()
+    return None

@@ -6,7 +6,7 @@ from typing import Any
 from fl_lightning.runs.config_yaml import flat
 
 MAY_CHANGE = frozenset(
-    {
+    [
         "rounds",
         "evaluate_every",
         "finetune_epochs",
@@ -24,7 +24,7 @@ MAY_CHANGE = frozenset(
         "callback",
         "early_stopping",
         "logger",
-    }
+    ]
 )
 """Options that do not change the numbers of a finite round, with the options of their own."""
 
@@ -40,7 +40,6 @@ def check_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         ValueError: If options differ that may not change, naming them.
     """
     before, now = flat(before), flat(now)
-    before.setdefault("precision", now.get("precision"))  # of older runs; their checkpoints know it
     free = MAY_CHANGE if now.get("deterministic") else MAY_CHANGE | CHANGES_ROUNDING_ONLY
     fixed = [k for k in sorted({*before, *now}) if k.partition(".")[0] not in free]
     changed = [k for k in fixed if before.get(k) != now.get(k)]

@@ -14,6 +14,7 @@ import torch
 import yaml
 from torch import nn
 
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import first_sentence
@@ -84,10 +85,9 @@ class Run:
         Lists among the options are tuples, which pandas can group by.
         """
         frame = self.metrics.reset_index()
-        for place, (option, value) in enumerate(self.options.items()):
+        for place, (option, value) in enumerate({"run": str(self.path), **self.options}.items()):
             value = tuple(value) if isinstance(value, list) else value
             frame.insert(place, option, [value] * len(frame))
-        frame.insert(0, "run", str(self.path))
         return frame
 
     def data(self) -> TrainTest:
@@ -106,22 +106,33 @@ class Run:
             test, _ = hold_out(test, fraction, self.options["seed"])
         return train, test
 
-    def model(self, best: bool = False) -> nn.Module:
-        """The global model after the last round, or the best one, in evaluation mode.
+    def model(self, best: bool = False, round: int | None = None) -> nn.Module:
+        """The global model after the last round, in evaluation mode.
+
+        Args:
+            best: That of the best round instead.
+            round: That of this round instead, from its checkpoint.
 
         Raises:
-            ValueError: If it has not been saved yet, or its factory cannot be imported.
+            ValueError: If it has not been saved, or its factory cannot be imported.
         """
         file = self.path / ("best.pt" if best else "model.pt")
+        if round is not None:
+            file = self.path / "checkpoints" / f"round-{round}.ckpt"
         if not file.is_file():
             raise ValueError(
                 f"{file} does not exist: model.pt is written after the last round, best.pt with "
-                "the first checkpoint after an evaluation"
+                "the first checkpoint after an evaluation, and --keep-checkpoints says how many "
+                "checkpoints stay"
             )
         factory = find_chosen("model", self.options, self._environment, self.path)
         model = build_model(factory, self.data()[0], self.options["seed"])
         try:
-            model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+            state = torch.load(file, map_location="cpu", weights_only=True)
+            if round is not None:
+                whole = {**Layout(model).named(state["w"]), **state["frozen"], **state["buffers"]}
+                state = {name: whole[name] for name in model.state_dict() if name in whole}
+            model.load_state_dict(state)
         except RuntimeError as error:
             raise ValueError(
                 f"{file} does not fit the model {factory.name} ({first_sentence(error)}): "
@@ -145,9 +156,8 @@ class Run:
 
     def _validation_from(self, part: str) -> float | None:
         """The fraction that the run held out of this part for validation."""
-        return (
-            self.options.get("validation") if self.options.get("validation_from") == part else None
-        )
+        from_part = self.options.get("validation_from") == part
+        return self.options.get("validation") if from_part else None
 
     @cached_property
     def _environment(self) -> Mapping[str, Any]:
