@@ -11,11 +11,11 @@
 
 from fl_lightning.callbacks.checkpoint import Checkpoint
 from fl_lightning.callbacks.client_measures import (
+    Consistency,
     LocalModels,
     PerturbationDrift,
     StateNorms,
 )
-from fl_lightning.callbacks.consistency import Consistency
 from fl_lightning.callbacks.early_stopping import EarlyStopping, GrowthStopping
 from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.global_measures import (
@@ -25,7 +25,7 @@ from fl_lightning.callbacks.global_measures import (
     TrainingScores,
 )
 from fl_lightning.callbacks.measure import Measure
-from fl_lightning.callbacks.measures import measures
+from fl_lightning.callbacks.measure_names import measures
 from fl_lightning.callbacks.personalization import Personalization
 from fl_lightning.callbacks.progress import ProgressBar
 from fl_lightning.callbacks.tensorboard import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import signature
 from textwrap import shorten
 from typing import Any
 
@@ -16,12 +16,9 @@ HOOKS = {
 }
 """The hooks of a callback, and the names of their arguments."""
 
-OPEN = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
-"""Kinds of parameters that accept any arguments."""
-
 
 class CheckedCallback:
-    """A user-defined callback whose errors name the callback and the hook.
+    """The hooks of a user-defined callback; their errors name the callback and the hook.
 
     Args:
         callback: Any object with at least one of the hooks.
@@ -31,7 +28,6 @@ class CheckedCallback:
     """
 
     def __init__(self, callback: Any):
-        self._callback = callback
         hooks = {name: hook for name in HOOKS if callable(hook := getattr(callback, name, None))}
         if not hooks or isinstance(callback, type):
             raise ValueError(
@@ -39,29 +35,26 @@ class CheckedCallback:
                 f"not {callback!r}"
             )
         for name, hook in hooks.items():
+            where = f"{type(callback).__name__}.{name}"
             needed = {
                 p.name
                 for p in signature(hook).parameters.values()
-                if p.default is p.empty and p.kind not in OPEN
+                if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
             }
             if other := sorted(needed.difference(HOOKS[name])):
                 raise ValueError(
-                    f"{type(callback).__name__}.{name} asks for {', '.join(other)}, but is called "
+                    f"{where} asks for {', '.join(other)}, but is called "
                     f"by name with {' and '.join(HOOKS[name])}"
                 )
-
-    def __getattr__(self, name: str) -> Any:
-        hook = getattr(self._callback, name)
-        return _blaming(f"{type(self._callback).__name__}.{name}", hook) if callable(hook) else hook
+            setattr(self, name, _blaming(where, hook))
 
 
-def _blaming(where: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+def _blaming(where: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(hook)
+    def called(**arguments: Any) -> None:
         try:
-            returned = function(*args, **kwargs)
-            _check_numbers(kwargs.get("metrics", {}))
-            return returned
+            hook(**arguments)
+            _check_numbers(arguments.get("metrics", {}))
         except Exception as error:
             error.add_note(f"raised in {where}")
             raise
@@ -70,11 +63,7 @@ def _blaming(where: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_numbers(metrics: dict[str, Any]) -> None:
-    """Convert every scalar of a round to float.
-
-    Raises:
-        ValueError: If one is not a number, or has the name of the table's column of rounds.
-    """
+    """Convert every scalar of a round to float."""
     for tag, value in metrics.items():
         try:
             metrics[tag] = float(value)

@@ -50,13 +50,14 @@ class Checkpoint:
             raise ValueError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.options, self.monitor = dict(options or {}), monitor
-        self.callbacks: dict[str, Any] = {}
-        for callback in callbacks:
-            if hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict"):
-                name = type(callback).__name__
-                self.callbacks[
-                    f"{name} {sum(key.split()[0] == name for key in self.callbacks)}"
-                ] = callback
+        stateful = [
+            c for c in callbacks if hasattr(c, "state_dict") and hasattr(c, "load_state_dict")
+        ]
+        names = [type(callback).__name__ for callback in stateful]
+        self.callbacks: dict[str, Any] = {
+            f"{names[k]} {names[:k].count(names[k])}": callback
+            for k, callback in enumerate(stateful)
+        }
         self.best: dict[str, Any] = {}
         self.kept: list[str] = []  # its own files, the newest last: others may retain rows too
 
@@ -67,11 +68,8 @@ class Checkpoint:
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save after every `every`-th round, the last one, and before a stop."""
-        if (
-            federation.round % self.every == 0
-            or federation.round == federation.rounds
-            or federation.should_stop
-        ):
+        last = federation.round == federation.rounds or federation.should_stop
+        if last or federation.round % self.every == 0:
             self._save(federation, metrics)
 
     def on_fit_end(self, federation: Federation) -> None:
@@ -85,11 +83,8 @@ class Checkpoint:
         name = f"round-{federation.round}.ckpt"
         improved = metrics.get(self.monitor, -1.0) > self.best.get("accuracy", -1.0)
         if improved:
-            self.best = {
-                "name": name,
-                "round": federation.round,
-                "accuracy": metrics[self.monitor],
-            }
+            accuracy = metrics[self.monitor]
+            self.best = {"name": name, "round": federation.round, "accuracy": accuracy}
         store.flush()
         store.retain(name)
         self.kept = [*(old for old in self.kept if old != name), name]
@@ -126,9 +121,8 @@ class Checkpoint:
         """
         fabric, damages = federation.fabric, list[str]()
         while True:
-            names, damaged, begun = fabric.broadcast(
-                self._survey() if fabric.is_global_zero else ([], [], False)
-            )
+            survey: Any = self._survey() if fabric.is_global_zero else None
+            names, damaged, begun = fabric.broadcast(survey)
             damages += damaged
             if not names and damages:
                 raise ValueError(
@@ -164,11 +158,7 @@ class Checkpoint:
         self.kept, self.best = names, state["best"]
 
     def _states(self) -> dict[str, Any]:
-        """The callbacks' states.
-
-        Raises:
-            ValueError: If a state could not be loaded.
-        """
+        """The callbacks' states, each tried: a ValueError if it could not be loaded."""
         states = {name: callback.state_dict() for name, callback in self.callbacks.items()}
         for name, state in states.items():
             written = BytesIO()
@@ -183,7 +173,7 @@ class Checkpoint:
         return states
 
     def _survey(self) -> tuple[list[str], list[str], bool]:
-        """Checkpoints up to the newest whole one, damages of newer ones, and whether rounds ran."""
+        """Checkpoints up to the newest whole one, damages of newer ones, and if rounds ran."""
         names, damaged = [f"round-{round}.ckpt" for round in saved_rounds(self.run)], []
         while names and (damage := _damage(self.folder / names[-1])):
             path = self.folder / names.pop()

@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +15,15 @@ from fl_lightning.callbacks.measure import (
     Measure,
     TrainingLoss,
     score_together,
+    write_csv,
 )
-from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.oracle import BatchOracle, Oracle, Request
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.core.view import LOGGED
 from fl_lightning.data import DeviceDataset
-from fl_lightning.executors import Outcome, SequentialExecutor
+from fl_lightning.executors import Broadcast, Outcome, SequentialExecutor
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation, Metrics
 
@@ -30,25 +33,23 @@ class CohortMeasure(Measure):
 
     Attributes:
         cohort: The clients of the round.
+        due: Whether the round is measured.
         rows: The rows of the clients that this rank has trained, by client.
     """
 
-    def __init__(self, every: int = 10):
-        super().__init__(every)
-        self.cohort: Sequence[int] = ()
-        self.rows: dict[int, list[float]] = {}
+    cohort: Sequence[int]
+    due: bool
+    rows: dict[int, list[float]]
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
         """Begin a round."""
         self.cohort, self.rows = cohort, {}
+        self.due = self.is_due(federation, federation.round + 1)
 
     def table(self, federation: Federation, width: int) -> Tensor:
         """The rows of all clients, (M, width) float64, from those of all ranks."""
-        table = torch.zeros(len(self.cohort), width, dtype=torch.float64)
-        for k, client in enumerate(self.cohort):
-            if client in self.rows:
-                table[k] = torch.tensor(self.rows[client])
-        table = table.to(federation.w.device)
+        rows = [self.rows.get(client, [0.0] * width) for client in self.cohort]
+        table = torch.tensor(rows, device=federation.w.device).double()
         federation.all_reduce_sum(table)
         return table
 
@@ -62,7 +63,6 @@ class LocalModels(CohortMeasure):
 
     Args:
         test: The test set, on the device.
-        every: Measure after every `every`-th round.
     """
 
     def __init__(self, test: DeviceDataset, every: int = 10):
@@ -72,14 +72,14 @@ class LocalModels(CohortMeasure):
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
         """Score the received model."""
         super().on_round_start(federation, cohort)
-        if self.is_due(federation, federation.round + 1):
+        if self.due:
             received = federation.load_global()
             self._received, _ = score_together(federation, received, self.test)
             self._scorer = ClientScorer(federation)
 
     def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
         """Score a client's last model."""
-        if self.is_due(federation, federation.round + 1):
+        if self.due:
             self.rows[client] = [self._scorer(outcome, self.test, self._index)[0]]
 
     def measure(self, federation: Federation) -> Metrics:
@@ -99,27 +99,22 @@ class StateNorms(CohortMeasure):
     `dual/<name>` is the mean L2 norm over the cohort of a state of the clients, after their visits,
     or the norm of a state of the server. Single numbers are left out. Where two terms have states
     of one name, the term's comes before it.
-
-    Args:
-        every: Measure after every `every`-th round.
     """
 
     def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
         """Measure a client's states."""
-        if self.is_due(federation, federation.round + 1):
+        if self.due:
             kept = _kept(federation, "client", outcome.states)
             self.rows[client] = [float(state.norm()) for state in kept.values()]
 
     def measure(self, federation: Federation) -> Metrics:
         """Average over the cohort, and add the server's states."""
-        initial = federation.local_training.states(federation.server, self.cohort[0])
+        initial = federation.local_training.states(self.cohort[0])
         tags = [*_kept(federation, "client", initial)]
         means = self.table(federation, len(tags)).mean(0).tolist()
         of_server = _kept(federation, "server", federation.server.states)
-        return {
-            **dict(zip(tags, means, strict=True)),
-            **{tag: float(state.norm()) for tag, state in of_server.items()},
-        }
+        of_clients = dict(zip(tags, means, strict=True))
+        return of_clients | {tag: float(state.norm()) for tag, state in of_server.items()}
 
 
 def _kept(federation: Federation, lifetime: str, states: Sequence[States]) -> dict[str, Tensor]:
@@ -140,12 +135,7 @@ class _Recording(Algorithm):
     perturbations: list[Tensor]
 
     def gradient(
-        self,
-        oracle: Oracle,
-        w: Tensor,
-        facts: Facts,
-        states: Sequence[States],
-        server_states: Sequence[States],
+        self, oracle: Oracle, w: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, list[States]]:
         """As the algorithm's."""
         assert isinstance(oracle, BatchOracle)
@@ -156,11 +146,12 @@ class _Recording(Algorithm):
                 points.append(at)
             return evaluate(at, request)
 
-        result = super().gradient(BatchOracle(recorded), w, facts, states, server_states)
+        result = super().gradient(BatchOracle(recorded), w, *args, **kwargs)
         self.perturbations.append(points[-1] - w)
         return result
 
 
+@dataclass(eq=False)
 class PerturbationDrift(CohortMeasure):
     """Adds how far clients' perturbations e_i are from the global one: FedLESAM's Figure 2.
 
@@ -168,25 +159,22 @@ class PerturbationDrift(CohortMeasure):
     its length and the direction of the global gradient at w^t. `perturbation/drift` is the mean of
     `|e_i - e|^2` over the cohort, `perturbation/cos` that of the cosine, `perturbation/norm` that
     of |e_i|. The first two are missing where no client perturbs. The steps are taken again on a
-    copy of the model, one client after another. A perturbation inside the head (FedSOL of the head)
-    does not show.
+    copy of the model. A perturbation inside the head (FedSOL of the head) does not show.
 
     Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890.
 
     Args:
-        every: Measure every `every`-th round.
         steps: Average over so many first steps of each visit.
         samples: Take the global gradient over so many random samples; None is all.
     """
 
-    def __init__(self, every: int = 10, steps: int = 1, samples: int | None = None):
-        super().__init__(every)
-        self.steps, self.samples = steps, samples
+    steps: int = 1
+    samples: int | None = None
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
         """Take the first steps of this rank's part of the cohort."""
         super().on_round_start(federation, cohort)
-        if not self.is_due(federation, federation.round + 1):
+        if not self.due:
             return
         up = unit(TrainingLoss(federation, self.samples).gradient(federation.w.detach()))
         fabric, module = federation.fabric, deepcopy(federation.module)
@@ -197,14 +185,15 @@ class PerturbationDrift(CohortMeasure):
         weights = aggregation_weights(federation.algorithm, federation.clients, cohort)
         facts, server = federation.round_facts(len(cohort)), federation.server
         for k in range(fabric.global_rank, len(cohort), fabric.world_size):
-            visit = federation.local_training.visit(server, cohort[k], weights[k])
+            visit = federation.local_training.visit(cohort[k], weights[k])
             unlogged = [  # diagnostics take further gradients
                 {name: state for name, state in term.items() if not name.startswith(LOGGED)}
                 for term in visit.states
             ]
             visit = replace(visit, lrs=visit.lrs[: self.steps], states=unlogged)
             recording.perturbations = []
-            list(executor(recording, facts, [visit], server.states, server.buffers))
+            sent = Broadcast(recording, facts, server.states, server.buffers)
+            list(executor(sent, [visit]))
             self.rows[cohort[k]] = _compare(recording.perturbations, up)
 
     def measure(self, federation: Federation) -> Metrics:
@@ -221,9 +210,73 @@ def _compare(perturbations: Sequence[Tensor], up: Tensor) -> list[float]:
     rows = []
     for e in perturbations:
         norm = e.norm()
-        rows.append(
-            torch.stack(
-                [(e - norm * up).square().sum(), unit(e).dot(up), norm, (norm > 0).to(norm)]
-            )
-        )
+        row = [(e - norm * up).square().sum(), unit(e).dot(up), norm, (norm > 0).to(norm)]
+        rows.append(torch.stack(row))
     return torch.stack(rows).mean(0).tolist()
+
+
+class Consistency(CohortMeasure):
+    """Follows one client: how its own loss and the global loss change (FedSSG's Figure 2).
+
+    After each visit but the first, `consistency/local` is `L_i(u_i)` minus its value at the end of
+    the client's visit before, L_i being the loss over the client's samples and u_i its last model.
+    `consistency/global` is the change of the global loss in the same round. FedSSG's paper
+    (https://arxiv.org/abs/2509.13895) does not define its axes; this is our reading.
+
+    Args:
+        path: The file, consistency.csv.
+        client: The client.
+        samples: Take the global loss over so many random samples; None is all.
+    """
+
+    def __init__(self, path: Path, client: int = 0, samples: int | None = None):
+        super().__init__(every=1)
+        self.path, self.client, self.samples = path, client, samples
+        self.pairs: list[list[float]] = []
+        self.last: float | None = None
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """Raise a ValueError if there is no such client."""
+        if self.client >= federation.clients.num_clients:
+            raise ValueError(
+                f"client {self.client} cannot be measured: the last one is "
+                f"{federation.clients.num_clients - 1}"
+            )
+
+    def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
+        """Take the loss of the received model."""
+        super().on_round_start(federation, cohort)
+        if self.client in cohort:
+            loss = TrainingLoss(federation, self.samples)
+            self._before = loss(federation.w.detach())
+
+    def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
+        """Take the loss of the client's last model."""
+        if client == self.client:
+            data = federation.clients.dataset
+            index = federation.clients.partition[client].to(data.y.device)
+            self.rows[client] = [ClientScorer(federation)(outcome, data, index)[1]]
+
+    def measure(self, federation: Federation) -> Metrics:
+        """Compare with the visit before."""
+        if self.client not in self.cohort:
+            return {}
+        after = TrainingLoss(federation, self.samples)(federation.w.detach())
+        own = self.table(federation, 1)[self.cohort.index(self.client)].item()
+        before, self.last = self.last, own
+        if before is None:
+            return {}
+        found = {"consistency/local": own - before, "consistency/global": after - self._before}
+        self.pairs.append([federation.round, *found.values()])
+        if federation.fabric.is_global_zero:
+            write_csv(self.path, [["round", "local", "global"], *self.pairs])
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The client, its last loss and the pairs so far."""
+        return {"client": self.client, "last": self.last, "pairs": self.pairs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue, if the run has followed the same client."""
+        if state["client"] == self.client:
+            self.last, self.pairs = state["last"], state["pairs"]

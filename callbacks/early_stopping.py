@@ -43,17 +43,14 @@ class _Stopping:
 class EarlyStopping(_Stopping):
     """Ends a run when a scalar of the rounds has stopped improving.
 
-    Rounds that do not record it do not count.
+    Rounds that do not record it do not count. Raises a ValueError after `patience` evaluations if
+    no round has recorded it.
 
     Args:
         patience: Records in a row without improvement after which the run ends.
         monitor: The scalar, such as val/loss, val/accuracy or train/loss.
         min_delta: The smallest change that is an improvement.
         mode: The direction in which the scalar improves; auto: max for an accuracy, else min.
-
-    Raises:
-        ValueError: If a number is out of range, or if `patience` evaluations have passed and no
-            round has recorded the scalar.
     """
 
     monitor: str = "val/loss"

@@ -1,7 +1,8 @@
 """Measures of the global model: loss and accuracy in training, sharpness, accuracy by class."""
 
+from dataclasses import dataclass
+
 import torch
-from torch import Tensor
 
 from fl_lightning.callbacks.measure import (
     Measure,
@@ -18,19 +19,17 @@ from fl_lightning.federation.server import load_model
 from fl_lightning.terms import ClientModels
 
 
+@dataclass(eq=False)
 class TrainingScores(Measure):
     """Adds `train/global_accuracy` and `train/global_loss`: the global model on clients' samples.
 
     `train/loss` is another number, the mean over local steps and local models.
 
     Args:
-        every: Measure after every `every`-th round.
         samples: Use so many random samples; None is all.
     """
 
-    def __init__(self, every: int = 10, samples: int | None = None):
-        super().__init__(every)
-        self.samples = samples
+    samples: int | None = None
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
@@ -39,6 +38,7 @@ class TrainingScores(Measure):
         return {"train/global_accuracy": accuracy, "train/global_loss": loss}
 
 
+@dataclass(eq=False)
 class Sharpness(Measure):
     """Adds `sharpness/global`: how far the global loss rises, `L(w + rho F/|F|) - L(w)`.
 
@@ -46,14 +46,12 @@ class Sharpness(Measure):
     (Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890).
 
     Args:
-        every: Measure after every `every`-th round.
         rho: Radius.
         samples: Use so many random samples; None is all.
     """
 
-    def __init__(self, every: int = 10, rho: float = 0.05, samples: int | None = None):
-        super().__init__(every)
-        self.rho, self.samples = rho, samples
+    rho: float = 0.05
+    samples: int | None = None
 
     def measure(self, federation: Federation) -> Metrics:
         """Two forward passes and one gradient over the samples."""
@@ -73,7 +71,6 @@ class ClassAccuracy(Measure):
 
     Args:
         test: The test set, on the device.
-        every: Measure after every `every`-th round.
     """
 
     def __init__(self, test: DeviceDataset, every: int = 10):
@@ -82,29 +79,23 @@ class ClassAccuracy(Measure):
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
-        y, classes = self.test.y, len(self.test.classes)
+        y, classes = self.test.y, self.test.classes
         index = share_of(federation, torch.arange(len(y), device=y.device))
         right, _ = score(federation, federation.load_global(), self.test, index)
-        hits = y[index][right].bincount(minlength=classes).double()
+        hits = y[index][right].bincount(minlength=len(classes)).double()
         federation.all_reduce_sum(hits)
-        known = y.bincount(minlength=classes) > 0
-        accuracy = (hits / y.bincount(minlength=classes)).where(known, 0).cpu()
-        scores = dict(zip(self.test.classes, accuracy.tolist(), strict=True))
-        found = {
-            f"test/class_{name}": scores[name] for name, k in zip(scores, known, strict=True) if k
+        samples = y.bincount(minlength=len(classes))
+        accuracy = (hits / samples.clamp(min=1)).cpu()
+        by_class = zip(classes, accuracy.tolist(), samples.tolist(), strict=True)
+        held = federation.clients.class_counts * (samples > 0).cpu()
+        of_client = (held.double() @ accuracy) / held.sum(1).clamp(min=1)
+        worst = of_client.sort().values[: max(1, round(len(of_client) / 10))]
+        return {
+            **{f"test/class_{name}": share for name, share, known in by_class if known},
+            "test/clients": of_client.mean().item(),
+            "test/clients_std": of_client.std(correction=0).item(),
+            "test/clients_worst10": worst.mean().item(),
         }
-        return found | _over_clients(federation.clients.class_counts * known.cpu(), accuracy)
-
-
-def _over_clients(counts: Tensor, accuracy: Tensor) -> Metrics:
-    """Mean, deviation and worst tenth of clients with these counts of classes, (N, classes)."""
-    of_client = (counts.double() @ accuracy) / counts.sum(1).clamp(min=1)
-    worst = of_client.sort().values[: max(1, round(len(of_client) / 10))]
-    return {
-        "test/clients": of_client.mean().item(),
-        "test/clients_std": of_client.std(correction=0).item(),
-        "test/clients_worst10": worst.mean().item(),
-    }
 
 
 class ModelScores(Measure):
@@ -115,7 +106,6 @@ class ModelScores(Measure):
 
     Args:
         test: The test set, on the device.
-        every: Score after every `every`-th round.
     """
 
     def __init__(self, test: DeviceDataset, every: int = 1):

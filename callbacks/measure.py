@@ -1,11 +1,17 @@
 """Measures: callbacks that add scalars to some rounds and do not change the training."""
 
+import csv
+from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.analysis.mean_loss import MeanLoss, some_samples
+from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.data import DeviceDataset
 from fl_lightning.executors import Outcome
 from fl_lightning.executors.executor import TaskLoss
@@ -13,6 +19,7 @@ from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.server import load_model
 
 
+@dataclass(eq=False)
 class Measure:
     """Adds scalars to every `every`-th round and the last one. All ranks take part.
 
@@ -20,15 +27,12 @@ class Measure:
 
     Args:
         every: Measure after every `every`-th round.
-
-    Raises:
-        ValueError: If it is below 1.
     """
 
-    def __init__(self, every: int = 10):
-        if every < 1:
-            raise ValueError(f"every is a number of rounds, at least 1, not {every}")
-        self.every = every
+    every: PositiveInt = 10
+
+    def __post_init__(self) -> None:
+        check(self, f" of {type(self).__name__}")
 
     def measure(self, federation: Federation) -> Metrics:
         """The scalars of the round that has ended, by tag."""
@@ -58,12 +62,8 @@ def share_of(federation: Federation, index: Tensor) -> Tensor:
 class TrainingLoss:
     """The global loss L(w): the mean over the clients' samples, without augmentation.
 
-    The ranks share the samples, so all of them call it. The model is evaluated as `load_global`
-    leaves it, with the global buffers, in the model's own dtype.
-
-    Args:
-        federation: The run.
-        samples: Use so many random samples; None is all.
+    The ranks share the samples, so all of them call it. The model is evaluated with the global
+    buffers, in its own dtype. `samples` are so many random ones; None is all.
     """
 
     def __init__(self, federation: Federation, samples: int | None = None):
@@ -98,26 +98,19 @@ def score(
     loss: TaskLoss | None = None,
     batch_size: int = 100,
 ) -> tuple[Tensor, Tensor]:
-    """The scores of a model in evaluation mode, on this rank alone.
-
-    Args:
-        federation: Gives the precision.
-        module: The model.
-        data: The samples.
-        index: Positions of those that count, (n,) on their device.
-        loss: The task's loss; None is the federation's.
-        batch_size: Samples a forward pass.
+    """Score a model in evaluation mode on the samples of an index, on this rank alone.
 
     Returns:
         Whether the model is right about each sample, (n,), and the sum of their losses, 0-dim.
     """
-    right, total = [], torch.zeros((), dtype=torch.float64, device=index.device)
+    right = [index.new_zeros(0, dtype=torch.bool)]
+    total = torch.zeros((), dtype=torch.float64, device=index.device)
     with federation.fabric.autocast():
         for batch in index.split(batch_size) if len(index) else ():
             out, y = module(data.inputs(batch)).float(), data.y[batch]
             right.append((out.argmax(1) == y) & ~out.isnan().any(1))  # argmax takes NaN for a class
             total += (loss or federation.loss)(out, y).double() * len(y)
-    return torch.cat(right) if right else index.new_zeros(0, dtype=torch.bool), total
+    return torch.cat(right), total
 
 
 def score_together(
@@ -130,15 +123,8 @@ def score_together(
 ) -> tuple[float, float]:
     """Accuracy and mean loss of a model that all ranks hold, equal bits on any number of ranks.
 
-    The ranks share the batches, and each batch has its own row in the sum over ranks.
-
-    Args:
-        federation: Gives the ranks and the precision.
-        module: The model, in evaluation mode.
-        data: The samples.
-        index: Positions of those that count; None is all.
-        loss: The task's loss; None is the federation's.
-        batch_size: Samples a forward pass.
+    The ranks share the batches, and each batch has its own row in the sum over ranks. `index` are
+    the samples that count (default: all), `loss` the task's loss (default: the federation's).
     """
     fabric = federation.fabric
     index = torch.arange(len(data), device=data.x.device) if index is None else index
@@ -153,7 +139,7 @@ def score_together(
 
 
 class ClientScorer:
-    """Scores clients' models on a copy of the federation's module, so that training goes on."""
+    """Scores clients' models on a copy of the module, which leaves the training alone."""
 
     def __init__(self, federation: Federation):
         self.federation, self.module = federation, deepcopy(federation.module)
@@ -164,3 +150,11 @@ class ClientScorer:
         load_model(self.module, self.federation.layout, w, outcome.buffers)
         right, total = score(self.federation, self.module, data, index)
         return right.double().mean().item(), (total / len(index)).item()
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
+    """Write a table, whole or not at all."""
+    aside = path.with_suffix(".part")
+    with aside.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    aside.replace(path)

@@ -1,13 +1,14 @@
 """Test accuracy of personal models, each on a test set like the client's own data."""
 
-import csv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fl_lightning.callbacks.measure import write_csv
 from fl_lightning.core.prediction import PersonalModel
 from fl_lightning.data import DeviceDataset, Partition, aligned
 from fl_lightning.errors import DivergenceError, TermError
@@ -16,39 +17,36 @@ from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.fine_tuning import FineTuning
 
 
+@dataclass(eq=False)
 class Personalization:
     """Fine-tunes the global model on every client after the last round, and scores these models.
 
     A client's test set holds test samples in the proportions of its own classes (FedSOL's aligned
     test set). Logs `personal/accuracy_<e>` and `personal/std_<e>`, mean and standard deviation over
     clients, for each number of epochs `e`, and for 0: the global model, or the one that the
-    algorithm keeps for the client. Writes a table with a row a client. It runs after the last round
-    is logged and saved; if it is interrupted, a resumed run does it again.
+    algorithm keeps for the client. A resumed run repeats what was interrupted.
 
     Args:
         test: The test set, on the device.
         epochs: Numbers of epochs of fine-tuning after which models are scored.
-        path: The table, `personal.csv`.
+        path: The table with a row a client, `personal.csv`.
         lr: The learning rate of fine-tuning; None is that of the next round.
         samples: Most test samples of a client.
         batch_size: Samples a forward pass.
     """
 
-    def __init__(
-        self,
-        test: DeviceDataset,
-        epochs: Sequence[int],
-        path: Path,
-        lr: float | None = None,
-        samples: int = 1000,
-        batch_size: int = 100,
-    ):
-        if any(e < 1 for e in epochs):
-            raise ValueError(
-                f"fine-tune for at least one epoch, not {min(epochs)}; 0 is always scored"
-            )
-        self.test, self.epochs, self.path = test, [0, *epochs], path
-        self.lr, self.samples, self.batch_size = lr, samples, batch_size
+    test: DeviceDataset
+    epochs: Sequence[int]
+    path: Path
+    lr: float | None = None
+    samples: int = 1000
+    batch_size: int = 100
+
+    def __post_init__(self) -> None:
+        if any(e < 1 for e in self.epochs):
+            lowest = min(self.epochs)
+            raise ValueError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")
+        self.epochs = [0, *self.epochs]
 
     def on_fit_end(self, federation: Federation) -> None:
         """Score, and log it with the last round."""
@@ -81,7 +79,10 @@ class Personalization:
                 "lower --finetune-lr; the rounds are done and saved"
             )
         if fabric.is_global_zero:
-            self._write(scores.tolist(), tests.sizes.tolist())
+            header = "client", "test_samples", *(f"accuracy_{e}" for e in self.epochs)
+            rows = zip(range(len(scores)), tests.sizes.tolist(), *scores.T.tolist(), strict=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_csv(self.path, [header, *rows])
         return self._metrics(scores)
 
     def _scores(self, tuning: FineTuning, tests: Partition) -> Tensor:
@@ -91,12 +92,10 @@ class Personalization:
         block = tuning.executor.width if federation.local_training.deterministic else 1
         every = range(federation.clients.num_clients)
         mine = [i for i in every if i // block % fabric.world_size == fabric.global_rank]
-        scores = torch.zeros(
-            len(every) + 1, len(self.epochs), dtype=torch.float64, device=federation.w.device
-        )
+        size = len(every) + 1, len(self.epochs)
+        scores = torch.zeros(size, dtype=torch.float64, device=federation.w.device)
         for column, epochs in enumerate(self.epochs):
-            models = tuning.models(mine, epochs)
-            for client, (w, buffers) in zip(mine, models, strict=True):
+            for client, (w, buffers) in zip(mine, tuning.models(mine, epochs), strict=True):
                 model, score = tuning.personal_model(client, w, buffers), nan
                 if all_below(w):
                     score = self._accuracy(model, federation, tests[client])
@@ -107,7 +106,7 @@ class Personalization:
         return scores
 
     def _metrics(self, scores: Tensor) -> Metrics:
-        metrics: Metrics = {}
+        metrics = Metrics()
         for e, of_clients in zip(self.epochs, scores.T, strict=True):
             finite = of_clients[~of_clients.isnan()]
             metrics[f"personal/accuracy_{e}"] = float(finite.mean())
@@ -127,13 +126,3 @@ class Personalization:
                     )
                 right += int((scores.argmax(1) == self.test.y[batch]).sum())
         return right / len(index)
-
-    def _write(self, scores: list[list[float]], sizes: list[int]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_suffix(".part")
-        with aside.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["client", "test_samples", *(f"accuracy_{e}" for e in self.epochs)])
-            for client, (row, size) in enumerate(zip(scores, sizes, strict=True)):
-                writer.writerow([client, size, *row])
-        aside.replace(self.path)

@@ -5,38 +5,29 @@ import time
 from math import nan
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fl_lightning.federation.federation import Federation, Metrics
 
+LINES = 20
+"""Most plain lines of a run; they replace the live line where there is no terminal."""
+
 
 class ProgressBar:
-    """Shows round, accuracy, loss, rounds a second and the time left.
+    """Shows round, accuracy, loss, rounds a second and the time left."""
 
-    Args:
-        lines: Most plain lines of a run; they replace the live line where there is no terminal.
-    """
-
-    def __init__(self, lines: int = 20):
-        self.lines = lines
-        self._live: Progress | None = None
-        self._task = TaskID(0)
-        self._accuracy = ""
+    _live: Progress | None = None
+    _accuracy = ""
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start the clock and, on a terminal, the line."""
         self._from, self._started = federation.round, time.monotonic()
         console = Console(file=sys.stdout)
         if federation.fabric.is_global_zero and console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TimeRemainingColumn(compact=True),
-            )
-            self._live = Progress(*columns, console=console)
-            self._task = self._live.add_task(
-                "round 0", total=federation.rounds, completed=federation.round
-            )
+            text, bar = TextColumn("{task.description}"), BarColumn(bar_width=24)
+            self._live = Progress(text, bar, TimeRemainingColumn(compact=True), console=console)
+            rounds, done = federation.rounds, federation.round
+            self._task = self._live.add_task("round 0", total=rounds, completed=done)
             self._live.start()
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
@@ -48,17 +39,15 @@ class ProgressBar:
             return
         if federation.round == 1 and metrics.get("term/clipped") == 1:
             show = self._live.console.print if self._live else print
-            show(
-                "note: every local step of round 1 was clipped: raise --clip-norm, or give the "
-                "algorithm clips=False"
-            )
+            fix = "raise --clip-norm, or give the algorithm clips=False"
+            show(f"note: every local step of round 1 was clipped: {fix}")
         done, rounds = federation.round, federation.rounds
         speed = (done - self._from) / (time.monotonic() - self._started)
         loss = metrics.get("train/loss", nan)
         text = f"round {done}/{rounds}{self._accuracy}  loss {loss:.3f}  {speed:.2f} rounds/s"
         if self._live:
             self._live.update(self._task, description=text, completed=done)
-        elif done % -(-rounds // self.lines) == 0 or done == rounds:
+        elif done % -(-rounds // LINES) == 0 or done == rounds:
             print(f"{text}  {_clock((rounds - done) / speed)} left", flush=True)
 
     def on_fit_end(self, federation: Federation) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from time import time
@@ -53,9 +54,9 @@ class TensorBoardScalars(TensorBoardLogger):
     """
 
     def __init__(self, folder: Path, after: int = 0):
-        again = after + 1 if after else 0
         date_back(folder)
-        super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=again)
+        purge = after + 1 if after else 0
+        super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge)
         self.constants: frozenset[str] = frozenset()
         self._best = -inf
         with suppress(OSError, ValueError):  # no table yet, or a damaged one
@@ -77,6 +78,7 @@ class TensorBoardScalars(TensorBoardLogger):
             super().save()
 
 
+@dataclass(eq=False)
 class TensorBoardSummary:
     """Fills the HPARAMS tab with the options, and the IMAGES tab with the partition.
 
@@ -87,15 +89,11 @@ class TensorBoardSummary:
         classes: The names of the classes.
     """
 
-    def __init__(
-        self,
-        options: Mapping[str, Any],
-        partition: Partition,
-        y: torch.Tensor,
-        classes: tuple[str, ...],
-    ):
-        self.options, self.partition, self.y, self.classes = options, partition, y, classes
-        self._written = False
+    options: Mapping[str, Any]
+    partition: Partition
+    y: torch.Tensor
+    classes: tuple[str, ...]
+    _written: bool = field(default=False, init=False)
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         """Write options and constants in the first round of every start, and the partition once."""
@@ -108,12 +106,11 @@ class TensorBoardSummary:
                 logger.constants = frozenset(constants)
                 write_options(Path(logger.log_dir), {**self.options, **constants})
                 if federation.round == 1:
-                    logger.experiment.add_figure("partition", self._figure(), 0)
-
-    def _figure(self) -> Figure:
-        first = self.partition.subset(torch.arange(min(len(self.partition), SHOWN_CLIENTS)))
-        histogram = first.histogram(self.y, len(self.classes))
-        return partition_heat_map(histogram, self.classes, len(self.partition))
+                    clients = len(self.partition)
+                    first = self.partition.subset(torch.arange(min(clients, SHOWN_CLIENTS)))
+                    histogram = first.histogram(self.y, len(self.classes))
+                    figure = partition_heat_map(histogram, self.classes, clients)
+                    logger.experiment.add_figure("partition", figure, 0)
 
 
 @rank_zero_only
@@ -147,9 +144,8 @@ def write_options(folder: Path, options: Mapping[str, Any]) -> None:
     makes it from all runs: options that differ come first, and every scalar is a metric.
     """
     earlier = list(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
-    simple = {
-        k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in options.items()
-    }
+    plain = bool | int | float | str
+    simple = {k: v if isinstance(v, plain) else str(v) for k, v in options.items()}
     writer = FileWriter(str(folder), filename_suffix=SUFFIX)
     for summary in hparams(simple, {})[1:]:
         writer.add_summary(summary)
@@ -161,13 +157,7 @@ def write_options(folder: Path, options: Mapping[str, Any]) -> None:
 def partition_heat_map(
     histogram: torch.Tensor, classes: tuple[str, ...], of: int | None = None
 ) -> Figure:
-    """A heat map of samples by client and class.
-
-    Args:
-        histogram: Samples, (clients, classes).
-        classes: The names of the classes.
-        of: The number of all clients, if these are the first of more.
-    """
+    """A heat map of samples, (clients, classes); of the first clients if there are `of` in all."""
     clients = len(histogram)
     shown = f"each of {clients}" if of in (None, clients) else f"the first {clients} of {of}"
     width = max(6.0, min(14.0, 2 + clients / 9))
@@ -182,22 +172,9 @@ def partition_heat_map(
 def draw_heat_map(
     axes: Axes, histogram: torch.Tensor, classes: tuple[str, ...], most: int | None = None
 ) -> AxesImage:
-    """Draw samples by client and class.
-
-    Args:
-        axes: Where to draw.
-        histogram: Samples, (clients, classes).
-        classes: The names of the classes.
-        most: The number that has the darkest color; the largest of all if None.
-    """
-    image = axes.imshow(
-        histogram.T.numpy(),
-        aspect="auto",
-        cmap="magma_r",
-        interpolation="nearest",
-        vmin=0,
-        vmax=most,
-    )
+    """Draw samples by client and class; `most` has the darkest color (default: the largest)."""
+    style: dict[str, Any] = {"aspect": "auto", "cmap": "magma_r", "interpolation": "nearest"}
+    image = axes.imshow(histogram.T.numpy(), vmin=0, vmax=most, **style)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="client", ylabel="class")
     if len(classes) <= 30:

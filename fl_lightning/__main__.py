@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import fl_lightning
 
@@ -25,53 +26,35 @@ usage: fl-lightning COMMAND ...
   fl-lightning --version"""
 
 
+COMMANDS = {
+    "run": "fl_lightning.cli.recipes",
+    "table": "fl_lightning.sweep.command",
+    "list": "fl_lightning.cli.list_algorithms",
+    "show": "fl_lightning.cli.show_algorithm",
+    "compare": "fl_lightning.cli.compare",
+    "analyze": "fl_lightning.cli.analyze",
+    "partition": "fl_lightning.cli.partition",
+}
+"""Modules whose `main` runs a command."""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command that `argv` names."""
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     try:
-        _run(command, rest)
+        if command in COMMANDS:
+            import_module(COMMANDS[command]).main(rest)
+        elif command in ("-h", "--help"):
+            print(USAGE)
+        elif command == "--version":
+            print(f"fl-lightning {fl_lightning.__version__}")
+        else:
+            print(f"error: there is no command {command!r}", file=sys.stderr)
+            print(USAGE)
+            raise SystemExit(2)
         sys.stdout.flush()
     except BrokenPipeError:  # as under `| head`; the interpreter would flush again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _run(command: str, argv: list[str]) -> None:
-    if command in ("-h", "--help"):
-        print(USAGE)
-    elif command == "--version":
-        print(f"fl-lightning {fl_lightning.__version__}")
-    elif command == "run":
-        from fl_lightning.cli.recipes import list_recipes, run_recipe
-
-        run_recipe(argv[0], argv[1:]) if argv else print(list_recipes())
-    elif command == "table":
-        from fl_lightning.sweep import command as table
-
-        table.main(argv)
-    elif command == "list":
-        from fl_lightning.cli import list_algorithms
-
-        list_algorithms.main(argv)
-    elif command == "show":
-        from fl_lightning.cli import show_algorithm
-
-        show_algorithm.main(argv)
-    elif command == "compare":
-        from fl_lightning.cli.compare import compare
-
-        compare(argv)
-    elif command == "analyze":
-        from fl_lightning.cli.analyze import analyze
-
-        analyze(argv)
-    elif command == "partition":
-        from fl_lightning.cli.partition import show_partitions
-
-        show_partitions(argv)
-    else:
-        print(f"error: there is no command {command!r}", file=sys.stderr)
-        print(USAGE)
-        raise SystemExit(2)
 
 
 if __name__ == "__main__":

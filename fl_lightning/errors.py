@@ -29,9 +29,7 @@ NAMED = DivergenceError, RankLostError, TermError, ModelError
 def adding_position(position: Callable[[], str], in_training: Callable[[], bool]) -> Iterator[None]:
     """Add a note with the round to an exception that may be this rank's alone.
 
-    Args:
-        position: Gives the round that is being run.
-        in_training: Whether clients are being trained, where notes name the round already.
+    While clients are being trained, notes name the round already.
     """
     try:
         yield
@@ -45,7 +43,5 @@ def adding_position(position: Callable[[], str], in_training: Callable[[], bool]
 def first_sentence(error: BaseException) -> str:
     """The first sentence of an error's message, without its full stop."""
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    first_line = re.sub(
-        r"^\[enforce fail at .*?\] err == 0\. ", "", first_line
-    )  # torch's own place
-    return re.split(r"\.\s+(?=[A-Z])", first_line)[0].rstrip(". ")
+    without_place = re.sub(r"^\[enforce fail at .*?\] err == 0\. ", "", first_line)  # torch's own
+    return re.split(r"\.\s+(?=[A-Z])", without_place)[0].rstrip(". ")

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 from lightning.fabric import Fabric
@@ -19,38 +20,29 @@ from fl_lightning.callbacks import (
     TensorBoardSummary,
 )
 from fl_lightning.callbacks.checked import CheckedCallback
+from fl_lightning.cli import build
 from fl_lightning.cli.argv import given, with_resumed_options
-from fl_lightning.cli.build import (
-    RunData,
-    build_algorithm,
-    build_callbacks,
-    build_clients,
-    build_federation,
-    build_measures,
-    build_partition,
-    build_run_data,
-    build_stopping,
-    unused_local,
-    with_local_options,
-)
 from fl_lightning.cli.choices import choices
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
-from fl_lightning.cli.fit import fit
 from fl_lightning.cli.options import GROUPS, Options, launch_options
 from fl_lightning.cli.parser import parse
-from fl_lightning.cli.planning import is_planned
+from fl_lightning.cli.recipes import collect
 from fl_lightning.cli.summary import summary
 from fl_lightning.cli.unused_options import refuse_unused_local_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, Partition
+from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.determinism import deterministic_algorithms
 from fl_lightning.distributed.launch import Launcher, LaunchOptions, PrecisionOption, launch_fabric
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import (
+    EXIT_PREEMPTED,
     exit_on_ctrl_c,
     exit_with_launcher,
     exit_without_nccl_teardown,
+    leave,
+    stop_on_signals,
 )
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
@@ -62,9 +54,6 @@ from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, to_yaml
 from fl_lightning.runs.metrics_csv import MetricsCSV
 from fl_lightning.runs.trackers import start_trackers
-
-Source = Callable[..., tuple[DeviceDataset, DeviceDataset]]
-"""`source(root=...)` gives the training and the test set."""
 
 
 class Experiment:
@@ -90,7 +79,7 @@ class Experiment:
 
     def __init__(
         self,
-        data: Sequence[Source],
+        data: Sequence[Callable[..., TrainTest]],
         models: Sequence[Callable[..., nn.Module]],
         *,
         algorithm: str | Mapping[str, Any] = "fedavg",
@@ -113,12 +102,12 @@ class Experiment:
         argv = sys.argv[1:] if argv is None else list(argv)
         offered = choices(data, models, algorithm, partition, augment)
         groups = {**GROUPS, "launch": PrecisionOption if under_fabric_run() else LaunchOptions}
-        values, self.chosen = parse(
-            groups, offered, with_resumed_options(argv), doc or "", **defaults
-        )
         self._given = given(argv)
         self._default_of = {name: choice.default for name, choice in offered.items()}
         with exit_with_message():
+            values, self.chosen = parse(
+                groups, offered, with_resumed_options(argv), doc or "", **defaults
+            )
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
         self.callbacks = callbacks
@@ -135,7 +124,7 @@ class Experiment:
 
     def resolved(self) -> dict[str, Any]:
         """Every option as `--config` reads it, except the run's folder and what has no effect."""
-        left_out = {"run_dir", "resume", *unused_local(build_algorithm(self.chosen))}
+        left_out = {"run_dir", "resume", *build.unused_local(build.algorithm(self.chosen))}
         options = {k: v for k, v in asdict(self.options).items() if k not in left_out}
         options["precision"] = self._launch.precision
         return {
@@ -145,7 +134,7 @@ class Experiment:
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
-        if is_planned(self):
+        if collect(self):
             return
         o = self.options
         with exit_with_message():
@@ -170,19 +159,20 @@ class Experiment:
     ) -> None:
         o = self.options
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
-        data = build_run_data(train, test, partition, o).to(fabric.device)
+        data = build.run_data(train, test, partition, o).to(fabric.device)
         scored = [Evaluation(data.test, o.evaluate_every)]
         if data.validation is not None:
             scored.append(Evaluation(data.validation, o.evaluate_every, name="val"))
         parts = {**vars(data), "folder": folder.path}
-        own = [*self.callbacks, *build_callbacks(self.chosen["callback"], parts)]
+        own = [*self.callbacks, *build.callbacks(self.chosen["callback"], parts)]
         checked = [*map(CheckedCallback, own)]
-        measuring = build_measures(o, data.test, folder.path)
-        stopping = build_stopping(self.chosen["early_stopping"], o)
+        measuring = build.measures(o, data.test, folder.path)
+        stopping = build.stopping(self.chosen["early_stopping"], o)
         try:
             augment = self.chosen["augment"]()
-            clients = build_clients(data.train, data.partition, augment, o)
-            federation = build_federation(fabric, model, algorithm, clients, folder.clients, o)
+            federation = build.federation(
+                fabric, model, algorithm, data, augment, folder.clients, o
+            )
             federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
@@ -196,7 +186,7 @@ class Experiment:
         )
         if o.resume:
             checkpoint.resume(federation)
-        DiskBudget.of(federation, o.keep_checkpoints).check_disk_space()
+        DiskBudget(federation, o.keep_checkpoints).check_disk_space()
         self._begin(folder, federation, data)
         if fabric.is_global_zero:
             partition.save(folder.path)  # with the validation samples, as it was made
@@ -218,9 +208,9 @@ class Experiment:
         if o.finetune_epochs:
             scores = folder.path / "personal.csv"
             callbacks.append(Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr))
-        fit(federation, folder, progress, fine_tunes=bool(o.finetune_epochs))
+        self._fit(folder, federation, progress)
 
-    def _begin(self, folder: RunFolder, federation: Federation, data: RunData) -> None:
+    def _begin(self, folder: RunFolder, federation: Federation, data: build.RunData) -> None:
         """Write the options into the folder, and print notes and the summary."""
         o, fabric, done = self.options, federation.fabric, federation.round
         folder.write(self.resolved(), fabric, self.chosen)
@@ -236,24 +226,42 @@ class Experiment:
         if done == o.rounds:
             fabric.print(f"nothing is left to train after {done} rounds: raise --rounds")
 
+    def _fit(self, folder: RunFolder, federation: Federation, progress: ProgressBar) -> None:
+        """Run the remaining rounds, and print the results; code 75 if a signal stopped them."""
+        fabric, status = federation.fabric, "failed"
+        with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
+            try:
+                federation.fit()
+                status = "success"
+            finally:
+                progress.stop()
+                for logger in fabric.loggers:
+                    logger.finalize(status)
+        after = f"after round {federation.round} of {federation.rounds}"
+        if not federation.finished or (self.options.finetune_epochs and federation.preempted):
+            reason = f"by {signals[0]}" if signals else "as another rank asked"
+            fabric.print(
+                f"stopped {reason} {after}, which is saved: "
+                f"continue with --run-dir {folder.path} --resume"
+            )
+            fabric.barrier()  # the first rank has written everything
+            leave(EXIT_PREEMPTED)
+        if federation.round < federation.rounds:
+            fabric.print(f"ended early, {after}")
+        if fabric.is_global_zero:
+            print(folder.results_text(sent=federation.cost.uplink > 0))
+
     def fabric(
         self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None
     ) -> Fabric:
-        """A launched Fabric.
-
-        Args:
-            loggers: Its loggers.
-            callbacks: Its callbacks.
-            before: Ranks, and threads of each, of the run that is resumed.
-        """
+        """A launched Fabric; `before` are ranks, and threads of each, of the run resumed."""
         keep_freed_memory()
         o = self.options
         visits = UniformSampling(o.participation).largest(o.clients)
         if o.executor == "stacked":
             visits //= o.parallel_clients  # on more ranks no group would be full
-        own: dict[str, Any] = {"loggers": loggers, "callbacks": callbacks}
         try:
-            return launch_fabric(self._launch, visits, before=before, **own)
+            return launch_fabric(self._launch, visits, before, loggers=loggers, callbacks=callbacks)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             exit_with_error(" ".join(str(error).split()))
 
@@ -262,14 +270,14 @@ class Experiment:
         train, test = self.load()
         return train, test, self.split(train), self.model(train), self.algorithm()
 
-    def load(self) -> tuple[DeviceDataset, DeviceDataset]:
+    def load(self) -> TrainTest:
         """The training and the test set of the chosen source."""
         return build_data(self.chosen["data"], self.options.data_dir)
 
     def split(self, train: DeviceDataset) -> Partition:
         """The chosen partition of the training set over the clients."""
         o, source = self.options, self.chosen["data"].name
-        return build_partition(self.chosen["partition"], train, source, o.clients, o.seed)
+        return build.partition(self.chosen["partition"], train, source, o.clients, o.seed)
 
     def model(self, train: DeviceDataset) -> nn.Module:
         """The chosen model, for samples of this data set, with weights drawn by the run's seed."""
@@ -277,4 +285,4 @@ class Experiment:
 
     def algorithm(self) -> Algorithm:
         """The chosen algorithm with its modifiers, clipping and local optimizer."""
-        return with_local_options(build_algorithm(self.chosen), self.options)
+        return build.with_local_options(build.algorithm(self.chosen), self.options)

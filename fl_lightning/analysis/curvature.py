@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from math import nan
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ Product = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Hessian:
-    """What is known of a Hessian.
+    """Eigenvalues and trace of a Hessian.
 
     Attributes:
         eigenvalues: (top,) the largest ones, the largest first.
@@ -72,32 +74,19 @@ def hessian(
     w = loss.weights
     if not 0 < top < len(w):
         raise ValueError(f"top is between 1 and {len(w) - 1}, the parameters less one, not {top}")
-    g = torch.Generator().manual_seed(seed)
-
-    def product(v: Tensor) -> Tensor:
-        return loss.hvp(w, v)
-
+    g, product = torch.Generator().manual_seed(seed), partial(loss.hvp, w)
     eigenvalues, eigenvectors = top_eigenpairs(product, w, top, g)
     spectra = [lanczos(product, random_signs(w, g), steps) for _ in range(vectors)]
     nodes, weights = (torch.stack(parts) for parts in zip(*spectra, strict=True))
     traces = len(w) * (nodes * weights).sum(1)
-    return Hessian(
-        eigenvalues,
-        eigenvectors,
-        float(traces.mean()),
-        float(traces.std() / vectors**0.5) if vectors > 1 else float("nan"),
-        nodes,
-        weights,
-    )
+    error = float(traces.std() / vectors**0.5) if vectors > 1 else nan
+    return Hessian(eigenvalues, eigenvectors, float(traces.mean()), error, nodes, weights)
 
 
 def top_eigenpairs(
-    product: Product, like: Tensor, top: int, g: torch.Generator, tolerance: float = 1e-4
+    product: Product, like: Tensor, top: int, g: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalues, the largest first, and their eigenvectors as rows.
-
-    The relative error of an eigenvalue is at most the tolerance.
-    """
+    """The largest eigenvalues, to 1e-4 of each, the largest first; their eigenvectors as rows."""
     # here, because training does not need it
     from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -106,7 +95,7 @@ def top_eigenpairs(
 
     operator = LinearOperator((len(like), len(like)), matvec=matvec, dtype=np.float64)
     start = random_signs(like, g).double().cpu().numpy()
-    values, vectors = eigsh(operator, top, which="LA", v0=start, tol=tolerance)
+    values, vectors = eigsh(operator, top, which="LA", v0=start, tol=1e-4)
     descending = values.argsort()[::-1].copy()
     return torch.from_numpy(values[descending]), torch.from_numpy(vectors.T[descending]).to(like)
 
@@ -117,8 +106,8 @@ def lanczos(product: Product, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     Every vector is made orthogonal to all earlier ones, so that no eigenvalue appears twice.
 
     Returns:
-        Two float64 tensors (steps,); fewer entries count if the vector lies in a smaller invariant
-        space: the others have weight 0.
+        Two float64 tensors (steps,). If the vector lies in a smaller invariant space, the entries
+        that are too many have weight 0.
     """
     basis = start.new_empty(steps, len(start))
     basis[0] = start / start.norm()

@@ -30,8 +30,8 @@ def spectra(results: Mapping[str, Hessian]) -> Figure:
         density = h.density(places, width=0.01 * (places[-1] - places[0]).item())
         peak = max(peak, density.max().item())
         axes.plot(places.numpy(), density.numpy(), color=color, label=label)
-        axes.plot(h.eigenvalues, [0.02] * len(h.eigenvalues), "|", color=color, ms=12,
-                  transform=axes.get_xaxis_transform())  # fmt: skip
+        style = {"color": color, "transform": axes.get_xaxis_transform()}
+        axes.plot(h.eigenvalues, [0.02] * len(h.eigenvalues), "|", ms=12, **style)
     axes.set(xlabel="eigenvalue", ylabel="density", yscale="log", ylim=(1e-7 * peak, 3 * peak))
     axes.legend(frameon=False)
     return figure
@@ -85,15 +85,9 @@ def embeddings(results: Mapping[str, tuple[Tensor, Tensor]], classes: tuple[str,
             axes.scatter(*plane[y == k].T.numpy(), s=5, color=colors[k], label=name, linewidths=0)
         axes.set(title=label, xticks=[], yticks=[])
     if len(classes) <= 20:
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(
-            handles,
-            names,
-            loc="outside lower center",
-            ncols=min(5, len(classes)),
-            markerscale=3,
-            frameon=False,
-        )
+        keys, names = panels[0].get_legend_handles_labels()
+        style: dict[str, Any] = {"markerscale": 3, "frameon": False, "ncols": min(5, len(classes))}
+        figure.legend(keys, names, loc="outside lower center", **style)
     return figure
 
 
@@ -123,14 +117,13 @@ def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figur
 def client_histogram(results: Mapping[str, Tensor]) -> Figure:
     """How many clients have which accuracy (clients,); the line is the mean."""
     figure, (axes,) = _panels(1, width=5.6)
-    every = torch.cat([*results.values()])
-    every = every[~every.isnan()]
-    bins = np.linspace(float(every.min()) - 0.005, float(every.max()) + 0.005, 21)
-    for color, (label, accuracies) in zip(_cycle(len(results)), results.items(), strict=True):
-        held = accuracies[~accuracies.isnan()].numpy()
-        axes.hist(held, bins, color=color, alpha=0.35)
-        axes.hist(held, bins, color=color, histtype="step", label=label)
-        axes.axvline(float(held.mean()), color=color, linewidth=1)
+    held = {label: scores[~scores.isnan()].numpy() for label, scores in results.items()}
+    every = np.concatenate([*held.values()])
+    bins = np.linspace(every.min() - 0.005, every.max() + 0.005, 21)
+    for color, (label, scores) in zip(_cycle(len(held)), held.items(), strict=True):
+        axes.hist(scores, bins, color=color, alpha=0.35)
+        axes.hist(scores, bins, color=color, histtype="step", label=label)
+        axes.axvline(scores.mean(), color=color, linewidth=1)
     axes.set(xlabel="accuracy of a client", ylabel="clients")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
@@ -145,6 +138,5 @@ def _panels(count: int, width: float = PANEL, height: float = PANEL) -> tuple[Fi
 
 def _cycle(count: int) -> list[Any]:
     """So many different colors."""
-    if count <= len(COLORS):
-        return list(COLORS[:count])
-    return list(mpl.colormaps["turbo"](np.linspace(0, 1, count)))
+    few = count <= len(COLORS)
+    return list(COLORS[:count] if few else mpl.colormaps["turbo"](np.linspace(0, 1, count)))

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -64,9 +65,7 @@ def surface(
     span: float = 1.0,
     together: bool | None = None,
 ) -> Surface:
-    """The loss at `w + a * axes[0] + b * axes[1]` for a and b from -span to span.
-
-    `w` are the model's weights.
+    """The loss at `w + a * axes[0] + b * axes[1]` for a and b from -span to span, w the weights.
 
     Args:
         loss: The mean loss.
@@ -139,7 +138,7 @@ def filter_normalized_axes(loss: MeanLoss, seed: int = 0) -> tuple[Tensor, Tenso
 def hessian_axes(loss: MeanLoss, seed: int = 0) -> tuple[Tensor, Tensor]:
     """The two eigenvectors of the Hessian with the largest eigenvalues, of length 1."""
     w, g = loss.weights, torch.Generator().manual_seed(seed)
-    _, vectors = top_eigenpairs(lambda v: loss.hvp(w, v), w, 2, g)
+    _, vectors = top_eigenpairs(partial(loss.hvp, w), w, 2, g)
     return vectors[0], vectors[1]
 
 

@@ -72,15 +72,12 @@ def predict(
 
 
 def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
-    """Features in the plane, close ones close together.
+    """Features (n, F) in the plane (n, 2), close ones close together.
 
     Args:
-        features: (n, F).
+        features: The features of at least four samples.
         method: `tsne` (scikit-learn) or `umap` (the package umap-learn).
         seed: Its seed.
-
-    Returns:
-        (n, 2).
 
     Raises:
         ValueError: If umap-learn is not installed, or there are fewer than four samples.

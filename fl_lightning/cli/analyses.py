@@ -1,20 +1,24 @@
 """The analyses of `fl-lightning analyze`: numbers for a table, and a figure."""
 
 import time
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
 from torch import nn
+from typing_extensions import Doc
 
 from fl_lightning import analysis
 from fl_lightning.analysis import figures
+from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.data import DeviceDataset, aligned
 from fl_lightning.report.table import Table
 from fl_lightning.runs.run import Run
+
+Split = Annotated[Literal["train", "test"], Doc("The samples that are used.")]
+Samples = Annotated[PositiveInt | None, Doc("Use so many random ones of them; none for all.")]
 
 
 @dataclass(frozen=True)
@@ -25,60 +29,75 @@ class Subject:
     model: nn.Module
     data: DeviceDataset
 
-    def loss(self, samples: int) -> analysis.MeanLoss:
-        """Its mean loss on so many samples."""
-        return analysis.MeanLoss(self.model, self.data, samples)
 
-
-@dataclass(frozen=True)
-class Result:
-    """The numbers of an analysis, one row a run or a class, and its figure."""
-
-    numbers: DataFrame
-    caption: str
-    draw: Callable[[], Figure]
-
-    def table(self) -> Table:
-        """The numbers as text."""
-        text = self.numbers.map(_text)
-        blank = DataFrame("", index=text.index, columns=text.columns)
-        return Table(text, blank, self.caption, self.numbers)
-
+Result = tuple[Table, Callable[[], Figure]]
+"""The numbers of an analysis, one row a run or a class, and its figure."""
 
 Subjects = Mapping[str, Subject]
 """The runs by label."""
 
 
-def hessian(subjects: Subjects, o: Namespace) -> Result:
-    """Top eigenvalues, trace and spectral density."""
+@checked
+def hessian(
+    subjects: Subjects,
+    samples: Samples = 1000,
+    split: Split = "train",
+    top: PositiveInt = 5,
+    vectors: PositiveInt = 4,
+    steps: PositiveInt = 30,
+) -> Result:
+    """Top eigenvalues, trace and spectral density.
+
+    Args:
+        subjects: The runs.
+        top: Number of eigenvalues.
+        vectors: Random vectors for trace and density.
+        steps: Products for each vector.
+    """
     results, rows = {}, []
     for label, subject in subjects.items():
         start = time.perf_counter()
-        h = analysis.hessian(subject.loss(o.samples), o.top, o.vectors, o.steps)
+        h = analysis.hessian(_loss(subject, samples), top, vectors, steps)
         results[label] = h
         rows.append(
             {
                 "run": label,
                 "lambda_1": float(h.eigenvalues[0]),
-                f"lambda_{o.top}": float(h.eigenvalues[-1]),
-                f"lambda_1 / lambda_{o.top}": h.ratio,
+                f"lambda_{top}": float(h.eigenvalues[-1]),
+                f"lambda_1 / lambda_{top}": h.ratio,
                 "trace": h.trace,
                 "error of trace": h.trace_error,
                 "seconds": time.perf_counter() - start,
             }
         )
-    caption = f"Hessian of the mean loss on {_samples(subjects, o)}"
-    return Result(DataFrame(rows), caption, lambda: figures.spectra(results))
+    caption = f"Hessian of the mean loss on {_samples(subjects, samples, split)}"
+    return _table(rows, caption), lambda: figures.spectra(results)
 
 
-def surface(subjects: Subjects, o: Namespace) -> Result:
-    """The loss on a plane through each model."""
-    axes = {"random": analysis.filter_normalized_axes, "hessian": analysis.hessian_axes}[o.axes]
+@checked
+def surface(
+    subjects: Subjects,
+    samples: Samples = 2000,
+    split: Split = "train",
+    points: int = 25,
+    span: float = 1.0,
+    axes: Literal["random", "hessian"] = "random",
+) -> Result:
+    """The loss on a plane through the model.
+
+    Args:
+        subjects: The runs.
+        points: Points along each axis.
+        span: Length of both axes.
+        axes: Random directions with the norms of the filters, or the eigenvectors of the two
+            largest eigenvalues.
+    """
+    find = {"random": analysis.filter_normalized_axes, "hessian": analysis.hessian_axes}[axes]
     results, rows = {}, []
     for label, subject in subjects.items():
         start = time.perf_counter()
-        loss = subject.loss(o.samples)
-        results[label] = s = analysis.surface(loss, axes(loss), o.points, o.span)
+        loss = _loss(subject, samples)
+        results[label] = s = analysis.surface(loss, find(loss), points, span)
         rows.append(
             {
                 "run": label,
@@ -88,17 +107,31 @@ def surface(subjects: Subjects, o: Namespace) -> Result:
                 "seconds": time.perf_counter() - start,
             }
         )
-    caption = f"mean loss on {_samples(subjects, o)}, {o.points} x {o.points} points, {o.axes} axes"
-    name = "eigenvector" if o.axes == "hessian" else "direction"
-    return Result(DataFrame(rows), caption, lambda: figures.surfaces(results, name))
+    grid = f"{points} x {points} points, {axes} axes"
+    caption = f"mean loss on {_samples(subjects, samples, split)}, {grid}"
+    name = "eigenvector" if axes == "hessian" else "direction"
+    return _table(rows, caption), lambda: figures.surfaces(results, name)
 
 
-def interpolate(subjects: Subjects, o: Namespace) -> Result:
-    """Loss and accuracy between the models of two runs."""
+@checked
+def interpolate(
+    subjects: Subjects,
+    samples: Samples = None,
+    split: Split = "train",
+    points: int = 25,
+    span: float = 0.25,
+) -> Result:
+    """Loss and accuracy between the models of two runs.
+
+    Args:
+        subjects: The runs.
+        points: Points between both.
+        span: Distance beyond both.
+    """
     if len(subjects) != 2:
         raise ValueError(f"interpolate takes two runs, not {len(subjects)}")
     (first, a), (second, b) = subjects.items()
-    line = analysis.interpolate(a.model, b.model, a.data, o.samples, o.points, o.span)
+    line = analysis.interpolate(a.model, b.model, a.data, samples, points, span)
     inside = (line.places >= 0) & (line.places <= 1)
     rows = [
         {
@@ -110,16 +143,27 @@ def interpolate(subjects: Subjects, o: Namespace) -> Result:
             "lowest accuracy between": 100 * float(line.accuracy[inside].min()),
         }
     ]
-    caption = f"mean loss and accuracy on {_samples(subjects, o)}"
-    return Result(DataFrame(rows), caption, lambda: figures.interpolation(line, first, second))
+    caption = f"mean loss and accuracy on {_samples(subjects, samples, split)}"
+    return _table(rows, caption), lambda: figures.interpolation(line, first, second)
 
 
-def features(subjects: Subjects, o: Namespace) -> Result:
-    """The input of the head in the plane."""
+@checked
+def features(
+    subjects: Subjects,
+    samples: Samples = 1000,
+    split: Split = "test",
+    method: Literal["tsne", "umap"] = "tsne",
+) -> Result:
+    """The input of the head in the plane.
+
+    Args:
+        subjects: The runs.
+        method: The embedding; umap needs the package umap-learn.
+    """
     results, rows = {}, []
     for label, subject in subjects.items():
-        seen = analysis.predict(subject.model, subject.data, o.samples)
-        results[label] = analysis.embedding(seen.features, o.method), seen.y
+        seen = analysis.predict(subject.model, subject.data, samples)
+        results[label] = analysis.embedding(seen.features, method), seen.y
         rows.append(
             {
                 "run": label,
@@ -128,32 +172,35 @@ def features(subjects: Subjects, o: Namespace) -> Result:
                 "silhouette": analysis.silhouette(seen.features, seen.y),
             }
         )
-    caption = f"input of the head on {_samples(subjects, o)}; silhouette of the classes"
+    caption = (
+        f"input of the head on {_samples(subjects, samples, split)}; silhouette of the classes"
+    )
     classes = _classes_of(subjects)
-    return Result(DataFrame(rows), caption, lambda: figures.embeddings(results, classes))
+    return _table(rows, caption), lambda: figures.embeddings(results, classes)
 
 
-def classes(subjects: Subjects, o: Namespace) -> Result:
+@checked
+def classes(subjects: Subjects, samples: Samples = None, split: Split = "test") -> Result:
     """The confusion matrix and the accuracy on each class."""
     classes = _classes_of(subjects)
     results = {
-        label: analysis.predict(s.model, s.data, o.samples).confusion()
+        label: analysis.predict(s.model, s.data, samples).confusion()
         for label, s in subjects.items()
     }
     columns = {
         label: (100 * matrix.diag() / matrix.sum(1)).tolist() for label, matrix in results.items()
     }
-    caption = f"accuracy on each class, {_samples(subjects, o)}"
-    frame = DataFrame({"class": classes, **columns})
-    return Result(frame, caption, lambda: figures.confusions(results, classes))
+    caption = f"accuracy on each class, {_samples(subjects, samples, split)}"
+    rows = {"class": classes, **columns}
+    return _table(rows, caption), lambda: figures.confusions(results, classes)
 
 
-def clients(subjects: Subjects, o: Namespace) -> Result:
+def clients(subjects: Subjects, split: Split = "test") -> Result:
     """The accuracy of the global model for each client."""
     results, rows = {}, []
     for label, s in subjects.items():
         partition = s.run.partition()
-        if o.split == "test":
+        if split == "test":
             train = s.run.data()[0]
             counts = partition.histogram(train.y, len(train.classes))
             partition = aligned(s.data.y, counts, seed=s.run.options["seed"])
@@ -171,9 +218,9 @@ def clients(subjects: Subjects, o: Namespace) -> Result:
                 "highest": percent.max(),
             }
         )
-    which = "own training samples" if o.split == "train" else "test samples like its own"
+    which = "own training samples" if split == "train" else "test samples like its own"
     caption = f"accuracy of the global model for each client on {which}"
-    return Result(DataFrame(rows), caption, lambda: figures.client_histogram(results))
+    return _table(rows, caption), lambda: figures.client_histogram(results)
 
 
 def _classes_of(subjects: Subjects) -> tuple[str, ...]:
@@ -183,10 +230,20 @@ def _classes_of(subjects: Subjects) -> tuple[str, ...]:
     return several.pop()
 
 
-def _samples(subjects: Subjects, o: Namespace) -> str:
+def _loss(subject: Subject, samples: int | None) -> analysis.MeanLoss:
+    return analysis.MeanLoss(subject.model, subject.data, samples)
+
+
+def _samples(subjects: Subjects, samples: int | None, split: str) -> str:
     available = len(next(iter(subjects.values())).data)
-    count = min(o.samples or available, available)
-    return f"{count:,} {'training' if o.split == 'train' else 'test'} samples"
+    count = min(samples or available, available)
+    return f"{count:,} {'training' if split == 'train' else 'test'} samples"
+
+
+def _table(rows: Any, caption: str) -> Table:
+    numbers = DataFrame(rows)
+    text = numbers.map(_text)
+    return Table(text, text.map(lambda _: ""), caption, numbers)
 
 
 def _text(value: Any) -> str:

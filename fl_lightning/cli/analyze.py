@@ -1,43 +1,98 @@
 """`fl-lightning analyze`: curvature, loss surface, features and scores of trained models."""
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pandas import Series
+from torch import nn
 
 from fl_lightning.cli import analyses
-from fl_lightning.cli.analyses import Result, Subject, Subjects
+from fl_lightning.cli.analyses import Result, Split, Subject
+from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
 from fl_lightning.cli.error_messages import exit_with_message
-from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.run import Run, load_runs
 
+ANALYSES: tuple[Callable[..., Result], ...] = (
+    analyses.hessian,
+    analyses.surface,
+    analyses.interpolate,
+    analyses.features,
+    analyses.classes,
+    analyses.clients,
+)
 
-def analyze(argv: Sequence[str]) -> None:
+
+def main(argv: Sequence[str]) -> None:
     """Print the table that `argv` asks for, and draw the figures."""
-    options = _parse(argv)
     with exit_with_message():
-        runs = load_runs(options.runs, warn=_note)
-        runs = [Run.read(run.path, options.data_dir) for run in runs]
-        subjects = dict(zip(_labels(runs), [_subject(run, options) for run in runs], strict=True))
-        result: Result = options.analysis(subjects, options)
-        for file in options.figure:
-            result.draw().savefig(file)
-    table = result.table()
-    print(FORMATS[options.format](table)) if options.format else table.show()
+        analyze(**parse(argv))
 
 
-def _subject(run: Run, o: argparse.Namespace) -> Subject:
+def parse(argv: Sequence[str]) -> dict[str, Any]:
+    """The arguments of `analyze`."""
+    parser = ArgumentParser("fl-lightning analyze", description=__doc__)
+    commands = parser.add_subparsers(metavar="ANALYSIS", required=True)
+    _, _, *shared = options_of(analyze)
+    for function in ANALYSES:
+        _, *own = options_of(function)
+        summary = (function.__doc__ or "").partition("\n")[0]
+        command = commands.add_parser(function.__name__, help=summary, description=summary)
+        command.set_defaults(analysis=function)
+        add_parameters(command, [*shared, *own])
+    values = vars(parser.parse_args(argv))
+    _, *own = options_of(values["analysis"])
+    return {"own": {o.name: values.pop(o.name) for o in own}, **values}
+
+
+def analyze(
+    analysis: Callable[..., Result],
+    own: dict[str, Any],
+    runs: Sequence[Path],
+    best: bool = False,
+    round: int | None = None,
+    data_dir: Path | None = None,
+    figure: Sequence[Path] = (),
+    format: Literal["markdown", "latex", "html", "csv"] | None = None,
+    device: Literal["cuda", "cpu"] = "cuda" if torch.cuda.is_available() else "cpu",
+) -> None:
+    """Print the table of an analysis, and draw the figures.
+
+    Args:
+        analysis: One of `ANALYSES`.
+        own: Its options.
+        runs: Folders of runs, or folders that contain runs.
+        best: Read best.pt instead of model.pt.
+        round: Read the checkpoint of this round instead.
+        data_dir: The folder of the data; none for that of the run.
+        figure: Draw into this .png, .pdf or .svg.
+        format: Print this instead of a terminal's table.
+        device: The device that computes.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no GPU that --device cuda can use: omit it")
+    for file in figure:  # before the analysis, which may take long
+        if file.suffix not in (".png", ".pdf", ".svg") or not file.parent.is_dir():
+            raise ValueError(f"{file} is no .png, .pdf or .svg in an existing folder")
+    readable = load_runs(runs, warn=lambda text: print(f"note: {text}", file=sys.stderr))
+    found = [Run.read(run.path, data_dir) for run in readable]
+    models = [_subject(run, run.model(best, round), own["split"], device) for run in found]
+    table, draw = analysis(dict(zip(_labels(found), models, strict=True)), **own)
+    for file in figure:
+        draw().savefig(file)
+    print(FORMATS[format](table)) if format else table.show()
+
+
+def _subject(run: Run, model: nn.Module, split: Split, device: str) -> Subject:
     train, test = run.data()
-    data, model = train if o.split == "train" else test, run.model(o.best)
+    data = train if split == "train" else test
     if not all(p.isfinite().all() for p in model.parameters()):
         raise ValueError(f"the model of {run.path} has weights that are not finite: try --best")
-    return Subject(run, model.to(o.device), data.to(o.device))
+    return Subject(run, model.to(device), data.to(device))
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -48,109 +103,3 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     for more in (seeds, folders):
         labels = labels.where(~labels.duplicated(keep=False), labels + more)
     return labels.tolist()
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = ArgumentParser("fl-lightning analyze", description=__doc__, allow_abbrev=False)
-    kinds = parser.add_subparsers(metavar="ANALYSIS", required=True)
-
-    def kind(
-        function: Callable[[Subjects, argparse.Namespace], Result],
-        summary: str,
-        split: str,
-        samples: int | None,
-    ) -> Callable[..., Any]:
-        command = kinds.add_parser(
-            function.__name__, help=summary, description=summary, allow_abbrev=False
-        )
-        command.set_defaults(analysis=function)
-        _shared_options(command, split)
-        if function is not analyses.clients:
-            command.add_argument(
-                "--samples",
-                type=_positive,
-                default=samples,
-                metavar="N",
-                help=f"use N random samples of them (default: {samples or 'all'})",
-            )
-        return command.add_argument
-
-    add = kind(analyses.hessian, "top eigenvalues, trace and spectral density", "train", 1000)
-    add("--top", type=_positive, default=5, help="number of eigenvalues (default: %(default)s)")
-    add(
-        "--vectors",
-        type=_positive,
-        default=4,
-        help="random vectors for trace and density (default: %(default)s)",
-    )
-    add(
-        "--steps",
-        type=_positive,
-        default=30,
-        help="products for each vector (default: %(default)s)",
-    )
-
-    add = kind(analyses.surface, "the loss on a plane through the model", "train", 2000)
-    add("--points", type=int, default=25, help="points along each axis (default: %(default)s)")
-    add("--span", type=float, default=1.0, help="length of both axes (default: %(default)s)")
-    add(
-        "--axes",
-        choices=["random", "hessian"],
-        default="random",
-        help="random directions with the norms of the filters, or the eigenvectors of the two "
-        "largest eigenvalues (default: %(default)s)",
-    )
-
-    add = kind(
-        analyses.interpolate, "loss and accuracy between the models of two runs", "train", None
-    )
-    add("--points", type=int, default=25, help="points between both (default: %(default)s)")
-    add("--span", type=float, default=0.25, help="distance beyond both (default: %(default)s)")
-
-    add = kind(analyses.features, "the input of the head in the plane", "test", 1000)
-    add(
-        "--method",
-        choices=["tsne", "umap"],
-        default="tsne",
-        help="umap needs the package umap-learn (default: %(default)s)",
-    )
-
-    kind(analyses.classes, "the confusion matrix and the accuracy on each class", "test", None)
-    kind(analyses.clients, "the accuracy of each client", "test", None)
-    return parser.parse_args(argv)
-
-
-def _shared_options(parser: argparse.ArgumentParser, split: str) -> None:
-    add = parser.add_argument
-    add("runs", nargs="+", type=Path, help="folders of runs, or folders that contain runs")
-    add("--best", action="store_true", help="best.pt instead of model.pt")
-    add(
-        "--split",
-        choices=["train", "test"],
-        default=split,
-        help="the samples that are used (default: %(default)s)",
-    )
-    add("--data-dir", type=Path, help="the folder of the data, if it is not that of the run")
-    add("--figure", type=_figure, action="append", default=[], metavar="FILE",
-        help="draw into this .png, .pdf or .svg; can be repeated")  # fmt: skip
-    add("--format", choices=FORMATS, help="print this instead of a terminal's table")
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    add("--device", choices=devices, default=devices[0], help="(default: %(default)s)")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number, such as 25")
-    return int(text)
-
-
-def _figure(text: str) -> Path:
-    """A file that can be written, checked before the analysis."""
-    path = Path(text)
-    if path.suffix not in (".png", ".pdf", ".svg") or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is no .png, .pdf or .svg in an existing folder")
-    return path

@@ -28,19 +28,17 @@ def values_of(argv: Sequence[str], flag: str, bare: str | None = None) -> list[s
     """All values of a flag in a command line, in order."""
     values: list[str | None] = []
     for argument, following in pairwise([*argv, "--"]):
-        if argument == flag:
-            values.append(bare if following.startswith("--") else following)
-        elif argument.startswith(flag + "="):
-            values.append(argument.split("=", 1)[1])
+        name, equals, value = argument.partition("=")
+        if name == flag:
+            values.append(value if equals else bare if following.startswith("--") else following)
     return [v for v in values if v is not None]
 
 
 def normalized(argv: Sequence[str]) -> list[str]:
     """A command line whose flags are spelled with hyphens."""
-    split = [argument.partition("=") for argument in argv]
     return [
-        (flag_of(name[2:]) if name.startswith("--") else name) + equals + value
-        for name, equals, value in split
+        flag_of(name[2:]) + equals + value if name.startswith("--") else name + equals + value
+        for name, equals, value in (argument.partition("=") for argument in argv)
     ]
 
 
@@ -48,8 +46,6 @@ def with_resumed_options(argv: Sequence[str]) -> list[str]:
     """`argv`, and before it the options of the run that it resumes."""
     flags = normalized(argv)
     folder, resume = last_value(flags, "--run-dir"), last_value(flags, "--resume", bare="true")
-    if folder and (resume or "").lower() == "true":
-        config = RunFolder(Path(expanduser(folder))).config
-        if config.is_file():
-            return ["--config", str(config), *argv]
-    return list(argv)
+    config = RunFolder(Path(expanduser(folder or ""))).config
+    begun = folder and (resume or "").lower() == "true" and config.is_file()
+    return ["--config", str(config), *argv] if begun else [*argv]

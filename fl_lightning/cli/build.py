@@ -1,4 +1,4 @@
-"""Calls of the chosen functions, and checks of their results: users may have written them."""
+"""The parts of a run from the chosen functions, whose results are checked: users may write them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from torch import nn
 from torch.optim import SGD
 
 from fl_lightning.algorithms import modifiers
+from fl_lightning.callbacks import measure_names
 from fl_lightning.callbacks.global_measures import ModelScores
 from fl_lightning.callbacks.measure import Measure
-from fl_lightning.callbacks.measures import measures
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
@@ -42,15 +42,10 @@ SGD_OF_OPTIONS = Algorithm().local
 """The `local` of an algorithm without an optimizer of its own."""
 
 
-def build_partition(
+def partition(
     scheme: Chosen, train: DeviceDataset, source: str, clients: int, seed: int
 ) -> Partition:
-    """The training set over the clients.
-
-    Raises:
-        ValueError: If it is no partition of these samples over so many clients, or the scheme
-            needs domains and the source, named here, has none.
-    """
+    """The training set over the clients."""
     domains = {"domains": train.domains} if scheme.wants("domains") else {}
     if domains and train.domains is None:
         raise ValueError(f"{source} has no domains to split by: choose another --partition")
@@ -93,14 +88,10 @@ class RunData:
         return RunData(self.train.to(device), self.test.to(device), self.partition, validation)
 
 
-def build_run_data(
+def run_data(
     train: DeviceDataset, test: DeviceDataset, partition: Partition, o: Options
 ) -> RunData:
-    """The data, with the validation part that the options ask for.
-
-    Raises:
-        ValueError: If a part would be empty.
-    """
+    """The data, with the validation part that the options ask for."""
     if o.validation is None:
         return RunData(train, test, partition)
     if o.validation_from == "test":
@@ -116,12 +107,10 @@ def build_run_data(
     return RunData(train, test, partition, validation)
 
 
-def build_callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
+def callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
     """The callback of a class or function, which may return several or none.
 
-    Args:
-        chosen: The class or function.
-        parts: The parts of the run that it gets if it asks for them.
+    It gets the parts of the run that it asks for.
     """
     made = chosen(**{name: part for name, part in parts.items() if chosen.wants(name)})
     if isinstance(made, list | tuple):
@@ -129,33 +118,25 @@ def build_callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
     return [] if made is None else [made]
 
 
-def build_stopping(chosen: Chosen, o: Options) -> list[Any]:
-    """The rule of early stopping, if there is one.
-
-    Raises:
-        ValueError: If it monitors a validation part that does not exist.
-    """
+def stopping(chosen: Chosen, o: Options) -> list[Any]:
+    """The rule of early stopping, if there is one."""
     monitor = str(chosen.options.get("monitor", ""))
     if monitor.startswith("val/") and o.validation is None:
         raise ValueError(
             f"early stopping by {monitor} needs a validation part: add --validation 0.1, or "
             "--early-stopping.monitor test/loss"
         )
-    return build_callbacks(chosen, {})
+    return callbacks(chosen, {})
 
 
-def build_algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
-    """The algorithm with its modifiers.
-
-    Raises:
-        ValueError: If it is none, or a modifier does not fit it.
-    """
-    algorithm = chosen["algorithm"]()
-    if not isinstance(algorithm, Algorithm):
-        raise ValueError(wrong_result(chosen["algorithm"], "an Algorithm", algorithm))
+def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
+    """The algorithm with its modifiers."""
+    made = chosen["algorithm"]()
+    if not isinstance(made, Algorithm):
+        raise ValueError(wrong_result(chosen["algorithm"], "an Algorithm", made))
     for kind in modifiers.PARTS:
-        algorithm = chosen[kind]().to(algorithm)
-    return algorithm
+        made = chosen[kind]().to(made)
+    return made
 
 
 def with_local_options(algorithm: Algorithm, o: Options) -> Algorithm:
@@ -181,30 +162,25 @@ def unused_local(algorithm: Algorithm) -> set[str]:
     return unused | set(OF_OPTIMIZER) - needed
 
 
-def build_clients(
-    train: DeviceDataset, partition: Partition, augment: CropFlip | None, o: Options
-) -> ClientData:
-    """The clients' data on the device of the training set."""
-    return ClientData(
-        train,
-        partition,
+def federation(
+    fabric: Fabric,
+    model: nn.Module,
+    algorithm: Algorithm,
+    data: RunData,
+    augment: CropFlip | None,
+    state_dir: Path,
+    o: Options,
+) -> Federation:
+    """The simulation, before its first round."""
+    clients = ClientData(
+        data.train,
+        data.partition,
         batch_size=o.batch_size,
         epochs=o.local_epochs,
         steps=o.local_steps,
         augment=augment,
         seed=o.seed,
     )
-
-
-def build_federation(
-    fabric: Fabric,
-    model: nn.Module,
-    algorithm: Algorithm,
-    clients: ClientData,
-    state_dir: Path,
-    o: Options,
-) -> Federation:
-    """The simulation, before its first round."""
     memory = o.client_state_memory
     return Federation(
         fabric,
@@ -214,7 +190,7 @@ def build_federation(
         rounds=o.rounds,
         sampler=make_sampler(o.sampling, o.participation, clients.sizes),
         schedule=Decay(o.lr_decay),
-        executor=build_executor(o, fabric.device),
+        executor=executor(o, fabric.device),
         seed=o.seed,
         state_dir=state_dir,
         client_state_memory=None if memory is None else parse_bytes(memory),
@@ -224,16 +200,16 @@ def build_federation(
     )
 
 
-def build_measures(o: Options, test: DeviceDataset, folder: Path) -> list[Measure]:
+def measures(o: Options, test: DeviceDataset, folder: Path) -> list[Measure]:
     """The measures of the options; `folder` is the run's, `test` is on the device."""
     numbers = o.measure_every, o.measure_client, o.measure_rho, o.measure_samples
-    found = measures(o.measure or (), test, folder, *numbers)
+    found = measure_names.measures(o.measure or (), test, folder, *numbers)
     if {*o.score_models} != {"server"}:
         found.insert(0, ModelScores(test, o.evaluate_every))
     return found
 
 
-def build_executor(o: Options, device: torch.device) -> Callable[..., Executor]:
+def executor(o: Options, device: torch.device) -> Callable[..., Executor]:
     """The factory of the executor for this device."""
     stacked = partial(StackedExecutor, compiled=o.batch_size if o.compile else 0)
     several: Callable[..., Executor] = partial(stacked, width=o.parallel_clients)

@@ -1,10 +1,9 @@
 """Options whose value is one of several functions: data, model, algorithm, callback and others."""
 
-import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,15 +33,12 @@ class Choice:
         default: The name taken when none is given.
         defaults: Options of the default function that differ from its signature.
         filled_in: Parameters that the program fills in, which are no options.
-        table: A key of the YAML file with options for each function, its own and general ones,
-            which count when it is chosen: `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
     """
 
     functions: Mapping[str, Callable[..., Any]]
     default: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     filled_in: frozenset[str] = frozenset()
-    table: str = ""
 
     def known(self, name: str) -> str:
         """The function's name, also when spelled as in a paper: FedLESAM-S is fedlesam_s."""
@@ -60,36 +56,31 @@ def choices(
     """The choices of a recipe by name; its first data source and model are the defaults."""
     crop_flip = {"name": "crop_flip", **asdict(augment)} if augment else "none"
     return {
-        "data": _choice({f.__name__: f for f in data}, data[0].__name__, "root"),
-        "model": _choice({f.__name__: f for f in models}, models[0].__name__, *SIZES),
-        "augment": _choice({"none": no_augmentation, "crop_flip": CropFlip}, crop_flip),
-        "algorithm": replace(_choice(ALGORITHMS, algorithm), table="methods"),
-        "partition": _choice(functions(schemes), partition, "y", "clients", "seed", "domains"),
-        "early_stopping": _choice(
-            {"none": no_callback, "metric": EarlyStopping, "growth": GrowthStopping}, "none"
+        "data": _choice({f.__name__: f for f in data}, "root"),
+        "model": _choice({f.__name__: f for f in models}, *SIZES),
+        "augment": _choice({"none": nothing, "crop_flip": CropFlip}, default=crop_flip),
+        "algorithm": _choice(ALGORITHMS, default=algorithm),
+        "partition": _choice(
+            functions(schemes), "y", "clients", "seed", "domains", default=partition
         ),
-        "callback": _choice({"none": no_callback}, "none", *RUN_PARTS),
-        **{name: _modifier(functions(module)) for name, module in modifiers.PARTS.items()},
+        "early_stopping": _choice(
+            {"none": nothing, "metric": EarlyStopping, "growth": GrowthStopping}
+        ),
+        "callback": _choice({"none": nothing}, *RUN_PARTS),
+        **{name: _choice(functions(module)) for name, module in modifiers.PARTS.items()},
     }
 
 
-def no_augmentation() -> None:
-    """Images as they are."""
-
-
-def no_callback() -> None:
-    """No callback."""
+def nothing() -> None:
+    """Nothing."""
 
 
 def _choice(
-    functions: Mapping[str, Callable[..., Any]], default: Default, *filled_in: str
+    functions: Mapping[str, Callable[..., Any]], *filled_in: str, default: Default = ""
 ) -> Choice:
     options = {"name": default} if isinstance(default, str) else dict(default)
-    return Choice(functions, options.pop("name"), options, frozenset(filled_in))
-
-
-def _modifier(functions: Mapping[str, Callable[..., Any]]) -> Choice:
-    return _choice(functions, next(iter(functions)))
+    name = options.pop("name") or next(iter(functions))
+    return Choice(functions, name, options, frozenset(filled_in))
 
 
 def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
@@ -103,13 +94,7 @@ def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
     if not Path(path).is_file():
         exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
     sys.path.insert(0, str(Path(path).resolve().parent))
-    try:
-        content = runpy.run_path(path, run_name="own")
-    except Exception as error:
-        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
-            raise
-        message = f"{path} ends with {type(error).__name__}: {error}"
-        exit_with_error(f"{message} (FL_LIGHTNING_TRACEBACK=1 shows where)")
+    content = runpy.run_path(path, run_name="own")
     if not callable(content.get(function)):
         defined = [n for n, f in content.items() if getattr(f, "__module__", "") == "own"]
         exit_with_error(f"{path} has no function {function!r}{nearest(function, defined)}")

@@ -1,6 +1,6 @@
 """YAML files of options."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -15,25 +15,23 @@ TABLE_KEYS = frozenset(
 """Keys of a file that describe a table of runs (`fl-lightning table`) and no run."""
 
 
-def read_files(
-    files: Sequence[str], tables: Collection[str]
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read options from files or installed presets; later files win.
 
     Returns:
-        The options, and the rows of each table by name.
+        The options, and those that count when a method is chosen, its own and general ones, by its
+        name: `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
     """
     merged: dict[str, Any] = {}
-    rows: dict[str, dict[str, Any]] = {table: {} for table in tables}
+    methods: dict[str, Any] = {}
     for content in (content for file in files for content in read_chain(file)):
         file = content.pop("file")
         for key in TABLE_KEYS:
             content.pop(key, None)
-        for table in tables:
-            more = content.pop(table, None)
-            if not isinstance(more, Mapping | None):
-                exit_with_error(f"{file} maps names to options under {table}, not {more!r}")
-            rows[table].update(more or {})
+        more = content.pop("methods", None)
+        if not isinstance(more, Mapping | None):
+            exit_with_error(f"{file} maps names to options under methods, not {more!r}")
+        methods |= more or {}
         try:
             options = flat({str(key): value for key, value in content.items()})
         except ValueError as error:
@@ -42,7 +40,7 @@ def read_files(
             # another function: the options that earlier files have for the first one are void
             merged = {k: v for k, v in merged.items() if not k.startswith(f"{key}.")}
         merged.update(options)
-    return merged, rows
+    return merged, methods
 
 
 def read_chain(file: str, *including: str) -> Iterator[dict[Any, Any]]:

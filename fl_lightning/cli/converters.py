@@ -4,7 +4,6 @@ import re
 import types
 from difflib import get_close_matches
 from inspect import Parameter
-from math import inf
 from os.path import expanduser
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -30,11 +29,8 @@ def convert(kind: Any, value: Any) -> Any:
             )
         return value
     if origin is tuple:
-        if isinstance(value, str):
-            value = value.split(",")
-        parts = (
-            value if isinstance(value, list | tuple) else [value]
-        )  # as `--hidden 5` is a list of one
+        parts = [p.strip() for p in value.split(",")] if isinstance(value, str) else value
+        parts = parts if isinstance(parts, list | tuple) else [parts]  # 5 is a list of one
         return tuple(convert(arguments[0], part) for part in parts)
     if kind is bool:
         if str(value).lower() not in ("true", "false"):
@@ -50,22 +46,17 @@ def convert(kind: Any, value: Any) -> Any:
         converted = kind(value)
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
-    if kind in _WORDS and not abs(converted) < (
-        2**63 if kind is int else inf
-    ):  # nor is nan below it
-        raise ValueError(f"{value!r} is not {_WORDS[kind]} that can be computed with")
+    if kind is int and abs(converted) >= 2**63:
+        raise ValueError(f"{value!r} is too large: PyTorch has whole numbers of 64 bits")
     return converted
 
 
 def is_option(kind: Any) -> bool:
     """Whether values of this kind can be written on a command line."""
-    inner = (
-        [a for a in get_args(kind) if a is not type(None)]
-        if get_origin(kind) in (Union, types.UnionType)
-        else [kind]
-    )
-    simple = (int, float, bool, str, Path)
-    return len(inner) == 1 and (inner[0] in simple or get_origin(inner[0]) in (Literal, tuple))
+    if get_origin(kind) in (Union, types.UnionType):
+        kind, *others = (a for a in get_args(kind) if a is not type(None))
+        return not others and is_option(kind)
+    return kind in (int, float, bool, str, Path) or get_origin(kind) in (Literal, tuple)
 
 
 def metavar(kind: Any) -> str:
@@ -75,17 +66,17 @@ def metavar(kind: Any) -> str:
         return "{" + ",".join(arguments) + "}"
     if get_origin(kind) is tuple:
         return f"{metavar(arguments[0])},..."
-    return (
-        metavar(arguments[0])
-        if arguments
-        else {bool: "true|false", float: "X", int: "N"}.get(kind, kind.__name__.upper())
-    )
+    if arguments:
+        return metavar(arguments[0])
+    return {bool: "true|false", float: "X", int: "N"}.get(kind, kind.__name__.upper())
 
 
 def shown(value: Any) -> str:
     """How `--help` shows a default."""
     if value is Parameter.empty:
         return "needed"
+    if value is None or value == ():
+        return "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -38,9 +38,6 @@ LIBRARIES = (
 COLLECTIVES = Path(torch.distributed.__file__).parent
 """Where a RuntimeError means that another rank ended."""
 
-ONE_RANK = RankLostError, OSError, MemoryError, torch.OutOfMemoryError
-"""Errors that need not happen to all ranks."""
-
 
 @contextmanager
 def exit_with_message() -> Iterator[None]:
@@ -54,14 +51,9 @@ def exit_with_message() -> Iterator[None]:
         message = None if os.environ.get("FL_LIGHTNING_TRACEBACK") else user_message(error)
         if message is None:
             raise
-        on_one_rank = (
-            isinstance(error, ONE_RANK)
-            or isinstance(error.__cause__, ONE_RANK)
-            or _is_out_of_memory(error)
-            or _is_lost_rank(error)
-            or bool(getattr(error, "__notes__", []))  # they may name this rank's clients
-        )
-        exit_with_error(message, on_one_rank)
+        of_one_rank = any(map(_is_of_one_rank, (error, error.__cause__)))
+        notes = getattr(error, "__notes__", [])  # they may name this rank's clients
+        exit_with_error(message, of_one_rank or bool(notes))
 
 
 def _is_first_to_say(message: str) -> bool:
@@ -96,6 +88,8 @@ def user_message(error: Exception) -> str | None:
         message = _system_message(error)
     elif isinstance(error, ValueError) and _is_in(frames[-1], CHECKED):
         message = str(error)
+    elif isinstance(error, SyntaxError):
+        message = f"SyntaxError: {error}"
     elif user_frame:
         where = f"{Path(user_frame.filename).name}, line {user_frame.lineno}"
         hint = "FL_LIGHTNING_TRACEBACK=1 shows the traceback"
@@ -105,13 +99,22 @@ def user_message(error: Exception) -> str | None:
     return " ".join(" ".join([message, *(f"({note})" for note in notes)]).split())
 
 
-def _is_lost_rank(error: Exception) -> bool:
+def _is_of_one_rank(error: BaseException | None) -> bool:
+    """Whether an error need not happen to all ranks."""
+    return (
+        isinstance(error, RankLostError | OSError)
+        or _is_out_of_memory(error)
+        or _is_lost_rank(error)
+    )
+
+
+def _is_lost_rank(error: BaseException | None) -> bool:
     """Whether it came from a collective of the ranks."""
-    frames = extract_tb(error.__traceback__)
-    return isinstance(error, RuntimeError) and bool(frames) and _is_in(frames[-1], [COLLECTIVES])
+    frames = extract_tb(error.__traceback__) if isinstance(error, RuntimeError) else []
+    return bool(frames) and _is_in(frames[-1], [COLLECTIVES])
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether a GPU's memory, Python's or that of torch's CPU tensors was not enough."""
     of_cpu_tensors = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
     return of_cpu_tensors or isinstance(error, MemoryError | torch.OutOfMemoryError)
@@ -145,8 +148,8 @@ def _is_in(frame: FrameSummary, folders: Iterable[Path]) -> bool:
 
 def exit_with_error(message: str, on_one_rank: bool = False) -> NoReturn:
     """Leave with exit code 2 and one sentence, of the first rank unless one failed alone."""
-    first_of_its_console = os.environ.get("LOCAL_RANK") == "0"  # torchrun has one on each machine
-    first = is_first_rank() or first_of_its_console
+    # torchrun has a console on each machine
+    first = is_first_rank() or os.environ.get("LOCAL_RANK") == "0"
     if _is_first_to_say(message) if on_one_rank else first:
         print(f"error: {message}", file=sys.stderr)
     raise SystemExit(2)

@@ -1,15 +1,15 @@
 """`fl-lightning list`: the algorithms by family, with their costs."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
 
 from docstring_parser import parse
 
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
-from fl_lightning.cli.parser import ArgumentParser
+from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.cost import Cost, cost
+from fl_lightning.core.cost import cost
 from fl_lightning.core.vector import Layout
 from fl_lightning.models import mlp
 
@@ -25,7 +25,7 @@ fl-lightning show ALGORITHM explains one of them"""
 
 def main(argv: Sequence[str]) -> None:
     """Print the list that `argv` asks for."""
-    parser = ArgumentParser("fl-lightning list", description=__doc__, allow_abbrev=False)
+    parser = ArgumentParser("fl-lightning list", description=__doc__)
     parser.add_argument("--format", choices=["text", "markdown"], default="text")
     print(markdown() if parser.parse_args(argv).format == "markdown" else text())
 
@@ -34,17 +34,14 @@ def text() -> str:
     """The list for a terminal of 80 columns."""
     lines = [_row("", ["up", "down", "state", "grads"])]
     for family in FAMILIES:
-        title = re.split("[.:;]", family.__doc__ or "")[0]
-        lines += [title, *(line for name in functions(family) for line in _lines(name)), ""]
+        lines.append(re.split("[.:;]", family.__doc__ or "")[0])
+        for name, make in functions(family).items():
+            first, *rest = wrap(_without_citation(name), 37)
+            costs, gradients = costs_in_models(make())
+            lines.append(_row(f"  {name:20}{first}", [*(n for n, _ in costs), str(gradients)]))
+            lines += [f"{'':22}{line}" for line in rest]
+        lines.append("")
     return "\n".join(lines) + LEGEND
-
-
-def _lines(name: str) -> Iterator[str]:
-    """An algorithm's name, what it is, and its costs."""
-    first, *rest = wrap(_without_citation(name), 37)
-    costs, gradients = costs_in_models(ALGORITHMS[name]())
-    yield _row(f"  {name:20}{first}", [*(n for n, _ in costs), str(gradients)])
-    yield from (f"{'':22}{line}" for line in rest)
 
 
 def _row(text: str, numbers: Sequence[str]) -> str:
@@ -78,7 +75,7 @@ def costs_in_models(algorithm: Algorithm) -> tuple[list[tuple[str, list[str]]], 
     """What a client sends, receives and keeps, in models and by name, and its gradients a step."""
     network = mlp(100, 10, (100,))  # wide enough that single numbers round away
     layout = Layout(network)
-    c: Cost = cost(algorithm, layout, layout.read(network))
+    c = cost(algorithm, layout, layout.read(network))
     body = [] if algorithm.trains_head else ["body"]
     received = [name for name in c.receives if name != "model"]
     numbers = c.uplink, c.downlink, c.client_state

@@ -8,8 +8,7 @@ shown next to each other if each has options of its own after a `--`; options be
 are for all of them.
 """
 
-from argparse import RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -22,9 +21,9 @@ from pandas import DataFrame, concat
 from torch import Tensor
 
 from fl_lightning.callbacks.tensorboard import SHOWN_CLIENTS, draw_heat_map
+from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.cli.error_messages import exit_with_message
-from fl_lightning.cli.parser import ArgumentParser
-from fl_lightning.cli.planning import experiment_of
+from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.report.table import Table
 
 CAPTION = (
@@ -89,7 +88,7 @@ class Scheme:
         return frame.rename_axis("client").reset_index()
 
 
-def show_partitions(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     """Print the table that `argv` asks for, draw the figure and write the counts."""
     named = bool(argv) and not argv[0].startswith("-")
     recipe, argv = (argv[0], argv[1:]) if named else ("papers", argv)
@@ -97,8 +96,6 @@ def show_partitions(argv: Sequence[str]) -> None:
         "fl-lightning partition",
         usage="%(prog)s [RECIPE] [--figure FILE] [--csv FILE] [OPTIONS] [-- OPTIONS]...",
         description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--figure", type=Path, metavar="FILE", help="a .png, .pdf or .svg")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="samples by client and class")
@@ -119,33 +116,30 @@ def schemes(experiments: Sequence[Any]) -> list[Scheme]:
     """The partitions of these experiments; data that several share are loaded once."""
     loaded: dict[str, Any] = {}
     found = []
-    for experiment, label in zip(experiments, _labels(experiments), strict=True):
+    for experiment in experiments:
         data = experiment.chosen["data"]
         key = str((data.name, data.options, experiment.options.data_dir))
         loaded[key] = train = loaded[key] if key in loaded else experiment.load()[0]
         counts = experiment.split(train).histogram(train.y, len(train.classes))
-        found.append(Scheme(label, counts, train.classes))
+        found.append(Scheme(_label(experiment, experiments), counts, train.classes))
     return found
 
 
-def _labels(experiments: Sequence[Any]) -> list[str]:
-    """The name of each scheme with the options in which those of its name differ."""
-    names = [experiment.chosen["partition"].name for experiment in experiments]
-    options: list[Mapping[str, Any]] = [
+def _label(experiment: Any, others: Sequence[Any]) -> str:
+    """The name of a scheme with the options in which it differs from others of its name."""
+    own, *of_others = (
         {
+            "name": e.chosen["partition"].name,
             **e.chosen["partition"].options,
             "data": e.chosen["data"].name,
             "clients": e.options.clients,
             "seed": e.options.seed,
         }
-        for e in experiments
-    ]
-    labels = []
-    for name, own in zip(names, options, strict=True):
-        others = [other for n, other in zip(names, options, strict=True) if n == name]
-        differ = [k for k, v in own.items() if any(other[k] != v for other in others)]
-        labels.append(", ".join([name, *(f"{k} {own[k]}" for k in differ)]))
-    return labels
+        for e in (experiment, *others)
+    )
+    like = [other for other in of_others if other["name"] == own["name"]]
+    differ = [key for key in own if any(other[key] != own[key] for other in like)]
+    return ", ".join([own["name"], *(f"{key} {own[key]}" for key in differ)])
 
 
 def figure(schemes: Sequence[Scheme]) -> Figure:

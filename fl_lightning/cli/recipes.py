@@ -4,14 +4,15 @@ import ast
 import runpy
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from contextvars import ContextVar
 from os.path import expanduser
 from pathlib import Path
 from textwrap import fill
-
-_PACKAGE = Path(__file__).parents[1]
+from typing import Any
 
 FOLDER = next(
-    folder for folder in (_PACKAGE / "recipes", _PACKAGE.parent / "recipes") if folder.is_dir()
+    parent / "recipes" for parent in Path(__file__).parents[1:] if (parent / "recipes").is_dir()
 )
 """In the installed package, or next to it in a clone."""
 
@@ -19,6 +20,11 @@ FOLDER = next(
 def recipes() -> dict[str, Path]:
     """The files of the installed recipes by name."""
     return {file.stem: file for file in sorted(FOLDER.glob("[!_]*.py"))}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the recipe that `argv` names first, or list all."""
+    run_recipe(argv[0], argv[1:]) if argv else print(list_recipes())
 
 
 def list_recipes() -> str:
@@ -44,6 +50,36 @@ def run_recipe(name: str, argv: Sequence[str]) -> None:
     sys.argv = [str(file.resolve()), *argv]
     sys.path.insert(0, str(file.resolve().parent))
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+_COLLECTED: ContextVar[list[Any] | None] = ContextVar("_COLLECTED", default=None)
+
+
+def experiment_of(recipe: str, argv: Sequence[str]) -> Any:
+    """The `Experiment` that `fl-lightning run RECIPE ARGV...` would run.
+
+    Raises:
+        ValueError: If the recipe makes no experiment.
+    """
+    collected: list[Any] = []
+    before, token = (sys.argv, list(sys.path)), _COLLECTED.set(collected)
+    try:
+        with redirect_stdout(None):
+            run_recipe(recipe, argv)
+    finally:
+        _COLLECTED.reset(token)
+        sys.argv, sys.path[:] = before
+    if not collected:
+        raise ValueError(f"{recipe} makes no experiment: name a recipe that trains clients")
+    return collected[0]
+
+
+def collect(experiment: Any) -> bool:
+    """Keep an experiment for `experiment_of`; False if nothing waits for it, so that it runs."""
+    collected = _COLLECTED.get()
+    if collected is not None:
+        collected.append(experiment)
+    return collected is not None
 
 
 def preset(name: str) -> Path:

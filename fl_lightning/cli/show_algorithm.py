@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from inspect import cleandoc, getdoc, signature
+from inspect import cleandoc, getdoc
 from itertools import takewhile
 from textwrap import fill
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from docstring_parser import parse
 
-from fl_lightning.algorithms.registry import ALGORITHMS, parameter_help
+from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.cli.arguments import ArgumentParser, options_of
 from fl_lightning.cli.converters import metavar, nearest, shown
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.list_algorithms import costs_in_models
-from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.cli.summary import weighting
 from fl_lightning.core.constraints import Range, notes
 from fl_lightning.core.term import Term
@@ -25,7 +25,7 @@ SECTIONS = "References", "Released code"
 
 def main(argv: Sequence[str]) -> None:
     """Print the explanation of the algorithm that `argv` names."""
-    parser = ArgumentParser("fl-lightning show", description=__doc__, allow_abbrev=False)
+    parser = ArgumentParser("fl-lightning show", description=__doc__)
     parser.add_argument("algorithm", help="its name; fl-lightning list shows all")
     name = parser.parse_args(argv).algorithm.lower().replace("-", "_")
     if name not in ALGORITHMS:
@@ -44,16 +44,15 @@ def explanation(name: str) -> str:
     for title in SECTIONS:
         lines += _section(make.__doc__ or "", title)
     lines += ["", f"Options, as --algorithm {name} --algorithm.NAME VALUE"]
-    helps = parameter_help(make)
     hints = get_type_hints(make, include_extras=True)
-    for p in signature(make).parameters.values():
-        kind = get_type_hints(make)[p.name]
-        limits = "".join(f"; {n.says}" for n in notes(hints[p.name]) if isinstance(n, Range))
-        lines.append(f"  {p.name} {metavar(kind)}")
-        lines.append(_indented(f"{helps.get(p.name, '')} (default: {shown(p.default)}{limits})"))
+    for o in options_of(make):
+        limits = "".join(f"; {n.says}" for n in notes(hints[o.name]) if isinstance(n, Range))
+        lines.append(f"  {o.name} {metavar(o.kind)}")
+        lines.append(_indented(f"{o.help} (default: {shown(o.default)}{limits})"))
     lines += ["", "Terms at the default options, from the inside out" if terms else "No terms"]
     for term in terms:
-        lines += [f"  {type(term).__name__}{_values(term)}", _indented(_first_paragraph(term))]
+        summary, *_ = (getdoc(type(term)) or "").split("\n\n")
+        lines += [f"  {type(term).__name__}{_values(term)}", _indented(summary)]
     (sent, received, kept), gradients = costs_in_models(algorithm)
     lines += ["", "A client, in a round"]
     for verb, (number, states) in (("sends", sent), ("receives", received), ("keeps", kept)):
@@ -73,7 +72,7 @@ def _flat(terms: Sequence[Term]) -> Iterator[Term]:
 
 
 def _section(doc: str, title: str) -> list[str]:
-    """The lines of a section of a docstring that `docstring_parser` does not know."""
+    """A section of a docstring."""
     lines = cleandoc(doc).partition(f"\n{title}:\n")[2].splitlines()
     text = " ".join(" ".join(takewhile(lambda line: line.startswith(" "), lines)).split())
     return ["", title, fill(text, 80, initial_indent="  ", subsequent_indent="  ")] if text else []
@@ -81,16 +80,10 @@ def _section(doc: str, title: str) -> list[str]:
 
 def _values(term: Term) -> str:
     """The coefficients of a term, as `(rho=0.1)`."""
-    values: dict[str, Any] = {}
-    if is_dataclass(term):
-        values = {f.name: getattr(term, f.name) for f in fields(term)}
-    numbers = (f"{k}={v}" for k, v in values.items() if isinstance(v, int | float | str))
-    listed = ", ".join(numbers)
+    names: list[str] = [field.name for field in fields(term)] if is_dataclass(term) else []
+    values = {name: getattr(term, name) for name in names}
+    listed = ", ".join(f"{k}={v}" for k, v in values.items() if isinstance(v, int | float | str))
     return f"({listed})" if listed else ""
-
-
-def _first_paragraph(term: Term) -> str:
-    return (getdoc(type(term)) or "").partition("\n\n")[0]
 
 
 def _indented(text: str) -> str:

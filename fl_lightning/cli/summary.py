@@ -12,34 +12,23 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size, uniform
-from fl_lightning.data import DeviceDataset
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.terms.wrapper import WrappedTerm
 
 
-def summary(
-    o: Options,
-    names: Mapping[str, str],
-    data: RunData,
-    federation: Federation,
-) -> str:
-    """The data, the clients and their weights, the model and its costs, and the partition.
-
-    Args:
-        o: The options of the run.
-        names: The names of the algorithm, the data and the model.
-        data: The data of the run.
-        federation: Before its rounds.
-    """
+def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Federation) -> str:
+    """The data, the clients and their weights, the model and its costs, and the partition."""
     train, test = data.train, data.test
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
     further = cost.forward_passes
     passes = f" and {further} forward pass(es)" if further else ""
     threads = f", {torch.get_num_threads()} thread(s) each" if w.device.type == "cpu" else ""
-    budget = DiskBudget.of(federation, o.keep_checkpoints)
+    source = "the clients" if o.validation_from == "clients" else "the test set"
+    held_out = f"{len(data.validation or ()):,} samples of {source} are held out for validation"
+    budget = DiskBudget(federation, o.keep_checkpoints)
     return "\n".join(
         [
             f"{name} on {names['data']}: {len(train):,} training and {len(test):,} test samples",
@@ -50,18 +39,12 @@ def summary(
             f"a client sends {up:.3g} and receives {down:.3g} times the parameters"
             f"{'' if cost.exact else ' at most (could not be counted)'}, keeps {kept:.3g} times, "
             f"{cost.gradients} gradient(s){passes} a step",
-            *([] if data.validation is None else [held_out(data.validation, o)]),
+            *([] if data.validation is None else [held_out]),
             *_notes(name, o, federation),
             *([f"{name}, {budget}"] if budget.row else []),
             data.partition.describe(train.y, train.classes),
         ]
     )
-
-
-def held_out(validation: DeviceDataset, o: Options) -> str:
-    """The validation part in words."""
-    source = "the clients" if o.validation_from == "clients" else "the test set"
-    return f"{len(validation):,} samples of {source} are held out for validation"
 
 
 def weighting(algorithm: Algorithm) -> str:

@@ -7,8 +7,8 @@ from inspect import Parameter, signature
 from typing import Any
 
 from fl_lightning.algorithms import modifiers
+from fl_lightning.cli import build
 from fl_lightning.cli.argv import flag_of
-from fl_lightning.cli.build import build_algorithm, unused_local
 from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.runs.chosen import Chosen
@@ -23,7 +23,7 @@ def unused_option_notes(
         given: The options that the command line names; files may hold some for other choices.
         o: All options.
         chosen: The chosen functions.
-        width: How many clients train in parallel.
+        width: Clients that train in parallel.
     """
     reasons = {
         "local_epochs": o.local_steps and f"--local-steps {o.local_steps} takes its place",
@@ -46,12 +46,8 @@ def unused_option_notes(
 
 
 def refuse_unused_local_options(given: Collection[str], chosen: Mapping[str, Chosen]) -> None:
-    """Refuse options of local training that the command line names and the algorithm cannot use.
-
-    Raises:
-        ValueError: If there are such options.
-    """
-    for option in sorted(unused_local(build_algorithm(chosen)).intersection(given)):
+    """Refuse options of local training that the command line names and the algorithm cannot use."""
+    for option in sorted(build.unused_local(build.algorithm(chosen)).intersection(given)):
         fix = "clips=True" if option == "clip_norm" else f"a `local` that needs {option}"
         raise ValueError(
             f"{chosen['algorithm'].name} does not use {flag_of(option)}: omit it, or give the "
@@ -67,10 +63,10 @@ def _has_effect(kind: str, option: str, chosen: Mapping[str, Chosen]) -> bool:
         return True  # a user-defined function may use it otherwise
     plain = replace(choice, options={**choice.options, option: default})
     try:
-        other = build_algorithm({**chosen, kind: plain})
+        other = build.algorithm({**chosen, kind: plain})
     except Exception:  # the default does not fit the other options
         return True
-    return bool(_attributes(build_algorithm(chosen)) != _attributes(other))
+    return bool(_attributes(build.algorithm(chosen)) != _attributes(other))
 
 
 def _attributes(algorithm: Algorithm) -> dict[str, Any]:

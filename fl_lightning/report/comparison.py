@@ -44,7 +44,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(format_value, value)) or "none"
     if isinstance(value, float) and value.is_integer():
-        value = int(value)
+        return str(int(value))
     return "none" if value is None else str(value)
 
 
@@ -61,7 +61,8 @@ class Comparison:
     Attributes:
         runs: The runs. Those of equal row and column are one experiment with different seeds.
         across: The options whose values are the columns.
-        labels: Other names for methods, rows, columns and folders of runs.
+        labels: Other names for methods, rows, columns and folders. That of a folder is the name of
+            the method of all runs in it, which tells runs of equal options apart.
         notes: Remarks for the reader of a table.
     """
 
@@ -76,14 +77,7 @@ class Comparison:
     ) -> "Comparison":
         """Leave out runs without an evaluation, and repeated ones except the longest.
 
-        Args:
-            runs: The runs.
-            across: The options whose values are the columns.
-            labels: Other names for methods, rows, columns and folders. That of a folder is the name
-                of the method of all runs in it, which tells runs of equal options apart.
-
-        Raises:
-            ValueError: If no run has been evaluated.
+        Raises a ValueError if no run has been evaluated.
         """
         kept, notes, labels = dict[tuple[Any, ...], Run](), [], labels or {}
         texts = _texts(runs)
@@ -96,16 +90,14 @@ class Comparison:
             kept[key] = max(other, run, key=lambda run: run.rounds)
             if other is not run:
                 dropped = run if kept[key] is other else other
-                and_numbers = "" if _agree(run, other) else ", but other numbers"
-                notes.append(
-                    f"{dropped.path} is left out: it has the options and seed of {kept[key].path}"
-                    + and_numbers
-                )
+                same = f"it has the options and seed of {kept[key].path}"
+                but = "" if _agree(run, other) else ", but other numbers"
+                notes.append(f"{dropped.path} is left out: {same}{but}")
         if not kept:
             raise ValueError("none of these runs has been evaluated yet")
         for run in kept.values():
-            if run.rounds < run.options["rounds"]:
-                notes.append(f"{run.path} is at round {run.rounds} of {run.options['rounds']}")
+            if run.rounds < (rounds := run.options["rounds"]):
+                notes.append(f"{run.path} is at round {run.rounds} of {rounds}")
         return Comparison([*kept.values()], across, labels, notes)
 
     @cached_property
@@ -159,8 +151,7 @@ class Comparison:
     def headings(self, across: Sequence[str]) -> "Categorical[str]":
         """Each run's values of some options and of what belongs to them, in the order of numbers.
 
-        Raises:
-            ValueError: If the runs do not differ in one of the options.
+        Raises a ValueError if the runs do not differ in one of the options.
         """
         options, shown = self.options.fillna(""), list[str]()
         for option in across:
@@ -176,9 +167,7 @@ class Comparison:
             return Categorical([""] * len(self.runs))
         options = options[shown]
         order = options.apply(_sort_key).sort_values(shown, kind="stable").index
-        headings = Series([_heading(row) for row in options.to_dict("records")]).replace(
-            self.labels
-        )
+        headings = Series(map(_heading, options.to_dict("records"))).replace(self.labels)
         return Categorical(headings, categories=headings[order].unique())
 
     def means(self, options: Sequence[str]) -> dict[str, str]:
@@ -189,18 +178,11 @@ class Comparison:
     def table(self, scores: Sequence[Score | str], **options: Any) -> Table:
         """One row per method and one column per heading, or what distinguishes it and its scores.
 
-        Args:
-            scores: The scores or their names.
-            options: Those of `numbers`.
-
-        Raises:
-            ValueError: If the runs do not differ in an option of the columns, or see `numbers`.
+        The scores are given themselves or by their names, `options` are those of `numbers`.
         """
-        about = None if self.across else self._about()
-        groups = dict(zip(self.rows, self.groups, strict=True))
-        return grid(
-            self.runs, self.rows, self.columns, scores, about=about, groups=groups, **options
-        )
+        options["about"] = None if self.across else self._about()
+        options["groups"] = dict(zip(self.rows, self.groups, strict=True))
+        return grid(self.runs, self.rows, self.columns, scores, **options)
 
     def _about(self) -> DataFrame:
         """The method, differing options, seeds and rounds of each row."""
@@ -209,7 +191,8 @@ class Comparison:
         frame.insert(0, "method", [self.labels.get(m, m) for m in methods])
         frame["seeds"] = [run.options["seed"] for run in self.runs]
         frame["rounds"] = [run.rounds for run in self.runs]
-        how: dict[Any, Any] = {**dict.fromkeys(frame, "first"), "seeds": _list, "rounds": _span}
+        how: dict[Any, Any] = dict.fromkeys(frame, "first") | {"rounds": _span}
+        how["seeds"] = lambda seeds: ",".join(map(str, sorted(seeds)))
         return frame.groupby(self.rows, sort=False).agg(how)
 
     def _is_across(self, option: str) -> bool:
@@ -259,10 +242,8 @@ def _heading(options: Mapping[Any, str]) -> str:
     last = [option.rpartition(".")[2] for option in values]
     names = last if len({*last}) == len(last) else [*values]
     texts = zip(names, values.values(), strict=True)
-    return (
-        ", ".join(v if v[0].isalpha() and v not in WORDS else f"{o} {v}" for o, v in texts)
-        or "none"
-    )
+    parts = [v if v[0].isalpha() and v not in WORDS else f"{o} {v}" for o, v in texts]
+    return ", ".join(parts) or "none"
 
 
 def _sort_key(values: "Series[str]") -> "Series[float]":
@@ -277,10 +258,6 @@ def _of_method(option: str) -> bool:
 
 def _belongs(option: str, part: str) -> bool:
     return option == part or option.startswith(f"{part}.")
-
-
-def _list(seeds: "Series[int]") -> str:
-    return ",".join(map(str, sorted(seeds)))
 
 
 def _span(rounds: "Series[int]") -> str:

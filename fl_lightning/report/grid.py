@@ -17,7 +17,13 @@ Published = Mapping[str, Mapping[str, float]]
 """Numbers by row, then by column, as `DataFrame.to_dict("index")` gives them."""
 
 FORMATTED = ["mean", "deviation", "runs", "reached"]
-FOLLOWING = {"published": ".{}f", "difference": "+.{}f", "speed-up": ".2f", "cost": ".1f"}
+FOLLOWING = {
+    "published": ".{}f",
+    "difference": "+.{}f",
+    "gain": "+.{}f",
+    "speed-up": ".2f",
+    "cost": ".1f",
+}
 """Columns that follow a score where there is something to show, with formats for its digits."""
 
 
@@ -45,15 +51,17 @@ def numbers(
         means: A name for each column; those of equal name get a further column, their mean.
         spread: The source of the deviation: `seeds` (sample deviation), or within each run `rounds`
             or `clients` (population deviation, mean over seeds) for scores that are means of those.
-        over: A row. Scores to a target get their speed-up: the value of that row by their own. A
-            run that never reached the target counts with all that it spent.
+        over: A row. Accuracies get their gain: their value less that of the row. Scores to a target
+            get their speed-up: the value of the row by their own. A run that never reached the
+            target counts with all that it spent.
         cost: Whether scores to a target get their cost: their value by the least of the column.
         published: Numbers to compare the first score with; their cells are there without a run too.
 
     Returns:
         One row per cell: `row, column, score, mean, deviation, runs, reached, rank, rivals`, and
-        where they apply `published, difference, speed-up, cost`. `reached` is the number of runs
-        that reached the target, `rank` 1 for the best of the `rivals` cells of column and group.
+        where they apply `published, difference, gain, speed-up, cost`. `reached` is the number of
+        runs that reached the target, `rank` 1 for the best of the `rivals` cells of column and
+        group.
 
     Raises:
         ValueError: If there is no such score, no run has recorded it, or no row is `over`.
@@ -150,16 +158,14 @@ def agreement(cells: DataFrame) -> DataFrame:
         absolute one, and `tau`, Kendall's tau-b between the orders of the methods.
     """
     both = cells.dropna(subset="difference").round({"mean": 2})
+    both["difference"] = both["difference"].abs()
     groups = both.groupby("column", sort=False)
-    return DataFrame(
-        {
-            "cells": groups.size(),
-            "difference": groups["difference"].apply(lambda d: d.abs().mean()),
-            "tau": groups[["mean", "published"]].apply(
-                lambda p: kendalltau(p["mean"], p["published"]).statistic if len(p) > 1 else nan
-            ),
-        }
-    )
+    found = groups.agg(cells=("difference", "size"), difference=("difference", "mean"))
+    taus = [
+        kendalltau(part["mean"], part["published"]).statistic if len(part) > 1 else nan
+        for _, part in groups
+    ]
+    return found.assign(tau=taus)
 
 
 def _cells(
@@ -168,15 +174,11 @@ def _cells(
     """The mean and deviation of each cell."""
     frame = DataFrame([score.of(run) for run in runs], columns=Result._fields)
     frame = frame.assign(row=[*rows], column=[*columns])
-    groups = frame.groupby(["row", "column"])
-    values, within = groups["value"], groups["deviation"]
-    return DataFrame(
-        {
-            "mean": values.agg(_mean_of_all),
-            "deviation": within.mean() if spread == score.spread else values.std(),
-            "runs": groups.size(),
-            "reached": groups["reached"].sum(),
-        }
+    return frame.groupby(["row", "column"]).agg(
+        mean=("value", _mean_of_all),
+        deviation=("deviation", "mean") if spread == score.spread else ("value", "std"),
+        runs=("value", "size"),
+        reached=("reached", "sum"),
     )
 
 
@@ -202,13 +204,17 @@ def _compared(
     ranked = cells["mean"].where(complete).round(score.digits).groupby(rivals)
     cells["rank"] = ranked.rank(method="dense", ascending=not score.higher_is_better)
     cells["rivals"] = ranked.transform("count")
-    if score.to_target:
-        spent = cells["mean"]
-        if over:
-            reference = spent.where(cells["row"].map(lambda row: _is_of(row, over)))
-            cells["speed-up"] = reference.groupby(rivals).transform("min") / spent
-        if cost:
-            cells["cost"] = spent / spent.groupby(rivals).transform("min")
+    values = cells["mean"]
+    if over:
+        reference = values.where(cells["row"].map(lambda row: _is_of(row, over)))
+        same = reference.groupby(rivals)
+        reference = same.transform("max") if score.higher_is_better else same.transform("min")
+        if score.to_target:
+            cells["speed-up"] = reference / values
+        elif score.higher_is_better:
+            cells["gain"] = values - reference
+    if cost and score.to_target:
+        cells["cost"] = values / values.groupby(rivals).transform("min")
     return cells
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf, isnan, nan
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from fl_lightning.runs.run import TAIL_LENGTH, Run
 
 
 class Result(NamedTuple):
-    """What a run achieved.
+    """The score of a run.
 
     Attributes:
         value: The number; NaN if the run did not record it.
@@ -45,14 +46,7 @@ class Score:
     to_target: bool = False
 
     def format(self, mean: float, deviation: float, runs: int, reached: int) -> str:
-        """The text of a cell.
-
-        Args:
-            mean: The mean over runs; NaN gives an empty cell.
-            deviation: The deviation; NaN is not shown.
-            runs: The number of runs.
-            reached: The number of runs that reached the target; `800+` is never within 800 rounds.
-        """
+        """The text of a cell: empty without a mean, `800+` if no run reached the target."""
         if isnan(mean):
             return ""
         if reached < runs:
@@ -81,8 +75,17 @@ def final() -> Score:
 
 
 def best() -> Score:
-    """Test accuracy of the best round, which many papers print although the test set chose it."""
-    return Score("best, %", lambda run: Result(_accuracies(run).max()))
+    """Test accuracy of the best round.
+
+    The validation part chooses it in a run that has one, else the test set, as in many papers.
+    """
+
+    def of(run: Run) -> Result:
+        accuracies, validated = _accuracies(run), _column(run, "val/accuracy")
+        chosen = accuracies.get(validated.idxmax(), nan) if len(validated) else accuracies.max()
+        return Result(chosen)
+
+    return Score("best, %", of)
 
 
 def last(evaluations: float = TAIL_LENGTH) -> Score:
@@ -122,8 +125,8 @@ def _to(unit: str, target: float, spent: Callable[[Run], "Series[float]"]) -> Sc
 def personal(epochs: float | None = None) -> Score:
     """Mean test accuracy of the clients' own models after epochs of fine-tuning (default: most)."""
     after = "" if epochs is None else f" after {epochs:g}"
-    of = lambda run: _mean(_clients(run, epochs))  # noqa: E731
-    return Score(f"own models{after}, %", of, spread="clients")
+    name = f"own models{after}, %"
+    return Score(name, lambda run: _mean(_clients(run, epochs)), spread="clients")
 
 
 def worst_clients(percent: float = 10) -> Score:
@@ -148,32 +151,18 @@ def _clients(run: Run, epochs: float | None) -> "Series[float]":
 
 def round_seconds() -> Score:
     """Median time of a round; not meaningful if runs shared a machine."""
-    median = lambda run: Result(_column(run, "time/round_s").median())  # noqa: E731
-    return Score("s a round", median, 3, higher_is_better=None)
+    return Score("s a round", lambda run: Result(_column(run, "time/round_s").median()), 3, None)
 
 
 def of_tag(tag: str, evaluations: float = 1) -> Score:
     """Mean of a scalar of `metrics.csv` over the last rounds that recorded it."""
     better = True if "accuracy" in tag else False if "loss" in tag else None
-    return Score(
-        tag, lambda run: _mean(_column(run, tag).tail(int(evaluations))), 4, better, "rounds"
-    )
+    k = int(evaluations)
+    return Score(tag, lambda run: _mean(_column(run, tag).tail(k)), 4, better, "rounds")
 
 
-SCORES: dict[str, Callable[..., Score]] = {
-    function.__name__: function
-    for function in (
-        last,
-        best,
-        final,
-        rounds_to,
-        seconds_to,
-        mb_to,
-        personal,
-        worst_clients,
-        round_seconds,
-    )
-}
+_SCORES = last, best, final, rounds_to, seconds_to, mb_to, personal, worst_clients, round_seconds
+SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCORES}
 """The scores by name. After a colon follows their number: `last:50`, `rounds_to:80`."""
 
 
@@ -184,14 +173,14 @@ def score(text: str) -> Score:
         ValueError: If there is no such score, or its number is missing or wrong.
     """
     name, _, number = text.partition(":")
-    function = SCORES.get(name)
-    if function is None and "/" not in name:
+    function = partial(of_tag, name) if "/" in name else SCORES.get(name)
+    if function is None:
         known = ", ".join(SCORES)
         raise ValueError(f"there is no score {name}: take a tag of metrics.csv or one of {known}")
     try:
         numbers = [float(number)] if number else []
         if any(not 0 < n < inf for n in numbers) and name != "personal":
             raise ValueError
-        return of_tag(name, *numbers) if function is None else function(*numbers)
+        return function(*numbers)
     except (TypeError, ValueError):
         raise ValueError(f"{text!r} is no score: a number follows, as in rounds_to:80") from None

@@ -88,10 +88,5 @@ class Table:
         return style.apply(lambda _: marks, axis=None)
 
 
-FORMATS = {
-    "markdown": Table.markdown,
-    "latex": Table.latex,
-    "html": Table.html,
-    "csv": Table.csv,
-}
+FORMATS = {f.__name__: f for f in (Table.markdown, Table.latex, Table.html, Table.csv)}
 """Formats of a table by their names on the command line."""

@@ -12,18 +12,17 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
+from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.cli.argv import given, last_value
 from fl_lightning.cli.error_messages import exit_with_error
-from fl_lightning.cli.parser import ArgumentParser
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
 from fl_lightning.report.table import FORMATS
 from fl_lightning.runs.config_yaml import load
-from fl_lightning.sweep.estimate import Clock
 from fl_lightning.sweep.layout import layout
 from fl_lightning.sweep.plan import Job, plan
 from fl_lightning.sweep.pool import Pool, slots
-from fl_lightning.sweep.progress import ProgressLine, duration
+from fl_lightning.sweep.progress import Clock, ProgressLine, duration
 from fl_lightning.sweep.submit import submit
 from fl_lightning.sweep.table_file import TableFile
 
@@ -75,10 +74,9 @@ def _run(
     todo = [job for job in jobs if job.state != "finished"]
     if not todo:
         return 0
-    workers, clock = _slots(options, further, len(todo)), Clock(jobs)
+    workers = _slots(options, further, len(todo))
     pool = Pool(todo, recipe, runs / "logs", further, workers)
-    line = ProgressLine(jobs, pool, clock, len(workers))
-    interrupts = 0
+    line, interrupts = ProgressLine(jobs, pool, len(workers)), 0
     with stop_on_signals(lambda: None) as signals:
         while True:
             try:
@@ -106,14 +104,14 @@ def _commands(jobs: Sequence[Job], options: argparse.Namespace, further: Sequenc
     """The commands of the runs that are not finished, and the time that they take."""
     clock, todo = Clock(jobs), [job for job in jobs if job.state != "finished"]
     workers = len(_slots(options, further, max(1, len(todo))))
-    lines = []
-    for job in todo:
-        command = shlex.join(["fl-lightning", "run", options.recipe, *job.command(further)])
-        lines.append(f"{command}  # {job.state}, {duration(clock.left(job))}")
+    start = "fl-lightning", "run", options.recipe
+    lines = [
+        f"{shlex.join([*start, *job.command(further)])}  # {job.state}, {duration(clock.left(job))}"
+        for job in todo
+    ]
     total = duration(clock.total(workers))
-    return "\n".join(
-        [*lines, f"{len(jobs)} runs, {len(todo)} to make: {total} on {workers} worker(s)"]
-    )
+    lines.append(f"{len(jobs)} runs, {len(todo)} to make: {total} on {workers} worker(s)")
+    return "\n".join(lines)
 
 
 def _slots(options: argparse.Namespace, further: Sequence[str], runs: int) -> list[dict[str, str]]:
@@ -133,6 +131,7 @@ def table_of(options: argparse.Namespace) -> TableFile:
     values = {
         "seeds": options.seeds,
         "scores": options.score,
+        "over": options.over,
         "sweep": dict(options.sweep),
         "tune": dict(options.tune),
     }
@@ -141,39 +140,23 @@ def table_of(options: argparse.Namespace) -> TableFile:
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options of the command, and those of the runs."""
-    parser = ArgumentParser("fl-lightning table FILE", description=__doc__, allow_abbrev=False)
+    parser = ArgumentParser("fl-lightning table FILE", description=__doc__)
     add = parser.add_argument
     add("--seeds", type=_integers, metavar="N,...", help="seeds of each cell")
     add("--methods", metavar="NAME,...", help="rows by label or pattern, or further algorithms")
     add("--columns", metavar="NAME,...", help="columns by label or pattern, such as 'CIFAR-10*'")
-    add(
-        "--sweep",
-        action="append",
-        default=[],
-        type=_values,
-        metavar="OPTION=VALUE,...",
-        help="a column for each value; can be repeated for combinations",
-    )
-    add(
-        "--tune",
-        action="append",
-        default=[],
-        type=_values,
-        metavar="OPTION=VALUE,...",
-        help="the best of these values in each cell; can be repeated",
-    )
-    add(
-        "--score",
-        action="append",
-        metavar="SCORE",
-        help="last, last:50, best, final, rounds_to:80, ...; can be repeated",
-    )
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    values = {**repeated, "type": _values, "metavar": "OPTION=VALUE,..."}
+    add("--sweep", **values, help="a column for each value; can be repeated for combinations")
+    add("--tune", **values, help="the best of these values in each cell; can be repeated")
+    add("--score", **repeated, help="last, last:50, best, rounds_to:80, ...; can be repeated")
     add(
         "--runs",
         type=Path,
         metavar="FOLDER",
         help="where runs lie or are made (default: runs/ and the name of the table)",
     )
+    add("--over", metavar="ROW", help="show gains, or speed-ups to a target, over this row")
     add("--recipe", default="papers", help="a recipe by name or file (default: papers)")
     add(
         "--jobs",
@@ -195,8 +178,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--submit", type=_count, metavar="N", help="submit N shards to SLURM with submitit")
     add(
         "--submit-option",
-        action="append",
-        default=[],
+        **repeated,
         type=_pair,
         metavar="NAME=VALUE",
         help="an option of submitit, such as timeout_min=600; can be repeated",
@@ -212,7 +194,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(","))
+    return tuple(map(int, text.split(",")))
 
 
 def _count(text: str) -> int:
@@ -238,5 +220,5 @@ def _pair(text: str) -> tuple[str, Any]:
 
 def _values(text: str) -> tuple[str, list[Any]]:
     name, _ = _pair(text)
-    option = name.removeprefix("--").replace("-", "_")
-    return option, [load(word) for word in str(text.partition("=")[2]).split(",")]
+    values = text.partition("=")[2].split(",")
+    return name.removeprefix("--").replace("-", "_"), [*map(load, values)]

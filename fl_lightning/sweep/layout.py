@@ -16,11 +16,7 @@ Placed = tuple[Cell, Run]
 
 
 def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
-    """Scores of the finished runs next to the published ones: one table for each published score.
-
-    Raises:
-        ValueError: If there is no such score.
-    """
+    """Scores of finished runs next to published ones: one table for each published score."""
     finished = [(job, Run.read(job.folder)) for job in jobs if job.state == "finished"]
     placed = _best_tuned(table, [(cell, run) for job, run in finished for cell in job.cells])
     labels = [label for label, *_ in table.swept_columns()]
@@ -28,9 +24,7 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
         return [_grid(table, placed, table.scores, labels, _caption(table, jobs))]
     tables = []
     for score in table.scores:
-        known = {
-            column for numbers in table.published.get(score, {}).values() for column in numbers
-        }
+        known = {column for row in table.published.get(score, {}).values() for column in row}
         shown = [label for label in labels if label in known or not known]
         if shown:
             tables.append(_grid(table, placed, [score], shown, _caption(table, jobs)))
@@ -45,9 +39,9 @@ def _grid(
     caption: str,
 ) -> Table:
     placed = [(cell, run) for cell, run in placed if cell[1] in columns]
-    numbers = table.published.get(scores[0], {})
+    known = table.published.get(scores[0], {})
     published = {
-        row: {column: n for column, n in numbers.get(row, {}).items() if column in columns}
+        row: {column: number for column, number in known.get(row, {}).items() if column in columns}
         for row in table.rows
     }
     means = {
@@ -79,11 +73,8 @@ def _best_tuned(table: TableFile, placed: Sequence[Placed]) -> list[Placed]:
     cells = numbers([r for _, r in placed], rows, [c for (_, c, _), _ in placed], [score])
     means = cells.set_index(["row", "column"])["mean"]
     for row, column in dict.fromkeys(cell[:2] for cell, _ in placed):
-        own = {
-            cell[2]: means[f"{row}\n{cell[2]}", column]
-            for cell, _ in placed
-            if cell[:2] == (row, column)
-        }
+        of_cell = dict.fromkeys(cell[2] for cell, _ in placed if cell[:2] == (row, column))
+        own = {tuned: means[f"{row}\n{tuned}", column] for tuned in of_cell}
         best = (max if score.higher_is_better else min)(own, key=own.__getitem__)
         kept += [(cell, run) for cell, run in placed if cell == (row, column, best)]
     return kept

@@ -1,12 +1,13 @@
 """The runs of a table: their command lines, folders, and how far each is."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from hashlib import sha256
 from inspect import Parameter, signature
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +17,14 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import beside
 from fl_lightning.cli.options import Options as GeneralOptions
-from fl_lightning.cli.planning import experiment_of
+from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.experiment import Experiment
 from fl_lightning.report.comparison import format_value
+from fl_lightning.runs.chosen import copy_in
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import to_yaml
 from fl_lightning.runs.resume import CHANGES_ROUNDING_ONLY
-from fl_lightning.runs.run import Scalars, read_options, scalars
+from fl_lightning.runs.run import Run, Scalars, read_options, scalars
 from fl_lightning.sweep.table_file import Options, TableFile, combinations
 
 FREE = CHANGES_ROUNDING_ONLY | {
@@ -46,14 +48,12 @@ class Job:
         argv: The options of the recipe, without the run's folder.
         options: All resolved options by their flat names.
         cells: The cells that show it; equal options of several cells are one run.
-        seed: Its seed.
         folder: Where it lies or will lie.
     """
 
     argv: list[str]
     options: dict[str, Any]
     cells: list[Cell]
-    seed: int
     folder: Path
 
     @property
@@ -61,42 +61,34 @@ class Job:
         """The rounds that it is to have."""
         return int(self.options["rounds"])
 
-    def scalars(self) -> Scalars:
-        """What it has recorded so far."""
-        try:
-            return scalars(self.folder / "metrics.csv")
-        except (OSError, ValueError):
-            return {}
+    @property
+    def run(self) -> Run:
+        """The run as far as it has come."""
+        recorded: Scalars = {}
+        with suppress(OSError, ValueError):
+            recorded = scalars(self.folder / "metrics.csv")
+        return Run(self.folder, self.options, recorded)
 
     @property
     def state(self) -> Literal["missing", "begun", "finished"]:
         """Whether it has begun, and ended."""
-        if not (self.folder / "config.yaml").is_file():
-            return "missing"
         model, config = self.folder / "model.pt", self.folder / "config.yaml"
+        if not config.is_file():
+            return "missing"
         if not model.is_file():
             return "begun"
-        recorded, epochs = self.scalars(), self.options.get("finetune_epochs")
-        whole = rounds_of(recorded) >= self.rounds
+        run, epochs = self.run, self.options.get("finetune_epochs")
+        whole = run.rounds >= self.rounds
         early = model.stat().st_mtime >= config.stat().st_mtime  # a callback ended it
-        scored = not epochs or f"personal/accuracy_{max(epochs)}" in recorded
+        scored = not epochs or f"personal/accuracy_{max(epochs)}" in run.scalars
         return "finished" if scored and (whole or early) else "begun"
 
     def command(self, further: Sequence[str] = ()) -> list[str]:
-        """The recipe's options that begin the run, or resume it.
-
-        Args:
-            further: Options of the user that a resumed run may change.
-        """
+        """The recipe's options that begin the run, or resume it with `further` ones."""
         folder = ["--run-dir", str(self.folder)]
         if self.state == "missing":
             return [*self.argv, *folder]
         return [*folder, "--resume", *further, "--devices", "1"]
-
-
-def rounds_of(recorded: Scalars) -> int:
-    """The last round recorded."""
-    return max((round for values in recorded.values() for round in values), default=0)
 
 
 def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()) -> list[Job]:
@@ -107,11 +99,8 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         recipe: The recipe's file.
         runs: The folder of the runs; those in it with the options of a job are the job's.
         further: Options for every run.
-
-    Raises:
-        SystemExit: With one sentence, if the options of a run do not fit.
     """
-    jobs, existing = list[Job](), Existing(runs)
+    jobs, existing = list[Job](), _existing(runs)
     chosen = {kind: choice.name for kind, choice in experiment_of(str(recipe), []).chosen.items()}
     for cell, argv in command_lines(table):
         for seed in table.seeds:
@@ -123,8 +112,10 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
                 same.cells.append(cell)
                 continue
             name = "-".join(_slug(part) for part in (cell[1], cell[0], cell[2], f"s{seed}") if part)
-            folder = existing.of(options, chosen | _defaults(experiment)) or existing.new(name)
-            jobs.append(Job(line, options, [cell], seed, folder))
+            defaults = chosen | _defaults(experiment)
+            folder = next((run for run, found in existing if _same(found, options, defaults)), None)
+            folder = folder or _new_folder(runs, name, {job.folder for job in jobs})
+            jobs.append(Job(line, options, [cell], folder))
     return jobs
 
 
@@ -155,54 +146,35 @@ def _as_flags(options: Options) -> list[str]:
     return [word for flag, value in pairs for word in (flag, value)]
 
 
-class Existing:
-    """The runs in a folder, found by their options.
+def _existing(runs: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The runs in a folder, with their options."""
+    found = []
+    for file in sorted(runs.rglob("config.yaml")):
+        with suppress(OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
+            found.append((file.parent, read_options(file.parent)))
+    return found
 
-    Args:
-        runs: The folder.
-    """
 
-    def __init__(self, runs: Path):
-        self.runs = runs
-        self._found = defaultdict[Any, list[tuple[dict[str, Any], Path]]](list)
-        self._names = set[Path]()
-        for file in sorted(runs.rglob("config.yaml")):
-            try:
-                options = read_options(file.parent)
-            except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
-                continue
-            self._found[options.get("algorithm"), options.get("seed")].append(
-                (options, file.parent)
-            )
+def _same(found: Options, options: Options, defaults: Options) -> bool:
+    """Whether a run that was found has these options; what an older one lacks has its default."""
+    if any(found.get(option) != options[option] for option in ("algorithm", "seed")):
+        return False  # comparing all would take long
+    whole = {k: found.get(k, defaults.get(k, "none")) for k in {*options, *found} - FREE}
+    return whole == options
 
-    def of(self, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Path | None:
-        """The folder of the run with these options; what an older run lacks has its default."""
-        for found, folder in self._found[options["algorithm"], options["seed"]]:
-            whole = {k: found.get(k, defaults.get(k, "none")) for k in {*options, *found} - FREE}
-            if whole == options:
-                return folder
-        return None
 
-    def new(self, name: str) -> Path:
-        """A folder for a run that has none."""
-        for number in count(1):
-            folder = self.runs / (name if number == 1 else f"{name}-{number}")
-            if folder not in self._names and not (folder / "config.yaml").exists():
-                self._names.add(folder)
-                return folder
-        raise AssertionError("numbers do not end")
+def _new_folder(runs: Path, name: str, taken: Collection[Path]) -> Path:
+    folders = chain([runs / name], (runs / f"{name}-{number}" for number in count(2)))
+    return next(f for f in folders if f not in taken and not (f / "config.yaml").exists())
 
 
 def _identity(experiment: Experiment) -> dict[str, Any]:
     """The options that make a run what it is, as `config.yaml` and the copied files hold them."""
     options = flat(to_yaml(experiment.resolved()))
-    files = {
-        str(c.file).strip("/").replace("/", "_"): c.file
-        for c in experiment.chosen.values()
-        if c.file
-    }
+    files = {c.file for c in experiment.chosen.values() if c.file}
     if files:
-        own = b"".join(files[name].read_bytes() for name in sorted(files))
+        in_order = sorted(files, key=partial(copy_in, Path()))
+        own = b"".join(file.read_bytes() for file in in_order)
         options["algorithm.file"] = sha256(own).hexdigest()[:8]
     return {name: value for name, value in options.items() if name not in FREE}
 
@@ -220,4 +192,4 @@ def _defaults(experiment: Experiment) -> dict[str, Any]:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^\w.=+]+", "_", text).strip("_")
+    return re.sub(r"[^\w.=+-]+", "_", text).strip("_")

@@ -1,4 +1,4 @@
-"""Several workers at once, and what became of each job."""
+"""Several workers in parallel, and the failures of their jobs."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,10 +27,6 @@ class Pool:
         logs: The folder of what the runs print, one file each.
         further: Options of the user, which resumed runs get.
         slots: The environment of each worker.
-
-    Attributes:
-        running: The jobs at work.
-        failures: What was wrong, by the folder of the run.
     """
 
     def __init__(
@@ -41,20 +38,22 @@ class Pool:
         slots: Sequence[Mapping[str, str]],
     ):
         self.recipe, self.logs, self.further = recipe, logs, further
-        self.waiting = list(jobs)
         self.running: list[Job] = []
         self.failures: dict[Path, str] = {}
-        self._stopping = False
-        self._lock = threading.Lock()
+        self._waiting, self._stopping = list(jobs), False
         self._workers: list[subprocess.Popen[str]] = []
-        self._serving = min(len(slots), len(jobs))
-        self._done = threading.Event()  # Ctrl-C within Thread.join would declare the thread ended
-        for slot in slots[: len(jobs)]:
-            threading.Thread(target=self._serve, args=(slot,)).start()
+        self._lock = threading.Lock()
+        threads = ThreadPoolExecutor(len(slots))
+        self._serving = [threads.submit(self._serve, slot) for slot in slots[: len(jobs)]]
+        threads.shutdown(wait=False)  # they end with their jobs
 
     def wait(self, seconds: float) -> bool:
         """Wait for the jobs, at most so long; true if none is left."""
-        return self._done.wait(seconds)
+        done, left = wait(self._serving, seconds)
+        if not left:
+            for thread in done:
+                thread.result()  # raises its exception
+        return not left
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Begin no further job and signal the workers; SIGTERM lets a run save its round."""
@@ -64,21 +63,14 @@ class Pool:
                 worker.send_signal(number)
 
     def _serve(self, environment: Mapping[str, str]) -> None:
-        try:
-            self._run_jobs(environment)
-        finally:
-            with self._lock:
-                self._serving -= 1
-                if not self._serving:
-                    self._done.set()
-
-    def _run_jobs(self, environment: Mapping[str, str]) -> None:
         """Give a worker one job after another; another worker where it has ended."""
         worker: subprocess.Popen[str] | None = None
-        while job := self._next():
+        while True:
             with self._lock:
-                if self._stopping:
+                if self._stopping or not self._waiting:
                     break
+                job = self._waiting.pop(0)
+                self.running.append(job)
                 if worker is None:
                     worker = _start(environment)
                     self._workers.append(worker)
@@ -87,32 +79,20 @@ class Pool:
                 self.running.remove(job)
                 if code and not self._stopping:
                     self.failures[job.folder] = _reason(code, self._log(job))
-                if worker.poll() is None:
-                    continue
-                self._workers.remove(worker)
-            worker.communicate()
-            worker = None
+            if worker.poll() is not None:
+                worker.communicate()
+                worker = None
         if worker:
             worker.communicate()
-
-    def _next(self) -> Job | None:
-        with self._lock:
-            if self._stopping or not self.waiting:
-                return None
-            self.running.append(self.waiting.pop(0))
-            return self.running[-1]
 
     def _run(self, worker: "subprocess.Popen[str]", job: Job) -> int:
         """The exit code of a job; negative for the signal that ended its worker."""
         assert worker.stdin is not None
         assert worker.stdout is not None
-        line = {
-            "recipe": str(self.recipe),
-            "argv": job.command(self.further),
-            "log": str(self._log(job)),
-        }
+        argv, log = job.command(self.further), str(self._log(job))
         with suppress(BrokenPipeError):
-            print(json.dumps(line), file=worker.stdin, flush=True)
+            line = json.dumps({"recipe": str(self.recipe), "argv": argv, "log": log})
+            print(line, file=worker.stdin, flush=True)
         reply = worker.stdout.readline()
         return int(reply) if reply else worker.wait()
 
@@ -136,21 +116,14 @@ def _reason(code: int, log: Path) -> str:
         return f"its process was ended by {signal.Signals(-code).name}"
     if code == EXIT_PREEMPTED:
         return "it was asked to stop"
-    try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        lines = []
-    return lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
+    text = log.read_text(errors="replace").strip() if log.is_file() else ""
+    return text.splitlines()[-1].removeprefix("error: ") if text else f"exit code {code}"
 
 
 def slots(jobs: int | None, per_gpu: int, on_cpu: bool, runs: int) -> list[dict[str, str]]:
     """The environment of each worker: a card, or one thread of the CPU.
 
-    Args:
-        jobs: How many workers; one a core or `per_gpu` a card if None.
-        per_gpu: Workers on one card.
-        on_cpu: Whether cards are left out.
-        runs: The number of runs.
+    `jobs` is the number of workers; None is one a core, at most one a run, or `per_gpu` a card.
     """
     cards = 0 if on_cpu else torch.cuda.device_count()
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

@@ -1,13 +1,14 @@
-"""One line for all runs of a table."""
+"""The progress of all runs of a table, and the time that they still take."""
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from statistics import fmean, median
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from fl_lightning.sweep.estimate import Clock
 from fl_lightning.sweep.plan import Job
 from fl_lightning.sweep.pool import Pool
 
@@ -18,20 +19,70 @@ SHOWN = 4
 """Runs at work that are named."""
 
 
-class ProgressLine:
-    """Shows rounds of the runs at work, and the time until all are done.
+class Clock:
+    """Seconds that the jobs of a table still take.
 
-    Args:
-        jobs: The jobs of the table.
-        pool: The workers.
-        clock: The time that the jobs take.
-        workers: How many workers there are.
+    The seconds of a round are those of the job itself, else the mean of jobs in the same row and
+    column, else in the same row, the same column, or all.
+
+    Attributes:
+        rounds: The rounds that each job has had, by its folder.
+        finished: The folders of the jobs that have ended.
     """
 
-    def __init__(self, jobs: Sequence[Job], pool: Pool, clock: Clock, workers: int):
-        self.jobs, self.pool, self.clock, self.workers = jobs, pool, clock, workers
-        self._printed = time.monotonic()
-        self._ended = 0
+    def __init__(self, jobs: Sequence[Job]):
+        self._jobs = jobs
+        self._seconds = dict[Path, float]()
+        self.rounds = dict[Path, int]()
+        self.finished = set[Path]()
+        self.update(jobs)
+
+    def update(self, jobs: Collection[Job]) -> None:
+        """Read what these jobs have recorded since."""
+        for job in jobs:
+            run = job.run
+            self.rounds[job.folder] = run.rounds
+            if times := run.scalars.get("time/round_s"):
+                self._seconds[job.folder] = median(times.values())
+            if job.state == "finished":
+                self.finished.add(job.folder)
+
+    def left(self, job: Job) -> float | None:
+        """The seconds that a job still takes; None if nothing is known."""
+        if job.folder in self.finished:
+            return 0.0
+        per_round = self._per_round(job)
+        return None if per_round is None else per_round * (job.rounds - self.rounds[job.folder])
+
+    def total(self, workers: int, failed: Collection[Path] = ()) -> float | None:
+        """The seconds until the last job ends on so many workers; None if nothing is known."""
+        left = [self.left(job) for job in self._jobs if job.folder not in failed]
+        known = [seconds for seconds in left if seconds is not None]
+        if len(known) < len(left):
+            return None
+        return max([sum(known) / workers, *known])
+
+    def _per_round(self, job: Job) -> float | None:
+        if job.folder in self._seconds:
+            return self._seconds[job.folder]
+        row, column, _ = job.cells[0]
+        measured = [other for other in self._jobs if other.folder in self._seconds]
+        in_row = [other for other in measured if any(r == row for r, _, _ in other.cells)]
+        in_column = [other for other in measured if any(c == column for _, c, _ in other.cells)]
+        in_cell = [o for o in in_row if (row, column) in {cell[:2] for cell in o.cells}]
+        for found in (in_cell, in_row, in_column, measured):
+            if found:
+                return fmean(self._seconds[other.folder] for other in found)
+        return None
+
+
+class ProgressLine:
+    """Shows rounds of the runs at work, and the time until all are done."""
+
+    def __init__(self, jobs: Sequence[Job], pool: Pool, workers: int):
+        self.jobs, self.pool, self.workers = jobs, pool, workers
+        self.clock = Clock(jobs)
+        self._printed, self._ended = time.monotonic(), 0
         self._running = list[Job]()
         console = Console(file=sys.stdout)
         columns = BarColumn(bar_width=24), TextColumn("{task.description}")
@@ -46,7 +97,7 @@ class ProgressLine:
         self.clock.update([*before, *self._running])
         ended = len(self.clock.finished)
         if self._live:
-            done = sum(map(self.clock.rounds, self.jobs))
+            done = sum(self.clock.rounds.values())
             self._live.update(self._task, completed=done, description=self._text())
         elif ended > self._ended or time.monotonic() > self._printed + EVERY:
             print(self._text(), flush=True)
@@ -60,7 +111,9 @@ class ProgressLine:
     def _text(self) -> str:
         failed = dict(self.pool.failures)
         left = duration(self.clock.total(self.workers, failed))
-        at_work = [f"{j.folder.name} {self.clock.rounds(j)}/{j.rounds}" for j in self._running]
+        at_work = [
+            f"{j.folder.name} {self.clock.rounds[j.folder]}/{j.rounds}" for j in self._running
+        ]
         shown = ", ".join([*at_work[:SHOWN], *["..."] * (len(at_work) > SHOWN)])
         failures = f", {len(failed)} failed" if failed else ""
         return f"{len(self.clock.finished)}/{len(self.jobs)} runs{failures}  {left} left  {shown}"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,7 @@ from typing import Any
 
 @dataclass
 class Shard:
-    """One part of a table, as a job.
-
-    Args:
-        argv: The table's command line.
-        part: Which part, as in `--shard 3/16`.
-    """
+    """One part of a table, as a job: the table's command line, and the part, such as `3/16`."""
 
     argv: Sequence[str]
     part: str
@@ -48,24 +44,16 @@ def submit(shards: int, argv: Sequence[str], runs: Path, options: Mapping[str, A
         import submitit
     except ImportError:
         raise ValueError("--submit needs submitit: pip install 'fl-lightning[slurm]'") from None
-    options = dict(options)
+    options = {"name": "fl-lightning", **options}
     executor = submitit.AutoExecutor(runs / "jobs", cluster=options.pop("cluster", None))
     try:
-        executor.update_parameters(**{"name": "fl-lightning", **options})
+        executor.update_parameters(**options)
     except (NameError, TypeError) as error:
         raise ValueError(f"submitit refuses an option: {error}") from None
-    parts = [Shard(_without_submission(argv), f"{k + 1}/{shards}") for k in range(shards)]
+    submission = ArgumentParser(add_help=False, allow_abbrev=False)
+    submission.add_argument("--submit")
+    submission.add_argument("--submit-option")
+    _, rest = submission.parse_known_args(argv)
     with executor.batch():
-        jobs = [executor.submit(part) for part in parts]
+        jobs = [executor.submit(Shard(rest, f"{k + 1}/{shards}")) for k in range(shards)]
     return f"submitted {shards} job(s) from {jobs[0].job_id}: {runs / 'jobs'} has their output"
-
-
-def _without_submission(argv: Sequence[str]) -> list[str]:
-    """The command line of a shard."""
-    kept, skip = list[str](), False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        if not skip and name not in ("--submit", "--submit-option"):
-            kept.append(word)
-        skip = not skip and name in ("--submit", "--submit-option") and not equals
-    return kept

@@ -29,7 +29,7 @@ class TableFile:
         seeds: Seeds of each cell.
         scores: Names of scores, such as `last:50` or `rounds_to:97`; `score` in the file.
         spread: The source of deviations: `seeds`, `rounds` or `clients`.
-        over: The row that speed-ups are relative to.
+        over: The row that gains and speed-ups are relative to.
         means: Patterns of column labels by the label of a further column, their mean.
         published: The paper's numbers by score, row and column. In the file they are those of the
             first score, unless scores are named; a list has the order of the columns.
@@ -86,35 +86,35 @@ class TableFile:
     def _numbers(self, row: str, numbers: Any) -> dict[str, float]:
         """Published numbers of a row by column; a list has them in the order of the columns."""
         columns = [column for column, *_ in self.swept_columns()]
+        where = f"published.{row} in {self.name}"
         if row not in self.rows:
-            raise ValueError(
-                f"published in {self.name} has no row {row!r}{nearest(row, self.rows)}"
-            )
+            raise ValueError(f"{where} has no row{nearest(row, self.rows)}")
         if not isinstance(numbers, Mapping):
-            if len(_list(numbers)) != len(columns):
+            numbers = _list(numbers)
+            if len(numbers) != len(columns):
                 raise ValueError(
-                    f"published.{row} in {self.name} has {len(_list(numbers))} numbers "
-                    f"for {len(columns)} columns: write none where there is no number"
+                    f"{where} has {len(numbers)} numbers for {len(columns)} columns: "
+                    "write none where there is no number"
                 )
-            numbers = dict(zip(columns, _list(numbers), strict=True))
+            numbers = dict(zip(columns, numbers, strict=True))
         if unknown := [column for column in numbers if column not in columns]:
             near = nearest(unknown[0], columns)
-            raise ValueError(f"published.{row} in {self.name} has no column {unknown[0]!r}{near}")
+            raise ValueError(f"{where} has no column {unknown[0]!r}{near}")
         return {c: float(n) for c, n in numbers.items() if n not in (None, "none")}
 
     def select(self, rows: str | None, columns: str | None) -> "TableFile":
         """Keep rows and columns by comma-separated labels or patterns, such as `fed*`.
 
-        Raises:
-            ValueError: If a pattern fits none; an algorithm without a row gets one.
+        An algorithm without a row gets one. Raises a ValueError if a pattern fits none.
         """
-        chosen = dict(self.rows)
+        kept: dict[str, Any] = {}
         if rows:
-            added = {name: {"algorithm": name} for name in ALGORITHMS if name not in self.rows}
-            own = {name: {"algorithm": name} for name in rows.split(",") if ":" in name}
-            chosen = _matching(rows, self.rows, added | own, "row")
-        kept = _matching(columns, self.columns, {}, "column") if columns else self.columns
-        return replace(self, rows=chosen, columns=kept)
+            own = [name for name in rows.split(",") if ":" in name]
+            added = {name: {"algorithm": name} for name in (*ALGORITHMS, *own)}
+            kept["rows"] = _matching(rows, self.rows, added, "row")
+        if columns:
+            kept["columns"] = _matching(columns, self.columns, {}, "column")
+        return replace(self, **kept)
 
     def swept_columns(self) -> list[tuple[str, Options, Options]]:
         """Labels of the columns, their options, and one combination of the sweep's values."""
@@ -140,14 +140,11 @@ def _matching(
     found = dict[str, Options]()
     for pattern in patterns.split(","):
         matches = {name: known[name] for name in known if fnmatchcase(name, pattern)}
-        matches = matches or {name: further[name] for name in further if name == pattern}
-        if not matches:
+        if not matches and pattern not in further:
             raise ValueError(f"the table has no {kind} {pattern!r}{nearest(pattern, known)}")
-        found |= matches
+        found |= matches or {pattern: further[pattern]}
     return found
 
 
 def _list(values: Any) -> list[Any]:
-    return (
-        list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-    )
+    return [values] if isinstance(values, str) or not isinstance(values, Iterable) else [*values]

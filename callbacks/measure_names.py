@@ -1,14 +1,14 @@
-"""Measures by name, as the command line names them."""
+"""The measures by their names on the command line."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fl_lightning.callbacks.client_measures import (
+    Consistency,
     LocalModels,
     PerturbationDrift,
     StateNorms,
 )
-from fl_lightning.callbacks.consistency import Consistency
 from fl_lightning.callbacks.global_measures import ClassAccuracy, Sharpness, TrainingScores
 from fl_lightning.callbacks.measure import Measure
 from fl_lightning.data import DeviceDataset
@@ -23,19 +23,16 @@ def measures(
     rho: float = 0.05,
     samples: int | None = None,
 ) -> list[Measure]:
-    """The measures of these names.
+    """The measures of these names. "proximal" is no callback, but `Federation(diagnostics=True)`.
 
     Args:
-        names: Their names; "proximal" is no callback, but `Federation(diagnostics=True)`.
+        names: Their names.
         test: The test set, on the device.
         folder: The folder of consistency.csv.
         every: Measure after every `every`-th round.
         client: The client of consistency.
         rho: The radius of sharpness.
         samples: Use so many random training samples; None is all.
-
-    Raises:
-        ValueError: If there is no such measure.
     """
     made: dict[str, Callable[[], Measure]] = {
         "train": lambda: TrainingScores(every, samples),
@@ -46,6 +43,4 @@ def measures(
         "consistency": lambda: Consistency(folder / "consistency.csv", client, samples),
         "duals": lambda: StateNorms(every),
     }
-    if unknown := {*names} - {*made, "proximal"}:
-        raise ValueError(f"there is no measure {min(unknown)!r}: choose among {', '.join(made)}")
     return [made[name]() for name in dict.fromkeys(names) if name != "proximal"]

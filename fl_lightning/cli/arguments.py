@@ -1,0 +1,110 @@
+"""Options of a program from the signature and the docstring of a function or dataclass."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import Parameter, isclass, signature
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+
+from fl_lightning.algorithms.registry import parameter_help
+from fl_lightning.cli.argv import flag_of
+from fl_lightning.cli.converters import convert, metavar, shown
+from fl_lightning.cli.error_messages import exit_with_error
+
+NEEDED = Parameter.empty
+"""The default of an option that has none."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option; its name is spelled as in YAML, e.g. algorithm.first_participation."""
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
+
+
+def options_of(
+    function: Callable[..., Any], defaults: Mapping[str, Any] = {}, prefix: str = ""
+) -> list[Option]:
+    """The parameters of a function, or the fields of a dataclass, as options."""
+    hints = get_type_hints(function.__init__ if isclass(function) else function)
+    options = []
+    for name, p in signature(function).parameters.items():
+        kind, help = hints.get(name, type(p.default)), parameter_help(function).get(name, "")
+        options.append(Option(prefix + name, kind, defaults.get(name, p.default), help))
+    return options
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Keeps the lines of a module's docstring, and wraps the summaries of functions."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """One whose errors are one sentence, and whose flags are not abbreviated."""
+
+    def __init__(self, prog: str | None = None, **kwargs: Any):
+        super().__init__(prog, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with the sentence and exit code 2."""
+        exit_with_error(message)
+
+
+def add_options(group: Any, options: Sequence[Option], config: Mapping[str, Any] = {}) -> None:
+    """Add options to a parser, or to a group of one; `config` holds other defaults by name."""
+    for option in options:
+        if option.name in config:
+            try:
+                option = replace(option, default=convert(option.kind, config[option.name]))
+            except ValueError as error:
+                exit_with_error(f"the configuration's {option.name}: {error}")
+        elif option.default not in (None, NEEDED):
+            # as it would be read, since config.yaml holds it: 2 epochs are 2.0
+            option = replace(option, default=convert(option.kind, option.default))
+        switch: dict[str, Any] = {"nargs": "?", "const": True} if option.kind is bool else {}
+        _add(group, option, default=option.default, **switch)
+
+
+def add_parameters(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Add the options of a command to its parser.
+
+    The flag of a Sequence can be repeated; one without a default is the command's positional one.
+    """
+    for option in options:
+        repeated = get_origin(option.kind) is Sequence
+        inner = replace(option, kind=get_args(option.kind)[0]) if repeated else option
+        if option.default is NEEDED:
+            parser.add_argument(
+                option.name, nargs="+", type=partial(_read, inner.kind), help=option.help
+            )
+        elif option.kind is bool:
+            parser.add_argument(flag_of(option.name), action="store_true", help=option.help)
+        elif repeated:
+            inner = replace(inner, help=f"{option.help} It can be repeated.")
+            _add(parser, inner, action="append", default=[*option.default])
+        else:
+            _add(parser, option, default=option.default)
+
+
+def _add(group: Any, option: Option, **further: Any) -> None:
+    group.add_argument(
+        flag_of(option.name),
+        dest=option.name,
+        type=partial(_read, option.kind),
+        metavar=metavar(option.kind),
+        help=f"{option.help} (default: {shown(option.default)})".replace("%", "%%"),
+        **further,
+    )
+
+
+def _read(kind: Any, text: str) -> Any:
+    try:
+        return convert(kind, text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
