@@ -12,19 +12,13 @@ from fl_lightning.data import CropFlip, sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import lenet, resnet18_gn
 
-
-def main() -> None:
-    """Train."""
+if __name__ == "__main__":
     Experiment(
         data=[sources.cifar10, sources.svhn],
         models=[lenet, resnet18_gn],
         augment=CropFlip(padding=4, crop=0.5, flip=0.5),
         algorithm="fedtoga",
-        partition={
-            "name": "class_priors",
-            "alpha": 0.1,
-            "reuse": True,
-        },
+        partition={"name": "class_priors", "alpha": 0.1, "reuse": True},
         clients=100,
         participation=0.1,
         rounds=800,
@@ -36,7 +30,3 @@ def main() -> None:
         clip_norm=10.0,
         doc=__doc__,
     ).run()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,9 +13,7 @@ from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
-
-def main() -> None:
-    """Train."""
+if __name__ == "__main__":
     torch.set_num_threads(1)  # a step is too short for several threads
     Experiment(
         data=[sources.digits],
@@ -34,7 +32,3 @@ def main() -> None:
         devices=1,
         doc=__doc__,
     ).run()
-
-
-if __name__ == "__main__":
-    main()

@@ -15,9 +15,7 @@ from fl_lightning.data import CropFlip, domain_folder, image_folder
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import lenet, resnet18_gn
 
-
-def main() -> None:
-    """Train."""
+if __name__ == "__main__":
     Experiment(
         data=[image_folder, domain_folder],
         models=[lenet, resnet18_gn],
@@ -35,7 +33,3 @@ def main() -> None:
         clip_norm=10.0,
         doc=__doc__,
     ).run()
-
-
-if __name__ == "__main__":
-    main()

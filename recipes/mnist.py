@@ -11,9 +11,7 @@ from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import lenet, mlp
 
-
-def main() -> None:
-    """Train."""
+if __name__ == "__main__":
     Experiment(
         data=[
             sources.mnist,
@@ -35,7 +33,3 @@ def main() -> None:
         clip_norm=10.0,
         doc=__doc__,
     ).run()
-
-
-if __name__ == "__main__":
-    main()

@@ -23,9 +23,7 @@ from fl_lightning.models import (
     vit_b32,
 )
 
-
-def main() -> None:
-    """Train."""
+if __name__ == "__main__":
     Experiment(
         data=[
             sources.cifar10,
@@ -44,7 +42,3 @@ def main() -> None:
         models=[lenet, resnet18_gn, mlp, fedavg_cnn, vgg11, resnet18_bn, sl_vit, vit_b32, resnet18],
         doc=__doc__,
     ).run()
-
-
-if __name__ == "__main__":
-    main()

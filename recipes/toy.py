@@ -19,14 +19,13 @@ from fl_lightning import Term
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import View
 from fl_lightning.terms import SOL, Proximal
-from fl_lightning.terms.sol import everywhere
 
 OPTIMUM, CURVATURE = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.1])
 STEPS, LR = 4000, 0.01
 TERMS = {
     "FedAvg": Term(),
     "FedProx": Proximal(1.0),
-    "FedSOL": SOL(Proximal(1.0), 0.5, None, everywhere),
+    "FedSOL": SOL(Proximal(1.0), 0.5, None),
 }
 
 
@@ -38,7 +37,7 @@ def gradient(w: Tensor) -> Tensor:
 def path(term: Term) -> Tensor:
     """The weights after each step from the origin, (steps + 1, 2)."""
     ws = [torch.zeros(2)]
-    view = cast(View, SimpleNamespace(anchor=ws[0], layout=None))
+    view = cast(View, SimpleNamespace(anchor=ws[0], layout=None, log=lambda *_: None))
     for _ in range(STEPS):
         ws.append(ws[-1] - LR * term.gradient(cast(Oracle, gradient), ws[-1], view))
     return torch.stack(ws)

@@ -16,10 +16,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.cli.argv import flag_of, given
 from fl_lightning.cli.error_messages import exit_with_error
-from fl_lightning.cli.parser import ArgumentParser
-from fl_lightning.cli.planning import experiment_of
+from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
 
 if TYPE_CHECKING:
@@ -27,19 +27,10 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """Reports a scalar of the rounds to a trial, and ends the run if the trial is pruned.
-
-    Args:
-        trial: The trial of this run.
-        monitor: The scalar.
-
-    Attributes:
-        score: Its last value.
-        state: "complete", "pruned", or "failed" if the run ended with an error.
-    """
+    """Reports a scalar of the rounds to a trial, and ends the run if the trial is pruned."""
 
     def __init__(self, trial: "optuna.Trial", monitor: str):
-        self.trial, self.monitor, self.state = trial, monitor, "complete"
+        self.trial, self.monitor, self.pruned = trial, monitor, False
         self.score: float | None = None
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
@@ -47,8 +38,8 @@ class Report:
         if self.monitor in metrics:
             self.score = metrics[self.monitor]
             self.trial.report(self.score, federation.round)
-            if self.trial.should_prune():
-                self.state, federation.should_stop = "pruned", True
+            self.pruned = self.trial.should_prune()
+            federation.should_stop |= self.pruned
 
 
 def suggest(trial: "optuna.Trial", name: str, space: str) -> object:
@@ -65,8 +56,10 @@ def suggest(trial: "optuna.Trial", name: str, space: str) -> object:
         exit_with_error(f"--tune {name}={space} is no space such as 0.01..1:log ({error})")
 
 
-def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> Report:
+def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
     """Run the recipe with the values of a trial; the output goes to a file next to its folder."""
+    from optuna import TrialPruned
+
     values = [f"{flag_of(n)}={suggest(trial, n, space)}" for n, space in o.tune]
     folder = o.folder / f"trial-{trial.number}"
     report = Report(trial, o.monitor)
@@ -78,10 +71,12 @@ def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> Report
         except SystemExit as ended:
             if ended.code != 2 or report.score is None:
                 raise  # Ctrl-C, or an option that no trial can have
-            report.state = "failed"
+            raise RuntimeError("the run has failed") from ended
     if report.score is None:
         exit_with_error(f"no round has recorded {o.monitor!r}: give another --monitor")
-    return report
+    if report.pruned:
+        raise TrialPruned
+    return report.score
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -89,8 +84,6 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = ArgumentParser(
         usage="%(prog)s RECIPE --tune NAME=SPACE [--tune NAME=SPACE]... [OPTIONS]",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--tune", action="append", metavar="NAME=SPACE", type=_space, required=True)
@@ -123,7 +116,7 @@ def main() -> None:
     chosen = given(argv)
     argv += [] if "validation" in chosen else ["--validation", "0.1"]
     argv += [] if "devices" in chosen else ["--devices", "1"]
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     o.folder.mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
         storage=f"sqlite:///{o.folder / 'study.db'}",
@@ -134,14 +127,16 @@ def main() -> None:
     )
     seed = len(study.trials)  # a study that is continued must not repeat its first values
     study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-    ends = optuna.trial.TrialState
-    ending = {"complete": ends.COMPLETE, "pruned": ends.PRUNED, "failed": ends.FAIL}
+
+    def announce(_: object, trial: "optuna.trial.FrozenTrial") -> None:
+        last = trial.intermediate_values[max(trial.intermediate_values)]
+        state = trial.state.name.lower()
+        print(f"trial {trial.number}: {_flags(trial.params)}  {state}, {last:.4f}")
+
     while len(study.get_trials(deepcopy=False)) < o.trials:
-        trial = study.ask()
-        report = run(trial, argv, o)
-        score = report.score if report.state == "complete" else None
-        study.tell(trial, score, ending[report.state])
-        print(f"trial {trial.number}: {_flags(trial.params)}  {report.state}, {report.score:.4f}")
+        study.optimize(
+            lambda trial: run(trial, argv, o), 1, catch=RuntimeError, callbacks=[announce]
+        )
     best = study.best_trial
     print(f"best {o.monitor} {best.value:.4f}: {_flags(best.params)}")
     print(f"compare: fl-lightning compare {o.folder}")

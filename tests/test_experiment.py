@@ -38,9 +38,6 @@ def finished(tmp_path_factory):
     return folder
 
 
-# -------------------------------------------------------------------------------------- files
-
-
 def test_metrics_csv_has_the_round_and_every_tag(finished):
     header = (finished / "metrics.csv").read_text().splitlines()[0].split(",")
     assert header[0] == "round"
@@ -129,9 +126,6 @@ def test_runs_without_a_named_folder_get_one_each(tmp_path, monkeypatch):
     assert [p.name for p in sorted(tmp_path.rglob("scaffold-*"))] == ["scaffold-0", "scaffold-1"]
 
 
-# -------------------------------------------------------------------------------- resumption
-
-
 def test_resuming_equals_never_stopping(finished, tmp_path, capsys):
     folder = tmp_path / "stopped"
     experiment(folder, "--rounds", "2").run()
@@ -157,29 +151,12 @@ def test_another_run_in_a_folder_is_refused(argv, words, finished, sentence):
     assert (finished / "metrics.csv").read_text() == before
 
 
-def test_resuming_on_other_data_is_refused(finished, monkeypatch, sentence):
-    train, test = sources.digits()
-    monkeypatch.setattr(Experiment, "load", lambda self: (replace(train, y=train.y.flip(0)), test))
-    assert "data" in sentence(experiment(finished, "--resume").run)
-
-
-# ------------------------------------------------------------------------------------ options
-
-
 def test_a_default_of_an_unknown_option_is_refused(tmp_path):
     with pytest.raises(TypeError, match="widht"):
         experiment(tmp_path, widht=4)
 
 
-def test_the_local_optimizer_of_an_algorithm_stays_and_is_printed(tmp_path, capsys):
-    own = tmp_path / "own.py"
-    own.write_text(
-        "from functools import partial\nfrom torch.optim import Adam\n"
-        "from fl_lightning import Algorithm\n"
-        "def own():\n    return Algorithm(local=partial(Adam, lr=0.003))\n"
-    )
-    experiment(tmp_path / "run", "--algorithm", f"{own}:own", "--rounds", "1").run()
-    assert "a local Adam of learning rate 0.003" in capsys.readouterr().out
-    assert [row["local/lr"] for row in table(tmp_path / "run")] == ["0.003"]
-    experiment(tmp_path / "plain", "--rounds", "1", "--lr", "0.05", "--momentum", "0.9").run()
-    assert "a local" not in capsys.readouterr().out
+def test_resuming_on_other_data_is_refused(finished, monkeypatch, sentence):
+    train, test = sources.digits()
+    monkeypatch.setattr(Experiment, "load", lambda self: (replace(train, y=train.y.flip(0)), test))
+    assert "data" in sentence(experiment(finished, "--resume").run)

@@ -54,7 +54,7 @@ def test_a_pruned_trial_ends_its_run():
     report.on_round_end(federation, {"test/loss": 1.0})
     assert not federation.should_stop
     report.on_round_end(federation, {"val/loss": 1.0})
-    assert (federation.should_stop, report.state, report.score) == (True, "pruned", 1.0)
+    assert (federation.should_stop, report.pruned, report.score) == (True, True, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,15 @@ from fl_lightning import Algorithm, Term, algorithms, by_size
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, SOL, TOGA, Distill, HeadSOL, Proximal
 from fl_lightning.terms import ReleasedControlVariate as Variate
-from fl_lightning.terms.drift import nominal, om
-from fl_lightning.terms.dual import ReleasedSSG
-from fl_lightning.terms.sol import head
 
 C = algorithms
 AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
 DISTILLATION = Algorithm(Distill(), weight=by_size)
 FEDDC = C.feddc(alpha=0.1, correction_lr="base")
+FEDDC_ACTIVE = C.feddc(alpha=0.1, correction_lr="base", dual="active")
+FEDDC_BY_SIZE = C.feddc(alpha=0.0, correction_lr="base", size_weighting=True)
+FEDDYN_BY_SIZE = C.feddyn(alpha=0.1, size_weighting=True)
+SGD_WITH_MOMENTUM = AVG.replace(server=partial(SGD, lr=0.5, momentum=0.7))
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (C.feddisco, {"a": 0.0, "b": 0.0}, AVG),
     # server steps and starts
     (C.fedavgm, {"beta": 0.0}, AVG),
-    (
-        partial(C.fedavgm, server_lr=0.5),
-        {"beta": 0.7},
-        AVG.replace(server=partial(SGD, lr=0.5, momentum=0.7)),
-    ),
+    (partial(C.fedavgm, server_lr=0.5), {"beta": 0.7}, SGD_WITH_MOMENTUM),
     (
         partial(C.fedadagrad, server_lr=0.03, tau=0.01, v0=0.1),
         {"v0": None},
@@ -98,24 +95,12 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (partial(ssg, alignment="inner"), {"alignment": "proximal"}, FEDDC),
     (partial(ssg, gate="horizon"), {"gate": "none"}, FEDDC),
     (C.feddc, {"alpha": 0.1, "correction_lr": "base"}, ssg()),
-    (
-        partial(ssg, aggregation="inverse_n"),
-        {"aggregation": "active"},
-        C.feddc(alpha=0.1, correction_lr="base", dual="active"),
-    ),
+    (partial(ssg, aggregation="inverse_n"), {"aggregation": "active"}, FEDDC_ACTIVE),
     (ssg, {"correction": False}, C.feddyn(alpha=0.1)),
-    (
-        partial(ssg, correction=False),
-        {"size_weighting": True},
-        C.feddyn(alpha=0.1, size_weighting=True),
-    ),
+    (partial(ssg, correction=False), {"size_weighting": True}, FEDDYN_BY_SIZE),
     (partial(C.fedssg, alignment="none", correction=False), {"gate": "none"}, C.feddyn(alpha=0.0)),
-    (
-        of(ReleasedSSG, alpha=0.0, scale=om, amend=lambda delta, drift, v: delta),
-        {"gate": None},
-        Algorithm(Variate(length=nominal, scale=om)),
-    ),
-    (feddc, {"k": 0.0}, C.feddyn(alpha=0.1, size_weighting=True)),
+    (partial(C.fedssg, alpha=0.0, size_weighting=True), {"gate": "none"}, FEDDC_BY_SIZE),
+    (feddc, {"k": 0.0}, FEDDYN_BY_SIZE),
     # FedSOL
     *(
         (partial(C.fedsol, scope=scope, strength=strength), {"rho": 0.0}, AVG)
@@ -133,21 +118,10 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
         }.items()
     ),
     (partial(C.fedsol_ft, per="column"), {"per": "tensor"}, C.fedsol(per="tensor")),
-    (
-        C.fedsol_ft,
-        {"rho": 1.0, "strength": "fixed", "scope": "all", "tau": 2.0, "weighting": "uniform"},
-        C.fedsol(1.0, "fixed", scope="all", tau=2.0, weighting="uniform"),
-    ),
     (of(SOL, Again(), rho=0.3, scale=None), {"still": False}, Algorithm(SAM(0.3))),
-    (
-        of(SOL, inner=Proximal(1.0)),
-        {"inner": Proximal(7.0), "rho": 0.3},
-        Algorithm(SOL(Proximal(1.0), 0.3)),
-    ),
-    (
-        of(SOL, inner=Distill()),
-        {"inner": Distill(beta=7.0), "rho": 0.3},
-        Algorithm(SOL(Distill(), 0.3)),
+    *(
+        (of(SOL, inner=inner), {"inner": scaled, "rho": 0.3}, Algorithm(SOL(inner, 0.3)))
+        for inner, scaled in [(Proximal(1.0), Proximal(7.0)), (Distill(), Distill(beta=7.0))]
     ),
     (partial(ablation, row="a1"), {"row": "a0"}, AVG),
     (
@@ -198,7 +172,7 @@ def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part(
 
 def test_the_head_in_one_pass_is_the_head_in_two() -> None:
     """Through both executors, under BatchNorm and dropout, whose mask the passes share."""
-    one, two = HeadSOL(1.0, scale=None), SOL(Distill(), 1.0, None, head)
+    one, two = HeadSOL(1.0, scale=None), SOL(Distill(), 1.0, None, "head")
     run, *others = (
         trained(hard(Algorithm(term, weight=by_size)), executor=executor)
         for term in (one, two)

@@ -1,6 +1,6 @@
 """Modifiers combine with everything, equal the named methods, or are refused with a reason."""
 
-from inspect import getmembers, isfunction
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -11,6 +11,7 @@ from problems import classification, federation, hard, round_after_round
 
 from fl_lightning import Algorithm, TermError, algorithms
 from fl_lightning.algorithms.modifiers import PARTS, Modifier
+from fl_lightning.algorithms.registry import functions
 from fl_lightning.terms import Clip
 
 C = algorithms
@@ -27,12 +28,7 @@ DRIFT = {
     "fednova": C.fednova(),
 }
 PERTURB, ASCENT, START, SERVER = (
-    {
-        name: make()
-        for name, make in getmembers(module, isfunction)
-        if make.__module__ == module.__name__
-    }
-    for module in PARTS.values()
+    {name: make() for name, make in functions(module).items()} for module in PARTS.values()
 )
 ASCENDING = {"sam", "asam", "smoo", "toga"}
 
@@ -47,13 +43,14 @@ def possible(choice: Choice) -> bool:
     )
 
 
+def add(algorithm: Algorithm, *modifiers: Modifier) -> Algorithm:
+    return reduce(lambda made, modifier: modifier.to(made), modifiers, algorithm)
+
+
 def put_together(choice: Choice) -> Algorithm:
     """As the command line does, in its order."""
     algorithm, perturb, ascent, start, server = choice
-    result = DRIFT[algorithm]
-    for add_on in (PERTURB[perturb], ASCENT[ascent], START[start], SERVER[server]):
-        result = add_on.to(result)
-    return result
+    return add(DRIFT[algorithm], PERTURB[perturb], ASCENT[ascent], START[start], SERVER[server])
 
 
 EVERY_CHOICE = [
@@ -101,12 +98,9 @@ def test_everything_can_be_added_to_everything_in_one_order() -> None:
         assert len(made.terms) == inner + len(base) + outer
         assert made.terms[inner : inner + len(base)] == base
         assert all("perturb" in term.roles for term in made.terms[:inner])
-        assert [
-            ("start" in t.roles, "server" in t.roles) for t in made.terms[inner + len(base) :]
-        ] == (
-            [(True, False)] * (start != "received")
-            + [(server == "lookahead", True)] * (server != "mean")
-        )
+        roles = [("start" in t.roles, "server" in t.roles) for t in made.terms[-outer:] if outer]
+        starts = [(True, False)] * (start != "received")
+        assert roles == starts + [(server == "lookahead", True)] * (server != "mean")
 
 
 @pytest.mark.parametrize("choice", SAMPLE, ids="-".join)
@@ -154,17 +148,11 @@ NAMED = {
 }
 
 
-def add(algorithm: Algorithm, modifiers: list[Modifier]) -> Algorithm:
-    for add_on in modifiers:
-        algorithm = add_on.to(algorithm)
-    return algorithm
-
-
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_method_is_its_parts_put_together(name: str) -> None:
     base, modifiers, named = NAMED[name]
     model, expected, without = (
-        two_rounds(a).w.detach() for a in (add(base, modifiers), named, base)
+        two_rounds(a).w.detach() for a in (add(base, *modifiers), named, base)
     )
     torch.testing.assert_close(model, expected, rtol=0, atol=0)
     assert (without - expected).abs().max() > 1e-9
@@ -200,6 +188,6 @@ def test_a_combination_without_meaning_is_refused_with_the_reason(
 
 
 def test_clipping_comes_after_what_is_added_and_a_split_pull_after_clipping() -> None:
-    made = add(C.feddyn(prox_clip="split"), [P.sam(), SE.adam()]).with_outer_terms(Clip())
+    made = add(C.feddyn(prox_clip="split"), P.sam(), SE.adam()).with_outer_terms(Clip())
     names = [type(term).__name__ for term in made.terms]
     assert names == ["SAM", "DynamicRegularizer", "AdaptiveServer", "Clip", "UnclippedPull"]

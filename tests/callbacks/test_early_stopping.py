@@ -1,7 +1,7 @@
 """Runs that end early: a normal end, with a model, scores and exit code 0."""
 
 from math import nan
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jobs
@@ -15,21 +15,15 @@ from fl_lightning import Algorithm, Federation
 from fl_lightning.callbacks import EarlyStopping, GrowthStopping
 
 
-class Records:
-    """Gives each round its value of a scalar; None for a round without one."""
-
-    def __init__(self, tag: str, values: list[float | None]):
-        self.tag, self.values = tag, values
-
-    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
-        metrics["test/accuracy"] = 0.5
-        value = self.values[federation.round - 1]
-        if value is not None:
-            metrics[self.tag] = value
-
-
 def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
-    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[Records(tag, values), callback])
+    """The last round where these are the values of a scalar; None in a round without one."""
+
+    def record(federation: Federation, metrics: dict[str, Any]) -> None:
+        value = values[federation.round - 1]
+        metrics |= {"test/accuracy": 0.5} | ({} if value is None else {tag: value})
+
+    records = SimpleNamespace(on_round_end=record)
+    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[records, callback])
     run = federation(Algorithm(), fabric=fabric, rounds=len(values))
     run.fit()
     assert run.finished
@@ -49,31 +43,27 @@ def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
         ("mine", [1, 2, 3, 4], {}, 3),
     ],
 )
-def test_a_run_ends_when_its_scalar_stops_improving(
-    tag: str, values: list[float | None], options: dict[str, Any], last: int
-) -> None:
+def test_a_run_ends_when_its_scalar_stops_improving(tag, values, options, last):
     assert last_round(EarlyStopping(2, tag, **options), tag, values) == last
 
 
-def test_a_scalar_that_no_round_records_is_refused() -> None:
+def test_a_scalar_that_no_round_records_is_refused():
     with pytest.raises(ValueError, match=r"'val/los': .* val/loss"):
         last_round(EarlyStopping(2, "val/los"), "val/loss", [1] * 5)
 
 
 @pytest.mark.parametrize(("tau", "ends"), [(0.05, True), (1e-9, False)])
-def test_a_run_ends_when_the_model_stops_moving(tau: float, ends: bool) -> None:
+def test_a_run_ends_when_the_model_stops_moving(tau, ends):
     stopping, grown = GrowthStopping(patience=3, tau=tau), list[float]()
-
-    class Listens:
-        def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
-            grown.append(metrics.get("server/growth", 1.0))
-
-    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[stopping, Listens()])
+    listens = SimpleNamespace(
+        on_round_logged=lambda metrics: grown.append(metrics.get("server/growth", 1.0))
+    )
+    fabric = Fabric(accelerator="cpu", devices=1, callbacks=[stopping, listens])
     run = regression(Algorithm(), fabric=fabric, rounds=30, sampler=all_three)
     run.fit()
     assert (run.round < 30) == ends
     few = [growth < tau for growth in grown]
-    assert [all(few[max(0, k - 2) : k + 1]) and k > 1 for k in range(len(few))].count(True) == ends
+    assert [all(few[k - 2 : k + 1]) for k in range(2, len(few))].count(True) == ends
     moved = float((run.w.detach() - run.server.initial_w).norm())
     assert stopping.distance == pytest.approx(moved)
 
@@ -84,7 +74,7 @@ ENDS = *PATIENCE, "--early-stopping.patience", "2", "--early-stopping.min-delta"
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_an_early_end_is_a_normal_one(ranks: int, tmp_path: Path) -> None:
+def test_an_early_end_is_a_normal_one(ranks, tmp_path):
     """Its last round is scored although it is odd, and a resumed run ends again."""
     folder = tmp_path / "run"
     for _ in range(2):
@@ -98,7 +88,7 @@ def test_an_early_end_is_a_normal_one(ranks: int, tmp_path: Path) -> None:
     assert len(jobs.results(folder)["metrics"]) == 5
 
 
-def test_a_resumed_run_waits_as_long_as_one_that_was_not_stopped(tmp_path: Path) -> None:
+def test_a_resumed_run_waits_as_long_as_one_that_was_not_stopped(tmp_path):
     """It was stopped after a round of waiting."""
     whole = experiment(tmp_path / "whole", *ENDS, rounds=7)
     whole.run()
@@ -140,7 +130,7 @@ def two(at: int = 1):
 '''
 
 
-def test_a_callback_of_a_file_gets_the_parts_of_the_run(tmp_path: Path, sentence: Any) -> None:
+def test_a_callback_of_a_file_gets_the_parts_of_the_run(tmp_path, sentence):
     own = tmp_path / "own.py"
     own.write_text(OWN)
     argv = "--callback", f"{own}:Ends", "--callback.at", "3", "--algorithm", "scaffold"

@@ -41,14 +41,14 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_accuracy_and_losses_come_first_and_constants_not_at_all(resumed: Path) -> None:
+def test_accuracy_and_losses_come_first_and_constants_not_at_all(resumed):
     tags = sorted(read(resumed).Tags()["scalars"])
     assert tags[:4] == ["Accuracy/best", "Accuracy/test", "Loss/test", "Loss/train"]
     assert {tag.split("/")[0] for tag in tags[4:]} == {"client", "server", "time"}
     assert jobs.steps_in_tensorboard(resumed) == [tuple(range(1, 7))]
 
 
-def test_best_is_the_running_maximum_also_over_a_resumption(resumed: Path) -> None:
+def test_best_is_the_running_maximum_also_over_a_resumption(resumed):
     accuracies, events = column(resumed, "test/accuracy"), read(resumed)
     best = [max(accuracies[: k + 1]) for k in range(6)]
     assert best != accuracies  # or this run shows nothing
@@ -56,7 +56,7 @@ def test_best_is_the_running_maximum_also_over_a_resumption(resumed: Path) -> No
     assert [s.value for s in events.Scalars("Accuracy/best")] == pytest.approx(best)
 
 
-def test_hparams_are_the_options_of_the_last_start_and_the_constants(resumed: Path) -> None:
+def test_hparams_are_the_options_of_the_last_start_and_the_constants(resumed):
     shown = options(resumed)
     expected = {"rounds": 6, "lr": 0.5, "clip_norm": "None", "algorithm": "fedavg"}
     assert expected.items() <= shown.items()
@@ -64,7 +64,7 @@ def test_hparams_are_the_options_of_the_last_start_and_the_constants(resumed: Pa
         assert shown[tag] == pytest.approx(column(resumed, tag)[0])
 
 
-def test_what_may_change_is_a_curve(tmp_path: Path) -> None:
+def test_what_may_change_is_a_curve(tmp_path):
     folder = tmp_path / "run"
     experiment(folder, "--rounds", "2", "--lr-decay", "0.5", "--sampling", "bernoulli").run()
     events = read(folder)
@@ -73,7 +73,7 @@ def test_what_may_change_is_a_curve(tmp_path: Path) -> None:
     assert "local/lr" not in options(folder)
 
 
-def test_the_options_come_before_the_scalars_in_the_order_of_names(tmp_path: Path) -> None:
+def test_the_options_come_before_the_scalars_in_the_order_of_names(tmp_path):
     """TensorBoard's slow reader goes from file to file and never back."""
     folder = tmp_path / "run"
     experiment(folder).run()
@@ -82,7 +82,7 @@ def test_the_options_come_before_the_scalars_in_the_order_of_names(tmp_path: Pat
     assert first.stat().st_size < second.stat().st_size
 
 
-def test_rounds_after_the_clock_went_back_are_shown(tmp_path: Path) -> None:
+def test_rounds_after_the_clock_went_back_are_shown(tmp_path):
     folder = tmp_path / "run"
     experiment(folder, "--rounds", "2").run()
     for file in folder.glob("events*"):
@@ -95,7 +95,7 @@ def test_rounds_after_the_clock_went_back_are_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("of", "title"), [(None, "each of 3"), (9, "the first 3 of 9")])
-def test_the_partition_is_a_picture_of_samples_by_client_and_class(of: Any, title: str) -> None:
+def test_the_partition_is_a_picture_of_samples_by_client_and_class(of, title):
     histogram = torch.tensor([[1, 2], [3, 4], [5, 6]])
     axes, *_ = partition_heat_map(histogram, ("a", "b"), of).axes
     assert title in axes.get_title()

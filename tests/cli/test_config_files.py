@@ -2,10 +2,8 @@
 
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from refusals import sentence
 
 from fl_lightning.cli.config_files import read_files
@@ -23,16 +21,14 @@ from fl_lightning.runs.config_yaml import dump, flat, load
         ("algorithm.rho: 2\nalgorithm: {name: fedsam, rho: 1}\n", ["algorithm.rho twice"]),
     ],
 )
-def test_an_option_given_twice_is_refused_with_file_and_lines(
-    text: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_given_twice_is_refused_with_file_and_lines(text, words, tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    said = sentence(capsys, read_files, [str(file)], {"methods"})
+    said = sentence(capsys, read_files, [str(file)])
     assert all(word in said for word in [*words, str(file)]), said
 
 
-def test_a_merged_mapping_may_be_overridden() -> None:
+def test_a_merged_mapping_may_be_overridden():
     one = "base: &base {lr: 1, clip: 2}\none:\n  deep: &deep {<<: *base, lr: 3}\n"
     read = load(one + "two: {<<: *deep, clip: 4}\n")
     assert read["one"]["deep"] == {"lr": 3, "clip": 2}
@@ -41,76 +37,55 @@ def test_a_merged_mapping_may_be_overridden() -> None:
     assert two["c"] == {"x": 1, "y": 2}
 
 
-@pytest.mark.parametrize("text", ["? [1, 2]\n: 3\n", "? {a: 1}\n: 3\n? {a: 1}\n: 4\n"])
-def test_keys_that_are_no_names_are_left_to_pyyaml(text: str) -> None:
-    with pytest.raises(yaml.YAMLError, match="unhashable key"):
-        load(text)
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         ("yes", "yes"),
-        ("No", "No"),
-        ("on", "on"),
         ("1:30", "1:30"),
         ("1_000", "1_000"),
         ("2026-01-02", "2026-01-02"),
         ("010", 10),
         ("0o10", 8),
-        ("0x1f", 31),
-        ("-5", -5),
         ("1e-3", 0.001),
         ("-.5e+2", -50.0),
-        ("2.", 2.0),
         ("-.inf", -inf),
         ("true", True),
         ("~", None),
         ("", None),
     ],
 )
-def test_words_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+def test_words_are_those_of_yaml_1_2(text, value):
     read = load(text)
     assert (type(read), read) == (type(value), value)
     assert load(dump({"value": value, "text": text})) == {"value": value, "text": text}
 
 
-@pytest.mark.parametrize("text", ["!!bool foo", "!!timestamp foo", "!!int foo"])
-def test_a_tag_that_does_not_fit_is_one_sentence(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"), [("[" * 10_000, "nested too deeply"), ("!!bool foo", "'foo'")]
+)
+def test_what_pyyaml_cannot_read_is_one_sentence(text, reason, tmp_path, sentence):
     file = tmp_path / "mine.yaml"
     file.write_text(f"compile: {text}\n")
-    said = sentence(capsys, read_files, [str(file)], ())
+    said = sentence(read_files, [str(file)])
     assert str(file) in said
-    assert "foo" in said or "tag" in said
+    assert reason in said
 
 
-def test_a_file_that_is_nested_too_deeply_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "deep.yaml"
-    file.write_text("a: " + 10_000 * "[")
-    assert f"{file}: it is nested too deeply" in sentence(capsys, read_files, [str(file)], ())
-
-
-def test_later_files_win(tmp_path: Path) -> None:
+def test_later_files_win(tmp_path):
     for name, text in (("a", "lr: 1\nclip: 2\n"), ("b", "lr: 3\n")):
         (tmp_path / name).write_text(text)
-    assert read_files([str(tmp_path / "a"), str(tmp_path / "b")], ()) == ({"lr": 3, "clip": 2}, {})
+    assert read_files([str(tmp_path / "a"), str(tmp_path / "b")]) == ({"lr": 3, "clip": 2}, {})
 
 
 @pytest.mark.parametrize("name", ["fedssg/table4", "fedssg/table4.yaml"])
-def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_preset_is_found_by_name_unless_a_file_has_it(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert read_files([name], {"methods"})[0]["algorithm"] == "fedssg"
+    assert read_files([name])[0]["algorithm"] == "fedssg"
     Path("fedssg").mkdir()
     Path(name).write_text("algorithm: mine\n")
-    assert read_files([name], ())[0] == {"algorithm": "mine"}
+    assert read_files([name])[0] == {"algorithm": "mine"}
 
 
-def test_names_are_joined_by_dots() -> None:
+def test_names_are_joined_by_dots():
     nested = {"algorithm": {"name": "fedsam", "rho": 1}, "lr": 2}
     assert flat(nested) == {"algorithm": "fedsam", "algorithm.rho": 1, "lr": 2}

@@ -59,7 +59,6 @@ def of_choices() -> Iterator[str]:
 MORE = [
     "--participation 0",
     "--participation 2",
-    "--local-epochs 1e9",
     "--lr 0",
     "--momentum 1",
     "--clip-norm 0",

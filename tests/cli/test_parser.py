@@ -53,7 +53,7 @@ def needy(name: str) -> str:
 
 FUNCTIONS = {"first": first, "second": second, "needy": needy}
 CHOICES = {
-    "algorithm": Choice(FUNCTIONS, "first", filled_in=frozenset({"y"}), table="methods"),
+    "algorithm": Choice(FUNCTIONS, "first", filled_in=frozenset({"y"})),
     "server_step": Choice({"mean": lambda: "mean", "adam": lambda lr=0.1: f"adam {lr}"}, "mean"),
 }
 
@@ -68,9 +68,6 @@ def written(folder: Path, *texts: str) -> list[str]:
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
     return [argument for file in files for argument in ("--config", str(file))]
-
-
-# ------------------------------------------------------------------------------------- flags
 
 
 def test_types_come_from_the_signature():
@@ -142,9 +139,6 @@ def test_a_mistake_is_one_sentence(argv, words, sentence):
     assert all(word in said for word in words), said
 
 
-# ------------------------------------------------------------------------------------- files
-
-
 def test_flags_go_over_files_and_files_over_the_defaults_of_a_recipe(tmp_path):
     text = "rounds: 5\nclip: 1e-1\nalgorithm: {name: first, rho: 0.7, carry: true}\n"
     options, chosen = parse(*written(tmp_path, text), "--rounds", "6", mode="slow")
@@ -186,9 +180,7 @@ def test_options_without_a_name_are_for_the_chosen_function(tmp_path, sentence):
 
 
 @pytest.mark.parametrize("flags", ["--algorithm.rho 0.3", "--algorithm.rho=0.3 --rounds 7"])
-def test_an_option_of_another_algorithm_is_noted(
-    flags: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_of_another_algorithm_is_noted(flags, capsys):
     """A sweep gives all methods the same flags."""
     options, chosen = parse("--algorithm", "second", *flags.split())
     assert chosen["algorithm"].options == {"hidden": (2, 3), "first_participation": "init"}

@@ -6,7 +6,7 @@ import torch
 
 from fl_lightning.__main__ import main
 from fl_lightning.cli.partition import Scheme, figure
-from fl_lightning.cli.planning import experiment_of
+from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.data import schemes, sources
 
 

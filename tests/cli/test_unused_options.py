@@ -33,10 +33,7 @@ UNUSED = [
         "--algorithm fedlesam --algorithm.reference last_round",
         "--algorithm.reference last_active",
     ),
-    (
-        "--algorithm.rho 1 --algorithm fedsol_ablation --algorithm.row a0",
-        "--algorithm.row a1",
-    ),
+    ("--algorithm.rho 1 --algorithm fedsol_ablation --algorithm.row a0", "--algorithm.row a1"),
     ("--algorithm.server-lr 0.5 --server-optimizer adam", "--server-optimizer lookahead"),
 ]
 """Options that have no effect, the first of each line, and what gives it one."""
@@ -110,12 +107,13 @@ def own(tmp_path):
     return run
 
 
-def test_a_local_optimizer_gets_the_options_that_it_needs(own, tmp_path):
+def test_a_local_optimizer_gets_the_options_that_it_needs(own, tmp_path, capsys):
     run = own("adamw", "--lr", "0.003", "--weight-decay", "0.25", clip_norm=1.0)
     optimizer = run.algorithm().local([torch.zeros(1, requires_grad=True)])
     group = optimizer.param_groups[0]
     assert (type(optimizer), group["lr"], group["weight_decay"]) == (AdamW, 0.003, 0.25)
     run.run()
+    assert "has a local AdamW of learning rate 0.003" in capsys.readouterr().out
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (config["lr"], config["weight_decay"]) == (0.003, 0.25)
     assert not {"momentum", "clip_norm"} & config.keys()

@@ -1,4 +1,4 @@
-"""User-defined losses: added, replaced, of features and of other models."""
+"""User-defined losses: added, replaced, of features and of other models; and mistakes in them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, StackedExecutor, Term, scalar
+from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, TermError, scalar
 from fl_lightning.core.oracle import ForwardPass, Oracle
-from fl_lightning.errors import ModelError
-from fl_lightning.terms import Proximal
+from fl_lightning.terms import Contrastive, Distill, Proximal
+
+pytestmark = pytest.mark.usefixtures("traces")
 
 
 def distance(b: ForwardPass, v: Any) -> Tensor:
@@ -75,7 +76,7 @@ BY_HAND: dict[str, tuple[list[Term], Callable[[Pass, Pass, Tensor], Tensor]]] = 
 
 @on_eager_executors
 @pytest.mark.parametrize("case", BY_HAND)
-def test_a_loss_has_the_gradient_written_by_hand(case: str, executor: Any) -> None:
+def test_a_loss_has_the_gradient_written_by_hand(case, executor):
     """In two steps: in the first one the weights are those of the received model."""
     terms, loss = BY_HAND[case]
     data = classification([8], batch_size=8, steps=2)
@@ -104,7 +105,7 @@ def test_a_loss_has_the_gradient_written_by_hand(case: str, executor: Any) -> No
     [SMALL_OUTPUTS, SMALL_FEATURES, TEACHER, HARDER],
     ids=["outputs", "features", "at", "loss"],
 )
-def test_executors_agree_on_user_defined_losses_under_batchnorm_and_dropout(term: Term) -> None:
+def test_executors_agree_on_user_defined_losses_under_batchnorm_and_dropout(term):
     algorithm = hard(Algorithm(term))
     one_by_one = trained(algorithm)
     assert distances(one_by_one, trained(hard(Algorithm())))["model"] > 1e-6
@@ -112,7 +113,7 @@ def test_executors_agree_on_user_defined_losses_under_batchnorm_and_dropout(term
 
 
 @on_eager_executors
-def test_a_term_that_never_asks_the_oracle_steps_all_the_same(executor: Any) -> None:
+def test_a_term_that_never_asks_the_oracle_steps_all_the_same(executor):
     """Client 1 takes four steps of size 0.1."""
     algorithm = Algorithm(term(gradient=lambda self, oracle, w, v: w))
     one = {"schedule": lambda *_: 1.0, "sampler": lambda *_: [1]}
@@ -125,7 +126,7 @@ def test_a_term_that_never_asks_the_oracle_steps_all_the_same(executor: Any) -> 
 @pytest.mark.parametrize(
     ("returned", "shown"), [(lambda b: b.out.sum(1), r"of shape \(5,\)"), (lambda b: None, "None")]
 )
-def test_a_loss_that_is_not_one_number_is_named(returned: Any, shown: str, executor: Any) -> None:
+def test_a_loss_that_is_not_one_number_is_named(returned, shown, executor):
     def penalty(b: ForwardPass) -> Any:
         return returned(b)
 
@@ -143,21 +144,20 @@ class Weighed(Term):
     local = {"F": scalar}
     server = {"F_mean": scalar}
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle, w, v):
         v.F = v.F + self.ask(oracle, w) / v.steps
         return oracle(w)
 
-    def report(self, w: Tensor, v: Any) -> Tensor:
+    def report(self, w, v):
         return v.F
 
-    def update(self, delta: Tensor, mean: Tensor, v: Any) -> Tensor:
+    def update(self, delta, mean, v):
         v.F_mean = mean
         return delta * mean.sqrt()
 
 
 @on_all_executors
-@pytest.mark.usefixtures("traces")
-def test_the_oracle_returns_the_loss_whose_gradient_it_takes(executor: Any) -> None:
+def test_the_oracle_returns_the_loss_whose_gradient_it_takes(executor):
     # Dropout's masks included; BatchNorm's statistics and the training loss are as if nobody
     # had asked.
     weighed = Weighed(lambda oracle, w: 0 * oracle.loss(2 * w) + oracle.loss(w))
@@ -182,9 +182,8 @@ LOSSES_ASKED: dict[str, Callable[[Oracle, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.usefixtures("traces")
 @pytest.mark.parametrize("asked", LOSSES_ASKED)
-def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
+def test_executors_agree_on_what_a_loss_is(asked):
     algorithm = hard(Algorithm(Proximal(0.1), Weighed(LOSSES_ASKED[asked])))
     # two samples in a half, for BatchNorm
     even = {"clients": classification((11, 8, 7, 12, 4, 15), batch_size=4)}
@@ -193,3 +192,63 @@ def test_executors_agree_on_what_a_loss_is(asked: str) -> None:
     executors = {**ALL, "traced, all at once": partial(StackedExecutor, width=6, compiled=4)}
     for executor in executors.values():
         assert_agree(one_by_one, trained(algorithm, executor=executor, **even))
+
+
+FUNCTIONAL = {name: executor for name, executor in ALL.items() if name != "sequential"}
+
+
+def adds_up(b: ForwardPass, v: Any) -> Tensor:
+    v.F = v.F + b.loss.detach()
+    return b.loss
+
+
+MISTAKES: dict[str, tuple[Term, str]] = {
+    "it assigns a state": (
+        adding(adds_up, local={"F": scalar}),
+        r"'s loss assigns v\.F, .* v\.F = v\.F \+ oracle\.loss\(w\)",
+    ),
+    "it looks at what it has not named": (
+        adding(lambda b, v: b.activations["drop"][1].sum(), "tanh"),
+        r"'s loss, .*'drop'.* oracle\.of\(loss, 'drop'\).* 'outer', 'tanh'",
+    ),
+}
+
+
+@on_all_executors
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_loss_is_one_sentence_that_names_the_term(mistake, executor):
+    mistaken, said = MISTAKES[mistake]
+    with pytest.raises((TermError, ModelError), match=rf"Asking\.gradient{said}"):
+        trained(Algorithm(Distill(), mistaken, Contrastive()), executor=executor)
+
+
+@on_all_executors
+@pytest.mark.parametrize(
+    "ask", [lambda oracle, w: oracle(w).sum(), lambda oracle, w: oracle.loss(w)]
+)
+def test_a_loss_asks_no_oracle(ask, executor):
+    """It would change the weights under the pass whose gradient is still to be taken."""
+
+    def gradient(self, oracle, w, v):
+        return oracle.of(lambda b: b.loss + ask(oracle, w))(w)
+
+    said = r"Mine\.gradient's loss asks for oracle.*\(w\), .* b\.at\(w\)\.loss"
+    with pytest.raises(TermError, match=said):
+        trained(Algorithm(term(gradient=gradient)), executor=executor)
+
+
+@pytest.mark.parametrize("executor", FUNCTIONAL.values(), ids=FUNCTIONAL)
+def test_a_loss_that_one_hot_encodes_is_named_with_what_to_write_instead(executor):
+    mistaken = adding(lambda b, v: b.loss + (F.one_hot(b.y, 3) * b.out).mean())
+    with pytest.raises(TermError, match=r"Asking\.gradient's loss .* torch\.arange"):
+        trained(Algorithm(Distill(), mistaken, Contrastive()), executor=executor)
+    trained(Algorithm(mistaken))
+
+
+def test_a_submodule_that_the_model_does_not_call_is_named():
+    module = classifier()
+    module.add_module("spare", torch.nn.ModuleDict({"idle": torch.nn.Linear(2, 2)}).double())
+    module.forward = lambda x: torch.nn.Sequential(*list(module)[:-1])(x)  # type: ignore[method-assign]
+    mistaken = adding(lambda b, v: b.activations["spare.idle"][1].sum(), "spare.idle")
+    with pytest.raises(ModelError, match=r"'spare\.idle'.* does not call"):
+        trained(Algorithm(mistaken), module=module)

@@ -14,9 +14,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, ModelError, Term
+from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import ForwardPass, Oracle, Request
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.executors.network import FunctionalModel
 from fl_lightning.terms import SOL, HeadSOL, Neighbour, Proximal
 
 X, Y = (
@@ -30,7 +30,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()
 
 
-def test_the_parts_of_a_batch_are_interleaved_and_have_parts_of_their_own() -> None:
+def test_the_parts_of_a_batch_are_interleaved_and_have_parts_of_their_own():
     module = network()
     oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
     for part, samples in [
@@ -50,7 +50,7 @@ def test_the_parts_of_a_batch_are_interleaved_and_have_parts_of_their_own() -> N
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_parts_cover_a_batch_and_are_never_empty(size: int, count: int) -> None:
+def test_parts_cover_a_batch_and_are_never_empty(size, count):
     batch = torch.arange(size)
     parts = [Request(index=i, count=count).batch(batch, batch)[0].tolist() for i in range(count)]
     assert all(parts)
@@ -62,7 +62,7 @@ def with_squares(b: ForwardPass) -> Tensor:
     return b.loss + b.out.square().mean()
 
 
-def test_an_oracle_returns_the_loss_that_it_differentiates() -> None:
+def test_an_oracle_returns_the_loss_that_it_differentiates():
     module = network()
     oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
 
@@ -90,7 +90,7 @@ class Asking(Term):
     ask: Callable[[Oracle], Oracle]
     rho: float = 0.0
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle, w, v):
         other = self.ask(oracle)
         return other(w + self.rho * unit(other(w)))
 
@@ -106,14 +106,14 @@ def direction_of(*terms: Term, **states: Tensor) -> tuple[Tensor, Oracle, Tensor
 
 
 @asked
-def test_what_an_inner_term_adds_is_in_the_oracles_that_an_outer_one_makes(ask: Any) -> None:
+def test_what_an_inner_term_adds_is_in_the_oracles_that_an_outer_one_makes(ask):
     direction, oracle, w = direction_of(Proximal(0.5), Asking(ask))
     torch.testing.assert_close(direction, ask(oracle)(w) + 0.5)
 
 
 @asked
 @pytest.mark.parametrize("fusion", [False, True])
-def test_a_neighbour_answers_for_the_oracles_that_its_term_makes(ask: Any, fusion: bool) -> None:
+def test_a_neighbour_answers_for_the_oracles_that_its_term_makes(ask, fusion):
     R = torch.arange(21.0, dtype=torch.float64)
     direction, oracle, w = direction_of(Neighbour(Asking(ask, 0.5), fusion=fusion), R=R)
     along = R + ask(oracle)(w) if fusion else R
@@ -126,14 +126,14 @@ class Losses(Term):
 
     log: list[Tensor]
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle, w, v):
         self.log.extend(
             [oracle.loss(w), oracle.part(1, 2).loss(w), oracle.of(with_squares).loss(w)]
         )
         return oracle(oracle(w))
 
 
-def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none() -> None:
+def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none():
     log = list[Tensor]()
     term = Losses(log)
     _, oracle, w = direction_of(Proximal(0.5), term)
@@ -146,9 +146,6 @@ def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none() 
         torch.testing.assert_close(log[i], one, rtol=0, atol=1e-12)
 
 
-# the head displaced alone
-
-
 def passed(module: nn.Module) -> ForwardPass:
     layout = Layout(module)
     b = ForwardPass(
@@ -158,7 +155,7 @@ def passed(module: nn.Module) -> ForwardPass:
     return b
 
 
-def test_at_other_weights_a_displaced_head_has_its_loss_there_too() -> None:
+def test_at_other_weights_a_displaced_head_has_its_loss_there_too():
     module = network()
     layout = Layout(module)
     w, e = layout.read(module) + 1, layout.mask("2.", layout.read(module))
@@ -198,7 +195,7 @@ class Keeping(nn.Module):
 
 
 @pytest.mark.parametrize("model", [Onwards, Keeping])
-def test_a_head_that_cannot_be_displaced_alone_is_refused(model: Any) -> None:
+def test_a_head_that_cannot_be_displaced_alone_is_refused(model):
     module = model().double()
     oracle, w = oracle_of(module, X, Y), Layout(module).read(module)
     algorithm = Algorithm(HeadSOL())
@@ -210,7 +207,7 @@ def test_a_head_that_cannot_be_displaced_alone_is_refused(model: Any) -> None:
         algorithm.gradient(oracle, w, facts, [{}], [{}])
 
 
-def test_the_head_that_a_model_names_is_its_head() -> None:
+def test_the_head_that_a_model_names_is_its_head():
     assert Layout(Onwards()).head == "top"
     assert Layout(Onwards()).body_blocks() == ["below"]
     assert Layout(classifier()).head == "outer"

@@ -1,23 +1,26 @@
-"""A user-defined term: what it may keep, read and name."""
+"""A user-defined term: what it may keep, read, name and draw."""
 
+# ruff: noqa: NPY002
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from executors import COMPILED, STACKED, assert_agree, on_eager_executors
 from problems import classification, classifier, federation, hard, layout, rows, term, trained, vec
-from torch import Tensor
+from refusals import experiment
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, Term, TermError, zeros
 from fl_lightning.core.cost import dummy_facts
-from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.view import FACTS
 
 
-def test_a_coefficient_and_a_method_may_resemble_hooks() -> None:
+def test_a_coefficient_and_a_method_may_resemble_hooks():
     @dataclass(frozen=True)
     class Mine(Term):
         updates: Callable[[Tensor], Tensor] = torch.neg
@@ -29,18 +32,18 @@ def test_a_coefficient_and_a_method_may_resemble_hooks() -> None:
 
 
 @on_eager_executors
-def test_a_state_may_count_in_whole_numbers(executor: Any) -> None:
+def test_a_state_may_count_in_whole_numbers(executor):
     def none(first: Tensor, now: Tensor) -> Tensor:
         return torch.zeros((), dtype=torch.long)
 
     class Counting(Term):
         client, server = {"count": none}, {"rounds_so_far": none}
 
-        def report(self, w: Tensor, v: Any) -> Any:
+        def report(self, w, v):
             v.count = v.count + 1
             return ()
 
-        def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        def update(self, delta, mean, v):
             v.rounds_so_far = v.rounds_so_far + 1
             return delta / v.rounds_so_far
 
@@ -50,16 +53,16 @@ def test_a_state_may_count_in_whole_numbers(executor: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [*sorted(FACTS), "log", "_mine", "c"])
-def test_a_states_name_may_not_hide_anything_else(name: str) -> None:
+def test_a_states_name_may_not_hide_anything_else(name):
     hiding = term("Hiding", server={"c": zeros}, client={name: zeros})
     with pytest.raises(TermError, match=rf"Hiding declares a state '{name}'.*rename it"):
         Algorithm(hiding)
 
 
-def test_the_facts_are_those_of_a_visit() -> None:
+def test_the_facts_are_those_of_a_visit():
     seen: set[str] = set()
 
-    def report(self: Term, w: Tensor, v: Any) -> Any:
+    def report(self, w, v):
         seen.update(name for name in v.__dict__ if not name.startswith("_"))
         return ()
 
@@ -76,24 +79,24 @@ class Balanced(Term):
 
     client = {"counts": lambda first, now: now.new_zeros(3)}
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle, w, v):
         return oracle.of(lambda b: F.cross_entropy(b.out + v.labels.clamp(min=1e-3).log(), b.y))(w)
 
-    def report(self, w: Tensor, v: Any) -> Any:
+    def report(self, w, v):
         v.counts = v.labels
         return ()
 
 
 @on_eager_executors
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_view_has_the_number_of_samples_of_each_class(dtype: torch.dtype, executor: Any) -> None:
+def test_a_view_has_the_number_of_samples_of_each_class(dtype, executor):
     clients, module = classification(dtype=dtype), classifier(dtype=dtype)
     run = trained(Algorithm(Balanced()), clients=clients, module=module, executor=executor)
     assert rows(run, "counts").dtype == dtype
     assert rows(run, "counts").tolist() == clients.class_counts.tolist()
 
 
-def test_all_executors_agree_on_a_calibrated_loss(traces: list[Any]) -> None:
+def test_all_executors_agree_on_a_calibrated_loss(traces):
     algorithm, clients = hard(Algorithm(Balanced())), classification((5, 5, 10, 10, 5, 15))
     one_by_one = trained(algorithm, clients=clients)
     assert (one_by_one.w - trained(hard(Algorithm()), clients=clients).w).abs().max() > 1e-3
@@ -102,7 +105,61 @@ def test_all_executors_agree_on_a_calibrated_loss(traces: list[Any]) -> None:
     assert len(traces) == 2  # one for all clients and rounds
 
 
-def test_other_errors_of_an_update_are_its_own() -> None:
+def test_other_errors_of_an_update_are_its_own():
     own = term(update=lambda self, delta, mean, v: delta + [][0], report=lambda self, w, v: w)
     with pytest.raises(IndexError):
         federation(Algorithm(own))
+
+
+DRAWS = {"numpy": np.random.normal, "python": random.random}
+
+
+class Noisy(Term):
+    """Draws in every hook."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def start(self, w, v):
+        return w + 0.01 * self.draw()
+
+    def gradient(self, oracle, w, v):
+        return oracle(w) + 0.01 * self.draw()
+
+    def report(self, w, v):
+        return w + self.draw()
+
+    def update(self, delta, mean, v):
+        return delta + 0.01 * mean + 0.01 * self.draw()
+
+
+def state() -> tuple[Any, ...]:
+    return random.getstate(), *map(str, np.random.get_state()), torch.get_rng_state().tolist()
+
+
+@on_eager_executors
+@pytest.mark.parametrize("library", DRAWS)
+def test_draws_of_a_term_are_repeated_and_leave_the_generators_alone(library, executor):
+    models = []
+    for seed in (1, 2):
+        run = federation(hard(Algorithm(Noisy(DRAWS[library]))), executor=executor)
+        run.prepare()
+        random.seed(seed)
+        np.random.seed(seed)
+        before = state()
+        run.train_round()
+        assert state() == before
+        models.append(run.w)
+    assert models[0].equal(models[1])
+
+
+def test_draws_of_a_model_are_repeated(tmp_path):
+    def scaled(inputs: int, classes: int) -> nn.Module:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes))
+        nn.init.constant_(network[1].weight, random.random() + np.random.normal())
+        return network
+
+    run = experiment(tmp_path / "run", model=scaled)
+    train, _ = run.load()
+    first, second = (run.model(train)[1].weight for _ in range(2))
+    assert first.equal(second)

@@ -1,5 +1,7 @@
 """Data sets, and the batches of a visit."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -54,9 +56,9 @@ RGB = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
         (FEATURES, [0.0, 1.0], {}, "int64"),
         (FEATURES.byte(), [0, 1], {}, "channels, height, width"),
         (FEATURES.long(), [0, 1], {}, "floating"),
-        (FEATURES, [0, 1], {"mean": (0.5,), "std": (0.5,)}, "mean and std are for uint8"),
+        (FEATURES, [0, 1], {"mean": (0.5,), "std": (0.5,)}, "none for features"),
         (FEATURES, [0, 1], {"domains": torch.tensor([0, 1])}, "domains"),
-        (RGB, [0, 1], {"mean": (0.5,), "std": (0.5,)}, "3 channels"),
+        (RGB, [0, 1], {"mean": (0.5,), "std": (0.5,)}, "one for each channel"),
         (RGB, [0, 1], {"mean": (0.5,) * 3, "std": (0.5, 0.5, 0.0)}, "positive"),
     ],
 )
@@ -115,11 +117,8 @@ def test_without_shuffling_the_stored_order_is_cycled():
 def test_a_visit_does_not_depend_on_what_was_called_before():
     train = images(120)
     partition = schemes.iid(train.y, 4, 0)
-
-    forth, back = (
-        ClientData(train, partition, batch_size=7, epochs=2, augment=CropFlip(crop=0.5))
-        for _ in range(2)
-    )
+    make = partial(ClientData, batch_size=7, epochs=2, augment=CropFlip(crop=0.5))
+    forth, back = make(train, partition), make(train, partition)
     calls = [(client, round) for round in range(2) for client in range(4)]
     state = torch.get_rng_state()
     first = {call: whole_visit(forth, *call) for call in calls}

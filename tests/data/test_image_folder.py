@@ -9,7 +9,7 @@ import torch
 from image_files import write_images
 from PIL import Image
 
-from fl_lightning.data import domain_folder, image_folder
+from fl_lightning.data import image_folder
 
 SPLITS = ["train/cat", "train/dog", "test/cat", "test/dog"]
 
@@ -110,14 +110,3 @@ def test_a_missing_folder_is_named_with_the_layout(tmp_path: Path):
     write_images(tmp_path, ["train/cat", "test/cat", "test/cow"])
     with pytest.raises(ValueError, match="test/cow"):
         image_folder(tmp_path)
-
-
-def test_a_domain_is_held_out(tmp_path: Path):
-    write_images(tmp_path, ["art/cup", "art/pen", "photo/cup", "photo/pen", "sketch/cup"], each=4)
-    train, test = domain_folder(tmp_path, "photo")
-    assert (len(train), len(test)) == (12, 8)
-    assert train.y.tolist() == [0] * 4 + [1] * 4 + [0] * 4
-    x = train.inputs(torch.arange(12))
-    torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    with pytest.raises(ValueError, match=r"no domain 'clipart'.* art, photo, sketch"):
-        domain_folder(tmp_path, "clipart")

@@ -32,7 +32,7 @@ LIGHTNING = {"LOCAL_RANK": "1", "WORLD_SIZE": "4"}
 @pytest.fixture
 def environment(monkeypatch):
     """Without variables of launchers and of the program that runs the tests."""
-    others = "OMP_NUM_THREADS", "LT_CLI_USED", "SLURM_CPUS_PER_TASK", launch.FIRST_RANK
+    others = "OMP_NUM_THREADS", "LT_CLI_USED", "SLURM_CPUS_PER_TASK"
     for name in (*others, *TORCHRUN, *SLURM):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -44,7 +44,7 @@ def launched(environment):
     options: dict[str, Any] = {}
     threads: list[int] = []
 
-    def fabric(**given: Any) -> Any:
+    def fabric(**given):
         options.update(given)
         ranks = int(given["devices"]) if given["devices"].isdigit() else 2
         return types.SimpleNamespace(launch=lambda: None, world_size=ranks * given["num_nodes"])
@@ -188,7 +188,7 @@ def test_only_the_program_that_lightning_would_start_again_starts_ranks(environm
 def test_stacked_clients_are_counted_in_full_groups(options, visits, tmp_path, monkeypatch):
     counted: list[int] = []
     monkeypatch.setattr(
-        experiments, "launch_fabric", lambda launch, clients, **_: counted.append(clients)
+        experiments, "launch_fabric", lambda launch, clients, *_, **__: counted.append(clients)
     )
     experiment(tmp_path / "run", *options).fabric([], [])
     assert counted == [visits]
@@ -251,7 +251,8 @@ class Breaks:
 
 def print_threads():
     names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
-    print("left:", [name for name in names if "gloo_runloop" in name])
+    left = [name for name in names if "gloo_runloop" in name]
+    print(f"left: {left}")  # in one piece
 
 if __name__ == "__main__":
     atexit.register(print_threads)
@@ -287,8 +288,8 @@ def test_a_recipe_starts_ranks_that_fail_and_is_resumed_with_another_number(
     before: list[Any] = []
     launch_fabric = experiments.launch_fabric
 
-    def launched(*args: Any, **options: Any) -> Any:
-        before.append(options["before"])
+    def launched(*args, **options):
+        before.append(args[2])
         return launch_fabric(*args, **options)
 
     monkeypatch.setattr(experiments, "launch_fabric", launched)

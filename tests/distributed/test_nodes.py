@@ -11,7 +11,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from locations import ROOT
 
 from fl_lightning.distributed.heartbeat import Heartbeat
-from fl_lightning.runs.lock import RunLock
+from fl_lightning.runs import folder as run_folder
 
 RECIPE = str(ROOT / "recipes/digits.py")
 OPTIONS = (
@@ -70,7 +70,7 @@ def test_two_machines_train_what_one_rank_trains_to_the_last_bit(variables, one_
     assert jobs.results(folder) == one_rank
 
 
-def is_not_there(*_: object) -> None:
+def is_not_there(*_):
     raise FileNotFoundError
 
 
@@ -79,7 +79,7 @@ def elsewhere(begin: Callable[..., None], heartbeat: Heartbeat, path: Path, *res
 
 
 def test_a_machine_with_another_folder_is_refused_once(tmp_path):
-    without_lock = jobs.at_call(1, RunLock, "share", is_not_there, rank=1)
+    without_lock = jobs.at_call(1, run_folder, "share_lock", is_not_there, rank=1)
     with_another_file = jobs.at_call(1, Heartbeat, "__init__", elsewhere, rank=1)
     folder = tmp_path / "run"
     said = jobs.run(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import SIZES, classification, convolutional, federation, hard, rows, server
+from problems import SIZES, classification, convolutional, everything, federation, hard
 
 from fl_lightning import ClientData, SequentialExecutor, StackedExecutor, algorithms
 from fl_lightning.callbacks import Evaluation, Personalization
@@ -50,15 +50,11 @@ def run(fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False)
         metrics.append(federated.train_round())
         evaluation.on_round_end(federated, metrics[-1])
     fabric.barrier()
-    kept = {name: rows(federated, name).flatten().tolist() for name in ("c_i", "h_i")}
-    kept |= {name: server(federated, name).tolist() for name in ("c", "h")}
-    kept |= {name: buffer.double().flatten().tolist() for name, buffer in federated.buffers.items()}
-    kept |= {
-        name: [m[name] for m in metrics] for name in metrics[0] if not name.startswith("time/")
-    }
+    kept = {name: state.flatten().tolist() for name, state in everything(federated).items()}
+    tags = [tag for tag in metrics[0] if not tag.startswith("time/")]
     apart = (federated.w.detach() - fabric.broadcast(federated.w.detach())).abs().max()
-    kept |= {"ranks apart": float(fabric.all_reduce(apart, reduce_op="sum"))}
-    return {"model": federated.w.detach().tolist(), **kept}
+    apart = float(fabric.all_reduce(apart, reduce_op="sum"))
+    return {**kept, **{tag: [m[tag] for m in metrics] for tag in tags}, "ranks apart": apart}
 
 
 EXECUTORS = {"sequential": SequentialExecutor, "stacked": partial(StackedExecutor, width=2)}
@@ -128,4 +124,4 @@ def test_without_a_folder_all_ranks_use_that_of_the_first(tmp_path, monkeypatch)
         partial(run, **options)
     )
     alone = run(Fabric(accelerator="cpu", devices=1), **options)
-    assert together["c_i"] == pytest.approx(alone["c_i"], abs=1e-12)
+    assert together["clients' c_i"] == pytest.approx(alone["clients' c_i"], abs=1e-12)

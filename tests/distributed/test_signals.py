@@ -1,5 +1,6 @@
-"""Signals that stop a run, and ranks that raise or are killed."""
+"""Signals that stop a run, ranks that raise, fail or are killed, and launchers that end."""
 
+import atexit
 import os
 import re
 import signal
@@ -11,18 +12,22 @@ from typing import Any
 
 import jobs
 import pytest
+import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from problems import federation
 from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError
-from fl_lightning import experiment as experiment_module
+from fl_lightning.cli import build
+from fl_lightning.distributed import signals
 from fl_lightning.distributed.signals import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
+    FIRST_RANK,
     STOP_SIGNALS,
-    exit_on_ctrl_c,
+    exit_with_launcher,
+    exit_without_nccl_teardown,
     stop_on_signals,
 )
 from fl_lightning.executors import SequentialExecutor, StackedExecutor
@@ -35,7 +40,7 @@ VISIT = SequentialExecutor, "_visit"
 def before_call(number: signal.Signals) -> Callable[..., Any]:
     """Let a signal come in the middle of a client's training."""
 
-    def visit(function: Any, *args: Any) -> Any:
+    def visit(function, *args):
         os.kill(os.getpid(), number)
         return function(*args)
 
@@ -76,32 +81,15 @@ def test_one_rank_stops_after_a_signal_in_the_evaluation_too():
 
 
 def test_handlers_are_restored():
-    numbers = [*STOP_SIGNALS, signal.SIGINT]
-    before = [signal.getsignal(number) for number in numbers]
-    with stop_on_signals(lambda: None), exit_on_ctrl_c(lambda: ""):
-        assert not any(signal.getsignal(n) is b for n, b in zip(numbers, before, strict=True))
-    assert [signal.getsignal(number) for number in numbers] == before
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    with stop_on_signals(lambda: None):
+        assert not {signal.getsignal(number) for number in STOP_SIGNALS} & {*before}
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
-# ------------------------------------------------------------------------------------------ Ctrl-C
-
-
-def interrupted(*_: Any) -> None:
+def interrupted(*_):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(600)
-
-
-class Interrupts:
-    """Python drops an exception that is raised in a destructor."""
-
-    def __del__(self) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0)
-
-
-def interrupted_twice(*_: Any) -> None:
-    Interrupts()
-    interrupted()
 
 
 SAVED = "interrupted: round 0 is saved"
@@ -110,17 +98,13 @@ BEFORE = "interrupted before anything was saved"
 
 @pytest.mark.parametrize("codes", [[EXIT_INTERRUPTED], [EXIT_INTERRUPTED, 0]], ids=["1", "2"])
 @pytest.mark.parametrize(
-    ("owner", "name", "calls", "by", "message"),
-    [
-        (*VISIT, 6, interrupted, SAVED),
-        (*VISIT, 6, interrupted_twice, SAVED),
-        (experiment_module, "build_federation", 1, interrupted, BEFORE),
-    ],
-    ids=["once", "twice", "before the first round"],
+    ("owner", "name", "calls", "message"),
+    [(*VISIT, 6, SAVED), (build, "federation", 1, BEFORE)],
+    ids=["in a round", "before the first round"],
 )
-def test_ctrl_c_ends_the_run_with_one_message(owner, name, calls, by, message, codes, tmp_path):
+def test_ctrl_c_ends_the_run_with_one_message(owner, name, calls, message, codes, tmp_path):
     folder = tmp_path / "run"
-    prepare = jobs.at_call(max(1, calls // len(codes)), owner, name, by, rank=None)
+    prepare = jobs.at_call(max(1, calls // len(codes)), owner, name, interrupted, rank=None)
     said = jobs.run(folder, codes, prepare=prepare)
     assert said.count(message) == 1
     assert "Traceback" not in said
@@ -128,7 +112,7 @@ def test_ctrl_c_ends_the_run_with_one_message(owner, name, calls, by, message, c
     assert (f"--run-dir {folder} --resume\n" in said) == (message == SAVED)
 
 
-def waits_for_another_machine(*_: Any) -> None:
+def waits_for_another_machine(*_):
     """In C++ code, which does not return to Python when a signal comes."""
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     TCPStore("127.0.0.1", find_free_network_port(), 2, is_master=True, timeout=timedelta(minutes=5))
@@ -139,11 +123,8 @@ def test_ctrl_c_ends_a_run_that_waits_for_other_ranks(tmp_path):
     assert jobs.end(jobs.begin(tmp_path / "run", prepare=prepare), 20) == [-signal.SIGINT]
 
 
-# ------------------------------------------------------------------------------------------ errors
-
-
 def raising(error: Exception) -> Callable[..., Any]:
-    def instead(_: Any, *args: Any) -> Any:
+    def instead(_, *args):
         raise error
 
     return instead
@@ -183,20 +164,13 @@ def test_a_rank_that_raises_names_clients_and_round_and_ends_the_others(
 
 
 class Raises:
-    """Fails on every rank, or on one."""
-
-    def __init__(self, rank: int | None):
-        self.rank = rank
-
-    def on_round_end(self, federation: Any, metrics: dict[str, float]) -> None:
-        if self.rank in (None, federation.fabric.global_rank):
-            raise KeyError("mine")
+    def on_round_end(self) -> None:
+        raise KeyError("mine")
 
 
-@pytest.mark.parametrize("rank", [None, 1], ids=["on both ranks", "on one rank"])
-def test_a_callback_that_raises_is_reported_once(rank, tmp_path, monkeypatch):
-    def with_callback(run: Any, *args: Any) -> Any:
-        args[0].callbacks = [Raises(rank)]
+def test_a_callback_that_raises_on_all_ranks_is_reported_once(tmp_path):
+    def with_callback(run, *args):
+        args[0].callbacks = [Raises()]
         return run(*args)
 
     prepare = jobs.at_call(1, Experiment, "_run", with_callback, rank=None)
@@ -231,3 +205,81 @@ def test_a_killed_rank_and_its_clients_are_named_while_the_other_is_busy_or_idle
     codes = [-9, 2] if victim == 0 else [2, -9]
     said = jobs.run(tmp_path / "run", codes, *options, prepare=prepare)
     assert re.search(f"error: round 3 of 7: another rank ended(; not done)?: {who}", said), said
+
+
+def fail_with_nccl(error: BaseException) -> None:
+    torch.distributed.is_initialized = lambda: True
+    torch.distributed.get_backend = lambda: "nccl"
+    atexit.register(time.sleep, 600)  # as Lightning does, which waits for the others
+    with exit_without_nccl_teardown():
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (SystemExit(), 0, ""),
+        (SystemExit(2), 2, ""),
+        (SystemExit("no"), 1, "no\n"),
+        (ValueError("ours"), 1, "ValueError: ours\n"),
+    ],
+    ids=str,
+)
+def test_a_rank_that_fails_on_gpus_does_not_wait_for_the_others(error, code, said, tmp_path):
+    process = jobs.start(tmp_path / "rank", {}, fail_with_nccl, error)
+    assert jobs.end([process], 20) == [code]
+    assert jobs.said(tmp_path / "rank").endswith(said)
+    with pytest.raises(type(error)), exit_without_nccl_teardown():  # elsewhere it is raised
+        raise error
+
+
+def outlive(launcher_exits: Any, say: Callable[[str], None]) -> None:
+    """A rank that handles signals and its launcher's end, and does nothing else."""
+    if "GONE" in os.environ:
+        signals.STARTED = os.getpid(), int(os.environ["GONE"])
+    asked = list[bool]()
+    with stop_on_signals(lambda: asked.append(True)), exit_with_launcher():
+        say("watching")
+        launcher_exits.set()
+        for _ in range(1000):
+            time.sleep(0.01)
+            if asked:
+                say("asked to stop")
+                os._exit(0)
+    say("outlived its launcher")
+
+
+TORCHRUN = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}
+
+
+def launcher(variables: dict[str, str], say: Callable[[str], None]) -> None:
+    os.environ |= variables
+    ready = jobs.FORK.Event()
+    jobs.FORK.Process(target=outlive, args=(ready, say)).start()
+    if "1234567" not in variables.values():
+        ready.wait(20)
+    os._exit(0)
+
+
+@pytest.mark.parametrize(
+    ("variables", "last_words"),
+    [
+        ({"LOCAL_RANK": "1"}, ["watching"]),
+        ({"LOCAL_RANK": "1", FIRST_RANK: "1234567"}, []),
+        (TORCHRUN, ["watching", "asked to stop"]),
+        ({**TORCHRUN, "GONE": "1234567"}, []),
+    ],
+    ids=["Lightning", "Lightning, gone before", "torchrun", "torchrun, gone before"],
+)
+def test_a_rank_ends_with_its_launcher(variables, last_words):
+    read, write = os.pipe()
+
+    def say(word: str) -> None:
+        os.write(write, f"{word}\n".encode())
+
+    process = jobs.FORK.Process(target=launcher, args=(variables, say))
+    process.start()
+    process.join()
+    os.close(write)
+    with os.fdopen(read) as words:  # ends when no process is left that could write
+        assert words.read().splitlines() == last_words

@@ -189,15 +189,9 @@ def test_dropout_and_order_come_from_the_seed() -> None:
 def test_bf16_trains_batchnorm_of_several_clients_too(compiled: int, traces: list[Any]) -> None:
     """A number is rounded by up to 0.4 %; the models' moves differ by 0.3 %."""
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    clients = classification((10,) * 6, dtype=torch.float32)
+    given = {"fabric": fabric, "clients": classification((10,) * 6, dtype=torch.float32)}
     one_by_one, stacked = (
-        trained(
-            algorithms.fedsam(),
-            fabric=fabric,
-            module=classifier(dtype=torch.float32),
-            clients=clients,
-            **executor,
-        )
+        trained(algorithms.fedsam(), module=classifier(dtype=torch.float32), **given, **executor)
         for executor in ({}, {"executor": partial(STACKED, compiled=compiled)})
     )
     moved = everything(one_by_one)["model"] - one_by_one.server.initial_w

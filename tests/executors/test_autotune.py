@@ -17,10 +17,10 @@ from fl_lightning import (
     StackedExecutor,
     algorithms,
 )
-from fl_lightning.cli.build import build_executor
+from fl_lightning.cli import build
 from fl_lightning.core.vector import Layout
 from fl_lightning.data.sources import digits
-from fl_lightning.executors import Outcome
+from fl_lightning.executors import Outcome, autotune
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
@@ -39,10 +39,8 @@ class Trial:
         trial = self
 
         class Timed(kind):  # type: ignore[misc]
-            def __call__(
-                self, algorithm: Any, common: Any, visits: Any, *rest: Any
-            ) -> Iterable[Outcome]:
-                yield from super().__call__(algorithm, common, visits, *rest)
+            def __call__(self, received: Any, visits: Any) -> Iterable[Outcome]:
+                yield from super().__call__(received, visits)
                 minute = 60.0 * (kind.__name__ not in trial.calls)
                 trial.seconds += minute + 1e-3 * milliseconds * sum(len(v.lrs) for v in visits)
                 trial.calls.append(kind.__name__)
@@ -50,10 +48,15 @@ class Trial:
         return partial(Timed, **options)
 
     def run(self, *candidates: Any, **options: Any) -> Federation:
-        fastest = partial(
-            AutotunedExecutor, candidates=candidates, clock=lambda device: self.seconds
-        )
+        fastest = partial(AutotunedExecutor, candidates=candidates)
         return trained(algorithms.fedtoga(), executor=fastest, **THREE_A_ROUND, **options)
+
+
+@pytest.fixture
+def trial(monkeypatch: pytest.MonkeyPatch) -> Trial:
+    made = Trial()
+    monkeypatch.setattr(autotune, "synchronized_time", lambda device: made.seconds)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -61,9 +64,8 @@ class Trial:
     [(0.5, "StackedExecutor", "3 in parallel"), (3, "SequentialExecutor", "one after another")],
 )
 def test_the_fastest_continues_and_the_result_is_that_of_any(
-    stacked: float, best: str, how: str, capsys: pytest.CaptureFixture[str]
+    stacked: float, best: str, how: str, trial: Trial, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trial = Trial()
     run = trial.run(
         trial.maker(SequentialExecutor, 2), trial.maker(StackedExecutor, stacked, width=3)
     )
@@ -73,9 +75,8 @@ def test_the_fastest_continues_and_the_result_is_that_of_any(
     (line,) = capsys.readouterr().out.splitlines()
     assert f"took 2 ms one after another, {stacked:.3g} ms 3 in parallel" in line
     assert line.endswith(f": continuing {how}")
-    torch.testing.assert_close(
-        run.w, trained(algorithms.fedtoga(), **THREE_A_ROUND).w, rtol=0, atol=1e-10
-    )
+    expected = trained(algorithms.fedtoga(), **THREE_A_ROUND).w
+    torch.testing.assert_close(run.w, expected, rtol=0, atol=1e-10)
 
 
 class TooLarge(StackedExecutor):
@@ -91,9 +92,8 @@ class TooLarge(StackedExecutor):
     ],
 )
 def test_what_cannot_train_is_dropped_and_its_clients_train_with_the_others(
-    several: Any, module: Any, why: str, capsys: pytest.CaptureFixture[str]
+    several: Any, module: Any, why: str, trial: Trial, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trial = Trial()
     run = trial.run(trial.maker(SequentialExecutor, 2), partial(several, width=3), module=module())
     assert set(trial.calls) == {"SequentialExecutor"}
     (line,) = capsys.readouterr().out.splitlines()
@@ -103,8 +103,7 @@ def test_what_cannot_train_is_dropped_and_its_clients_train_with_the_others(
     assert run.local_training.executor.width == 1
 
 
-def test_what_the_first_cannot_train_is_an_error() -> None:
-    trial = Trial()
+def test_what_the_first_cannot_train_is_an_error(trial: Trial) -> None:
     with pytest.raises(ModelError, match="cannot run for several clients"):
         trial.run(
             trial.maker(StackedExecutor, 1, width=3),
@@ -129,5 +128,5 @@ def test_executor_auto_measures_on_a_gpu_only(
 ) -> None:
     experiment = Experiment([digits], [mlp], argv=flags.split(), parallel_clients=4)
     module = classifier()
-    executor = build_executor(experiment.options, torch.device(device))(module, Layout(module))
+    executor = build.executor(experiment.options, torch.device(device))(module, Layout(module))
     assert (type(executor), executor.width) == (kind, width)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import TRACED, Branching, assert_agree
+from executors import TRACED, Branching, assert_agree, needs_onednn
 from problems import (
     EVERY_ALGORITHM,
     classification,
@@ -37,13 +37,12 @@ def eager_and(
     executor: Any, algorithm: Algorithm, rounds: int = 3, **make: Callable[[], Any]
 ) -> tuple[Federation, Federation]:
     """The run and its eager counterpart; `make` makes options anew for each."""
-    eager, compiled = (
-        round_after_round(
-            federation(algorithm, **{k: f() for k, f in make.items()}, **options), rounds
-        )
-        for options in ({}, {"executor": executor})
-    )
-    return eager, compiled
+
+    def run(**options: Any) -> Federation:
+        made = {name: f() for name, f in make.items()}
+        return round_after_round(federation(algorithm, **made, **options), rounds)
+
+    return run(), run(executor=executor)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +79,10 @@ def test_the_flat_gradient_is_written_only_where_it_is_needed_whole(
     assert sum(node.target is CAT for node in traces[0].graph.nodes) == written
 
 
+@needs_onednn
 def test_large_float32_products_are_onednns_where_mkl_is_slow(
     traces: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
     monkeypatch.setattr(onednn, "LEAST", 100)
     plain, traced = eager_and(
@@ -121,42 +119,16 @@ def bottleneck() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 3, bias=False), nn.Linear(3, 8), nn.Linear(8, 3))
 
 
-class Muon(Term):
-    """The gradient of each matrix, orthogonalized."""
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        def orthogonal(g: Tensor) -> Tensor:
-            if g.ndim != 2:
-                return g
-            x = g / (g.norm() + 1e-7)
-            for _ in range(2):
-                a = x @ x.t()
-                x = 3.0 * x - 4.0 * a @ x + 2.0 * (a @ a) @ x
-            return x
-
-        direction: Tensor = v.layout.map(orthogonal, oracle(w))
-        return direction
-
-
-@pytest.mark.parametrize(
-    ("make", "algorithm"),
-    [
-        (low_rank, algorithms.fedavg()),
-        (bottleneck, algorithms.fedavg()),
-        (classifier, Algorithm(Muon())),
-    ],
-    ids=["low_rank", "bottleneck", "muon"],
-)
+@needs_onednn
+@pytest.mark.parametrize("make", [low_rank, bottleneck])
 def test_a_product_may_be_an_operand_of_a_large_product(
-    make: Any, algorithm: Algorithm, traces: list[Any], monkeypatch: pytest.MonkeyPatch
+    make: Any, traces: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
     monkeypatch.setattr(onednn, "LEAST", 1)
     eager, compiled = eager_and(
         TRACED,
-        descending(algorithm),
+        descending(algorithms.fedavg()),
         1,
         module=lambda: make().float(),
         clients=partial(classification, dtype=torch.float32),

@@ -59,8 +59,8 @@ def to_device(run: Federation) -> Federation:
     run.module.to(DEVICE)
     run.layout = Layout(run.module)
     local, server = run.local_training, run.server
-    local.executor = local.new_executor(run.module, run.layout)
-    server.w = nn.Parameter(moved(run.w.detach()))
+    local.executor = run.new_executor(run.module, run.layout)
+    run.w = server.w = nn.Parameter(moved(run.w.detach()))
     server.optimizer = run.algorithm.server([server.w])
     for owner, names in ((server, ("initial_w", "buffers", "states")), (local, ("template",))):
         vars(owner).update({name: moved(vars(owner)[name]) for name in names})
@@ -75,7 +75,7 @@ def run_unread(run: Federation, cohort: list[int]) -> Tensor:
     """Local training, sums and the server's step, without reading values between them."""
     with Unwaiting():
         facts = run.round_facts(len(cohort))
-        sums = run.local_training.run(run.server, cohort, facts, "round 1")
+        sums = run.local_training.run(cohort, facts, "round 1")
         (progress, _), message, *_ = sums.means()
         delta, run.server.states = run.algorithm.update(progress, message, facts, run.server.states)
         run.w.grad = -delta

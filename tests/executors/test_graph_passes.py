@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from executors import needs_onednn
 from problems import vec
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -61,13 +62,12 @@ PRODUCTS = {
 }
 
 
+@needs_onednn
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("function", PRODUCTS.values(), ids=PRODUCTS)
 def test_onednns_products_have_the_same_values(
     function: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(onednn, "_mkl_is_slow", lambda: True)
     monkeypatch.setattr(onednn, "LEAST", 1)
     c, a, b = (torch.randn(*shape, dtype=dtype) for shape in ((4, 3), (4, 5), (5, 3)))

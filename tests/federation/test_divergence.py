@@ -21,8 +21,7 @@ from problems import (
     server,
     trained,
 )
-from refusals import scaffold, sentence
-from torch import Tensor
+from refusals import scaffold
 from torch.optim import SGD, Adam
 
 from fl_lightning import (
@@ -62,9 +61,7 @@ BOTH = pytest.mark.parametrize("deterministic", [False, True], ids=["plain", "ex
 
 @BOTH
 @EXECUTORS
-def test_stopping_names_round_clients_learning_rate_and_algorithm(
-    executor: Any, deterministic: bool
-) -> None:
+def test_stopping_names_round_clients_learning_rate_and_algorithm(executor, deterministic):
     options = {"on_divergence": "stop", "executor": executor, "deterministic": deterministic}
     run = begin(Algorithm(), 1, 4, schedule=lambda *_: 0.5, **options)
     before = run.w.detach().clone()
@@ -74,7 +71,7 @@ def test_stopping_names_round_clients_learning_rate_and_algorithm(
     assert run.w.equal(before)
 
 
-def test_a_server_that_diverges_is_named() -> None:
+def test_a_server_that_diverges_is_named():
     algorithm = Algorithm(server=partial(SGD, lr=1e308))
     for mode in ("stop", "skip-client"):
         with pytest.raises(DivergenceError, match="round 1 of 3: the model is no longer finite"):
@@ -89,13 +86,13 @@ class Mine(Term):
     client = {"c_i": zeros, "best_i": lambda first, now: now.new_full((), torch.inf)}
     server = {"c": zeros}
 
-    def report(self, w: Tensor, v: Any) -> Any:
+    def report(self, w, v):
         spoiled = torch.where(v.size > 1.3, torch.nan, 0.0)  # clients 0 and 2
         v.best_i = v.best_i / 2
         v.c_i = v.c_i + (spoiled if self.what == "state" else 0)
         return (w.sum(), w - v.anchor + spoiled) if self.what == "message" else (w.sum(), w)
 
-    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    def update(self, delta, mean, v):
         v.c = v.c + (torch.inf if self.what == "server's state" else 0)
         return delta / 0 if self.what == "update" else delta
 
@@ -110,9 +107,7 @@ SPOILED = {
 
 @EXECUTORS
 @pytest.mark.parametrize(("what", "named"), SPOILED.items())
-def test_what_a_term_spoils_is_named_apart_from_the_training(
-    what: str, named: str, executor: Any
-) -> None:
+def test_what_a_term_spoils_is_named_apart_from_the_training(what, named, executor):
     """A state that begins as infinity may stay so."""
     begin(Algorithm(Mine("")), on_divergence="stop", executor=executor).fit()
     message = rf"^round 1 of 3: {named} is no .*\(Mine\(what={what}\).*division by zero"
@@ -120,7 +115,7 @@ def test_what_a_term_spoils_is_named_apart_from_the_training(
         begin(Algorithm(Mine(what)), on_divergence="stop", executor=executor).fit()
 
 
-def test_the_training_of_some_and_the_message_of_others_are_named() -> None:
+def test_the_training_of_some_and_the_message_of_others_are_named():
     message = "of clients 4, 5, and what Mine.report returned for clients 0, 2 is .*finite"
     with pytest.raises(DivergenceError, match=message):
         begin(Algorithm(Mine("message")), 4, 5, on_divergence="stop").fit()
@@ -128,9 +123,7 @@ def test_the_training_of_some_and_the_message_of_others_are_named() -> None:
 
 @EXECUTORS
 @pytest.mark.parametrize("what", ["message", "state"])
-def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(
-    what: str, executor: Any
-) -> None:
+def test_a_client_whose_message_or_state_is_spoiled_can_be_skipped(what, executor):
     run = begin(Algorithm(Mine(what)), executor=executor)
     assert run.train_round()["client/skipped"] == 2
     assert run.w.isfinite().all()
@@ -150,7 +143,7 @@ WEIGHTED = {
 @pytest.mark.parametrize(
     ("name", "deterministic"), [*((name, False) for name in WEIGHTED), ("by_size", True)]
 )
-def test_a_skipped_client_counts_as_absent(name: str, executor: Any, deterministic: bool) -> None:
+def test_a_skipped_client_counts_as_absent(name, executor, deterministic):
     """In the model, BatchNorm, weights, messages and scalars."""
     options = {"executor": executor, "deterministic": deterministic}
     run, other = (begin(WEIGHTED[name], **options) for _ in range(2))
@@ -166,7 +159,7 @@ def test_a_skipped_client_counts_as_absent(name: str, executor: Any, determinist
 
 
 @EXECUTORS
-def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(executor: Any) -> None:
+def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(executor):
     """Client 4 diverges at its second visit, client 2 at its first."""
     run = begin(algorithms.scaffold(), executor=executor)
     run.sampler = lambda num_clients, seed, round: [0, 1, 4, 5] if round == 0 else COHORT
@@ -185,7 +178,7 @@ def test_a_skipped_client_keeps_its_states_and_its_message_does_not_count(execut
 
 
 @EXECUTORS
-def test_a_round_without_finite_clients_moves_nothing(executor: Any) -> None:
+def test_a_round_without_finite_clients_moves_nothing(executor):
     algorithm = algorithms.scaffold()
     algorithm.server = partial(Adam, lr=0.1)
     run = begin(algorithm, executor=executor)
@@ -201,7 +194,7 @@ def test_a_round_without_finite_clients_moves_nothing(executor: Any) -> None:
     assert momentum.equal(momentum_before)
 
 
-def test_finite_training_is_the_same_in_every_mode() -> None:
+def test_finite_training_is_the_same_in_every_mode():
     algorithm = hard(algorithms.fedlesam_s())
     modes = "stop", "skip-client", "continue"
     first, *others = (trained(algorithm, on_divergence=mode) for mode in modes)
@@ -209,7 +202,7 @@ def test_finite_training_is_the_same_in_every_mode() -> None:
 
 
 @BOTH
-def test_continuing_keeps_the_states_of_diverged_clients(deterministic: bool) -> None:
+def test_continuing_keeps_the_states_of_diverged_clients(deterministic):
     options = {"on_divergence": "continue", "deterministic": deterministic}
     run = begin(algorithms.scaffold(), 4, **options)
     assert "client/skipped" not in run.train_round()
@@ -220,29 +213,26 @@ def test_continuing_keeps_the_states_of_diverged_clients(deterministic: bool) ->
     assert run.w.isnan().all()
 
 
-def test_a_run_that_diverged_can_be_resumed_in_another_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_diverged_can_be_resumed_in_another_way(tmp_path, sentence):
     run, argv = tmp_path / "run", ("--rounds", "2", "--lr", "1e12")
-    assert "round 1 of 2: the training of clients " in sentence(capsys, scaffold, run, *argv)
+    assert "round 1 of 2: the training of clients " in sentence(scaffold, run, *argv)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["round-0.ckpt"]
-    every_client = sentence(
-        capsys, scaffold, run, *argv, "--resume", "--on-divergence", "skip-client"
-    )
-    assert "after round 2 of 2: every client of every round was skipped" in every_client
+    again = "--resume", "--on-divergence", "skip-client"
+    every_client = "after round 2 of 2: every client of every round was skipped"
+    assert every_client in sentence(scaffold, run, *argv, *again)
     table = jobs.results(run)["metrics"]
     assert [row["client/skipped"] for row in table] == ["4.0", "4.0"]
     assert table[0]["test/accuracy"] == table[1]["test/accuracy"]
 
 
-def test_a_run_of_which_one_round_trained_is_no_error() -> None:
+def test_a_run_of_which_one_round_trained_is_no_error():
     run = begin(Algorithm(), *range(6), sampler=lambda n, seed, round: [round])
     run.clients.dataset.x[run.clients.partition[1]] = 0.5
     run.fit()
     assert not run.w.equal(run.server.initial_w)
 
 
-def test_a_method_whose_clients_send_nothing_is_no_error() -> None:
+def test_a_method_whose_clients_send_nothing_is_no_error():
     run = begin(algorithms.local_only())
     run.fit()
     assert run.w.equal(run.server.initial_w)
@@ -258,7 +248,7 @@ def two_rounds(fabric: Fabric, folder: Path) -> Any:
     return str(error.value), {"skipped": skipped, **kept}
 
 
-def test_all_ranks_agree_on_who_diverged(tmp_path: Path, fabric: Fabric) -> None:
+def test_all_ranks_agree_on_who_diverged(tmp_path, fabric):
     first, second = on_two_ranks(partial(two_rounds, folder=tmp_path / "two"))
     assert first == second
     stopped, expected = two_rounds(fabric, tmp_path / "one")

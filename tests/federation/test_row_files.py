@@ -52,7 +52,7 @@ def visit_all(store: ClientStore, rounds: int, folder: Path) -> int:
 
 
 @pytest.fixture
-def drops(tmp_path: Path) -> Path:
+def drops(tmp_path):
     """A folder on a disk; what lies in a memory file system cannot leave memory."""
     (probe := tmp_path / "probe").mkdir()
     with (probe / "file").open("wb") as file:
@@ -64,7 +64,7 @@ def drops(tmp_path: Path) -> Path:
     return tmp_path / "rows"
 
 
-def test_rows_in_memory_stay_within_their_bound(drops: Path) -> None:
+def test_rows_in_memory_stay_within_their_bound(drops):
     bounded = ClientStore(drops, 60, STATES, MEMORY)
     assert visit_all(bounded, 3, drops) <= MEMORY
     assert bounded.disk_bytes() >= 7 * MEMORY
@@ -72,7 +72,7 @@ def test_rows_in_memory_stay_within_their_bound(drops: Path) -> None:
     assert visit_all(ClientStore(free, 60, STATES), 2, free) > 7 * MEMORY
 
 
-def test_two_ranks_of_a_machine_share_the_bound(drops: Path) -> None:
+def test_two_ranks_of_a_machine_share_the_bound(drops):
     """Each has half of it, and reads what the other wrote."""
     ranks = [ClientStore(drops, 20, STATES, MEMORY // 2, 2) for _ in range(2)]
     for round in range(4):
@@ -87,7 +87,7 @@ def test_two_ranks_of_a_machine_share_the_bound(drops: Path) -> None:
             store.retain()
 
 
-def test_rows_that_fit_are_never_dropped(drops: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_fit_are_never_dropped(drops, monkeypatch):
     def never(_: int) -> None:
         raise AssertionError("a row was dropped")
 
@@ -96,14 +96,14 @@ def test_rows_that_fit_are_never_dropped(drops: Path, monkeypatch: pytest.Monkey
     assert visit_all(store, 3, drops) >= 10 * ROW
 
 
-def test_rows_that_an_earlier_process_left_in_memory_are_dropped(drops: Path) -> None:
+def test_rows_that_an_earlier_process_left_in_memory_are_dropped(drops):
     visit_all(ClientStore(drops, 20, STATES), 1, drops)
     assert in_memory(drops) >= 20 * ROW
     ClientStore(drops, 20, STATES, MEMORY)
     assert in_memory(drops) == 0
 
 
-def test_a_bound_below_one_row_is_refused(tmp_path: Path) -> None:
+def test_a_bound_below_one_row_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"1,000 bytes .*266,240"):
         ClientStore(tmp_path, 5, STATES, 1000)
     assert ClientStore(tmp_path, 5, [{}], 1000).row == 0  # nothing is kept: nothing to bound

@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, Term, algorithms
 from fl_lightning.core.vector import Layout
-from fl_lightning.federation.server import Server
+from fl_lightning.federation.server import Server, load_model
 from fl_lightning.terms import LESAM, SAM, ControlVariate
 
 # ------------------------------------------------------------------- a server without a Fabric
@@ -59,7 +58,7 @@ def steps(server: Server, count: int) -> list[Tensor]:
     return moves
 
 
-def test_a_step_moves_the_model_and_updates_the_states() -> None:
+def test_a_step_moves_the_model_and_updates_the_states():
     """M <- 0.5 m + delta, w <- w + 2 m; SCAFFOLD's c <- c + share * mean."""
     server = new_server(ControlVariate())
     assert torch.stack(steps(server, 2)).tolist() == [[2, -2], [3, -3]]
@@ -77,16 +76,14 @@ def test_a_step_moves_the_model_and_updates_the_states() -> None:
         ([SAM()], nn.Linear(3, 1, bias=False), "this run has 3"),
     ],
 )
-def test_the_state_of_another_algorithm_or_model_is_refused(
-    terms: list[Term], module: nn.Module | None, named: str
-) -> None:
+def test_the_state_of_another_algorithm_or_model_is_refused(terms, module, named):
     state, other = new_server(SAM()).state_dict(), new_server(*terms, module=module)
     with pytest.raises(ValueError, match=rf"2 parameters .*\['SAM\(\)'\].*{named}"):
         other.load_state_dict(state)
     new_server(SAM(0.2)).load_state_dict(state)  # coefficients may change
 
 
-def test_the_state_of_another_frozen_part_is_refused() -> None:
+def test_the_state_of_another_frozen_part_is_refused():
     state = new_server(module=half_frozen()).state_dict()
     with pytest.raises(ValueError, match=r"outer.bias .*shape"):
         new_server(module=half_frozen(4)).load_state_dict(state)
@@ -95,11 +92,11 @@ def test_the_state_of_another_frozen_part_is_refused() -> None:
 class Noisy(Term):
     """Draws at the server."""
 
-    def update(self, delta: Tensor, message: Any, v: Any) -> Tensor:
+    def update(self, delta, message, v):
         return delta + torch.randn_like(delta)
 
 
-def test_what_the_server_draws_depends_on_seed_and_round_alone() -> None:
+def test_what_the_server_draws_depends_on_seed_and_round_alone():
     """And not on the process, so that all ranks draw the same."""
 
     def drawn(process: int, seed: int) -> list[Tensor]:
@@ -111,13 +108,13 @@ def test_what_the_server_draws_depends_on_seed_and_round_alone() -> None:
     assert not any(torch.allclose(once[0], draw, rtol=1e-3) for draw in (once[1], *other))
 
 
-def test_a_server_loads_weights_and_averaged_buffers_into_a_module() -> None:
+def test_a_server_loads_weights_and_averaged_buffers_into_a_module():
     module, other = classifier(), classifier()
     server = new_server(module=module, skip_buffers=["norm.num_batches_tracked"])
     assert set(server.buffers) == {"norm.running_mean", "norm.running_var"}
     server.buffers["norm.running_mean"] += 1
     server.w.data += 1
-    assert server.load_into(other) is other
+    load_model(other, server.layout, server.w.detach(), server.buffers)
     assert not other.training
     assert Layout(other).read(other).equal(server.w.detach())
     assert other.get_buffer("norm.running_mean").equal(server.buffers["norm.running_mean"])
@@ -142,9 +139,7 @@ def other_start() -> nn.Module:
 
 @EXECUTORS
 @pytest.mark.parametrize("name", STATEFUL)
-def test_a_resumed_run_equals_one_that_never_stopped(
-    name: str, executor: Any, tmp_path: Path
-) -> None:
+def test_a_resumed_run_equals_one_that_never_stopped(name, executor, tmp_path):
     """Bit by bit, though two rounds were run and abandoned between the save and the restart."""
     algorithm, folder = hard(EVERY_ALGORITHM[name]), tmp_path / "states"
     algorithm.server = partial(SGD, lr=0.7, momentum=0.3)
@@ -162,7 +157,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(
     assert not any(distances(again, never).values())
 
 
-def test_a_federation_returns_to_any_state_that_it_retained() -> None:
+def test_a_federation_returns_to_any_state_that_it_retained():
     never = trained(hard(algorithms.scaffold()))
     run = federation(hard(algorithms.scaffold()))
     states = {}
@@ -176,7 +171,7 @@ def test_a_federation_returns_to_any_state_that_it_retained() -> None:
         assert not any(distances(run, never).values())
 
 
-def test_a_state_dict_needs_retained_rows() -> None:
+def test_a_state_dict_needs_retained_rows():
     run = federation(algorithms.scaffold())
     assert run.state_dict()["round"] == 0  # no client has a state yet
     for _ in range(2):
@@ -187,7 +182,7 @@ def test_a_state_dict_needs_retained_rows() -> None:
         assert run.state_dict()
 
 
-def test_a_state_whose_rows_were_released_is_refused_and_changes_nothing() -> None:
+def test_a_state_whose_rows_were_released_is_refused_and_changes_nothing():
     run = federation(algorithms.scaffold(), sampler=lambda *_: [0, 1, 2, 3, 4, 5])
     states = []
     for _ in range(3):
@@ -202,7 +197,7 @@ def test_a_state_whose_rows_were_released_is_refused_and_changes_nothing() -> No
 
 
 @EXECUTORS
-def test_frozen_parameters_are_restored(executor: Any) -> None:
+def test_frozen_parameters_are_restored(executor):
     """Whether the algorithm or the user froze them; also into a federation that has trained."""
     fedbabu = hard(algorithms.fedbabu()), classifier(), other_start()
     for algorithm, module, other in (fedbabu, (hard(Algorithm()), half_frozen(), half_frozen())):
@@ -217,7 +212,7 @@ def test_frozen_parameters_are_restored(executor: Any) -> None:
 # ------------------------------------------------------------------- a federation's refusals
 
 
-def test_a_state_of_another_run_or_version_is_refused() -> None:
+def test_a_state_of_another_run_or_version_is_refused():
     dtype = torch.float32
     same = {"module": classifier(dtype=dtype), "clients": classification(dtype=dtype)}
     rounded = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
@@ -237,7 +232,7 @@ def test_a_state_of_another_run_or_version_is_refused() -> None:
         federation(Algorithm(), **same).load_state_dict(state)
 
 
-def test_a_finished_run_continues_with_more_rounds_and_another_executor() -> None:
+def test_a_finished_run_continues_with_more_rounds_and_another_executor():
     run = trained(Algorithm())
     state = deepcopy(run.state_dict())
     for rounds in (3, 4):
@@ -250,7 +245,7 @@ def test_a_finished_run_continues_with_more_rounds_and_another_executor() -> Non
         federation(Algorithm(), rounds=2).load_state_dict(state)
 
 
-def test_a_method_with_a_horizon_keeps_its_number_of_rounds() -> None:
+def test_a_method_with_a_horizon_keeps_its_number_of_rounds():
     """FedSSG's gate counts visits over those of the whole run, or over those expected so far."""
     fixed, free = algorithms.fedssg(gate="horizon"), algorithms.fedssg(gate="running")
     for algorithm, refused in ((fixed, True), (free, False)):

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 from executors import on_all_executors, on_eager_executors
-from problems import COHORTS, classification, distances, federation, hard, on_two_ranks
-from torch import Tensor
+from problems import COHORTS, classification, distances, federation, hard, on_two_ranks, term
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Term, TermError, algorithms
-from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import scalar
 from fl_lightning.terms import Clip
 
@@ -29,18 +27,18 @@ class Logs(Term):
     logs, local = ("step", "even_step", "length", "started"), {"k": scalar}
     diagnostics = ("asked",)
 
-    def start(self, w: Tensor, v: Any) -> Tensor:
+    def start(self, w, v):
         v.log("started", 3.0)
         return w
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+    def gradient(self, oracle, w, v):
         v.log("step", v.k)
         v.log("even_step", lambda: v.k, weight=(v.k % 2 == 0).to(w))
         v.log("asked", lambda: v.k + 1)
         v.k = v.k + 1
         return oracle(w)
 
-    def report(self, w: Tensor, v: Any) -> Any:
+    def report(self, w, v):
         v.log("length", 2 * v.steps)
         return ()
 
@@ -63,12 +61,12 @@ def logged(metrics: dict[str, float]) -> dict[str, float]:
 
 @on_all_executors
 @pytest.mark.parametrize("local", [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}], ids=str)
-def test_the_share_of_clipped_steps_is_logged(local: dict[str, float], executor: Any) -> None:
+def test_the_share_of_clipped_steps_is_logged(local, executor):
     """Also where plain SGD is part of the compiled step."""
     norms: list[float] = []
 
     class Norms(Term):
-        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        def gradient(self, oracle, w, v):
             g = oracle(w)
             norms.append(g.norm().item())
             return g
@@ -87,26 +85,26 @@ def test_the_share_of_clipped_steps_is_logged(local: dict[str, float], executor:
 
 
 @on_all_executors
-def test_scalars_are_averaged_over_steps_and_the_cohort(executor: Any) -> None:
+def test_scalars_are_averaged_over_steps_and_the_cohort(executor):
     run = federation(Algorithm(Logs()), executor=executor)
     for round in range(2):
         assert logged(run.train_round()) == pytest.approx(expected(round))
 
 
-def test_ranks_share_what_is_logged() -> None:
+def test_ranks_share_what_is_logged():
     of_ranks = on_two_ranks(
         lambda fabric: logged(federation(Algorithm(Logs()), fabric=fabric).train_round())
     )
     assert [*of_ranks] == [pytest.approx(expected(0))] * 2
 
 
-def test_diagnostics_are_published_where_they_are_asked_for() -> None:
+def test_diagnostics_are_published_where_they_are_asked_for():
     run = federation(Algorithm(Logs()), diagnostics=True)
     metrics = run.train_round()
     assert metrics["term/asked"] == pytest.approx(metrics["term/step"] + 1)
 
 
-def test_equal_names_of_two_terms_are_told_apart() -> None:
+def test_equal_names_of_two_terms_are_told_apart():
     class Other(Logs):
         pass
 
@@ -122,28 +120,14 @@ def test_equal_names_of_two_terms_are_told_apart() -> None:
         ("gradient", "step", torch.ones(2), r"shape \(2,\); it is one number"),
     ],
 )
-def test_what_cannot_be_logged_is_refused(hook: str, name: str, value: Any, message: str) -> None:
-    class Wrong(Logs):
-        logs = ("step",)
+def test_what_cannot_be_logged_is_refused(hook, name, value, message):
+    def logging(self, first, second, v):
+        v.log(name, value)
+        return second if hook == "gradient" else first
 
-        def start(self, w: Tensor, v: Any) -> Tensor:
-            return w
-
-        def report(self, w: Tensor, v: Any) -> Any:
-            return ()
-
-        def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-            if hook == "gradient":
-                v.log(name, value)
-            return oracle(w)
-
-        def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
-            if hook == "update":
-                v.log(name, value)
-            return delta
-
+    wrong = term(logs=("step",), **{hook: logging})
     with pytest.raises(TermError, match=message):
-        federation(Algorithm(Wrong())).train_round()
+        federation(Algorithm(wrong)).train_round()
 
 
 HEAD, WHOLE = algorithms.fedsol(rho=0.5), algorithms.fedsol(rho=0.5, scope="all", proximal="ntd")
@@ -161,17 +145,17 @@ def trains_as_without_diagnostics(algorithm: Algorithm, executor: Any) -> None:
 
 
 @on_all_executors
-def test_fedsol_logs_its_diagnostics_and_trains_as_without(executor: Any) -> None:
+def test_fedsol_logs_its_diagnostics_and_trains_as_without(executor):
     """Bit for bit, with dropout and BatchNorm."""
     trains_as_without_diagnostics(HEAD, executor)
 
 
 @on_eager_executors
-def test_fedsol_of_the_whole_model_logs_them_too(executor: Any) -> None:
+def test_fedsol_of_the_whole_model_logs_them_too(executor):
     trains_as_without_diagnostics(WHOLE, executor)
 
 
-def test_fedsols_proximal_loss_is_the_distillation_loss() -> None:
+def test_fedsols_proximal_loss_is_the_distillation_loss():
     """0 at the first step, since the client has not moved; then positive."""
     first = federation(HEAD, clients=classification(), diagnostics=True)
     first.clients.steps = 1

@@ -1,7 +1,6 @@
 """What the order of terms means, and the facts that a visit gives them."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -46,29 +45,27 @@ def clipped(g: Tensor) -> Tensor:
     return 0.5 * g / g.norm()
 
 
-def test_clipping_is_outermost_and_leaves_weight_decay_outside() -> None:
+def test_clipping_is_outermost_and_leaves_weight_decay_outside():
     """U = w - lr (clip(g + mu (w - w^t)) + wd w), clipped to length 0.5."""
     assert gradient_of_client_1(W).equal(G)
     check_step(Algorithm(Proximal(0.1), Clip(0.5)), clipped(G), decay=3.0)
 
 
 @pytest.mark.parametrize(("prox_clip", "mu"), [("whole", 0.0), ("split", 0.1)])
-def test_a_split_pull_stays_half_outside_of_clipping(prox_clip: Any, mu: float) -> None:
+def test_a_split_pull_stays_half_outside_of_clipping(prox_clip, mu):
     """U = w - lr (clip(g - mu w^t) + mu w) with mu = 0.1 at w = w^t, clipped to length 0.5."""
     algorithm = algorithms.fedprox(0.1, prox_clip=prox_clip).with_outer_terms(Clip(0.5))
     check_step(algorithm, clipped(G - mu * W) + mu * W)
 
 
-def test_sams_ascent_contains_no_weight_decay() -> None:
+def test_sams_ascent_contains_no_weight_decay():
     """Decay belongs to the step at the unperturbed point: u = w - lr (g(w + rho g/|g|) + wd w)."""
     check_step(Algorithm(SAM(0.5)), gradient_of_client_1(W + 0.5 * G / G.norm()), decay=3.0)
 
 
 @pytest.mark.parametrize("make", [algorithms.fedprox, algorithms.feddyn, algorithms.fedtoga])
 @pytest.mark.parametrize(("max_norm", "same"), [(1e6, True), (0.5, False)])
-def test_splitting_a_pull_matters_only_where_clipping_acts(
-    make: Any, max_norm: float, same: bool
-) -> None:
+def test_splitting_a_pull_matters_only_where_clipping_acts(make, max_norm, same):
     """The other methods have the pull of FedDyn."""
     whole, split = (
         trained(make(prox_clip=clip).with_outer_terms(Clip(max_norm)), rounds=2).w.detach()
@@ -83,13 +80,13 @@ class Facts(Term):
 
     client = {"facts": lambda first, now: now.new_zeros(5)}
 
-    def report(self, w: Tensor, v: Any) -> Any:
+    def report(self, w, v):
         v.facts = torch.stack([v.steps, v.epochs, v.span, v.size, v.weight])
         return ()
 
 
 @EXECUTORS
-def test_the_facts_of_a_visit_are_those_of_the_client(executor: Any) -> None:
+def test_the_facts_of_a_visit_are_those_of_the_client(executor):
     """Clients 0, 2, 4 have 13, 12, 4 of 55 samples; batches of 5, two epochs, rates 0.1, 0.07."""
     algorithm = Algorithm(Facts(), local=partial(SGD, lr=0.1, momentum=0.5), weight=by_size)
     run = federation(algorithm, sampler=lambda *_: [0, 2, 4], executor=executor)
@@ -101,7 +98,7 @@ def test_the_facts_of_a_visit_are_those_of_the_client(executor: Any) -> None:
     close(facts[4], 2, 2, 0.1 * 1 + 0.07 * 1.5, 4 * 6 / 55, 4 * 3 / 29)
 
 
-def test_a_fixed_number_of_steps_may_be_a_fraction_of_an_epoch() -> None:
+def test_a_fixed_number_of_steps_may_be_a_fraction_of_an_epoch():
     """Clients 0 and 4, with 13 and 4 samples, have 3 and 1 batches an epoch; 4 steps."""
     clients = classification(steps=4)
     run = federation(Algorithm(Facts()), clients=clients, sampler=lambda *_: [0, 4])
@@ -109,12 +106,12 @@ def test_a_fixed_number_of_steps_may_be_a_fraction_of_an_epoch() -> None:
     assert rows(run, "facts")[[0, 4], 1].tolist() == pytest.approx([4 / 3, 4.0])
 
 
-def test_local_states_begin_at_every_visit_and_client_states_at_the_first() -> None:
+def test_local_states_begin_at_every_visit_and_client_states_at_the_first():
     class Begun(Term):
         client = {"kept": received, "now": zeros, "first": zeros}
         local = {"here": received, "there": initial}
 
-        def report(self, w: Tensor, v: Any) -> Any:
+        def report(self, w, v):
             v.now, v.first = v.here, v.there
             return ()
 
@@ -128,7 +125,7 @@ def test_local_states_begin_at_every_visit_and_client_states_at_the_first() -> N
         assert rows(run, name)[:2].equal(torch.stack(models))
 
 
-def test_the_expected_share_is_the_probability_where_cohorts_vary() -> None:
+def test_the_expected_share_is_the_probability_where_cohorts_vary():
     """In a cohort of 5 of the 6 clients."""
     for sampler, expected in [(BernoulliSampling(0.3), 0.3), (UniformSampling(0.3), 5 / 6)]:
         run = federation(Algorithm(), sampler=sampler)
@@ -136,13 +133,13 @@ def test_the_expected_share_is_the_probability_where_cohorts_vary() -> None:
 
 
 @EXECUTORS
-def test_a_client_knows_its_own_probability_where_cohorts_are_drawn_by_size(executor: Any) -> None:
+def test_a_client_knows_its_own_probability_where_cohorts_are_drawn_by_size(executor):
     sampler = SizeWeightedSampling(0.5, classification().sizes)
 
     class Gate(Term):
         client = {"count": scalar, "gate": scalar}
 
-        def report(self, w: Tensor, v: Any) -> Any:
+        def report(self, w, v):
             v.count = v.count + 1
             v.gate = v.count / v.expected
             return ()
@@ -160,9 +157,7 @@ def test_a_client_knows_its_own_probability_where_cohorts_are_drawn_by_size(exec
     ("visit", "steps"),
     [({"epochs": 2}, 4), ({"epochs": 1.3}, 3), ({"epochs": 0.1}, 1), ({"steps": 7}, 7)],
 )
-def test_the_nominal_span_is_that_of_a_client_of_mean_size(
-    visit: dict[str, Any], steps: int
-) -> None:
+def test_the_nominal_span_is_that_of_a_client_of_mean_size(visit, steps):
     """Of 9.2 samples, two batches; with momentum 0.5: 0.1 (1 + 1.5 + 1.75 + ...)."""
     local = partial(SGD, lr=0.1, momentum=0.5)
     run = federation(Algorithm(local=local), clients=classification(**visit))
@@ -170,7 +165,7 @@ def test_the_nominal_span_is_that_of_a_client_of_mean_size(
     assert run.local_training.nominal_span == pytest.approx(expected)
 
 
-def test_the_nominal_visit_follows_the_schedule() -> None:
+def test_the_nominal_visit_follows_the_schedule():
     """Of two batches an epoch, 1.5 epochs, at rates 0.1 * 0.9^round * 0.7^epoch."""
     visit = federation(Algorithm(), clients=classification(epochs=1.5)).local_training.nominal_visit
     assert visit(2) == pytest.approx(
@@ -178,11 +173,11 @@ def test_the_nominal_visit_follows_the_schedule() -> None:
     )
 
 
-def test_the_server_sees_the_round_and_the_share_of_the_cohort() -> None:
+def test_the_server_sees_the_round_and_the_share_of_the_cohort():
     seen: list[tuple[int, int, float]] = []
 
     class Witness(Term):
-        def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        def update(self, delta, mean, v):
             seen.append((v.round, v.rounds, v.share))
             return delta
 

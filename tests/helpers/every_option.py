@@ -1,19 +1,18 @@
 """Every option of every algorithm and modifier, with a value that is not its default."""
 
 from collections.abc import Callable
-from inspect import getmembers, isfunction, signature
+from inspect import signature
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fl_lightning.algorithms.modifiers import PARTS
-from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.algorithms.registry import ALGORITHMS, functions
 
 MAKERS: dict[str, Callable[..., Any]] = {
     **ALGORITHMS,
     **{
         f"--{part} {name}": make
         for part, module in PARTS.items()
-        for name, make in getmembers(module, isfunction)
-        if make.__module__ == module.__name__
+        for name, make in functions(module).items()
     },
 }
 

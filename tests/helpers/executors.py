@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from problems import EXECUTORS, STACKED, classification, classifier, distances
 from torch import Tensor, nn
 
@@ -19,6 +20,9 @@ COMPILED = {"traced": TRACED, "stacked, traced": partial(TRACED, width=2)}
 ALL = EAGER | COMPILED
 
 on_eager_executors = EXECUTORS
+needs_onednn = pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN"
+)
 on_all_executors = pytest.mark.parametrize("executor", ALL.values(), ids=ALL)
 
 

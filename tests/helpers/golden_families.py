@@ -20,7 +20,6 @@ from fl_lightning import Algorithm, algorithms, by_size, terms
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
-from fl_lightning.terms.lesam import LastRound, by_sum_of_norms
 from fl_lightning.terms.wrapper import WrappedTerm
 
 State = Callable[[Federation], torch.Tensor]
@@ -119,7 +118,7 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
 
     def lesam(variant: set[str]) -> Algorithm:
         if "sumnorm" in variant:
-            return Algorithm(LastRound(rho, by_sum_of_norms), server=partial(SGD, lr=lr))
+            return Algorithm(terms.LastRound(rho, "sum_of_norms"), server=partial(SGD, lr=lr))
         return c.fedlesam(**reference(variant), server_lr=lr)
 
     def mofedsam(variant: set[str]) -> Algorithm:

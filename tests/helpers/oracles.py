@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_lightning import Term
+from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Request, objective
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.network import FunctionalModel
 
 
 def view(**attributes: Any) -> Any:

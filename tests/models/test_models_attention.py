@@ -57,12 +57,8 @@ def test_pretrained_positions_are_interpolated_to_the_images_size(tmp_path: Path
     path = saved(network, tmp_path)
     given = torch.load(path)["encoder.pos_embedding"]
     positions = tiny_vit_b32(size=96, weights=path).encoder.pos_embedding
-    grid = F.interpolate(
-        given[:, 1:].transpose(1, 2).unflatten(2, (2, 2)),
-        size=3,
-        mode="bicubic",
-        align_corners=True,
-    )
+    square = given[:, 1:].transpose(1, 2).unflatten(2, (2, 2))
+    grid = F.interpolate(square, size=3, mode="bicubic", align_corners=True)
     torch.testing.assert_close(positions[:, 1:], grid.flatten(2).transpose(1, 2))
     assert torch.equal(positions[:, 0], given[:, 0])
 

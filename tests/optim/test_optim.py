@@ -149,23 +149,6 @@ def test_weights_come_back_bit_by_bit(wrap, dtype):
     assert same_bits(model.parameters(), before)
 
 
-def test_weights_come_back_when_their_move_is_interrupted():
-    class Interrupted(SAM):
-        moves = 0
-
-        def _move(self, params, vector):
-            super()._move(params, vector)
-            self.moves += 1
-            if self.moves == 1:
-                raise KeyboardInterrupt
-
-    model, ((x, y),) = network(), batches(1)
-    optimizer, before = Interrupted(SGD(model.parameters(), lr=0.1), rho=0.5), weights(model)
-    with pytest.raises(KeyboardInterrupt):
-        optimizer.step(closure_of(model, optimizer, x, y))
-    assert same_bits(weights(model), before)
-
-
 def test_weights_and_buffers_come_back_when_the_second_pass_fails():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
     optimizer = SAM(SGD(model.parameters(), lr=0.1), buffers=model)
@@ -213,20 +196,6 @@ def test_buffers_that_the_forward_pass_replaces_move_once_a_step():
     model = Centered()
     train(model, SAM(SGD(model.parameters(), lr=0.1), buffers=model), batches(3))
     assert model.passes == 3
-
-
-def test_given_buffers_that_the_forward_pass_replaces_are_refused():
-    model = Centered()
-    with pytest.raises(ValueError, match=r"replaced buffers .* buffers=model instead"):
-        train(model, SAM(SGD(model.parameters(), lr=0.1), buffers=model.buffers()), batches(1))
-
-
-def test_each_pass_draws_its_own_dropout_masks():
-    model, seen = nn.Sequential(network(), nn.Dropout()), []
-    model.register_forward_hook(lambda _module, _inputs, out: seen.append(out == 0))
-    train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))
-    assert len(seen) == 2
-    assert not torch.equal(*seen)
 
 
 @wrappers

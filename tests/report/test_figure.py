@@ -1,7 +1,5 @@
 """Figures of runs."""
 
-from pathlib import Path
-
 import pytest
 from matplotlib.figure import Figure
 from run_folders import compared, run
@@ -13,7 +11,7 @@ def drawn(figure: Figure) -> list[list[list[float]]]:
     return [[list(map(float, line.get_ydata())) for line in axes.lines] for axes in figure.axes]
 
 
-def test_curves_are_means_in_bands_over_the_seeds_that_have_come_so_far(tmp_path: Path) -> None:
+def test_curves_are_means_in_bands_over_the_seeds_that_have_come_so_far(tmp_path):
     run(tmp_path / "a", [0.5, 0.7, 0.6], seed=0)
     run(tmp_path / "b", [0.7, 0.9], seed=1, rounds=3)
     run(tmp_path / "c", [0.1, None, 0.3], algorithm="scaffold")
@@ -27,7 +25,7 @@ def test_curves_are_means_in_bands_over_the_seeds_that_have_come_so_far(tmp_path
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
 
 
-def test_a_panel_for_each_value_of_an_option(tmp_path: Path) -> None:
+def test_a_panel_for_each_value_of_an_option(tmp_path):
     run(tmp_path / "a", [0.5], alpha=1.0)
     run(tmp_path / "b", [0.6], alpha=0.1)
     run(tmp_path / "c", [0.7], alpha=1.0, algorithm="scaffold")
@@ -37,12 +35,12 @@ def test_a_panel_for_each_value_of_an_option(tmp_path: Path) -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
 
 
-def test_smooth_curves_are_means_of_the_last_evaluations(tmp_path: Path) -> None:
+def test_smooth_curves_are_means_of_the_last_evaluations(tmp_path):
     run(tmp_path / "a", [0.2, None, 0.4, 0.8])
     assert drawn(curves(compared(tmp_path), smooth=2)) == [[pytest.approx([0.2, 0.3, 0.6])]]
 
 
-def test_many_panels_are_in_rows(tmp_path: Path) -> None:
+def test_many_panels_are_in_rows(tmp_path):
     for alpha in range(1, 7):
         run(tmp_path / str(alpha), [0.5], alpha=alpha)
     figure = curves(compared(tmp_path, "partition.alpha"))
@@ -50,7 +48,7 @@ def test_many_panels_are_in_rows(tmp_path: Path) -> None:
     assert (len(figure.axes), len(rows)) == (6, 2)
 
 
-def test_a_score_against_an_option(tmp_path: Path) -> None:
+def test_a_score_against_an_option(tmp_path):
     for seed in (0, 1):
         run(tmp_path / f"none-{seed}", [0.4 + 0.2 * seed], seed)
         for rho in (0.01, 0.1, 1.0):
@@ -63,16 +61,13 @@ def test_a_score_against_an_option(tmp_path: Path) -> None:
     assert curve.lines[0].get_xydata().tolist() == [
         pytest.approx([rho, 50 + 10 * rho]) for rho in (0.01, 0.1, 1.0)
     ]
-    assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == (
-        "log",
-        "rho",
-        "test accuracy, best, %",
-    )
+    labels = axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()
+    assert labels == ("log", "rho", "test accuracy, best, %")
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.01", "0.1", "1"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedsam", "fedavg"]
 
 
-def test_a_score_against_names(tmp_path: Path) -> None:
+def test_a_score_against_names(tmp_path):
     for place, name in enumerate(("b", "a")):
         for data in ("mnist", "svhn"):
             folder = tmp_path / f"{name}{data}"

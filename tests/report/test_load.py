@@ -11,7 +11,7 @@ from fl_lightning import report
 from fl_lightning.report import Run
 
 
-def test_a_data_frame_has_a_row_per_run_and_round(tmp_path: Path) -> None:
+def test_a_data_frame_has_a_row_per_run_and_round(tmp_path):
     run(tmp_path / "a", [0.5, 0.7], seed=0, hidden=[200, 100], clip_norm=None)
     run(tmp_path / "b", [0.7, None], seed=1, hidden=[200, 100], clip_norm=10.0)
     run(tmp_path / "c", [0.1], algorithm="fedsam", own={"rho": 0.3})
@@ -27,9 +27,7 @@ def test_a_data_frame_has_a_row_per_run_and_round(tmp_path: Path) -> None:
     assert len(report.load([tmp_path / "a", str(tmp_path / "c")])) == 3
 
 
-def test_the_example_of_load_draws_means_over_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_load_draws_means_over_seeds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(Path("runs/digits/a"), [0.5, 0.7], seed=0)
     run(Path("runs/digits/b"), [0.7, None], seed=1)
@@ -48,9 +46,7 @@ def test_the_example_of_load_draws_means_over_seeds(
         ("metrics.csv", "round,test/accuracy\n1,x\n"),
     ],
 )
-def test_a_run_that_cannot_be_read_is_named_and_left_out(
-    file: str, content: str, tmp_path: Path
-) -> None:
+def test_a_run_that_cannot_be_read_is_named_and_left_out(file, content, tmp_path):
     run(tmp_path / "whole", [0.5])
     (run(tmp_path / "torn", [0.5]) / file).write_text(content)
     with pytest.warns(UserWarning, match="torn holds no run that can be read"):
@@ -58,7 +54,7 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(
     assert runs["run"].tolist() == [str(tmp_path / "whole")]
 
 
-def test_a_line_that_is_being_written_does_not_count(tmp_path: Path) -> None:
+def test_a_line_that_is_being_written_does_not_count(tmp_path):
     table = run(tmp_path / "a", [0.5, 0.6]) / "metrics.csv"
     table.write_text(table.read_text() + "3,0.9")
     assert Run.read(tmp_path / "a").scalars["test/accuracy"] == {1: 0.5, 2: 0.6}

@@ -8,7 +8,7 @@ from pandas import DataFrame
 SCRIPT = Path(__file__).parents[2] / "benchmarks/reproduced.py"
 
 
-def test_the_page_is_made_from_saved_results_alone() -> None:
+def test_the_page_is_made_from_saved_results_alone():
     names = runpy.run_path(str(SCRIPT))
     column = "MNIST 15% DiD1"
     rows = [

@@ -1,6 +1,5 @@
 """The files of a run's folder, and the options that a resumption may change."""
 
-import subprocess
 from pathlib import Path
 
 import jobs
@@ -8,26 +7,8 @@ import pytest
 from refusals import experiment, sentence
 
 from fl_lightning.runs import folder as run_folder
-from fl_lightning.runs.folder import RunFolder, _git_commit
+from fl_lightning.runs.folder import RunFolder
 from fl_lightning.runs.resume import check_changes
-
-
-def test_the_commit_is_that_of_the_package_and_of_no_repository_around_it(tmp_path):
-    inside = tmp_path / ".venv" / "installed.py"
-    inside.parent.mkdir()
-    for file in (tmp_path / "own.py", inside):
-        file.write_text("")
-
-    def git(*command: str) -> None:
-        name = "-c", "user.name=a", "-c", "user.email=a@b"
-        subprocess.run(["git", *name, *command], cwd=tmp_path, check=True)
-
-    git("init", "--quiet")
-    assert _git_commit(tmp_path / "own.py") is None
-    git("add", "own.py")
-    git("commit", "--quiet", "--message", "first")
-    assert len(_git_commit(tmp_path / "own.py") or "") == 40
-    assert _git_commit(inside) is None
 
 
 @pytest.mark.parametrize(

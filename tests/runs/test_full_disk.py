@@ -1,12 +1,10 @@
 """Disks that are full or read-only: the run says so, and loses nothing."""
 
 import os
-import shutil
-import subprocess
-from collections.abc import Callable
-from errno import ENOSPC
+from errno import ENOSPC, EROFS
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jobs
 import pytest
@@ -14,105 +12,55 @@ import torch
 from image_files import write_images
 from refusals import Stops, scaffold
 
-from fl_lightning import Federation
-from fl_lightning.callbacks import Checkpoint
 from fl_lightning.data import image_folder
 from fl_lightning.federation.row_files import RowFiles
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 12 MB, where this machine lets one be mounted."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = (
-        shutil.which("mount")
-        and not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(disk)], capture_output=True
-        ).returncode
-    )
-    if not mounted:
-        pytest.skip("no disk can be mounted here")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+def fails(code: int) -> Mock:
+    return Mock(side_effect=OSError(code, os.strerror(code)))
 
 
-class Fills:
-    """Fills a disk after a round, but for `left` bytes."""
-
-    def __init__(self, disk: Path, round: int, left: int):
-        self.file, self.round, self.left = disk / "filling", round, left
-
-    def on_round_logged(self, federation: Federation, metrics: dict[str, float]) -> None:
-        if federation.round == self.round:
-            self.file.write_bytes(bytes(shutil.disk_usage(self.file.parent).free - self.left))
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "left", "file"),
-    [
-        ("scaffold", 0, ".rows"),
-        ("fedavg", 0, "run/.part"),
-        ("fedavg", 300_000, "checkpoints/.part"),
-    ],
-    ids=["a client's row", "the best model", "a checkpoint"],
-)
-def test_a_disk_that_fills_up_keeps_the_checkpoints(
-    algorithm, left, file, small_disk, tmp_path, sentence
-):
-    argv, folder = ("--algorithm", algorithm), small_disk / "run"
-    filling = Fills(small_disk, 3, left)
-    scaffold(tmp_path / "whole", *argv)
-    said = sentence(scaffold, folder, *argv, callbacks=[filling])
-    assert "the disk is full" in said
-    assert "--resume" in said
-    assert f"{file} could not be written" in said
-    assert not list(folder.rglob("*.part"))
-    filling.file.unlink()
-    scaffold(folder, *argv, "--resume")
-    assert jobs.results(folder) == jobs.results(tmp_path / "whole")
-
-
-def test_a_disk_without_room_for_decoded_images_is_reported(small_disk, refused):
+def test_a_disk_without_room_for_decoded_images_is_reported(tmp_path, refused, monkeypatch):
     """A write to a mapped file would end the process with SIGBUS."""
-    write_images(small_disk, [f"{s}/{name}" for s in ("train", "test") for name in ("cat", "dog")])
-    argv = "--data-dir", str(small_disk), "--data.size", "700"
-    assert "the decoded images take 17.6 MB" in refused(*argv, data=image_folder)
-    assert not list((small_disk / ".cache").iterdir())
+    write_images(tmp_path, [f"{s}/{name}" for s in ("train", "test") for name in ("cat", "dog")])
+    monkeypatch.setattr(os, "posix_fallocate", fails(ENOSPC))
+    argv = "--data-dir", str(tmp_path), "--data.size", "70"
+    assert "the decoded images take 0.2 MB" in refused(*argv, data=image_folder)
+    assert not list((tmp_path / ".cache").iterdir())
 
 
-def test_a_read_only_disk_is_reported(small_disk, sentence):
-    scaffold(small_disk / "run", "--rounds", "2")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for argv in (["--run-dir", str(small_disk / "other")], ["--resume"]):
-        said = sentence(scaffold, small_disk / "run", *argv)
-        assert "Read-only file system" in said
-        assert "--run-dir" in said
-
-
-def full(*_: Any, **__: Any) -> Any:
-    raise OSError(ENOSPC, os.strerror(ENOSPC))
-
-
-def full_after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    left = iter(range(calls))
-    return lambda *args, **kwargs: (
-        function(*args, **kwargs) if next(left, None) is not None else full()
-    )
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_a_read_only_disk_is_reported(resume, tmp_path, sentence, monkeypatch):
+    monkeypatch.setattr(Path, "open", fails(EROFS))
+    said = sentence(scaffold, tmp_path / "run", *resume)
+    assert "Read-only file system" in said
+    assert "--run-dir" in said
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "calls"),
-    [(RowFiles, "write", 14), (torch, "save", 3), (os, "fsync", 12), (Checkpoint, "_save", 2)],
-    ids=["a client's row", "a checkpoint", "to disk", "anything"],
+    ("owner", "name", "calls", "file"),
+    [
+        (RowFiles, "_move", 14, ".rows"),
+        (torch, "save", 4, "checkpoints/.part"),
+        (os, "fsync", 12, ""),
+    ],
+    ids=["a client's row", "a checkpoint", "to disk"],
 )
 def test_a_run_is_resumed_after_a_write_that_found_the_disk_full(
-    owner, name, calls, tmp_path, uninterrupted, monkeypatch, sentence
+    owner, name, calls, file, tmp_path, uninterrupted, monkeypatch, sentence
 ):
-    """Where no disk can be mounted, too."""
+    write, left = getattr(owner, name), iter(range(calls))
+
+    def full_in_the_end(*args: Any) -> Any:
+        if next(left, None) is None:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        return write(*args)
+
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, full_after(calls, getattr(owner, name)))
-        assert "the disk is full" in sentence(scaffold, tmp_path / "run")
+        patch.setattr(owner, name, full_in_the_end)
+        said = sentence(scaffold, tmp_path / "run")
+    assert "the disk is full" in said
+    assert f"{file} could not be written: free some space, then add --resume" in said
     assert not list(tmp_path.rglob("*.part"))
     scaffold(tmp_path / "run", "--resume")
     assert jobs.results(tmp_path / "run") == uninterrupted

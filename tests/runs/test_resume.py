@@ -8,7 +8,7 @@ import jobs
 import pytest
 import torch
 import yaml
-from refusals import experiment, scaffold, sentence
+from refusals import experiment, scaffold
 
 from fl_lightning import DeviceDataset, Federation
 
@@ -81,9 +81,6 @@ def test_options_in_the_checkpoint_are_compared(short, sentence):
     assert state["options"]["lr"] == 0.1
     assert state["options"]["algorithm"]["name"] == "scaffold"
     assert state["best"]["accuracy"] > 0
-    assert "lr was 0.1 and is now 0.2" in sentence(
-        jobs.experiment(*argv, "--resume", "--lr", "0.2").run
-    )
     config = yaml.safe_load((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(yaml.safe_dump({**config, "lr": 0.2}))
     assert "lr was 0.1 and is now 0.2" in sentence(jobs.experiment(*argv, "--resume").run)
@@ -107,9 +104,6 @@ def test_resuming_where_there_is_no_run_begins_one(short, tmp_path, capsys):
     assert jobs.results(tmp_path / "new") == jobs.results(folder)
     jobs.experiment("--run-dir", str(tmp_path / "new"), *argv).run()
     assert "nothing is left to train" in capsys.readouterr().out
-    (folder / "config.yaml").unlink()
-    said = sentence(capsys, jobs.experiment("--run-dir", str(folder), *argv).run)
-    assert "metrics.csv but no config.yaml" in said
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_start_again(short, sentence):

@@ -91,6 +91,13 @@ def test_the_best_model_is_the_one_of_the_best_round(trained):
     assert all(torch.equal(t, state[name]) for name, t in best.state_dict().items())
 
 
+def test_the_model_of_a_round_is_that_of_its_checkpoint(trained):
+    last, of_round = trained.model().state_dict(), trained.model(round=2).state_dict()
+    assert all(torch.equal(t, of_round[name]) for name, t in last.items())
+    with pytest.raises(ValueError, match=r"round-7\.ckpt does not exist.*--keep-checkpoints"):
+        trained.model(round=7)
+
+
 @pytest.mark.parametrize("change", ["nothing", "edited", "gone"])
 def test_user_files_are_used_as_they_were(own, change, monkeypatch, tmp_path):
     argv = "--data", "code/own.py:blobs", "--model", "code/own.py:Linear", "--data.side", "3"

@@ -1,6 +1,6 @@
 """Experiment trackers: the scalars and options of a run, and a resumed run continues its own."""
 
-from pathlib import Path
+from unittest.mock import ANY, Mock, call
 
 import jobs
 import pytest
@@ -38,29 +38,15 @@ def test_mlflow_gets_options_and_scalars_of_a_run_that_is_resumed(tmp_path, monk
 
 def test_trackio_gets_the_scalars(tmp_path, monkeypatch):
     """Its module is replaced: the package is large."""
-    calls = list[object]()
-
-    class Run:
-        config = dict[str, object]()
-
-        def log(self, metrics: dict[str, float], step: int) -> None:
-            calls.append((step, metrics["test/accuracy"]))
-
-    class Module:
-        @staticmethod
-        def init(project: str, name: str, resume: str, embed: bool) -> Run:
-            calls.append((name, resume))
-            return Run()
-
-        @staticmethod
-        def finish() -> None:
-            calls.append("finish")
-
-    monkeypatch.setattr(trackers, "import_module", lambda name: Module)
+    trackio = Mock()
+    run = trackio.init.return_value
+    run.config = {}
+    monkeypatch.setattr(trackers, "import_module", lambda name: trackio)
     for resume in ("never", "allow"):
         (logger,) = trackers.start_trackers(["trackio"], tmp_path, {"algorithm": {"name": "mine"}})
         logger.log_metrics({"test/accuracy": 0.5}, 3)
         logger.finalize("success")
-        assert calls == [(Path(tmp_path).name, resume), (3, 0.5), "finish"]
-        calls.clear()
-    assert Run.config == {"algorithm": "mine"}
+        trackio.init.assert_called_with(ANY, tmp_path.name, resume=resume, embed=False)
+    assert run.log.call_args_list == [call({"test/accuracy": 0.5}, 3)] * 2
+    assert trackio.finish.call_count == 2
+    assert run.config == {"algorithm": "mine"}

@@ -8,9 +8,9 @@ import pytest
 from locations import ROOT
 
 from fl_lightning.__main__ import main
-from fl_lightning.sweep.estimate import Clock
 from fl_lightning.sweep.layout import layout
 from fl_lightning.sweep.plan import Job, plan
+from fl_lightning.sweep.progress import Clock
 from fl_lightning.sweep.table_file import TableFile
 
 DIGITS = ROOT / "recipes/digits.py"
@@ -66,10 +66,8 @@ def test_equal_options_are_one_run_of_several_cells(planned):
 
 def test_tuned_values_share_a_cell(planned):
     jobs = planned(SMALL + METHODS + "tune: {lr: [0.1, 0.3]}\n")
-    assert [job.cells for job in jobs[:2]] == [
-        [("fedavg", "", "lr 0.1")],
-        [("fedavg", "", "lr 0.3")],
-    ]
+    cells = [job.cells for job in jobs[:2]]
+    assert cells == [[("fedavg", "", "lr 0.1")], [("fedavg", "", "lr 0.3")]]
 
 
 def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
@@ -109,7 +107,7 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path):
     assert begun.state == "begun"
     assert begun.command()[:3] == ["--run-dir", str(begun.folder), "--resume"]
     clock = Clock(planned(text))
-    assert clock.rounds(begun) == 2
+    assert clock.rounds[begun.folder] == 2
     assert clock.left(planned(text, "--rounds", "9")[1]) == pytest.approx(9 * clock.total(1) / 2)
 
 

@@ -11,12 +11,7 @@ from problems import close, regression, rows, term, vec
 from torch import Tensor
 
 from fl_lightning import Algorithm, algorithms
-from fl_lightning.terms import SSG, DynamicRegularizer, FedVRADual
-
-
-def test_dynamic_regularizer_without_the_half_that_weight_decay_does() -> None:
-    v = view(h_i=vec(1, -1), anchor=vec(1, 4))
-    close(direction_of(DynamicRegularizer(alpha=0.5, split=True), v), 3 + 0.5 * 0, 4 - 0.5 * 5)
+from fl_lightning.terms import SSG
 
 
 @pytest.mark.parametrize(("a", "stable"), [(1.0, True), (5.05, True), (5.08, False), (7.0, False)])
@@ -38,7 +33,7 @@ def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(
     factor = 1 - a * (1 - (1 - 0.1 * 0.1) ** 50)
     for before, now in pairwise(sizes):
         torch.testing.assert_close(now, factor * before, rtol=1e-12, atol=1e-12)
-    facts = {**run.local_training.nominal_visit(0)}
+    facts = run.local_training.nominal_visit(0)
     notes = dual.notes(facts, facts)
     assert (abs(factor) < 1) == (notes == []) == stable
     for note in notes:
@@ -46,21 +41,9 @@ def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(
         assert "below 5.06" in note
 
 
-def test_fedvra_is_feddyn_by_default() -> None:
-    (dual,) = algorithms.fedvra().terms
-    assert dual == FedVRADual(alpha=0.1, a=1.0, d=None)
-
-
 def visit(**known: Any) -> Any:
-    # A first visit of a client twice as large as the mean, in round 0 of 4; a quarter came
-    # where half are expected.
-    begun = {
-        "h_i": vec(1, -1),
-        "d_i": vec(0.5, 3),
-        "count": vec(1),
-        "h": vec(0.5, 0.5),
-        "d": vec(1, 2),
-    }
+    """A first visit of a client twice as large as the mean, in round 0 of 4."""
+    begun = {"h_i": vec(1, -1), "d_i": vec(0.5, 3), "count": vec(1), "d": vec(1, 2)}
     run = {"share": 0.25, "expected": 0.5, "round": 0, "rounds": 4, "nominal": 0.2}
     return view(**{**begun, **run, "anchor": vec(1, 4), "size": vec(2), "span": vec(0.5), **known})
 

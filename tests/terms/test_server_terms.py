@@ -11,37 +11,19 @@ from fl_lightning import initial, received
 from fl_lightning.terms import (
     AdaptiveServer,
     FirstOrderMAML,
-    LocalOnly,
     NormalizedAveraging,
     RelaxedInitialization,
 )
-from fl_lightning.terms import server as steps
 
 
 def test_yogi_moves_its_second_moment_by_the_square_towards_it() -> None:
-    term = AdaptiveServer(beta1=0.5, beta2=0.75, tau=1.0, v0=4.0, second=steps.yogi)
+    term = AdaptiveServer(beta1=0.5, beta2=0.75, tau=1.0, v0=4.0, kind="yogi")
     v = view(m=vec(0, 0), v=vec(4, 4))
     close(term.update(vec(4, 0), (), v), 2 / ((4 + 0.25 * 16) ** 0.5 + 1), 0)
     close(v.v, 8, 4)
     # 4 is the square already
     close(term.update(vec(1, 2), (), v), 1.5 / (7.75**0.5 + 1), 1 / (4**0.5 + 1))
     close(v.v, 8 - 0.25, 4)
-
-
-def test_relaxed_start_begins_away_from_the_clients_own_model() -> None:
-    term, v = (
-        RelaxedInitialization(beta=0.5),
-        view(w_i=vec(1, 4), weight=vec(2), origin=vec(4, 1), anchor=vec(3, 2)),
-    )
-    close(term.start(v.anchor, v), 3 + 0.5 * 2, 2 - 0.5 * 2)
-    assert term.report(vec(7, 8), v) == ()
-    close(v.w_i, 7, 8)
-    close(term.update(vec(1, 1), (), v), 1, 1)
-    whole = RelaxedInitialization(beta=0.5, whole=True)
-    shift, weight = whole.report(vec(7, 8), v)
-    close(shift, 2 * (4 - 3), 2 * (1 - 2))
-    close(weight, 2)
-    close(whole.update(vec(1, 1), (vec(2, -2), vec(0.5)), v), 1 + 4, 1 - 4)
 
 
 @pytest.mark.parametrize(
@@ -55,33 +37,15 @@ def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(
 
 
 def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
-    # Paths 1 and 3, weights 0.5 and 1.5: 0.25 * 1 + 0.75 * 3 of 0.25 * (2, 4) / 1 + 0.75 *
-    # (6, 3) / 3.
-    messages = [
-        NormalizedAveraging().report(
-            vec(2, 4), view(weight=vec(0.5), span=vec(1), origin=vec(0, 0))
-        ),
-        NormalizedAveraging().report(
-            vec(7, 4), view(weight=vec(1.5), span=vec(3), origin=vec(1, 1))
-        ),
-    ]
-    mean = tuple((one + other) / 2 for one, other in zip(*messages, strict=True))
-    close(
-        NormalizedAveraging().update(vec(9, 9), mean, None),
-        2.5 * (0.25 * 2 + 0.75 * 2),
-        2.5 * (0.25 * 4 + 0.75 * 1),
-    )
-    # the first was skipped: the other's own progress
-    close(NormalizedAveraging().update(vec(9, 9), messages[1], None), 6, 3)
-
-
-def test_alone_continues_with_its_own_model() -> None:
-    v = view(w_i=vec(1, 4))
-    close(LocalOnly().start(vec(3, 2), v), 1, 4)
-    close(LocalOnly().personal(vec(3, 2), v), 1, 4)
-    assert LocalOnly().report(vec(7, 8), v) == ()
-    close(v.w_i, 7, 8)
-    close(LocalOnly().update(vec(9, 9), (), v), 0, 0)
+    """Moves (2, 4) and (6, 3) on paths 1 and 3, with weights 0.5 and 1.5."""
+    nova = NormalizedAveraging()
+    one = nova.report(vec(2, 4), view(weight=vec(0.5), span=vec(1), origin=vec(0, 0)))
+    other = nova.report(vec(7, 4), view(weight=vec(1.5), span=vec(3), origin=vec(1, 1)))
+    mean = tuple((a + b) / 2 for a, b in zip(one, other, strict=True))
+    path = 0.25 * 1 + 0.75 * 3
+    expected = path * (0.25 * 2 + 0.75 * 6 / 3), path * (0.25 * 4 + 0.75 * 3 / 3)
+    close(nova.update(vec(9, 9), mean, None), *expected)
+    close(nova.update(vec(9, 9), other, None), 6, 3)  # the first one was skipped
 
 
 def test_the_meta_step_looks_from_where_the_other_half_leads() -> None:

@@ -1,0 +1,99 @@
+"""The commands of recipes/presets/README.md, in order: every table and figure of the four papers.
+
+Runs have two rounds of small random images and small networks. A few cells of each table are run.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import pytest
+from locations import ROOT
+
+from fl_lightning.__main__ import main
+from fl_lightning.cli.recipes import run_recipe
+from fl_lightning.sweep import command
+from fl_lightning.sweep.plan import Job
+
+README = (ROOT / "recipes/presets/README.md").read_text()
+SMALL = str(ROOT / "tests/helpers/small_papers.py")
+
+
+def items() -> list[Any]:
+    """The rows of the tables: names of figures and tables, and their commands."""
+    found = list[Any]()
+    for paper, text in re.findall(r"^## (\w+)$(.*?)(?=^## |\Z)", README, re.M | re.S):
+        for item, _, cell in re.findall(r"^\| ([^|]*) \| ([^|]*) \| (.*) \|$", text, re.M):
+            if commands := [part for part in re.findall(r"`([^`]+)`", cell) if " " in part]:
+                found.append(pytest.param(commands, id=f"{paper}-{item}"))
+    return found
+
+
+class FewJobs:
+    """A `Pool` that makes one run in this process, or those at four places of what is read later.
+
+    Args:
+        read: Patterns of the runs that later commands read.
+    """
+
+    def __init__(
+        self,
+        read: Sequence[str],
+        jobs: Sequence[Job],
+        recipe: Path,
+        _: Path,
+        further: Sequence[str],
+        *__: Any,
+    ):
+        self.running, self.failures = list[Job](), dict[Path, str]()
+        later = [job for job in jobs if any(fnmatchcase(str(job.folder), p) for p in read)]
+        for job in later[:: max(1, len(later) // 4)] or jobs[:1]:
+            run_recipe(str(recipe), job.command(further))
+
+    def wait(self, _: float) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables share runs in it."""
+    return tmp_path_factory.mktemp("papers")
+
+
+def run(words: list[str]) -> int:
+    """The exit code of a command, as a shell would begin it."""
+    if words[0] == "python":
+        run_recipe(str(ROOT / words[1]), words[2:])
+        return 0
+    if words[1] == "table":
+        words += ["--recipe", SMALL, "--rounds", "2"]
+    if "--round" in words:
+        words[words.index("--round") + 1] = "2"
+    if "--measure-client" in words:  # it has to take part
+        words += ["--participation", "1"]
+    if words[1] == "partition":
+        words = [*words[:2], SMALL, *words[2:]]
+    expanded = [sorted(glob(w)) if w.startswith("runs/") else [w] for w in words[1:]]
+    try:
+        main([word for matches in expanded for word in matches])
+    except SystemExit as end:
+        return end.code or 0
+    return 0
+
+
+@pytest.mark.parametrize("commands", items())
+def test_the_commands_of_an_item(commands, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    read = [word for text in commands for word in shlex.split(text) if word.startswith("runs/")]
+    monkeypatch.setattr(command, "Pool", partial(FewJobs, read))
+    words: list[str] = []
+    for text in commands:
+        words = [*(words if text.startswith("--") else []), *shlex.split(text)]
+        assert run(words) == 0, f"{text}: {capsys.readouterr().err}"
+        if "--figure" in words:
+            assert Path(words[words.index("--figure") + 1]).stat().st_size
