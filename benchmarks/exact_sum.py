@@ -68,7 +68,7 @@ def main() -> None:
         )
         for _ in range(2)
     )
-    exact.deterministic, exact.sums = True, ExactSum
+    exact.local_training.deterministic, exact.local_training.sum_type = True, ExactSum
     runs = {"plain": plain, "exact": exact}
     fabric.print(where())
     seconds = take_turns({name: run.train_round for name, run in runs.items()}, options.turns)

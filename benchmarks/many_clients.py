@@ -27,13 +27,13 @@ from tempfile import mkdtemp
 import torch
 from contest import where
 from lightning.fabric import Fabric
+from rich.filesize import decimal
 
 from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.callbacks import Checkpoint
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.data import schemes
-from fl_lightning.federation.disk_budget import human_bytes
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.models import lenet, mlp
 
@@ -97,10 +97,9 @@ def measure(
         times.append(time.perf_counter() - started)
         busy.append(time.process_time() - begun)
     peak = status("VmHWM") - imported - pooled
-    federation.round, checkpoint = 0, Checkpoint(folder)
-    checkpoint.on_fit_start(
-        federation
-    )  # the first names the data and puts all rows on disk, which others need not
+    federation.server.round, checkpoint = 0, Checkpoint(folder)
+    # the first names the data and puts all rows on disk, which others need not
+    checkpoint.on_fit_start(federation)
     started = time.perf_counter()
     checkpoint.on_fit_start(federation)
     seconds["ckpt ms"] = 1e3 * (time.perf_counter() - started)
@@ -170,7 +169,7 @@ def main() -> None:
             if done.returncode:
                 raise SystemExit(done.stderr)
             results[point].append(json.loads(done.stdout))
-    memory = human_bytes(parse_bytes(options.client_state_memory))
+    memory = decimal(parse_bytes(options.client_state_memory))
     print(f"rows: at most {memory} resident; medians of {options.passes} passes")
     print(
         f"{'algorithm':10}{'clients':>10}"

@@ -39,23 +39,18 @@ class Replayed(StackedExecutor):
     def _steps(
         self,
         local_step: LocalStep,
-        round_facts: Any,
         visits: Any,
         client_facts: Any,
         states: Any,
-        server_states: Any,
         received: Any,
+        shared: Any,
     ) -> Any:
         matrix, lrs = client_facts["origin"], visits[0].lrs
         decay = weight_decay(local_step.algorithm.local([nn.Parameter(matrix)]))
         if decay is None or len({(*v.lrs, *v.batches.sizes) for v in visits}) > 1:
             raise ValueError("graphs are for plain SGD and clients with equal steps")
-        shared_args = {
-            "round_facts": round_facts,
-            "server_states": server_states,
-            "lr": matrix.new_zeros(()),
-            "decay": matrix.new_full((), decay),
-        }
+        sgd = {"lr": matrix.new_zeros(()), "decay": matrix.new_full((), decay)}
+        shared_args = shared | sgd
         arguments = matrix, client_facts, states, received, received
         key = local_step.algorithm, len(visits)
         if key not in self._graphs:

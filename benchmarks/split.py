@@ -42,7 +42,7 @@ PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("optimizer", torch.optim.SGD, ("step",)),
     ("terms", Algorithm, ("start", "gradient", "report")),
     ("state rows", ClientStore, ("prefetch", "read", "write", "wait_for_writes", "commit")),
-    ("sums", RoundSums, ("add", "verdict")),
+    ("sums", RoundSums, ("add", "status")),
     ("all-reduce", Federation, ("all_reduce_sum",)),
     ("server", Server, ("step",)),
     ("evaluation", Federation, ("evaluate",)),
