@@ -10,12 +10,7 @@
 """
 
 from fl_lightning.callbacks.checkpoint import Checkpoint
-from fl_lightning.callbacks.client_measures import (
-    Consistency,
-    LocalModels,
-    PerturbationDrift,
-    StateNorms,
-)
+from fl_lightning.callbacks.client_measures import Consistency, LocalModels, StateNorms
 from fl_lightning.callbacks.early_stopping import EarlyStopping, GrowthStopping
 from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.global_measures import (
@@ -27,6 +22,7 @@ from fl_lightning.callbacks.global_measures import (
 from fl_lightning.callbacks.measure import Measure
 from fl_lightning.callbacks.measure_names import measures
 from fl_lightning.callbacks.personalization import Personalization
+from fl_lightning.callbacks.perturbation import LayerStrength, PerturbationDrift
 from fl_lightning.callbacks.progress import ProgressBar
 from fl_lightning.callbacks.tensorboard import (
     TensorBoardScalars,
@@ -41,6 +37,7 @@ __all__ = [
     "EarlyStopping",
     "Evaluation",
     "GrowthStopping",
+    "LayerStrength",
     "LocalModels",
     "Measure",
     "ModelScores",

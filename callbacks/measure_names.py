@@ -3,14 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fl_lightning.callbacks.client_measures import (
-    Consistency,
-    LocalModels,
-    PerturbationDrift,
-    StateNorms,
-)
+from fl_lightning.callbacks.client_measures import Consistency, LocalModels, StateNorms
 from fl_lightning.callbacks.global_measures import ClassAccuracy, Sharpness, TrainingScores
 from fl_lightning.callbacks.measure import Measure
+from fl_lightning.callbacks.perturbation import LayerStrength, PerturbationDrift
 from fl_lightning.data import DeviceDataset
 
 
@@ -42,5 +38,6 @@ def measures(
         "perturbation": lambda: PerturbationDrift(every, samples=samples),
         "consistency": lambda: Consistency(folder / "consistency.csv", client, samples),
         "duals": lambda: StateNorms(every),
+        "strength": lambda: LayerStrength(every),
     }
     return [made[name]() for name in dict.fromkeys(names) if name != "proximal"]

@@ -73,7 +73,8 @@ def compare(
         label: Another name for a method, a row, a column or the runs of a folder, as TEXT=LABEL.
         format: Print this instead of a terminal's table.
         figure: Draw curves into this .png, .pdf or .svg.
-        curve: The scalar that is drawn; none for test/accuracy.
+        curve: The scalar that is drawn, or a pattern such as 'test/class_*'; none for
+            test/accuracy.
         smooth: Draw the means of so many evaluations.
         x: Draw the first score against this option, not curves.
         log: Draw a logarithmic axis for --x.

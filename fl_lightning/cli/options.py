@@ -24,7 +24,15 @@ from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.trackers import Tracker, check_installed
 
 MeasureName = Literal[
-    "train", "classes", "local", "sharpness", "perturbation", "consistency", "duals", "proximal"
+    "train",
+    "classes",
+    "local",
+    "sharpness",
+    "perturbation",
+    "consistency",
+    "duals",
+    "strength",
+    "proximal",
 ]
 Kept = Annotated[int, Range("a whole number from 1 to 100", lambda x: 1 <= x <= 100)]
 
@@ -121,7 +129,8 @@ class MeasureOptions:
 
     Attributes:
         measure: Measures of the run, as scalars: train, classes, local, sharpness, perturbation,
-            consistency, duals, proximal (of FedSOL, and what other terms name as diagnostics).
+            consistency, duals, strength, proximal (of FedSOL, and what other terms name as
+            diagnostics).
         measure_every: Rounds between measures; consistency follows every visit.
         measure_client: The client of consistency.
         measure_rho: Radius of sharpness.

@@ -1,6 +1,7 @@
 """Curves of experiments over rounds."""
 
 from collections.abc import Callable, Sequence
+from fnmatch import filter as matching
 from itertools import product, zip_longest
 from math import ceil
 from textwrap import fill
@@ -27,28 +28,33 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
 
     Args:
         comparison: The experiments.
-        tag: The scalar.
+        tag: The scalar, or a pattern such as test/class_* with a line for each that matches.
         smooth: The number of evaluations of which each point is the mean, up to its round.
 
     Raises:
         ValueError: If no run has recorded the tag, or the experiments do not differ in the option.
     """
     runs = comparison.runs
-    tags = sorted({tag for run in runs for tag, values in run.scalars.items() if values})
-    if tag not in tags:
-        raise ValueError(f"no run has recorded {tag}: there are {', '.join(tags)}")
-    series = [run.metrics.get(tag, Series(dtype=float)).dropna() for run in runs]
+    recorded = sorted({tag for run in runs for tag, values in run.scalars.items() if values})
+    if not (tags := matching(recorded, tag)):
+        raise ValueError(f"no run has recorded {tag}: there are {', '.join(recorded)}")
+    lines = [*product(tags, range(len(runs)))]
+    rows = [comparison.rows[run] for _, run in lines]
+    if len(tags) > 1:
+        rows = [f"{row} {tag}" for row, (tag, _) in zip(rows, lines, strict=True)]
+    columns = comparison.columns.take([run for _, run in lines])
+    series = [runs[run].metrics.get(tag, Series(dtype=float)).dropna() for tag, run in lines]
     series = [s.rolling(smooth, min_periods=1).mean() for s in series]
 
     def draw(axes: Axes, which: Sequence[int], stroke: dict[str, Any]) -> None:
-        recorded = DataFrame({run: series[run] for run in which}).sort_index()
-        mean, spread = recorded.mean(axis=1), recorded.std(axis=1).fillna(0.0)
+        values = DataFrame({line: series[line] for line in which}).sort_index()
+        mean, spread = values.mean(axis=1), values.std(axis=1).fillna(0.0)
         axes.plot(mean.index, mean, marker="o" if len(mean) == 1 else None, **stroke)
         if len(which) > 1:
             low, high = mean - spread, mean + spread
             axes.fill_between(mean.index, low, high, color=stroke["color"], alpha=0.18, linewidth=0)
 
-    figure = _panels(comparison.rows, comparison.columns, draw, xlabel="round", ylabel=tag)
+    figure = _panels(rows, columns, draw, xlabel="round", ylabel=tag)
     for axes in figure.axes:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if "accuracy" in tag:

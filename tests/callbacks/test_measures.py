@@ -28,6 +28,7 @@ from fl_lightning.callbacks import (
     ClassAccuracy,
     Consistency,
     Evaluation,
+    LayerStrength,
     LocalModels,
     ModelScores,
     PerturbationDrift,
@@ -261,6 +262,20 @@ def test_norms_of_duals_are_those_of_the_cohorts_states():
     expected = rows(run, "h_i")[COHORTS[2]].norm(dim=1).mean()
     assert metrics[-1]["dual/h_i"] == pytest.approx(float(expected))
     assert metrics[-1]["dual/h"] == pytest.approx(float(server(run, "h").norm()))
+
+
+def test_fedsols_strength_of_each_parameter_at_the_end_of_local_training():
+    moves = list[dict[str, Tensor]]()
+
+    def keep(federation: Federation, client: int, outcome: Outcome) -> None:
+        moved = outcome.origin + outcome.progress - federation.w.detach()
+        moves.append(federation.layout.named(moved))
+
+    keeps = SimpleNamespace(on_client_end=keep)
+    run, metrics = measured(LayerStrength(1), keeps, algorithm=algorithms.fedsol(), rounds=1)
+    for name in run.layout.names:
+        means = [float(F.normalize(m[name].flatten(), dim=0).abs().mean()) for m in moves]
+        assert metrics[0][f"strength/{name}"] == pytest.approx(sum(means) / 5)
 
 
 @on_eager_executors

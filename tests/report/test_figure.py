@@ -35,6 +35,16 @@ def test_a_panel_for_each_value_of_an_option(tmp_path):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "scaffold"]
 
 
+def test_a_pattern_draws_a_line_for_each_scalar_that_matches(tmp_path):
+    run(tmp_path / "a", [0.5, 0.7])
+    figure = curves(compared(tmp_path), "comm/*_mb")
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["fedavg comm/downlink_mb", "fedavg comm/uplink_mb"]
+    assert drawn(figure) == [[[2, 2], [1, 1]]]
+    with pytest.raises(ValueError, match=r"no run has recorded comm/x\*"):
+        curves(compared(tmp_path), "comm/x*")
+
+
 def test_smooth_curves_are_means_of_the_last_evaluations(tmp_path):
     run(tmp_path / "a", [0.2, None, 0.4, 0.8])
     assert drawn(curves(compared(tmp_path), smooth=2)) == [[pytest.approx([0.2, 0.3, 0.6])]]
