@@ -14,7 +14,7 @@ from fl_lightning.core.constraints import PositiveInt, Range, checked
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figure import against, curves
 from fl_lightning.report.score import SCORES
-from fl_lightning.report.table import FORMATS
+from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.run import TAIL_LENGTH, load_runs
 
 Percent = Annotated[float, Range("a percentage from 1 to 100", lambda x: 1 <= x <= 100)]
@@ -47,7 +47,7 @@ def compare(
     mean_over: tuple[str, ...] = (),
     published: Path | None = None,
     label: Sequence[str] = (),
-    format: Literal["markdown", "latex", "html", "csv"] | None = None,
+    format: Format | None = None,
     figure: Sequence[Path] = (),
     curve: str | None = None,
     smooth: PositiveInt = 1,

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape as escape_html
+from typing import Literal
 
 from pandas import DataFrame
 from pandas.io.formats.style import Styler
@@ -87,6 +88,8 @@ class Table:
         marks = self.marks.map(lambda mark: styles.get(mark, "")).set_axis(style.columns, axis=1)
         return style.apply(lambda _: marks, axis=None)
 
+
+Format = Literal["markdown", "latex", "html", "csv"]
 
 FORMATS = {f.__name__: f for f in (Table.markdown, Table.latex, Table.html, Table.csv)}
 """Formats of a table by their names on the command line."""

@@ -3,21 +3,21 @@
 Options of the recipe go to every run, such as --rounds 2.
 """
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
-from fl_lightning.cli.arguments import ArgumentParser
-from fl_lightning.cli.argv import given, last_value
+from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
+from fl_lightning.cli.argv import flag_of, given, last_value
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
+from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
-from fl_lightning.report.table import FORMATS
+from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.sweep.layout import layout
 from fl_lightning.sweep.plan import Job, plan
@@ -35,22 +35,91 @@ FIXED = {
 """Options that a table sets for each run, and what to give instead."""
 
 
+@dataclass
+class TableOptions:
+    """Options of the command.
+
+    Args:
+        table: A preset, or a YAML file.
+        seeds: Seeds of each cell; none for those of the table.
+        methods: Rows by label or pattern, or further algorithms.
+        columns: Columns by label or pattern, such as 'CIFAR-10*'.
+        sweep: A column for each value, as OPTION=VALUE,...; several give all combinations.
+        tune: Show the best of these values in each cell, as OPTION=VALUE,...
+        score: A score to show: last, last:50, best, rounds_to:80, ...
+        runs: Where runs lie or are made; none for runs/ and the name of the table.
+        over: Show gains, or speed-ups to a target, over this row.
+        recipe: A recipe by name or file.
+        jobs: Runs at a time, each with one thread; none for one a core, or a GPU.
+        per_gpu: Runs at a time on each GPU.
+        format: Print in this format instead of a terminal's table.
+        no_runs: Print the table of what there is, make no run.
+        dry_run: Print the commands and the hours that they take.
+        shard: Make the I-th of N parts of the runs, as I/N, such as in a job array.
+        submit: Submit so many shards to SLURM with submitit.
+        submit_option: An option of submitit, as NAME=VALUE, such as timeout_min=600.
+    """
+
+    table: str
+    seeds: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    sweep: Sequence[str] = ()
+    tune: Sequence[str] = ()
+    score: Sequence[str] = ()
+    runs: Path | None = None
+    over: str | None = None
+    recipe: str = "papers"
+    jobs: PositiveInt | None = None
+    per_gpu: PositiveInt = 1
+    format: Format | None = None
+    no_runs: bool = False
+    dry_run: bool = False
+    shard: str = "1/1"
+    submit: PositiveInt | None = None
+    submit_option: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+        part, _, parts = self.shard.partition("/")
+        if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+            raise ValueError(f"shard is I/N with I from 1 to N, such as 3/16, not {self.shard}")
+
+    def read(self) -> TableFile:
+        """The table of the file, as the command line changes it."""
+        table = TableFile.read(self.table).select(self.methods, self.columns)
+        values = {
+            "seeds": self.seeds,
+            "scores": tuple(self.score),
+            "over": self.over,
+            "sweep": _values(self.sweep),
+            "tune": _values(self.tune),
+        }
+        return replace(table, **{key: value for key, value in values.items() if value})
+
+    def part(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The jobs of the shard."""
+        part, parts = map(int, self.shard.split("/"))
+        return jobs[part - 1 :: parts]
+
+
 def main(argv: Sequence[str]) -> None:
     """Run the table that `argv` names."""
-    options, further = parse(argv)
     try:
-        table = table_of(options)
+        options, further = parse(argv)
+        table = options.read()
         recipe = recipes().get(options.recipe, Path(options.recipe)).resolve()
         if not recipe.is_file():
             raise ValueError(f"there is no recipe {options.recipe!r}: fl-lightning run lists them")
         runs = options.runs or _runs(options.table)
         jobs = plan(table, recipe, runs, further)
-        part = jobs[options.shard[0] - 1 :: options.shard[1]]
+        part = options.part(jobs)
         if options.dry_run:
             print(_commands(part, options, further))
             return
         if options.submit:
-            print(submit(options.submit, argv, runs, dict(options.submit_option)))
+            of_jobs = {name: load(value) for name, value in map(_pair, options.submit_option)}
+            print(submit(options.submit, argv, runs, of_jobs))
             return
         code = 0 if options.no_runs else _run(part, recipe, runs, further, options)
         tables = layout(table, jobs)
@@ -68,7 +137,7 @@ def _run(
     recipe: Path,
     runs: Path,
     further: Sequence[str],
-    options: argparse.Namespace,
+    options: TableOptions,
 ) -> int:
     """Make the runs that are not finished; gives the exit code."""
     todo = [job for job in jobs if job.state != "finished"]
@@ -100,7 +169,7 @@ def _run(
     return int(bool(pool.failures))
 
 
-def _commands(jobs: Sequence[Job], options: argparse.Namespace, further: Sequence[str]) -> str:
+def _commands(jobs: Sequence[Job], options: TableOptions, further: Sequence[str]) -> str:
     """The commands of the runs that are not finished, and the time that they take."""
     clock, todo = Clock(jobs), [job for job in jobs if job.state != "finished"]
     workers = len(_slots(options, further, max(1, len(todo))))
@@ -114,7 +183,7 @@ def _commands(jobs: Sequence[Job], options: argparse.Namespace, further: Sequenc
     return "\n".join(lines)
 
 
-def _slots(options: argparse.Namespace, further: Sequence[str], runs: int) -> list[dict[str, str]]:
+def _slots(options: TableOptions, further: Sequence[str], runs: int) -> list[dict[str, str]]:
     return slots(options.jobs, options.per_gpu, last_value(further, "--accelerator") == "cpu", runs)
 
 
@@ -125,100 +194,33 @@ def _runs(table: str) -> Path:
     return Path("runs", file.parent.name if file.is_relative_to(presets) else file.stem)
 
 
-def table_of(options: argparse.Namespace) -> TableFile:
-    """The table of a file, as the command line changes it."""
-    table = TableFile.read(options.table).select(options.methods, options.columns)
-    values = {
-        "seeds": options.seeds,
-        "scores": options.score,
-        "over": options.over,
-        "sweep": dict(options.sweep),
-        "tune": dict(options.tune),
-    }
-    return replace(table, **{key: value for key, value in values.items() if value})
+def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
+    """The options of the command, and those of the runs.
 
-
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of the command, and those of the runs."""
+    Raises:
+        ValueError: If an option of the command is none, or one of the runs belongs to the table.
+    """
     parser = ArgumentParser("fl-lightning table FILE", description=__doc__)
-    add = parser.add_argument
-    add("--seeds", type=_integers, metavar="N,...", help="seeds of each cell")
-    add("--methods", metavar="NAME,...", help="rows by label or pattern, or further algorithms")
-    add("--columns", metavar="NAME,...", help="columns by label or pattern, such as 'CIFAR-10*'")
-    repeated: dict[str, Any] = {"action": "append", "default": []}
-    values = {**repeated, "type": _values, "metavar": "OPTION=VALUE,..."}
-    add("--sweep", **values, help="a column for each value; can be repeated for combinations")
-    add("--tune", **values, help="the best of these values in each cell; can be repeated")
-    add("--score", **repeated, help="last, last:50, best, rounds_to:80, ...; can be repeated")
-    add(
-        "--runs",
-        type=Path,
-        metavar="FOLDER",
-        help="where runs lie or are made (default: runs/ and the name of the table)",
-    )
-    add("--over", metavar="ROW", help="show gains, or speed-ups to a target, over this row")
-    add("--recipe", default="papers", help="a recipe by name or file (default: papers)")
-    add(
-        "--jobs",
-        type=_count,
-        metavar="N",
-        help="runs at a time, each with one thread (default: one a core, or a GPU)",
-    )
-    add("--per-gpu", type=_count, default=1, metavar="N", help="runs at a time on each GPU")
-    add("--format", choices=FORMATS, help="print in this format instead of a terminal's table")
-    add("--no-runs", action="store_true", help="print the table of what there is, make no run")
-    add("--dry-run", action="store_true", help="print the commands and the hours that they take")
-    add(
-        "--shard",
-        type=_shard,
-        default=(1, 1),
-        metavar="I/N",
-        help="make the I-th of N parts of the runs, as in a job array",
-    )
-    add("--submit", type=_count, metavar="N", help="submit N shards to SLURM with submitit")
-    add(
-        "--submit-option",
-        **repeated,
-        type=_pair,
-        metavar="NAME=VALUE",
-        help="an option of submitit, such as timeout_min=600; can be repeated",
-    )
+    add_parameters(parser, options_of(TableOptions)[1:])
     if not argv or argv[0].startswith("-"):
         parser.parse_args(argv or ["--help"])  # --help
         parser.error("the table comes first: fl-lightning table fedssg/table4 --seeds 0,1,2")
     options, further = parser.parse_known_args(argv[1:])
     for name in FIXED.keys() & given(further):
-        parser.error(f"--{name.replace('_', '-')} differs from run to run: give {FIXED[name]}")
-    options.table = argv[0]
-    return options, further
+        raise ValueError(f"{flag_of(name)} differs from run to run: give {FIXED[name]}")
+    return TableOptions(argv[0], **vars(options)), further
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return number
-
-
-def _shard(text: str) -> tuple[int, int]:
-    part, _, parts = text.partition("/")
-    if not 1 <= int(part) <= int(parts):
-        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 1 to N")
-    return int(part), int(parts)
-
-
-def _pair(text: str) -> tuple[str, Any]:
+def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text} is not NAME=VALUE")
-    return name, load(value)
+        raise ValueError(f"{text} is not NAME=VALUE")
+    return name, value
 
 
-def _values(text: str) -> tuple[str, list[Any]]:
-    name, _ = _pair(text)
-    values = text.partition("=")[2].split(",")
-    return name.removeprefix("--").replace("-", "_"), [*map(load, values)]
+def _values(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of options, from texts such as `algorithm.rho=0.1,0.2`."""
+    return {
+        name.removeprefix("--").replace("-", "_"): [*map(load, values.split(","))]
+        for name, values in map(_pair, texts)
+    }

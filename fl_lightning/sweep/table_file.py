@@ -102,14 +102,14 @@ class TableFile:
             raise ValueError(f"{where} has no column {unknown[0]!r}{near}")
         return {c: float(n) for c, n in numbers.items() if n not in (None, "none")}
 
-    def select(self, rows: str | None, columns: str | None) -> "TableFile":
-        """Keep rows and columns by comma-separated labels or patterns, such as `fed*`.
+    def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "TableFile":
+        """Keep rows and columns by labels or patterns, such as `fed*`; none keeps all.
 
         An algorithm without a row gets one. Raises a ValueError if a pattern fits none.
         """
         kept: dict[str, Any] = {}
         if rows:
-            own = [name for name in rows.split(",") if ":" in name]
+            own = [name for name in rows if ":" in name]
             added = {name: {"algorithm": name} for name in (*ALGORITHMS, *own)}
             kept["rows"] = _matching(rows, self.rows, added, "row")
         if columns:
@@ -135,10 +135,10 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, Options]]
 
 
 def _matching(
-    patterns: str, known: Mapping[str, Options], further: Mapping[str, Options], kind: str
+    patterns: Sequence[str], known: Mapping[str, Options], further: Mapping[str, Options], kind: str
 ) -> dict[str, Options]:
     found = dict[str, Options]()
-    for pattern in patterns.split(","):
+    for pattern in patterns:
         matches = {name: known[name] for name in known if fnmatchcase(name, pattern)}
         if not matches and pattern not in further:
             raise ValueError(f"the table has no {kind} {pattern!r}{nearest(pattern, known)}")
