@@ -88,7 +88,7 @@ class TableOptions:
     def read(self) -> TableFile:
         """The table of the file, as the command line changes it."""
         table = TableFile.read(self.table).select(self.methods, self.columns)
-        values = {
+        values: dict[str, Any] = {
             "seeds": self.seeds,
             "scores": tuple(self.score),
             "over": self.over,
