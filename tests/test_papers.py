@@ -35,10 +35,10 @@ def items() -> list[Any]:
 
 
 class FewJobs:
-    """A `Pool` that makes one run in this process, or those at four places of what is read later.
+    """A `Pool` that makes one run in this process, or some of those that are read later.
 
     Args:
-        read: Patterns of the runs that later commands read.
+        read: The runs that later commands read: all that are named, and a few of each pattern.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class FewJobs:
     ):
         self.running, self.failures = list[Job](), dict[Path, str]()
         later = [job for job in jobs if any(fnmatchcase(str(job.folder), p) for p in read)]
-        for job in later[:: max(1, len(later) // 4)] or jobs[:1]:
+        few = later[:: max(1, len(later) // 4)] or jobs[:1]
+        few += [job for job in jobs if str(job.folder) in read and job not in few]
+        for job in few:
             run_recipe(str(recipe), job.command(further))
 
     def wait(self, _: float) -> bool:
