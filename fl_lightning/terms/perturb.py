@@ -107,14 +107,15 @@ class TOGA(Perturbation):
     """FedTOGA's trend: `g(w + e) + beta Delta`, with `e = rho unit(g + kappa Delta)`.
 
     Delta is the last mean movement, `mean_S (w^t - u_i) / per`. Algorithm 1 without its dual. The
-    texts leave the divisor open: Algorithm 1 prints K alone, the experiments call the number of
-    epochs K, and sections 4.1 and the proofs take Delta for a gradient, as in FedCM ("span").
+    texts leave the divisor open: Algorithm 1 prints K alone ("steps"), the experiments call the
+    number of epochs K ("epochs"), and section 4.1 takes Delta for a gradient, as in FedCM ("span").
+    `algorithms.fedtoga` says what was measured.
     """
 
     rho: NonNegativeFloat = 0.1
     kappa: NonNegativeFloat = 1.0
     beta: NonNegativeFloat = 0.8
-    per: Fact = "steps"
+    per: Fact = "span"
     eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
     server = {"Delta": zeros}
 

@@ -46,7 +46,7 @@ def toga(
     rho: opt.Rho = 0.1,
     kappa: opt.Kappa = 1.0,
     beta: opt.TrendBeta = 0.8,
-    delta: opt.TrendScale = "steps",
+    delta: opt.TrendScale = "gradient",
 ) -> Modifier:
     """FedTOGA's trend in ascent and descent."""
     return Modifier(terms.TOGA(rho, kappa, beta, opt.TREND_SCALES[delta]))
