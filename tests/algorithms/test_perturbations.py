@@ -38,7 +38,7 @@ def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
     """C.1: u - w = -a sum gamma_k gt_k + gamma a (h_i - beta Delta), and C.2 for h_i'.
 
     In the paper's letters a = 1/lam, and h_i = -lam times our displacement. Client 1 is alone in
-    the second round, so that Delta is its movement over its K steps.
+    the second round, so that Delta is its movement over K eta.
     """
     lam, eta, K, beta = 0.5, 0.1, 4, 0.8
     log: list[tuple[Tensor, Tensor]] = []
@@ -55,7 +55,7 @@ def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
     moved = -pushed / lam + gamma / lam * (h_i - beta * Delta)
     dual = (1 - gamma) * h_i + pushed + gamma * beta * Delta
     torch.testing.assert_close(-lam * rows(run, "h_i")[1], dual, **EXACT)
-    torch.testing.assert_close(-server(run, "Delta") * K, moved, **EXACT)
+    torch.testing.assert_close(-server(run, "Delta") * K * eta, moved, **EXACT)
     torch.testing.assert_close(run.w.detach(), anchor + moved + server(run, "h"), **EXACT)
 
 
