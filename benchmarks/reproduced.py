@@ -5,8 +5,7 @@
     python benchmarks/reproduced.py
 
 Finished runs in the folder are recognized by their options. Their results are kept in
-benchmarks/reproduced/fedssg_table4.csv, from which the last command makes the page again. Text in
-the file of the same name that ends in .md is added below the tables.
+benchmarks/reproduced/fedssg_table4.csv, from which the last command makes the page again.
 """
 
 import sys
@@ -121,7 +120,6 @@ def page(results: DataFrame) -> str:
     shares = "MNIST 15%", "MNIST 10%"
     accuracy = [lay_out(results, "last:50", saved_accuracy, share) for share in shares]
     rounds = [lay_out(results, "rounds_to:97", saved_rounds, share) for share in shares]
-    text = RESULTS.with_suffix(".md")
     commands = {column: f"# {column}" for column in TABLE.columns}
     for (_, column, _), argv in command_lines(TABLE):
         commands[column] += f"\nfl-lightning run papers {' '.join(argv)} --compile"
@@ -134,9 +132,9 @@ def page(results: DataFrame) -> str:
         "The released code of FedVRA is FedDyn's: its additional loss has no gradient. Our FedDyn "
         "next to the published FedVRA:",
         as_released(results).markdown(),
+        "The difference of FedProx at 10% DiD2 is not explained.",
         "## FedSSG, Table 5, MNIST: rounds to 97 %, and speed-up over FedAvg",
         *(table.markdown() for table in rounds),
-        *([text.read_text().strip()] if text.is_file() else []),
         "## Commands",
         "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",
         "```\n" + "\n".join(commands.values()) + "\n```",
