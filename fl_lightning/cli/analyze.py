@@ -14,7 +14,7 @@ from fl_lightning.cli.analyses import Result, Split, Subject
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.report.comparison import Comparison
-from fl_lightning.report.table import FORMATS
+from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.run import Run, load_runs
 
 ANALYSES: tuple[Callable[..., Result], ...] = (
@@ -57,7 +57,7 @@ def analyze(
     round: int | None = None,
     data_dir: Path | None = None,
     figure: Sequence[Path] = (),
-    format: Literal["markdown", "latex", "html", "csv"] | None = None,
+    format: Format | None = None,
     device: Literal["cuda", "cpu"] = "cuda" if torch.cuda.is_available() else "cpu",
 ) -> None:
     """Print the table of an analysis, and draw the figures.

@@ -36,7 +36,7 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
     """
     runs = comparison.runs
     recorded = sorted({tag for run in runs for tag, values in run.scalars.items() if values})
-    if not (tags := matching(recorded, tag)):
+    if not (tags := [tag] if tag in recorded else matching(recorded, tag)):
         raise ValueError(f"no run has recorded {tag}: there are {', '.join(recorded)}")
     lines = [*product(tags, range(len(runs)))]
     rows = [comparison.rows[run] for _, run in lines]

@@ -198,7 +198,7 @@ def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
     """The options of the command, and those of the runs.
 
     Raises:
-        ValueError: If an option of the command is none, or one of the runs belongs to the table.
+        ValueError: If an option of the command is wrong, or is one of the runs that the table sets.
     """
     parser = ArgumentParser("fl-lightning table FILE", description=__doc__)
     add_parameters(parser, options_of(TableOptions)[1:])
