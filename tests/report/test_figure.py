@@ -45,6 +45,12 @@ def test_a_pattern_draws_a_line_for_each_scalar_that_matches(tmp_path):
         curves(compared(tmp_path), "comm/x*")
 
 
+def test_a_name_with_brackets_is_no_pattern(tmp_path):
+    metrics = run(tmp_path / "a", [0.5]) / "metrics.csv"
+    metrics.write_text(metrics.read_text().replace("comm/uplink_mb", "test/class_[a]"))
+    assert drawn(curves(compared(tmp_path), "test/class_[a]")) == [[[1]]]
+
+
 def test_smooth_curves_are_means_of_the_last_evaluations(tmp_path):
     run(tmp_path / "a", [0.2, None, 0.4, 0.8])
     assert drawn(curves(compared(tmp_path), smooth=2)) == [[pytest.approx([0.2, 0.3, 0.6])]]
