@@ -71,7 +71,7 @@ class TrainingOptions:
 
     Attributes:
         local_epochs: Passes over a client's samples in one visit; fractions are allowed.
-        local_steps: PositiveInt in one visit, the same for every client, instead of epochs.
+        local_steps: Steps in one visit, the same for every client, instead of epochs.
         batch_size: Samples in a local step; a client with fewer takes all of them.
         lr: Local learning rate.
         lr_decay: Factor on the local learning rate after every round.
