@@ -178,7 +178,7 @@ fedsol/table2 | moon | mu 0.1, tau 0.5, --model fedavg_cnn
 fedsol/table2 fedsol/mnist | fedavg | --model fedavg_cnn, --data mnist
 fedsol/table2 fedsol/tissuemnist | fedntd | beta 1, tau 1, --rounds 200, --clients 200
 fedsol/table9 | local_only | --rounds 200, --local-epochs 1, --finetune-epochs 1,5
-fedsol/table9 | knn_per | neighbours 5, mix 0.5, capacity 500
+fedsol/table9 | knn_per | neighbors 5, mix 0.5, capacity 500
 # FedSSG: sections 1.8, 2.9, 3.5 and 3.6
 fedssg/table1 | fedssg | alpha 0.05, gate_offset 1, --rounds 1000
 fedssg/table1 | fedprox | mu 0.0002

@@ -15,7 +15,7 @@ from fl_lightning.core.constraints import (
     UnitInterval,
     checked,
 )
-from fl_lightning.core.prediction import NearestNeighbours
+from fl_lightning.core.prediction import NearestNeighbors
 
 
 @checked
@@ -58,7 +58,7 @@ def perfedavg(
 
 @checked
 def knn_per(
-    neighbours: PositiveInt = 7,
+    neighbors: PositiveInt = 7,
     mix: UnitInterval = 0.5,
     scale: PositiveFloat = 1.0,
     capacity: PositiveInt | None = None,
@@ -70,7 +70,7 @@ def knn_per(
     A client predicts with mix (vote) + (1 - mix) (probabilities of the global model).
 
     Args:
-        neighbours: Number of neighbours that vote (FedSOL's code 5).
+        neighbors: Number of neighbors that vote (FedSOL's code 5).
         mix: Weight of the vote; the model has the rest.
         scale: Scale of the squared feature distances.
         capacity: Samples that a client stores; none is all (FedSOL's code 500).
@@ -82,7 +82,7 @@ def knn_per(
     Released code:
         The authors' mixes the vote with raw logits, by mistake: `combine="logits"`.
     """
-    predict = NearestNeighbours(neighbours, mix, scale, capacity, combine == "logits")
+    predict = NearestNeighbors(neighbors, mix, scale, capacity, combine == "logits")
     return Algorithm(weight=opt.WEIGHTS[weighting], predict=predict)
 
 

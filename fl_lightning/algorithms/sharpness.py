@@ -236,7 +236,7 @@ def fedtoga(
     beta: opt.TrendBeta = 0.8,
     lam: opt.Lam = 0.1,
     perturbation: Annotated[
-        Literal["local", "neighbour", "fusion"],
+        Literal["local", "neighbor", "fusion"],
         Doc("Ascend along the own gradient, the previous perturbed one (one pass), or their sum."),
     ] = "local",
     carry: opt.Carry = False,
@@ -276,7 +276,7 @@ def fedtoga(
     """
     trend: Term = terms.TOGA(rho, kappa, beta, opt.TREND_SCALES[delta])
     if perturbation != "local":
-        trend = terms.Neighbour(trend, fusion=perturbation == "fusion", carry=carry)
+        trend = terms.Neighbor(trend, fusion=perturbation == "fusion", carry=carry)
     share = {"all": None, "active": 1.0}[dual]
     regularizer = opt.dynamic(lam, prox_clip=prox_clip, share=share)
     return Algorithm(trend, *regularizer, weight=opt.WEIGHTS[weighting])

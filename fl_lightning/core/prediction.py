@@ -36,14 +36,14 @@ def from_logits(own: PersonalModel) -> Callable[[Tensor], Tensor]:
 
 
 @dataclass(frozen=True)
-class NearestNeighbours:
-    """kNN-Per: `mix` of the neighbours' vote, `1 - mix` of the model's probabilities.
+class NearestNeighbors:
+    """kNN-Per: `mix` of the neighbors' vote, `1 - mix` of the model's probabilities.
 
-    A neighbour among the client's training samples votes with `exp(-d^2 / (F scale))`, d being its
+    A neighbor among the client's training samples votes with `exp(-d^2 / (F scale))`, d being its
     distance in the F features that enter the head.
 
     Attributes:
-        neighbours: Number of neighbours that vote.
+        neighbors: Number of neighbors that vote.
         mix: Weight of the vote; choose it on validation data.
         scale: Scale of the squared distances.
         capacity: Number of samples that a client stores, drawn at random; None is all.
@@ -53,14 +53,14 @@ class NearestNeighbours:
         Marfoq et al., ICML 2022, https://arxiv.org/abs/2111.09360
     """
 
-    neighbours: PositiveInt = 7
+    neighbors: PositiveInt = 7
     mix: UnitInterval = 0.5
     scale: PositiveFloat = 1.0
     capacity: PositiveInt | None = None
     logits: bool = False
 
     def __post_init__(self) -> None:
-        check(self, " of NearestNeighbours")
+        check(self, " of NearestNeighbors")
 
     def __call__(self, own: PersonalModel) -> Callable[[Tensor], Tensor]:
         """Store the features of the client's samples."""
@@ -72,7 +72,7 @@ class NearestNeighbours:
         def scores(x: Tensor) -> Tensor:
             features, logits = own.look(x)
             squared = torch.cdist(features, stored).square()
-            near, index = squared.topk(min(self.neighbours, len(stored)), largest=False)
+            near, index = squared.topk(min(self.neighbors, len(stored)), largest=False)
             scale = features.shape[1] * self.scale
             nearness = torch.exp((near[:, :1] - near) / scale)  # the nearest counts 1
             votes = (nearness[..., None] * votes_for[index]).sum(1) / nearness.sum(1, keepdim=True)

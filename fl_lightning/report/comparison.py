@@ -203,8 +203,8 @@ def _name(run: Run, labels: Mapping[str, str]) -> str:
     """The label of the innermost folder that has one, or of the method, or the method."""
     folders = {Path(text): label for text, label in labels.items()}
     name = method_name(run.options)
-    labelled = (folders[path] for path in (run.path, *run.path.parents) if path in folders)
-    return next(labelled, labels.get(name, name))
+    labeled = (folders[path] for path in (run.path, *run.path.parents) if path in folders)
+    return next(labeled, labels.get(name, name))
 
 
 def _texts(runs: Sequence[Run]) -> DataFrame:

@@ -174,7 +174,7 @@ def find_chosen(
 def _import(place: str, environment: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     where, _, name = place.rpartition(":")
     directory = Path(environment.get("directory", ""))
-    for file in (where, environment.get("recipe", "")):  # they may import their neighbours
+    for file in (where, environment.get("recipe", "")):  # they may import their neighbors
         if (parent := str((directory / file).resolve().parent)) not in sys.path:
             sys.path.append(parent)
     if not where.endswith(".py"):

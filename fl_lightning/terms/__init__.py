@@ -29,7 +29,7 @@ from fl_lightning.terms.perturb import ASAM as ASAM
 from fl_lightning.terms.perturb import SAM as SAM
 from fl_lightning.terms.perturb import SMOO as SMOO
 from fl_lightning.terms.perturb import TOGA as TOGA
-from fl_lightning.terms.perturb import Neighbour as Neighbour
+from fl_lightning.terms.perturb import Neighbor as Neighbor
 from fl_lightning.terms.server import AcceleratedStart as AcceleratedStart
 from fl_lightning.terms.server import AdaptiveServer as AdaptiveServer
 from fl_lightning.terms.server import NormalizedAveraging as NormalizedAveraging

@@ -162,8 +162,8 @@ class _Recalling:
 
 
 @dataclass(frozen=True)
-class Neighbour(WrappedTerm):
-    """FedTOGA's neighbourhood perturbation, for any term that ascends along a gradient.
+class Neighbor(WrappedTerm):
+    """FedTOGA's neighborhood perturbation, for any term that ascends along a gradient.
 
     Attributes:
         inner: The term. Its ascent gradient is replaced by R, the previous perturbed gradient,
@@ -191,7 +191,7 @@ class Neighbour(WrappedTerm):
         if len(asked) != 2:
             raise TermError(
                 f"{type(self.inner).__name__} asks for {len(asked)} gradient(s) a step, not 2: a "
-                "neighbourhood perturbation is for terms such as SAM, ASAM, SMOO and TOGA"
+                "neighborhood perturbation is for terms such as SAM, ASAM, SMOO and TOGA"
             )
         v.R = asked[-1]
         return direction

@@ -128,10 +128,10 @@ NAMED = {
     "fedlesam_d": (C.feddyn(), [P.lesam()], C.fedlesam_d()),
     "fedtoga": (C.feddyn(), [P.toga()], C.fedtoga()),
     "fedtoga, over epochs": (C.feddyn(), [P.toga(delta="epochs")], C.fedtoga(delta="epochs")),
-    "fedtoga, neighbour": (
+    "fedtoga, neighbor": (
         C.feddyn(),
-        [P.toga(), A.neighbour()],
-        C.fedtoga(perturbation="neighbour"),
+        [P.toga(), A.neighbor()],
+        C.fedtoga(perturbation="neighbor"),
     ),
     "fedtoga, fusion": (
         C.feddyn(),
@@ -167,14 +167,14 @@ def test_what_is_chosen_by_default_adds_nothing() -> None:
 REFUSED = [
     (C.fedsam(), P.lesam(), "LESAM .* SAM already says where gradients"),
     (C.fedsol(), P.sam(), "SAM .* HeadSOL already says where gradients"),
-    (A.neighbour().to(C.fedtoga()), P.sam(), "SAM .* Neighbour already says where gradients"),
+    (A.neighbor().to(C.fedtoga()), P.sam(), "SAM .* Neighbor already says where gradients"),
     (C.fedacg(), SE.adam(), "AdaptiveServer .* AcceleratedStart already says what the server"),
     (C.local_only(), SE.momentum(), "ServerMomentum .* LocalOnly already says what the server"),
     (C.fedinit(), SE.lookahead(), "Accelerated.* RelaxedInitialization already says where clients"),
     (C.local_only(), ST.relaxed(), "RelaxedInitialization .* LocalOnly already says where clients"),
-    (C.scaffold(), A.neighbour(), "does not perturb: .*--perturb sam"),
-    (P.lesam().to(C.fedavg()), A.neighbour(), "asks for 1 gradient.*terms such as SAM"),
-    (P.last_round().to(C.fedavg()), A.neighbour(), "asks for 1 gradient.*terms such as SAM"),
+    (C.scaffold(), A.neighbor(), "does not perturb: .*--perturb sam"),
+    (P.lesam().to(C.fedavg()), A.neighbor(), "asks for 1 gradient.*terms such as SAM"),
+    (P.last_round().to(C.fedavg()), A.neighbor(), "asks for 1 gradient.*terms such as SAM"),
 ]
 
 

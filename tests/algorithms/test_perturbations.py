@@ -6,7 +6,7 @@ from problems import Recorder, regression, round_after_round, rows, server, with
 from torch import Tensor
 
 from fl_lightning import Algorithm, Term, algorithms
-from fl_lightning.terms import SAM, Neighbour
+from fl_lightning.terms import SAM, Neighbor
 
 C = algorithms
 UNIFORM = C.fedavg(weighting="uniform")
@@ -63,9 +63,9 @@ def test_fedtogas_lemmas_hold_on_recorded_gradients() -> None:
     ("term", "lengths"),
     [
         (C.fedlesam(rho=0.3).terms[0], [0, 0, 0, 0.3, 0.3, 0.3]),
-        (Neighbour(SAM(0.3)), [0, 0.3, 0.3, 0, 0.3, 0.3]),
-        (Neighbour(SAM(0.3), carry=True), [0, 0.3, 0.3, 0.3, 0.3, 0.3]),
-        (Neighbour(SAM(0.3), fusion=True), [0.3] * 6),
+        (Neighbor(SAM(0.3)), [0, 0.3, 0.3, 0, 0.3, 0.3]),
+        (Neighbor(SAM(0.3), carry=True), [0, 0.3, 0.3, 0.3, 0.3, 0.3]),
+        (Neighbor(SAM(0.3), fusion=True), [0.3] * 6),
     ],
     ids=without_addresses,
 )

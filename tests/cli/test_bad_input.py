@@ -22,7 +22,7 @@ NAMES = [
     ("--clients 200", "min_size is 10"),
     ("--clients 700 --partition.alpha 1e-4 --partition.min-size 0", "682 of 700 clients"),
     ("--algorithm fedsam --perturb lesam", "cannot be added"),
-    ("--ascent neighbour", "does not perturb"),
+    ("--ascent neighbor", "does not perturb"),
     ("--partition by_domain", "no domains"),
     ("--partition saved", "--partition.file is needed"),
     ("--partition saved --partition.file nowhere.npz", "nowhere.npz"),
@@ -45,7 +45,7 @@ def flat() -> tuple[DeviceDataset, DeviceDataset]:
     return train, test
 
 
-def mislabelled() -> tuple[DeviceDataset, DeviceDataset]:
+def mislabeled() -> tuple[DeviceDataset, DeviceDataset]:
     train, test = digits()
     return DeviceDataset(train.x, train.y + 1, train.classes), test
 
@@ -89,7 +89,7 @@ class Branching(nn.Module):
         ({"model": models.lenet, "data": flat}, ["--model lenet", "shape 64"]),
         ({"model": narrow}, ["--model narrow", "1x8x8", "2x64 and 99x10"]),
         ({"model": five}, ["--model five", "5 outputs", "10 outputs"]),
-        ({"data": mislabelled}, ["1 to 10", "0..9"]),
+        ({"data": mislabeled}, ["1 to 10", "0..9"]),
     ],
 )
 def test_data_and_models_that_do_not_fit_each_other_are_refused(choices, words, refused):

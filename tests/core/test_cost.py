@@ -53,8 +53,8 @@ COSTS = {
     (1, 1, 1, 2, 1): "fedlesam_d; fedlesam_d, skip",
     (2, 1, 2, 1, 2): "fedtoga; fedtoga, fusion; fedtoga, over epochs; fedtoga, as a "
     "gradient; fedtoga, active dual",
-    (1, 1, 2, 1, 2): "fedtoga, neighbour",
-    (1, 1, 2, 2, 2): "fedtoga, neighbour carried",
+    (1, 1, 2, 1, 2): "fedtoga, neighbor",
+    (1, 1, 2, 2, 2): "fedtoga, neighbor carried",
     (2, 1, 2, 2, 2): "fedtoga, fusion carried",
     (1, BODY, BODY, 0, 0): "fedbabu",
     (1, 0, 0, 1, 0): "local_only",

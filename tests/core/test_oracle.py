@@ -17,7 +17,7 @@ from fl_lightning import Algorithm, ModelError, Term
 from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import ForwardPass, Oracle, Request
 from fl_lightning.core.vector import Layout, unit
-from fl_lightning.terms import SOL, HeadSOL, Neighbour, Proximal
+from fl_lightning.terms import SOL, HeadSOL, Neighbor, Proximal
 
 X, Y = (
     torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
@@ -113,9 +113,9 @@ def test_what_an_inner_term_adds_is_in_the_oracles_that_an_outer_one_makes(ask):
 
 @asked
 @pytest.mark.parametrize("fusion", [False, True])
-def test_a_neighbour_answers_for_the_oracles_that_its_term_makes(ask, fusion):
+def test_a_neighbor_answers_for_the_oracles_that_its_term_makes(ask, fusion):
     R = torch.arange(21.0, dtype=torch.float64)
-    direction, oracle, w = direction_of(Neighbour(Asking(ask, 0.5), fusion=fusion), R=R)
+    direction, oracle, w = direction_of(Neighbor(Asking(ask, 0.5), fusion=fusion), R=R)
     along = R + ask(oracle)(w) if fusion else R
     torch.testing.assert_close(direction, ask(oracle)(w + 0.5 * unit(along)))
 
@@ -138,7 +138,7 @@ def test_oracles_of_oracles_pass_the_loss_on_and_that_without_a_task_has_none():
     term = Losses(log)
     _, oracle, w = direction_of(Proximal(0.5), term)
     expected = [oracle.loss(w), oracle.part(1, 2).loss(w), oracle.of(with_squares).loss(w)]
-    direction_of(Neighbour(term), R=torch.zeros_like(w))
+    direction_of(Neighbor(term), R=torch.zeros_like(w))
     direction_of(SOL(term))
     squares = oracle.of(lambda b: b.out.square().mean()).loss(w)
     zero = torch.zeros_like(squares)

@@ -28,7 +28,7 @@ def whole_visit(data: ClientData, client: int, round: int) -> Tensor:
     return torch.cat([x for x, _ in data.visit(client, round)])
 
 
-def test_inputs_are_normalised_images():
+def test_inputs_are_normalized_images():
     data = images()
     index = torch.tensor([5, 0, 5])
     mean, std = torch.tensor(data.mean).view(3, 1, 1), torch.tensor(data.std).view(3, 1, 1)

@@ -14,7 +14,7 @@ from fl_lightning.data import image_folder
 SPLITS = ["train/cat", "train/dog", "test/cat", "test/dog"]
 
 
-def test_an_image_folder_is_read_in_order_and_normalised(tmp_path: Path):
+def test_an_image_folder_is_read_in_order_and_normalized(tmp_path: Path):
     write_images(tmp_path, SPLITS)
     train, test = image_folder(tmp_path)
     assert train.classes == ("cat", "dog")

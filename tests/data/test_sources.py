@@ -89,7 +89,7 @@ def test_mnist_has_three_equal_channels_when_asked(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["", "CINIC-10"])
-def test_cinic10_is_two_of_its_three_folders_normalised_as_in_fedsol(tmp_path: Path, place: str):
+def test_cinic10_is_two_of_its_three_folders_normalized_as_in_fedsol(tmp_path: Path, place: str):
     folders = [f"{part}/{name}" for part in ("train", "valid", "test") for name in ("cat", "dog")]
     write_images(tmp_path / place, folders, each=2, size=(6, 6))
     train, test = sources.cinic10(tmp_path)
@@ -183,7 +183,7 @@ def test_missing_data_says_where_it_looked(tmp_path: Path):
         sources.mnist(tmp_path, download=False)
 
 
-def test_emnist_letters_are_upright_and_labelled_from_zero(tmp_path: Path):
+def test_emnist_letters_are_upright_and_labeled_from_zero(tmp_path: Path):
     raw = tmp_path / "EMNIST/raw"
     raw.mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (52, 4, 4), dtype=np.uint8)

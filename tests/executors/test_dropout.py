@@ -64,7 +64,7 @@ def test_steps_clients_rounds_and_layers_have_unrelated_masks() -> None:
 
 
 @pytest.mark.parametrize("key", [key(0), 0, 1, 2, 3, 2**32, 2**63 - 1])
-def test_neighbours_are_dropped_independently_with_any_key(key: int) -> None:
+def test_neighbors_are_dropped_independently_with_any_key(key: int) -> None:
     kept = mask(key)
     assert abs(float(kept.double().mean()) - 0.5) < NOISE
     for distance in (1, 2, 3, 4, 8, 28, 32, 64, 256, 1024):

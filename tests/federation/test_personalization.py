@@ -175,12 +175,12 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_neighbours_change_what_a_client_predicts(tmp_path):
-    """The test set is what clients hold: a client's nearest neighbour is the sample itself."""
+def test_neighbors_change_what_a_client_predicts(tmp_path):
+    """The test set is what clients hold: a client's nearest neighbor is the sample itself."""
     known, ignored, fedavg = (
         scored(trained(algorithm, rounds=1), tmp_path / "personal.csv")
         for algorithm in (
-            algorithms.knn_per(neighbours=1, mix=1.0),
+            algorithms.knn_per(neighbors=1, mix=1.0),
             algorithms.knn_per(mix=0.0),
             algorithms.fedavg(),
         )

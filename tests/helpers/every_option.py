@@ -25,7 +25,7 @@ WITH: dict[str, dict[str, Any]] = {
     "fedsol first_step": {"strength": "fixed"},
     "fedsol proximal": {"scope": "all"},  # moon does not see the head
     "fedsol_ablation beta": {"row": "a5"},  # elsewhere its effect is divided by its norm
-    "fedtoga carry": {"perturbation": "neighbour"},
+    "fedtoga carry": {"perturbation": "neighbor"},
 }
 """What else has to be chosen for an option to count."""
 

@@ -253,7 +253,7 @@ def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
     return Setup(algorithm, schedule, h["batch_size"], h["local_epochs"], None, states)
 
 
-TOGA_PERTURBATIONS = {"fusion": "fusion", "nperturb": "neighbour"}
+TOGA_PERTURBATIONS = {"fusion": "fusion", "nperturb": "neighbor"}
 
 
 def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:

@@ -148,7 +148,7 @@ def test_vgg11_starts_as_fedsol_does():
         assert not c.bias.any()
 
 
-def test_batch_normalised_resnets_keep_no_statistics_and_use_the_batchs_in_tests():
+def test_batch_normalized_resnets_keep_no_statistics_and_use_the_batchs_in_tests():
     model = resnet10_bn()
     assert not list(model.buffers())
     x = torch.randn(4, 3, 12, 12)

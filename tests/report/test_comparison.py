@@ -55,7 +55,7 @@ def test_modifiers_belong_to_the_method(tmp_path):
     assert text.columns[1] == "seeds"
 
 
-def test_an_experiment_is_labelled_by_what_differs(tmp_path):
+def test_an_experiment_is_labeled_by_what_differs(tmp_path):
     run(tmp_path / "a", [0.5], algorithm="fedsam", own={"rho": 0.1, "kind": "x"})
     run(tmp_path / "b", [0.5], algorithm="fedsam", own={"rho": 0.2, "kind": "x"})
     run(tmp_path / "c", [0.5], algorithm="fedprox", own={"mu": 0.3}, lr=0.01, momentum=[0, 1])

@@ -20,7 +20,7 @@ OWN = """
 from pathlib import Path
 
 import torch
-from neighbour import CLASSES
+from neighbor import CLASSES
 
 from fl_lightning import DeviceDataset
 
@@ -60,10 +60,10 @@ def trained(tmp_path_factory) -> Run:
 def own(tmp_path, monkeypatch) -> Path:
     """A folder with a user's data source and model, and a file that they import."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "neighbour", raising=False)
+    monkeypatch.delitem(sys.modules, "neighbor", raising=False)
     monkeypatch.chdir(tmp_path)
     Path("code").mkdir()
-    Path("code/neighbour.py").write_text("CLASSES = 'a', 'b', 'c'")
+    Path("code/neighbor.py").write_text("CLASSES = 'a', 'b', 'c'")
     Path("code/own.py").write_text(OWN)
     return tmp_path / "code"
 

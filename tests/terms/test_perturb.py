@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fl_lightning import Algorithm, Term, TermError, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbour, Proximal
+from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbor, Proximal
 
 
 def test_sam_mixes_the_plain_gradient_in() -> None:
@@ -62,7 +62,7 @@ def test_togas_trend_is_the_movement_over_steps_epochs_or_length(per: Any, divis
     ("delta", "first", "last"),
     [("steps", "0.08", "0.0075"), ("epochs", "0.8", "0.075"), ("gradient", "0.8", "0.8")],
 )
-@pytest.mark.parametrize("perturbation", ["local", "neighbour"])
+@pytest.mark.parametrize("perturbation", ["local", "neighbor"])
 def test_togas_effective_momentum_is_noted(
     delta: Any, first: str, last: str, perturbation: Any
 ) -> None:
@@ -93,37 +93,37 @@ def test_beta_delta_repeats_the_last_move_by_the_effective_momentum(per: Any, m:
     close((run.w.detach() - first) / first, m, m)
 
 
-def test_any_term_that_ascends_can_have_a_neighbour() -> None:
+def test_any_term_that_ascends_can_have_a_neighbor() -> None:
     oracle = Asked()
     v = view(R=vec(3, 4), mu_i=vec(0, -1), s=vec(0, 1), e=vec(0, 0), layout=layout())
-    Neighbour(SAM(rho=0.5)).gradient(oracle, vec(1, 1), v)
+    Neighbor(SAM(rho=0.5)).gradient(oracle, vec(1, 1), v)
     close(v.R, 1.3, 2 * 1.4)
     v.R = vec(3, 4)
-    Neighbour(SMOO(rho=0.5, eps=0.0)).gradient(oracle, vec(1, 1), v)  # again R - mu_i - s = (3, 4)
+    Neighbor(SMOO(rho=0.5, eps=0.0)).gradient(oracle, vec(1, 1), v)  # again R - mu_i - s = (3, 4)
     v.R = vec(3, 4)
-    Neighbour(ASAM(rho=0.5, eta=0.0)).gradient(oracle, vec(1, 1), v)  # at |w| = 1 the ball is round
+    Neighbor(ASAM(rho=0.5, eta=0.0)).gradient(oracle, vec(1, 1), v)  # at |w| = 1 the ball is round
     assert len(oracle.at) == 3
     for at in oracle.at:
         close(at, 1.3, 1.4)
 
 
-def test_a_neighbour_has_the_inner_terms_states_and_hooks() -> None:
-    assert list(Neighbour(SMOO()).client) == ["mu_i"]
-    assert list(Neighbour(SMOO()).local) == ["e", "R"]
-    assert list(Neighbour(SMOO(), carry=True).client) == ["mu_i", "R"]
-    assert list(Neighbour(SMOO(), carry=True).local) == ["e"]
+def test_a_neighbor_has_the_inner_terms_states_and_hooks() -> None:
+    assert list(Neighbor(SMOO()).client) == ["mu_i"]
+    assert list(Neighbor(SMOO()).local) == ["e", "R"]
+    assert list(Neighbor(SMOO(), carry=True).client) == ["mu_i", "R"]
+    assert list(Neighbor(SMOO(), carry=True).local) == ["e"]
     v = view(mu_i=vec(1, 2), e=vec(0, 1), s=vec(0, 0))
-    close(Neighbour(SMOO()).report(vec(0, 0), v), 1, 1)
-    Neighbour(SMOO(rho=0.5)).update(vec(1, 2), vec(3, -4), v)
+    close(Neighbor(SMOO()).report(vec(0, 0), v), 1, 1)
+    Neighbor(SMOO(rho=0.5)).update(vec(1, 2), vec(3, -4), v)
     close(v.s, 0.3, -0.4, tolerance=1e-7)
 
 
 @pytest.mark.parametrize("inner", [LESAM(), Proximal()], ids=lambda term: type(term).__name__)
-def test_a_term_that_does_not_ascend_has_no_neighbour(inner: Term) -> None:
+def test_a_term_that_does_not_ascend_has_no_neighbor(inner: Term) -> None:
     v = view(R=vec(0, 0), e=vec(0, 0), anchor=vec(0, 0))
     fix = rf"{type(inner).__name__} asks for 1 gradient.*terms such as SAM"
     with pytest.raises(TermError, match=fix):
-        direction_of(Neighbour(inner), v)
+        direction_of(Neighbor(inner), v)
 
 
 PERTURBATIONS = [SAM, LESAM, LastRound, TOGA, SMOO]

@@ -1,4 +1,4 @@
-"""`--ascent`: FedTOGA's neighbourhood perturbation, for any gradient ascent."""
+"""`--ascent`: FedTOGA's neighborhood perturbation, for any gradient ascent."""
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
@@ -10,11 +10,11 @@ def own() -> Modifier:
     return Modifier()
 
 
-def neighbour(carry: opt.Carry = False) -> Modifier:
+def neighbor(carry: opt.Carry = False) -> Modifier:
     """The previous perturbed gradient instead of a new one: one pass a step (N-P)."""
-    return Modifier(around=lambda term: terms.Neighbour(term, carry=carry))
+    return Modifier(around=lambda term: terms.Neighbor(term, carry=carry))
 
 
 def fusion(carry: opt.Carry = False) -> Modifier:
     """The previous perturbed gradient added to the new one."""
-    return Modifier(around=lambda term: terms.Neighbour(term, fusion=True, carry=carry))
+    return Modifier(around=lambda term: terms.Neighbor(term, fusion=True, carry=carry))

@@ -42,7 +42,7 @@ class Modifier:
         if self.around is not None:
             if not any("perturb" in term.roles for term in terms):
                 raise ValueError(
-                    "a neighbourhood ascent needs a perturbation, but this algorithm does not "
+                    "a neighborhood ascent needs a perturbation, but this algorithm does not "
                     "perturb: add one, as --perturb sam"
                 )
             terms = [self.around(term) if "perturb" in term.roles else term for term in terms]

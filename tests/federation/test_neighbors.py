@@ -1,4 +1,4 @@
-"""kNN-Per: the neighbours' vote on features made by hand."""
+"""kNN-Per: the neighbors' vote on features made by hand."""
 
 from math import exp
 
@@ -8,7 +8,7 @@ from problems import vec
 from torch import Tensor
 
 from fl_lightning import algorithms
-from fl_lightning.core.prediction import NearestNeighbours, PersonalModel, from_logits
+from fl_lightning.core.prediction import NearestNeighbors, PersonalModel, from_logits
 
 
 def own(x: Tensor, y: list[int], logits: Tensor, features: int = 1) -> PersonalModel:
@@ -24,25 +24,25 @@ LOGITS = vec(0.0, 1.0)
 CLIENT = own(vec(0, 1, 3), [0, 1, 1], LOGITS)
 
 
-def vote(knn: NearestNeighbours, x: float, client: PersonalModel = CLIENT) -> list[float]:
+def vote(knn: NearestNeighbors, x: float, client: PersonalModel = CLIENT) -> list[float]:
     return knn(client)(vec(x))[0].tolist()
 
 
 NEAR, FAR = exp(-1), exp(-9)
-"""Of the point 0, the neighbours 0, 1 and 3 are at squared distances 0, 1 and 9."""
+"""Of the point 0, the neighbors 0, 1 and 3 are at squared distances 0, 1 and 9."""
 
 
 @pytest.mark.parametrize(
     ("knn", "votes"),
     [
-        (NearestNeighbours(2, mix=1.0), [1, NEAR]),
-        (NearestNeighbours(3, mix=1.0), [1, NEAR + FAR]),
-        (NearestNeighbours(7, mix=1.0), [1, NEAR + FAR]),
-        (NearestNeighbours(2, mix=1.0, scale=4.0), [1, exp(-1 / 4)]),
+        (NearestNeighbors(2, mix=1.0), [1, NEAR]),
+        (NearestNeighbors(3, mix=1.0), [1, NEAR + FAR]),
+        (NearestNeighbors(7, mix=1.0), [1, NEAR + FAR]),
+        (NearestNeighbors(2, mix=1.0, scale=4.0), [1, exp(-1 / 4)]),
     ],
     ids=["two", "three", "more than there are", "another scale"],
 )
-def test_neighbours_vote_by_nearness(knn, votes):
+def test_neighbors_vote_by_nearness(knn, votes):
     assert vote(knn, 0.0) == pytest.approx([v / sum(votes) for v in votes])
     # Two equal features double the squared distance, which is divided by their number.
     wide = own(CLIENT.x, CLIENT.y.tolist(), LOGITS, features=2)
@@ -50,8 +50,8 @@ def test_neighbours_vote_by_nearness(knn, votes):
 
 
 def test_far_from_every_sample_the_nearest_decides():
-    assert vote(NearestNeighbours(3, mix=1.0), 1e4) == [0, 1]
-    assert vote(NearestNeighbours(3, mix=1.0), -1e4) == [1, 0]
+    assert vote(NearestNeighbors(3, mix=1.0), 1e4) == [0, 1]
+    assert vote(NearestNeighbors(3, mix=1.0), -1e4) == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_far_from_every_sample_the_nearest_decides():
 def test_the_vote_is_mixed_with_the_models_probabilities_or_with_its_logits(logits, own):
     votes = [1 / (1 + NEAR), NEAR / (1 + NEAR)]
     mixed = [0.25 * v + 0.75 * p for v, p in zip(votes, own, strict=True)]
-    assert vote(NearestNeighbours(2, mix=0.25, logits=logits), 0.0) == pytest.approx(mixed)
+    assert vote(NearestNeighbors(2, mix=0.25, logits=logits), 0.0) == pytest.approx(mixed)
 
 
 def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_once():
-    """Sample i is the only one of class i, so the votes of all neighbours tell who is stored."""
+    """Sample i is the only one of class i, so the votes of all neighbors tell who is stored."""
     many = own(vec(*range(300)), list(range(300)), vec(*[0.0] * 300))
 
     def stored(capacity: int | None) -> list[int]:
-        knn = NearestNeighbours(300, 1.0, 1e9, capacity)
+        knn = NearestNeighbors(300, 1.0, 1e9, capacity)
         return [i for i, score in enumerate(vote(knn, 0.0, many)) if score]
 
     assert len(stored(250)) == 250
@@ -77,15 +77,15 @@ def test_a_store_of_limited_capacity_holds_that_many_samples_drawn_at_random_onc
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("neighbours", 0), ("mix", 1.1), ("scale", 0.0), ("capacity", -1)]
+    ("name", "value"), [("neighbors", 0), ("mix", 1.1), ("scale", 0.0), ("capacity", -1)]
 )
 def test_what_cannot_vote_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"^{name} of NearestNeighbours is a .*number"):
-        NearestNeighbours(**{name: value})
+    with pytest.raises(ValueError, match=f"^{name} of NearestNeighbors is a .*number"):
+        NearestNeighbors(**{name: value})
 
 
 def test_knn_per_names_how_its_clients_read_their_model():
-    expected = NearestNeighbours(5, 0.3, 2.0, 500, logits=True)
+    expected = NearestNeighbors(5, 0.3, 2.0, 500, logits=True)
     assert algorithms.knn_per(5, 0.3, 2.0, 500, "logits").predict == expected
-    assert algorithms.knn_per().predict == NearestNeighbours(7, 0.5, 1.0, None, logits=False)
+    assert algorithms.knn_per().predict == NearestNeighbors(7, 0.5, 1.0, None, logits=False)
     assert from_logits(CLIENT)(vec(0.0)).tolist() == [[0.0, 1.0]]
