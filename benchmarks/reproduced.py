@@ -5,11 +5,12 @@
     python benchmarks/reproduced.py
 
 Finished runs in the folder are recognized by their options. Their results are kept in
-benchmarks/reproduced/fedssg_table4.csv, from which the last command makes the page again.
+benchmarks/reproduced/, from which the last command makes the page again: of FedSSG's Table 4 the
+scores, of benchmarks/fedsol_strength.yaml and benchmarks/fedtoga_delta.yaml the curves.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ LAST, BEST, ROUNDS = score("last:50"), score("best"), score("rounds_to:97")
 TABLE = TableFile.read("fedssg/table4").select(columns=["MNIST *"])
 PUBLISHED = TABLE.published | TableFile.read("fedssg/table5").published
 SEEDS = 0, 1, 2
+CURVES = [
+    TableFile.read(str(PAGE.with_name(name))) for name in ("fedsol_strength.yaml", "fedtoga_delta.yaml")
+]
+STRENGTH = CURVES[0]
 COLUMNS = ["method", "column", "seed", "rounds", "last_50", "deviation", "best"]
 COLUMNS += ["rounds_to_97", "commit"]
 
@@ -47,6 +52,34 @@ def collect(runs: Path) -> DataFrame:
         for row, column, _ in job.cells:
             rows.append([row, column, job.options["seed"], run.rounds, *numbers, reached, commit])
     return DataFrame(rows, columns=COLUMNS)
+
+
+def curves(table: TableFile, runs: Sequence[Path] = ()) -> DataFrame:
+    """The test accuracies of a table's rows by round, as saved, after saving those in `runs`."""
+    file = (RESULTS.parent / Path(table.name).name).with_suffix(".csv")
+    saved = read_csv(file, index_col="round") if file.is_file() else DataFrame()
+    for job in (job for folder in runs for job in plan(table, recipes()["papers"], folder)):
+        if job.state == "finished":
+            accuracy = Run.read(job.folder).metrics["test/accuracy"].dropna().round(4)
+            saved = saved.combine_first(accuracy.to_frame(job.cells[0][0]))
+    saved = saved[[row for row in table.rows if row in saved]]
+    if runs:
+        saved.to_csv(file, index_label="round")
+    return saved
+
+
+def of_strength() -> Table:
+    """FedSOL's Table 2 on MNIST, next to the published numbers."""
+    (column,), saved = STRENGTH.columns, curves(STRENGTH)
+    runs = [Run(Path(row), {}, {"test/accuracy": saved[row].to_dict()}) for row in saved]
+    return grid(
+        runs,
+        [*saved],
+        [column] * len(runs),
+        STRENGTH.scores,
+        published=STRENGTH.published["final"],
+        spread="rounds",
+    )
 
 
 def lay_out(results: DataFrame, which: str, of: Callable[[Any], Result], share: str) -> Table:
@@ -135,7 +168,10 @@ def page(results: DataFrame) -> str:
         "The difference of FedProx at 10% DiD2 is not explained.",
         "## FedSSG, Table 5, MNIST: rounds to 97 %, and speed-up over FedAvg",
         *(table.markdown() for table in rounds),
-        "## Commands",
+        "## FedSOL, Table 2, MNIST, LDA 0.1: test accuracy in % after 200 rounds, one seed",
+        f"`fl-lightning table benchmarks/{Path(STRENGTH.name).name} --data-dir FOLDER`, in bf16-mixed.",
+        of_strength().markdown(),
+        "## Commands of FedSSG's tables",
         "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",
         "```\n" + "\n".join(commands.values()) + "\n```",
     ]
@@ -153,6 +189,8 @@ def main() -> None:
     results = results.astype({"rounds_to_97": "Int64"})
     RESULTS.parent.mkdir(exist_ok=True)
     results.to_csv(RESULTS, index=False)
+    for table in CURVES:
+        curves(table, [*map(Path, sys.argv[1:])])
     PAGE.write_text(page(results))
 
 
