@@ -30,10 +30,10 @@ LAST, BEST, ROUNDS = score("last:50"), score("best"), score("rounds_to:97")
 TABLE = TableFile.read("fedssg/table4").select(columns=["MNIST *"])
 PUBLISHED = TABLE.published | TableFile.read("fedssg/table5").published
 SEEDS = 0, 1, 2
-CURVES = [
-    TableFile.read(str(PAGE.with_name(name))) for name in ("fedsol_strength.yaml", "fedtoga_delta.yaml")
-]
-STRENGTH = CURVES[0]
+STRENGTH, DELTA = (
+    TableFile.read(str(PAGE.with_name(f"{name}.yaml")))
+    for name in ("fedsol_strength", "fedtoga_delta")
+)
 COLUMNS = ["method", "column", "seed", "rounds", "last_50", "deviation", "best"]
 COLUMNS += ["rounds_to_97", "commit"]
 
@@ -169,7 +169,7 @@ def page(results: DataFrame) -> str:
         "## FedSSG, Table 5, MNIST: rounds to 97 %, and speed-up over FedAvg",
         *(table.markdown() for table in rounds),
         "## FedSOL, Table 2, MNIST, LDA 0.1: test accuracy in % after 200 rounds, one seed",
-        f"`fl-lightning table benchmarks/{Path(STRENGTH.name).name} --data-dir FOLDER`, in bf16-mixed.",
+        "`fl-lightning table benchmarks/fedsol_strength.yaml --data-dir FOLDER`, in bf16-mixed.",
         of_strength().markdown(),
         "## Commands of FedSSG's tables",
         "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",
@@ -189,7 +189,7 @@ def main() -> None:
     results = results.astype({"rounds_to_97": "Int64"})
     RESULTS.parent.mkdir(exist_ok=True)
     results.to_csv(RESULTS, index=False)
-    for table in CURVES:
+    for table in (STRENGTH, DELTA):
         curves(table, [*map(Path, sys.argv[1:])])
     PAGE.write_text(page(results))
 
