@@ -1,5 +1,6 @@
 """Options and fixtures shared by the tests."""
 
+import signal
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from lightning.fabric import Fabric
 
 torch.set_num_threads(1)  # tests run in parallel processes that share the cores
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if a shell began them with &
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
