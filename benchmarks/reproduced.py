@@ -171,6 +171,7 @@ def page(results: DataFrame) -> str:
         "## FedSOL, Table 2, MNIST, LDA 0.1: test accuracy in % after 200 rounds, one seed",
         "`fl-lightning table benchmarks/fedsol_strength.yaml --data-dir FOLDER`, in bf16-mixed.",
         of_strength().markdown(),
+        "The difference of FedAvg is not explained (benchmarks/RESULTS.md).",
         "## Commands of FedSSG's tables",
         "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",
         "```\n" + "\n".join(commands.values()) + "\n```",
