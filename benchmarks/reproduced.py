@@ -68,7 +68,7 @@ def curves(table: TableFile, runs: Sequence[Path] = ()) -> DataFrame:
     return saved
 
 
-def of_strength() -> Table:
+def fedsol_table2() -> Table:
     """FedSOL's Table 2 on MNIST, next to the published numbers."""
     (column,), saved = STRENGTH.columns, curves(STRENGTH)
     runs = [Run(Path(row), {}, {"test/accuracy": saved[row].to_dict()}) for row in saved]
@@ -170,7 +170,7 @@ def page(results: DataFrame) -> str:
         *(table.markdown() for table in rounds),
         "## FedSOL, Table 2, MNIST, LDA 0.1: test accuracy in % after 200 rounds, one seed",
         "`fl-lightning table benchmarks/fedsol_strength.yaml --data-dir FOLDER`, in bf16-mixed.",
-        of_strength().markdown(),
+        fedsol_table2().markdown(),
         "The difference of FedAvg is not explained (benchmarks/RESULTS.md).",
         "## Commands of FedSSG's tables",
         "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",

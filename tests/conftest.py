@@ -13,7 +13,7 @@ import torch
 from lightning.fabric import Fabric
 
 torch.set_num_threads(1)  # tests run in parallel processes that share the cores
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if a shell began them with &
+signal.signal(signal.SIGINT, signal.default_int_handler)  # programs begun with `&` ignore it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

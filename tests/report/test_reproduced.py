@@ -3,9 +3,20 @@
 import runpy
 from pathlib import Path
 
-from pandas import DataFrame
+from pandas import DataFrame, read_csv
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks/reproduced.py"
+
+
+def test_fedsols_table_has_the_last_accuracy_of_each_saved_curve():
+    names = runpy.run_path(str(SCRIPT))
+    last = read_csv(SCRIPT.with_suffix("") / "fedsol_strength.csv").iloc[-1]
+    table = names["fedsol_table2"]().numbers.query("score.str.startswith('final')")
+    made = table.set_index("row")["mean"].dropna()
+    assert len(made) >= 3
+    assert all(abs(made[row] - 100 * last[row]) < 1e-9 for row in made.index)
+    published = table.set_index("row")["published"]
+    assert (published["fedavg"], published["fedsol"]) == (96.11, 97.44)
 
 
 def test_the_page_is_made_from_saved_results_alone():
