@@ -12,6 +12,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size, uniform
+from fl_lightning.distributed.resources import computes_bf16
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
@@ -79,6 +80,9 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
         for k in (0, o.rounds - 1)
     )
     yield from (f"{name}: {note}" for note in algorithm.notes(*for_rounds))
+    precision, device = federation.fabric.strategy.precision.precision, federation.w.device
+    if precision == "bf16-mixed" and device.type == "cpu" and not computes_bf16():
+        yield "this processor computes bf16 in software: --precision 32-true is many times faster"
     if o.compile and clients.sizes.max() < o.batch_size:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from fl_lightning.distributed.launcher_env import under_fabric_run
 
 MEMORY_PER_RANK = 3 * 1024**3
@@ -78,6 +80,11 @@ def limits(
     for folder in (group, *group.parents):
         if folder.is_relative_to(groups) and (folder / name).is_file():
             yield (folder / name).read_text().strip()
+
+
+def computes_bf16() -> bool:
+    """Whether this processor computes bf16 itself; software is many times slower than float32."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _threads(processors: int) -> int | None:

@@ -25,6 +25,16 @@ def test_a_run_in_bf16_keeps_32_bits_and_its_precision(tmp_path):
     experiment(tmp_path / "run", "--resume", "--rounds", "2").run()
 
 
+@pytest.mark.parametrize(
+    ("precision", "hardware", "noted"),
+    [("bf16-mixed", False, True), ("bf16-mixed", True, False), ("32-true", False, False)],
+)
+def test_bf16_in_software_is_noted(precision, hardware, noted, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: hardware)
+    experiment(tmp_path / "run", "--precision", precision).run()
+    assert ("bf16 in software" in capsys.readouterr().out) == noted
+
+
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
 def test_a_precision_that_would_not_be_kept_is_refused(precision):
     with pytest.raises(ValueError, match="precision"):
