@@ -14,20 +14,20 @@ from fl_lightning.core.constraints import NonNegativeInt, UnitInterval, check
 class CropFlip:
     """Random crops of the padded image, horizontal flips and holes, independent for each sample.
 
-    Images are augmented after normalization, so that padding with zeros and holes are the mean
-    color.
+    Images are augmented after normalization, so that zeros and holes are the mean color.
 
     FL-Simulator, FedLESAM, FedTOGA and FedSSG crop every other sample of CIFAR:
-    `CropFlip(crop=0.5)`. FedSOL crops every sample: `CropFlip()` for MNIST and SVHN,
-    `CropFlip(cutout=16)` for CIFAR-10, `CropFlip(mode="reflect")` for CINIC-10; for MedMNIST it
-    flips only, `CropFlip(padding=0)`.
+    `CropFlip(crop=0.5)`. FedSOL crops every sample, before it normalizes: `CropFlip(mode="black")`
+    for MNIST and SVHN, with `cutout=16` for CIFAR-10, `CropFlip(mode="reflect")` for CINIC-10; for
+    MedMNIST it flips only, `CropFlip(padding=0)`.
 
     Args:
         padding: Pixels added on every side; a crop begins 0 to 2 * padding pixels from the corner.
             0: no crops.
         crop: The probability that a sample is cropped.
         flip: The probability of a horizontal flip.
-        mode: How the border is filled.
+        mode: How the border is filled: zero is the mean color; black, as by torchvision's
+            `RandomCrop` before `Normalize`; reflect mirrors the image.
         cutout: The side of a square hole, made last. Its center is any pixel, so that it may extend
             over the border (Cutout, DeVries and Taylor 2017, arXiv:1708.04552). 0: no hole.
 
@@ -38,7 +38,7 @@ class CropFlip:
     padding: NonNegativeInt = 4
     crop: UnitInterval = 1.0
     flip: UnitInterval = 0.5
-    mode: Literal["zero", "reflect"] = "zero"
+    mode: Literal["zero", "black", "reflect"] = "zero"
     cutout: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
@@ -71,21 +71,21 @@ class CropFlip:
             draws.append(torch.randint(0, 2**15, (n, 2), generator=generator, dtype=torch.int16))
         return torch.cat(draws, dim=1)
 
-    def apply(self, x: Tensor, draws: Tensor) -> Tensor:
+    def apply(self, x: Tensor, draws: Tensor, black: Tensor) -> Tensor:
         """Augment a batch.
 
         Args:
             x: (b, channels, height, width), normalized.
             draws: The result of `draw` for the batch, on the device of x.
+            black: (channels, 1, 1), a normalized black pixel.
         """
         channels, height, width = x.shape[1:]
         top, left, flip = draws[:, :3, None].unbind(1)
         column = torch.arange(width, device=x.device)
         rows = torch.arange(height, device=x.device) + top
         columns = column.where(flip == 0, width - 1 - column) + left
-        mode = "constant" if self.mode == "zero" else self.mode
-        padded = F.pad(x, (self.padding,) * 4, mode=mode).flatten(2)
         pixels = rows[:, :, None] * (width + 2 * self.padding) + columns[:, None, :]
+        padded = self._pad(x, black).flatten(2)
         cropped = padded.gather(2, pixels.flatten(1)[:, None].expand(-1, channels, -1))
         cropped = cropped.view(x.shape)
         if not self.cutout:
@@ -93,6 +93,14 @@ class CropFlip:
         row, column = draws[:, 3:, None].int().unbind(1)
         hole = self._hole(row, height)[:, :, None] & self._hole(column, width)[:, None, :]
         return cropped.masked_fill(hole[:, None], 0.0)
+
+    def _pad(self, x: Tensor, black: Tensor) -> Tensor:
+        edge, mode = self.padding, "reflect" if self.mode == "reflect" else "constant"
+        padded = F.pad(x, (edge,) * 4, mode=mode)
+        if self.mode == "black" and edge:
+            padded[:] = black
+            padded[..., edge:-edge, edge:-edge] = x
+        return padded
 
     def _hole(self, center: Tensor, length: int) -> Tensor:
         """(b, length) bool, the rows or columns of the hole; its center (b, 1) is in 2 ** -15."""

@@ -70,7 +70,7 @@ class Batches:
         index = self._index[part]
         x = self._dataset.inputs(index)
         if self._augment and self._draws is not None:
-            x = channels_last(self._augment.apply(x, self._draws[part]))
+            x = channels_last(self._augment.apply(x, self._draws[part], self._dataset.black))
         batches = zip(x.split(sizes), self._dataset.y[index].split(sizes), strict=True)
         return dict(enumerate(batches, start=k))
 

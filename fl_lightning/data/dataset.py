@@ -104,6 +104,13 @@ class DeviceDataset:
         pair = 1 / (255 * std), -mean / std
         return [t.expand(self.shape).contiguous().to(self.x.device) for t in pair]
 
+    @property
+    def black(self) -> Tensor:
+        """(channels, 1, 1) float32: a black pixel after normalization; 0 in features."""
+        if self.x.is_floating_point():
+            return torch.zeros(1, 1, 1, device=self.x.device)
+        return self._scale_and_shift[1][:, :1, :1]
+
     def inputs(self, index: Tensor) -> Tensor:
         """The model's inputs for the samples at `index`, an int64 tensor (b,) on the device.
 
