@@ -17,7 +17,7 @@ class FunctionalModel:
         layout: Its flat vector.
         received: The buffers as the visit received them; reference passes start from them.
         weights: The trainable weights by name.
-        moved: The buffers that `forward` updates; copies of `received` if None.
+        moved: The buffers that `forward` updates; None in a reference pass, which is evaluation.
     """
 
     def __init__(
@@ -33,13 +33,17 @@ class FunctionalModel:
 
     def forward(self, x: Tensor) -> Any:
         """The model's output."""
-        moved = self.moved
-        if moved is None:
-            moved = {name: b.clone() for name, b in self.received.items()}
-        return functional_call(self.module, (dict(self.weights), moved), (x,))
+        if self.moved is not None:
+            return functional_call(self.module, (dict(self.weights), self.moved), (x,))
+        training, buffers = self.module.training, {k: b.clone() for k, b in self.received.items()}
+        self.module.eval()
+        try:
+            return functional_call(self.module, (dict(self.weights), buffers), (x,))
+        finally:
+            self.module.train(training)
 
     def at(self, w: Tensor) -> "FunctionalModel":
-        """The same model with weights `w`, its buffers as received."""
+        """The same model with weights `w` in evaluation mode, its buffers as received."""
         return FunctionalModel(self.module, self.layout, self.received, self.layout.named(w))
 
     def with_head_offset(self, features: Tensor, e: Tensor, detached: bool) -> Tensor:

@@ -60,9 +60,10 @@ class ForwardPass:
             return objective(self, self.earlier)[0] if self.earlier else self.x.new_zeros(())
 
     def at(self, w: Tensor) -> "ForwardPass":
-        """The same batch through the network with weights `w`: no gradient, received statistics.
+        """The same batch through the network with weights `w`: evaluation mode, no gradient.
 
-        `loss` is the loss so far at `w`, computed if it is read.
+        BatchNorm uses the received statistics, and dropout is off, as in the teachers of FedSOL,
+        FedNTD and MOON. `loss` is the loss so far at `w`, computed if it is read.
         """
         with torch.no_grad():
             there = ForwardPass(self._network.at(w), self.x, self.y, self._layers)

@@ -14,7 +14,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, ModelError, StackedExecutor, Term, TermError, scalar
+from fl_lightning import (
+    Algorithm,
+    ModelError,
+    SequentialExecutor,
+    StackedExecutor,
+    Term,
+    TermError,
+    scalar,
+)
 from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.terms import Contrastive, Distill, Proximal
 
@@ -26,6 +34,18 @@ def distance(b: ForwardPass, v: Any) -> Tensor:
     received = b.at(v.anchor)
     features = (b.activations["tanh"][1] - received.activations["tanh"][1]).square().mean()
     return b.loss + (b.out - received.out).square().mean() + features
+
+
+@pytest.mark.parametrize("executor", [SequentialExecutor, StackedExecutor])
+def test_the_batch_at_other_weights_is_evaluated(executor: Any) -> None:
+    """With received statistics and without dropout, as teachers are."""
+    evaluated = classifier().eval()
+
+    def finite_if_equal(b: ForwardPass, v: Any) -> Tensor:
+        gap = (b.at(v.anchor).out - evaluated(b.x)).abs().max()
+        return b.loss.where(gap < 1e-9, torch.nan)
+
+    federation(Algorithm(adding(finite_if_equal)), executor=executor).train_round()
 
 
 SMALL_OUTPUTS = adding(lambda b, v: b.loss + b.out.square().mean())
