@@ -32,12 +32,14 @@ class Broadcast:
         facts: Facts that hold for every client of the round; `anchor` is the model.
         states: The server's states, one dictionary a term.
         buffers: The global buffers, from which every client starts.
+        group: The number of clients in the largest call of the round; 0 if it does not matter.
     """
 
     algorithm: Algorithm
     facts: Facts
     states: Sequence[States]
     buffers: Buffers
+    group: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class StackedExecutor(Executor):
         compiled: The batch size whose steps are compiled, where all clients of a call take them
             together; 0 compiles nothing. Compiling takes some seconds for each number of clients.
             Other steps run eagerly: those of short last batches, and those of a group smaller than
-            the one before it, such as the last one of a round.
+            the round's largest, such as its last one.
         mode: The mode of `torch.compile`; "reduce-overhead" replays CUDA graphs.
         **options: Arguments of `Executor`, as are the first two.
     """
@@ -52,7 +52,6 @@ class StackedExecutor(Executor):
             raise ValueError(f"width is the number of parallel clients, at least 1, not {width}")
         self.width, self.compiled, self.mode = width, compiled, mode
         self._local_steps: dict[Algorithm, LocalStep] = {}
-        self._before = 0  # clients of the previous call
 
     def __call__(self, received: Broadcast, visits: Sequence[Visit]) -> Iterable[Outcome]:
         """Train the clients together."""
@@ -78,8 +77,9 @@ class StackedExecutor(Executor):
                 self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
             shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
             step = self._local_steps[algorithm]
+            full = len(visits) >= received.group
             w, states, after, losses = self._steps(
-                step, visits, client_facts, states, buffers, shared
+                step, visits, client_facts, states, buffers, shared, full
             )
             message, states = vmap(report)(w, client_facts, states)
         for i in range(len(visits)):
@@ -96,12 +96,12 @@ class StackedExecutor(Executor):
         states: list[States],
         received: Buffers,
         shared: SharedArgs,
+        full: bool,
     ) -> tuple[Tensor, list[States], Buffers, Tensor]:
         matrix, buffers = client_facts["origin"].clone(), received
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = local_step.algorithm.local(rows)
         decay, losses = weight_decay(optimizer), matrix.new_zeros(len(visits))
-        full, self._before = len(visits) >= self._before, len(visits)
         for step in range(max(len(v.lrs) for v in visits)):
             for lr, together in _groups(visits, step):
                 batch = [visits[i].batches[step] for i in together]

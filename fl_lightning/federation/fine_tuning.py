@@ -53,10 +53,12 @@ class FineTuning:
         data = self.federation.clients.lasting(epochs)
         width = min(self.executor.width, self.federation.local_training.group_size)
         for first in range(0, len(clients), width):
-            yield from self._tuned(clients[first : first + width], data)
+            yield from self._tuned(clients[first : first + width], data, min(width, len(clients)))
 
-    def _tuned(self, clients: Sequence[int], data: ClientData) -> Iterator[tuple[Tensor, Buffers]]:
-        """The models of clients that train in parallel."""
+    def _tuned(
+        self, clients: Sequence[int], data: ClientData, largest: int
+    ) -> Iterator[tuple[Tensor, Buffers]]:
+        """The models of clients that train in parallel, in groups of `largest` and a last one."""
         federation, visits = self.federation, []
         for client in clients:
             batches = data.visit(client, federation.round)
@@ -65,7 +67,7 @@ class FineTuning:
             visits.append(Visit(client, {}, states, batches, [self.lr] * len(batches), seed))
         anchor = visits[0].states[0]["w_i"]
         facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
-        sent = Broadcast(self.tuning, facts, [{}], federation.buffers)
+        sent = Broadcast(self.tuning, facts, [{}], federation.buffers, largest)
         outcomes = list(
             self.executor(sent, visits)
         )  # all of them, before `personal_model` changes the module

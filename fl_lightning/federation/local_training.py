@@ -120,12 +120,13 @@ class LocalTraining:
         groups = assign_groups(
             work, self.executor.width, self.fabric.world_size, whole=self.deterministic
         )[self.fabric.global_rank]
+        largest = max(map(len, groups), default=0)
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             self.store.prefetch(cohort[k] for k in [*group, *ahead])
             visits = {k: partial(self.visit, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
-                for k, visit, outcome in self._trained(visits, facts, position):
+                for k, visit, outcome in self._trained(visits, facts, position, largest):
                     check_same_structure(outcome.message, self.template, self.algorithm.terms)
                     states = stay_finite(self._initially_finite, outcome.states)
                     logs = self.logs.means(outcome.states)
@@ -215,15 +216,23 @@ class LocalTraining:
         return Visit(client, facts, self.states(client), batches, lrs, seed)
 
     def _trained(
-        self, visits: Mapping[int, Callable[[], Visit]], facts: dict[str, Any], position: str
+        self,
+        visits: Mapping[int, Callable[[], Visit]],
+        facts: dict[str, Any],
+        position: str,
+        largest: int,
     ) -> Iterator[tuple[int, Visit, Outcome]]:
-        """Train clients in parallel, fewer from now on where the device's memory is too small."""
+        """Train clients in parallel, fewer from now on where the device's memory is too small.
+
+        `largest` is the size of this rank's largest group of the round.
+        """
         server, device, waiting = self.server, self.fabric.device, dict(visits)
         while waiting:
             group = list(islice(waiting, self.group_size))
             try:
                 begun = [waiting[k]() for k in group]
-                sent = Broadcast(self.algorithm, facts, server.states, server.buffers)
+                together = min(largest, self.group_size)
+                sent = Broadcast(self.algorithm, facts, server.states, server.buffers, together)
                 outcomes = self.executor(sent, begun)
                 for k, visit, outcome in zip(group, begun, outcomes, strict=True):
                     del waiting[k]  # whatever comes, this client is not trained again

@@ -1,6 +1,6 @@
 """A compiled local step computes what the eager one computes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,13 +58,14 @@ def test_steps_of_one_and_of_several_clients_are_one_trace(
     assert len(traces) == 1
 
 
-def test_groups_that_are_never_full_are_compiled_too_but_not_the_small_last_one(
-    traces: list[Any],
+@pytest.mark.parametrize(("width", "numbers"), [(10, (1, 2, 3)), (3, (1, 2, 2))])
+def test_the_largest_groups_of_each_round_are_compiled(
+    width: int, numbers: Sequence[int], traces: list[Any]
 ) -> None:
-    """The cohorts are of 5, 2 and 4 clients."""
+    """The cohorts are of 5, 2 and 4 clients. What came before decides nothing, as in a resume."""
     even, algorithm = classification((10,) * 6), descending(algorithms.fedavg())
-    run = federation(algorithm, clients=even, executor=partial(TRACED, width=10))
-    for made in (1, 1, 2):
+    run = federation(algorithm, clients=even, executor=partial(TRACED, width=width))
+    for made in numbers:
         run.train_round()
         assert len(traces) == made
     assert_agree(run, trained(algorithm, clients=even))
