@@ -116,6 +116,7 @@ def _versions(given: Sequence[Tensor]) -> list[int]:
 
 AT_ONCE = {
     "randomness": "draw random numbers in `update` only",
+    "Batching rule": "use other functions of torch",
     "have storage": "use functions of torch, not of numpy",
     "vmap": "replace `if`, int() and .item() by torch.where, boolean indexing by a mask, F.one_hot "
     "by a comparison with torch.arange",

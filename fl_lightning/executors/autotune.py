@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 
@@ -57,7 +56,7 @@ class AutotunedExecutor(Executor):
         try:
             outcomes = iter(executor(received, visits))
             first = next(outcomes)
-        except (ModelError, TermError, torch.OutOfMemoryError) as error:
+        except (ModelError, TermError, RuntimeError) as error:
             if executor is self._first:
                 raise
             _print(f"clients will not train {_how(executor)}: {first_sentence(error)}")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from executors import Branching
 from problems import classifier, trained
+from torch import Tensor, nn
 
 from fl_lightning import (
     AutotunedExecutor,
@@ -84,10 +85,30 @@ class TooLarge(StackedExecutor):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB\nand more lines")
 
 
+class Normalized(nn.Linear):
+    """Writes into a given tensor, which `torch.func.vmap` refuses with an error of its own."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        super().__init__(6, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            norm = torch.div(self.weight, self.weight.norm(), out=torch.empty_like(self.weight))
+        return super().forward(x) + norm.sum()
+
+
+class Refusing(StackedExecutor):
+    def __call__(self, *given: Any) -> Iterable[Outcome]:
+        raise RuntimeError("output with shape [5, 20] doesn't match the broadcast shape [3, 5, 20]")
+
+
 @pytest.mark.parametrize(
     ("several", "module", "why"),
     [
         (StackedExecutor, Branching, "this model or its loss cannot run for several clients"),
+        (StackedExecutor, Normalized, "this model or its loss cannot run"),
+        (Refusing, classifier, "output with shape"),
         (TooLarge, classifier, "CUDA out of memory"),
     ],
 )
