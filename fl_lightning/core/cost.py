@@ -164,7 +164,7 @@ class _DummyRound:
         elsewhere, _ = recorded.start(w + 1, {**started, "anchor": w + 1}, kept, server)
         self.origin_depends_on_model = not origin.equal(elsewhere)
         facts["origin"] = origin
-        direction, states = recorded.gradient(oracle, origin, facts, states, server)
+        direction, states = recorded.gradient(oracle, origin.clone(), facts, states, server)
         self.progress, self.calls = -direction, oracle.calls
         messages, _ = recorded.report(origin - direction, facts, states, server)
         common = {name: facts[name] for name in ROUND_FACTS}

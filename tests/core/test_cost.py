@@ -150,6 +150,24 @@ def test_asking_for_the_loss_is_no_gradient_and_needs_no_more_than_the_model():
     assert c.forward_passes == 2
 
 
+class Previous(Term):
+    """Keeps the last iterate."""
+
+    local = {"last": zeros}
+
+    def start(self, w, v):
+        v.last = w
+        return w
+
+    def gradient(self, oracle, w, v):
+        moved, v.last = w - v.last, w
+        return oracle(w) - 0.5 * moved
+
+
+def test_a_term_may_keep_the_iterate_of_every_step():
+    assert cost_of(Algorithm(Previous())).uplink == D
+
+
 class SecondMoment(Term):
     """Divides by the root of a running mean of squares, which its server keeps."""
 
