@@ -14,7 +14,8 @@ def hold_out_of_clients(
     """Hold out a random part of every client's samples.
 
     A client of n samples gives `round(fraction * n)` and keeps at least one. A sample that several
-    clients hold is trained on by none of them once one of them gives it.
+    clients hold is trained on by none of them once one of them gives it, unless one of them would
+    be left without any.
 
     Args:
         partition: The samples of each client.
@@ -33,6 +34,10 @@ def hold_out_of_clients(
     number = (fraction * sizes).round().long().minimum(sizes - 1)
     held = partition.indices[order[place < number[owners]]].unique()
     trained = ~torch.isin(partition.indices, held)
+    emptied = (owners[trained].bincount(minlength=len(partition)) == 0) & (sizes > 0)
+    given_back = partition.indices[partition.offsets[:-1][emptied]]
+    held = held[~torch.isin(held, given_back)]
+    trained |= torch.isin(partition.indices, given_back)
     kept = owners[trained].bincount(minlength=len(partition)).cumsum(0)
     return Partition(partition.indices[trained], torch.cat([kept.new_zeros(1), kept])), held
 

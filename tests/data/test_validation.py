@@ -34,6 +34,14 @@ def test_a_sample_of_several_clients_is_trained_on_by_none_if_it_validates() -> 
     assert not torch.isin(kept.indices, held).any()
 
 
+def test_no_client_is_emptied_by_what_others_give() -> None:
+    partition = Partition.from_lists([[0, 1], [0], [1], [2, 3, 4, 5]])
+    kept, held = hold_out_of_clients(partition, 0.5, seed=0)
+    assert min(kept.sizes.tolist()) >= 1
+    assert not torch.isin(kept.indices, held).any()
+    assert len(held) == 2
+
+
 def test_a_test_set_is_split() -> None:
     x = torch.arange(50.0)[:, None]
     y, domains = torch.arange(50) % 5, torch.arange(50) % 2
