@@ -5,6 +5,7 @@
 - `on_client_end(federation, client, outcome)`: a client's `Outcome`, on the rank that trained it;
   its last model is `outcome.origin + outcome.progress`
 - `on_round_end(federation, metrics)`: measure, and add to `metrics`
+- `on_last_round_end(federation, metrics)`: the same after the last round, also of an early end
 - `on_round_logged(federation, metrics)`: show, save
 - `on_fit_end(federation)`
 """

@@ -11,6 +11,7 @@ HOOKS = {
     "on_round_start": ("federation", "cohort"),
     "on_client_end": ("federation", "client", "outcome"),
     "on_round_end": ("federation", "metrics"),
+    "on_last_round_end": ("federation", "metrics"),
     "on_round_logged": ("federation", "metrics"),
     "on_fit_end": ("federation",),
 }

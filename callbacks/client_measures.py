@@ -39,6 +39,9 @@ class CohortMeasure(Measure):
         self.cohort, self.rows = cohort, {}
         self.due = self.is_due(federation, federation.round + 1)
 
+    def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Measure nothing: an early end is known after the clients' visits only."""
+
     def table(self, federation: Federation, width: int) -> Tensor:
         """The rows of all clients, (M, width) float64, from those of all ranks."""
         rows = [self.rows.get(client, [0.0] * width) for client in self.cohort]

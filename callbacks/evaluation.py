@@ -13,9 +13,8 @@ from fl_lightning.federation.federation import Federation, Metrics
 class Evaluation(Measure):
     """Adds `test/accuracy` and `test/loss` to the metrics of some rounds and of the last one.
 
-    A run that a callback ends is scored again if its last round was not. The scores are identical
-    to the last bit on any number of ranks. Give it to `Checkpoint` as well: a resumed run is then
-    scored on the same test set.
+    The scores are identical to the last bit on any number of ranks. Give it to `Checkpoint` as
+    well: a resumed run is then scored on the same test set.
 
     Args:
         test: The test set, on the device.
@@ -33,20 +32,13 @@ class Evaluation(Measure):
         name: str = "test",
     ):
         super().__init__(every)
-        self.test, self.batch_size, self.loss = test, batch_size, loss
-        self.name, self._scored = name, 0
+        self.test, self.batch_size, self.loss, self.name = test, batch_size, loss, name
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
-        self._scored = federation.round
         module, data = federation.load_global(), self.test
         accuracy, loss = score_together(federation, module, data, None, self.loss, self.batch_size)
         return {f"{self.name}/accuracy": accuracy, f"{self.name}/loss": loss}
-
-    def on_fit_end(self, federation: Federation) -> None:
-        """Score a run that ended early, unless its last round was scored, and log it with that."""
-        if federation.round < federation.rounds and self._scored < federation.round:
-            federation.fabric.log_dict(self.measure(federation), step=federation.round)
 
     def state_dict(self) -> dict[str, Any]:
         """The digest of the test set."""

@@ -1,6 +1,7 @@
 """Measures of the global model: loss and accuracy in training, sharpness, accuracy by class."""
 
 from dataclasses import dataclass
+from math import ceil
 
 import torch
 
@@ -89,7 +90,7 @@ class ClassAccuracy(Measure):
         by_class = zip(classes, accuracy.tolist(), samples.tolist(), strict=True)
         held = federation.clients.class_counts * (samples > 0).cpu()
         of_client = (held.double() @ accuracy) / held.sum(1).clamp(min=1)
-        worst = of_client.sort().values[: max(1, round(len(of_client) / 10))]
+        worst = of_client.sort().values[: ceil(len(of_client) / 10)]
         return {
             **{f"test/class_{name}": share for name, share, known in by_class if known},
             "test/clients": of_client.mean().item(),

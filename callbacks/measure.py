@@ -47,6 +47,11 @@ class Measure:
         if self.is_due(federation, federation.round):
             metrics.update(self.measure(federation))
 
+    def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Measure the last round of a run that ends early."""
+        if not self.is_due(federation, federation.round):
+            metrics.update(self.measure(federation))
+
 
 def training_samples(federation: Federation, samples: int | None = None) -> Tensor:
     """Positions of the clients' samples, or of so many random ones; (n,) on the data's device."""

@@ -46,7 +46,7 @@ class Personalization:
         if any(e < 1 for e in self.epochs):
             lowest = min(self.epochs)
             raise ValueError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")
-        self.epochs = [0, *self.epochs]
+        self.epochs = sorted({0, *self.epochs})
 
     def on_fit_end(self, federation: Federation) -> None:
         """Score, and log it with the last round."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Any, Literal
 
 from matplotlib.figure import Figure
@@ -206,13 +207,13 @@ def clients(subjects: Subjects, split: Split = "test") -> Result:
             partition = aligned(s.data.y, counts, seed=s.run.options["seed"])
         results[label] = scores = analysis.predict(s.model, s.data).accuracy_by_client(partition)
         percent = Series(100 * scores).dropna()
-        worst = percent.nsmallest(max(1, len(percent) // 10))
+        worst = percent.nsmallest(ceil(len(percent) / 10))
         rows.append(
             {
                 "run": label,
                 "clients": str(len(percent)),
                 "mean": percent.mean(),
-                "deviation": percent.std(),
+                "deviation": percent.std(ddof=0),
                 "lowest": percent.min(),
                 "worst 10 %": worst.mean(),
                 "highest": percent.max(),

@@ -181,12 +181,14 @@ class Federation:
         metrics = self.train_round()
         trained = synchronized_time(self.w.device)
         self.fabric.call("on_round_end", federation=self, metrics=metrics)
-        ended = synchronized_time(self.w.device)
-        metrics |= {"time/evaluate_s": ended - trained, "time/round_s": ended - started}
-        self.fabric.log_dict(metrics, step=self.round)
         if self.fabric.world_size == 1:  # nobody else has to agree
             self.should_stop |= self.stop_requested
             self.preempted |= self.preempt_requested
+        if self.finished:
+            self.fabric.call("on_last_round_end", federation=self, metrics=metrics)
+        ended = synchronized_time(self.w.device)
+        metrics |= {"time/evaluate_s": ended - trained, "time/round_s": ended - started}
+        self.fabric.log_dict(metrics, step=self.round)
         self.fabric.call("on_round_logged", federation=self, metrics=metrics)
 
     def request_stop(self, preempted: bool = False) -> None:
@@ -227,6 +229,7 @@ class Federation:
         self.should_stop, self.preempted = status.stop, status.preempted
         scalars, finite = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}, list[float]()
         if not status.empty:
+            facts["share"] = (len(cohort) - len(lost)) / self.clients.num_clients
             scalars, finite = server.finish_round(sums, facts, self.local_training.logs.tags)
             self.store.commit([client for client in cohort if client not in lost])
         if watched and not all(finite):

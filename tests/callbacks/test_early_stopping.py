@@ -72,18 +72,21 @@ PATIENCE = "--early-stopping", "metric", "--early-stopping.monitor", "train/loss
 ENDS = *PATIENCE, "--early-stopping.patience", "2", "--early-stopping.min-delta", "9"
 """The first round is the best: a run ends after round 3."""
 
+EVERY_2 = "--evaluate-every", "2", "--measure", "classes,local", "--measure-every", "2"
+
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_an_early_end_is_a_normal_one(ranks, tmp_path):
-    """Its last round is scored although it is odd, and a resumed run ends again."""
+    """Its last round is measured although it is odd, and a resumed run ends again."""
     folder = tmp_path / "run"
     for _ in range(2):
-        said = jobs.run(folder, [0] * ranks, *ENDS, "--evaluate-every", "2")
+        said = jobs.run(folder, [0] * ranks, *ENDS, *EVERY_2)
     assert said.count("ended early, after round 3 of 7") == 2
     assert said.count("test accuracy ") == 2
     assert (folder / "model.pt").exists()
     rows = jobs.results(folder)["metrics"]
-    assert [bool(row["test/accuracy"]) for row in rows] == [False, True, True]
+    for tag in ("test/accuracy", "test/clients"):
+        assert [bool(row[tag]) for row in rows] == [False, True, True]
     jobs.run(folder, [0] * ranks, "--early-stopping.patience", "4")
     assert len(jobs.results(folder)["metrics"]) == 5
 
