@@ -85,6 +85,8 @@ def compare(
         raise ValueError("--x draws a score: omit --curve and --smooth")
     if log and not x:
         raise ValueError("--log is the axis of an option: add --x OPTION")
+    if mean_over and not across:
+        raise ValueError("--mean-over is the mean of columns: add --across")
     notes: list[str] = []
     found = load_runs(runs, warn=notes.append)
     comparison = Comparison.of(found, [*across, *([x] if x else [])], dict(map(_label, label)))

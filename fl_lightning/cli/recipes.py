@@ -24,7 +24,8 @@ def recipes() -> dict[str, Path]:
 
 def main(argv: Sequence[str]) -> None:
     """Run the recipe that `argv` names first, or list all."""
-    run_recipe(argv[0], argv[1:]) if argv else print(list_recipes())
+    named = argv and argv[0] not in ("-h", "--help")
+    run_recipe(argv[0], argv[1:]) if named else print(list_recipes())
 
 
 def list_recipes() -> str:

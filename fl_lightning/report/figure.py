@@ -78,6 +78,10 @@ def against(
     Raises:
         ValueError: If the experiments do not differ in the option.
     """
+    if option not in comparison.options:
+        raise ValueError(
+            f"the runs do not differ in {option!r}: they do in {', '.join(comparison.varying)}"
+        )
     rows = comparison.rows
     panels = comparison.headings([o for o in comparison.across if o != option])
     made = make_score(score) if isinstance(score, str) else score

@@ -50,7 +50,8 @@ def numbers(
         groups: A name for each row; rows are ranked within their group only.
         means: A name for each column; those of equal name get a further column, their mean.
         spread: The source of the deviation: `seeds` (sample deviation), or within each run `rounds`
-            or `clients` (population deviation, mean over seeds) for scores that are means of those.
+            or `clients` (population deviation, mean over seeds) for scores that are means of those;
+            other scores then have none.
         over: A row. Accuracies get their gain: their value less that of the row. Scores to a target
             get their speed-up: the value of the row by their own. A run that never reached the
             target counts with all that it spent.
@@ -174,12 +175,15 @@ def _cells(
     """The mean and deviation of each cell."""
     frame = DataFrame([score.of(run) for run in runs], columns=Result._fields)
     frame = frame.assign(row=[*rows], column=[*columns])
-    return frame.groupby(["row", "column"]).agg(
+    cells = frame.groupby(["row", "column"]).agg(
         mean=("value", _mean_of_all),
         deviation=("deviation", "mean") if spread == score.spread else ("value", "std"),
         runs=("value", "size"),
         reached=("reached", "sum"),
     )
+    if spread not in ("seeds", score.spread):
+        cells["deviation"] = nan
+    return cells
 
 
 def _means(cells: DataFrame, means: Mapping[str, str]) -> DataFrame:

@@ -183,4 +183,6 @@ def score(text: str) -> Score:
             raise ValueError
         return function(*numbers)
     except (TypeError, ValueError):
-        raise ValueError(f"{text!r} is no score: a number follows, as in rounds_to:80") from None
+        raise ValueError(
+            f"{text!r} is no score: give one such as best, last:50 or rounds_to:80"
+        ) from None

@@ -17,6 +17,7 @@ from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
+from fl_lightning.report.score import score as make_score
 from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.sweep.layout import layout
@@ -27,6 +28,7 @@ from fl_lightning.sweep.submit import submit
 from fl_lightning.sweep.table_file import TableFile
 
 FIXED = {
+    "algorithm": "--methods",
     "seed": "--seeds",
     "run_dir": "--runs",
     "resume": "nothing: begun runs are resumed",
@@ -46,7 +48,7 @@ class TableOptions:
         columns: Columns by label or pattern, such as 'CIFAR-10*'.
         sweep: A column for each value, as OPTION=VALUE,...; several give all combinations.
         tune: Show the best of these values in each cell, as OPTION=VALUE,...
-        score: A score to show: last, last:50, best, rounds_to:80, ...
+        score: Scores to show: last, last:50, best, rounds_to:80, ...
         runs: Where runs lie or are made; none for runs/ and the name of the table.
         over: Show gains, or speed-ups to a target, over this row.
         recipe: A recipe by name or file.
@@ -66,7 +68,7 @@ class TableOptions:
     columns: tuple[str, ...] = ()
     sweep: Sequence[str] = ()
     tune: Sequence[str] = ()
-    score: Sequence[str] = ()
+    score: tuple[str, ...] = ()
     runs: Path | None = None
     over: str | None = None
     recipe: str = "papers"
@@ -87,10 +89,14 @@ class TableOptions:
 
     def read(self) -> TableFile:
         """The table of the file, as the command line changes it."""
-        table = TableFile.read(self.table).select(self.methods, self.columns)
+        file = TableFile.read(self.table)
+        table = file.select(self.methods, self.columns)
+        replace(file, rows={**file.rows, **table.rows}).check_over(self.over or "")
+        for name in self.score:  # before the runs, which may take long
+            make_score(name)
         values: dict[str, Any] = {
-            "seeds": self.seeds,
-            "scores": tuple(self.score),
+            "seeds": tuple(dict.fromkeys(self.seeds)),
+            "scores": self.score,
             "over": self.over,
             "sweep": _values(self.sweep),
             "tune": _values(self.tune),

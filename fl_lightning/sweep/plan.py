@@ -18,6 +18,7 @@ from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import beside
 from fl_lightning.cli.options import Options as GeneralOptions
 from fl_lightning.cli.recipes import experiment_of
+from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.experiment import Experiment
 from fl_lightning.report.comparison import format_value
 from fl_lightning.runs.chosen import copy_in
@@ -31,10 +32,12 @@ FREE = CHANGES_ROUNDING_ONLY | {
     "checkpoint_every",
     "keep_checkpoints",
     "client_state_memory",
-    "data_dir",
     "deterministic",
 }
 """Options in which a recognized run may differ: they change no number, or the last bits only."""
+
+OWN_FOLDER = {source.__name__ for source in (image_folder, domain_folder)}
+"""Data sources for which the folder is the data set."""
 
 Cell = tuple[str, str, str]
 """The labels of row, column and tuned values."""
@@ -124,17 +127,17 @@ def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
     for column, options, swept in table.swept_columns():
         for row, own in table.rows.items():
             for tuned, values in combinations(table.tune):
-                yield (row, column, tuned), _flags(table.name, own, options, swept, values)
+                yield (row, column, tuned), _flags(table, own, options, swept, values)
 
 
-def _flags(table: str, *parts: Options) -> list[str]:
+def _flags(table: TableFile, *parts: Options) -> list[str]:
     """The flags of a cell: presets to read, then the options of each part and of its method."""
-    argv, configs = list[str](), [table]
+    argv, configs = list[str](), [table.name]
     for part in map(dict, parts):
         names, methods = part.pop("config", []), part.pop("methods", {})
-        configs += [beside(table, n) for n in ([names] if isinstance(names, str) else names)]
+        configs += [beside(table.name, n) for n in ([names] if isinstance(names, str) else names)]
         argv += _as_flags(part)
-        method = last_value(argv, "--algorithm") or ""
+        method = last_value(argv, "--algorithm") or table.algorithm
         own = signature(ALGORITHMS[method]).parameters if method in ALGORITHMS else ()
         row = methods.get(method, {})
         argv += _as_flags({f"algorithm.{k}" if k in own else k: v for k, v in row.items()})
@@ -151,7 +154,7 @@ def _existing(runs: Path) -> list[tuple[Path, dict[str, Any]]]:
     found = []
     for file in sorted(runs.rglob("config.yaml")):
         with suppress(OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
-            found.append((file.parent, read_options(file.parent)))
+            found.append((file.parent, _of_data(read_options(file.parent))))
     return found
 
 
@@ -176,7 +179,16 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
         in_order = sorted(files, key=partial(copy_in, Path()))
         own = b"".join(file.read_bytes() for file in in_order)
         options["algorithm.file"] = sha256(own).hexdigest()[:8]
-    return {name: value for name, value in options.items() if name not in FREE}
+    return {name: value for name, value in _of_data(options).items() if name not in FREE}
+
+
+def _of_data(options: Options) -> dict[str, Any]:
+    """The options without the folder of downloads; that of the user's own data is one of them."""
+    name, kept = str(options["data"]), dict(options)
+    folder = kept.pop("data_dir", None)
+    if folder and (name in OWN_FOLDER or ":" in name):
+        kept["data_dir"] = str(Path(folder).absolute())
+    return kept
 
 
 def _defaults(experiment: Experiment) -> dict[str, Any]:

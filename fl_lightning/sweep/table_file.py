@@ -31,6 +31,7 @@ class TableFile:
         spread: The source of deviations: `seeds`, `rounds` or `clients`.
         over: The row that gains and speed-ups are relative to.
         means: Patterns of column labels by the label of a further column, their mean.
+        algorithm: The method of rows that name none; empty for the recipe's.
         published: The paper's numbers by score, row and column. In the file they are those of the
             first score, unless scores are named; a list has the order of the columns.
     """
@@ -45,6 +46,7 @@ class TableFile:
     spread: str = "seeds"
     over: str = ""
     means: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    algorithm: str = ""
     published: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     @staticmethod
@@ -56,25 +58,44 @@ class TableFile:
         """
         methods, table = dict[str, Any](), dict[str, Any]()
         for content in read_chain(name):
-            methods |= content.get("methods") or {}
+            methods |= _mapping(content.get("methods"), "methods", name)
+            chosen = content.get("algorithm", table.get("algorithm", ""))
+            table["algorithm"] = chosen["name"] if isinstance(chosen, Mapping) else chosen
             for own in ("score", "spread", "over", "means", "published"):
                 table.pop(own, None)  # numbers of another table
             table |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
         for key in TABLE_KEYS & table.keys() - {"seeds", "score", "spread", "over"}:
-            if not isinstance(table[key], Mapping):
-                raise ValueError(f"{key} in {name} maps names to values, not {table[key]!r}")
+            _mapping(table[key], key, name)
         for key in ("rows", "columns"):
-            table[key] = {str(k): v or {} for k, v in table.get(key, {}).items()}
+            content = table.get(key, {}).items()
+            table[key] = {str(k): _mapping(v, f"{key}.{k}", name) for k, v in content}
         rows = table["rows"] or {method: {} for method in methods}
+        if nameless := [
+            row for row in rows if not (rows[row] or _method(row) or table["algorithm"])
+        ]:
+            raise ValueError(
+                f"row {nameless[0]!r} in {name} is no algorithm{nearest(nameless[0], ALGORITHMS)}, "
+                "and has no options: give it some, such as {algorithm: fedavg}"
+            )
         table["rows"] = {
-            label: {"algorithm": label, **row} if label in ALGORITHMS or ":" in label else row
+            label: {"algorithm": method, **row} if (method := _method(label)) else row
             for label, row in rows.items()
         }
         table["columns"] = table["columns"] or {"": {}}
-        table["seeds"] = tuple(_list(table.get("seeds", 0)))
+        for column, options in table["columns"].items():
+            for method in _mapping(options.get("methods"), f"columns.{column}.methods", name):
+                if not _method(method):
+                    near = nearest(method, ALGORITHMS)
+                    raise ValueError(f"columns.{column} in {name} has no method {method!r}{near}")
+        spread = table.get("spread", "seeds")
+        if spread not in ("seeds", "rounds", "clients"):
+            raise ValueError(f"spread in {name} is seeds, rounds or clients, not {spread!r}")
+        table["means"] = {k: _list(patterns) for k, patterns in table.get("means", {}).items()}
+        table["seeds"] = tuple(dict.fromkeys(_list(table.get("seeds", 0))))
         table["scores"] = tuple(map(str, _list(table.pop("score", "last"))))
         published = table.pop("published", {})
         file = TableFile(name, **table)
+        file.check_over(file.over)
         if not published.keys() <= set(file.scores):
             published = {file.scores[0]: published}
         numbers = {
@@ -82,6 +103,13 @@ class TableFile:
             for score, of_score in published.items()
         }
         return replace(file, published=numbers)
+
+    def check_over(self, row: str) -> None:
+        """Raise a ValueError unless the table has this row, or none is named."""
+        if row and row not in self.rows:
+            raise ValueError(
+                f"{self.name} has no row {row!r} to compare with{nearest(row, self.rows)}"
+            )
 
     def _numbers(self, row: str, numbers: Any) -> dict[str, float]:
         """Published numbers of a row by column; a list has them in the order of the columns."""
@@ -144,6 +172,19 @@ def _matching(
             raise ValueError(f"the table has no {kind} {pattern!r}{nearest(pattern, known)}")
         found |= matches or {pattern: further[pattern]}
     return found
+
+
+def _mapping(content: Any, key: str, file: str) -> dict[Any, Any]:
+    """The content of a key, which maps names; an empty one is left empty."""
+    if not isinstance(content, Mapping | None):
+        raise ValueError(f"{key} in {file} maps names to values, not {content!r}")
+    return dict(content or {})
+
+
+def _method(label: str) -> str:
+    """The method that a label names, also as papers spell it; empty for none."""
+    known = label.lower().replace("-", "_")
+    return known if known in ALGORITHMS else label if ":" in label else ""
 
 
 def _list(values: Any) -> list[Any]:

@@ -54,6 +54,11 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(file, content, tmp_path
     assert runs["run"].tolist() == [str(tmp_path / "whole")]
 
 
+def test_no_folders_is_one_sentence():
+    with pytest.raises(ValueError, match="no folders"):
+        report.load_runs([])
+
+
 def test_a_line_that_is_being_written_does_not_count(tmp_path):
     table = run(tmp_path / "a", [0.5, 0.6]) / "metrics.csv"
     table.write_text(table.read_text() + "3,0.9")

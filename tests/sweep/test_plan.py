@@ -51,6 +51,22 @@ def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
     assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
 
 
+def test_a_row_may_spell_its_method_as_a_paper_does(planned):
+    rows = "rows: {FedLESAM-S: {}, small: {algorithm.rho: 0.01}}\n"
+    column = "columns: {a: {methods: {fedsam: {lr: 0.3}}}}\n"
+    jobs = planned(SMALL + "algorithm: fedsam\n" + rows + column)
+    assert options(jobs, "algorithm", "lr") == [("fedlesam_s", 0.1), ("fedsam", 0.3)]
+
+
+def test_runs_on_other_folders_of_images_are_other_runs(tmp_path):
+    (tmp_path / "table.yaml").write_text("rows: {fedavg: {}}\n")
+    table, recipe = TableFile.read(str(tmp_path / "table.yaml")), ROOT / "recipes/image_folder.py"
+    folders = [
+        plan(table, recipe, tmp_path, ["--data-dir", name])[0].options["data_dir"] for name in "ab"
+    ]
+    assert folders == [str(Path("a").absolute()), str(Path("b").absolute())]
+
+
 def test_equal_options_are_one_run_of_several_cells(planned):
     jobs = planned(SMALL + METHODS + "sweep: {algorithm.rho: [0.2, 0.4]}\nseeds: [0, 1]\n")
     assert options(jobs, "algorithm", "algorithm.rho", "seed") == [
@@ -118,11 +134,18 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path):
         ("published: {fedsamm: 3}\n", ["fedsamm", "fedsam"]),
         ("published: {fedsam: {a: 3}}\n", ["fedsam", "'a'"]),
         ("columns: {a: {}, b: {}}\npublished: {fedsam: [3]}\n", ["1 numbers", "2 columns"]),
+        ("columns: {a: 0.1}\n", ["columns.a", "0.1"]),
+        ("columns: {a: {methods: {fedsma: {}}}}\n", ["'fedsma'", "fedsam"]),
+        ("rows: {a: fedavg}\n", ["rows.a", "'fedavg'"]),
+        ("rows: {Fedsamm: {}}\n", ["'Fedsamm'", "fedsam"]),
+        ("methods: [fedavg]\n", ["methods", "['fedavg']"]),
+        ("over: fedagv\n", ["'fedagv'", "fedavg"]),
+        ("spread: round\n", ["'round'", "rounds"]),
     ],
 )
 def test_what_a_table_cannot_mean_is_refused(text, words, planned):
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        planned(METHODS + text)
+        planned(text if "methods: [" in text else METHODS + text)
     assert all(word in str(error.value) for word in words)
 
 
@@ -131,6 +154,9 @@ def test_what_a_table_cannot_mean_is_refused(text, words, planned):
     [
         (["--seed", "3"], ["--seed", "--seeds"]),
         (["--methods", "fedsamm"], ["'fedsamm'"]),
+        (["--algorithm", "scaffold"], ["--algorithm", "--methods"]),
+        (["--score", "best,lats"], ["lats"]),
+        (["--over", "fedagv"], ["'fedagv'", "fedavg"]),
         (["--rounts", "3"], ["--rounts", "--rounds"]),
         (["--recipe", "digts"], ["'digts'"]),
         (["--shard", "3/2"], ["3/2"]),
