@@ -69,7 +69,7 @@ def run(trial: "optuna.Trial", argv: list[str], o: argparse.Namespace) -> float:
         try:
             experiment.run()
         except SystemExit as ended:
-            if ended.code != 2 or report.score is None:
+            if ended.code != 2 or not (folder / "config.yaml").is_file():
                 raise  # Ctrl-C, or an option that no trial can have
             raise RuntimeError("the run has failed") from ended
     if report.score is None:
@@ -129,14 +129,16 @@ def main() -> None:
     study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
     def announce(_: object, trial: "optuna.trial.FrozenTrial") -> None:
-        last = trial.intermediate_values[max(trial.intermediate_values)]
-        state = trial.state.name.lower()
-        print(f"trial {trial.number}: {_flags(trial.params)}  {state}, {last:.4f}")
+        scores, state = trial.intermediate_values, trial.state.name.lower()
+        last = f", {scores[max(scores)]:.4f}" if scores else ""
+        print(f"trial {trial.number}: {_flags(trial.params)}  {state}{last}")
 
     while len(study.get_trials(deepcopy=False)) < o.trials:
         study.optimize(
             lambda trial: run(trial, argv, o), 1, catch=RuntimeError, callbacks=[announce]
         )
+    if all(trial.state.name != "COMPLETE" for trial in study.trials):
+        exit_with_error(f"no trial has come to its end: see the .log files in {o.folder}")
     best = study.best_trial
     print(f"best {o.monitor} {best.value:.4f}: {_flags(best.params)}")
     print(f"compare: fl-lightning compare {o.folder}")

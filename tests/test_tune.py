@@ -39,6 +39,18 @@ def test_a_study_is_continued_and_names_its_best_values(tmp_path, monkeypatch, c
         assert [*trial.intermediate_values] == [1, 2]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_a_trial_that_diverges_does_not_end_the_study(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = "--algorithm", "fedavg", "--clip-norm", "none", *SMALL, "--trials", "2"
+    with pytest.raises(SystemExit):
+        tune(monkeypatch, "digits", "--tune", "lr=1e30,2e30", *options)
+    said = capsys.readouterr()
+    assert said.out.count("fail") == 2
+    assert "no trial" in said.err
+
+
 def test_values_of_each_kind_of_space():
     suggest = runpy.run_path(TUNE)["suggest"]
     trial = optuna.trial.FixedTrial({"lr": 0.1, "steps": 3, "kind": "b"})
