@@ -217,7 +217,7 @@ def load_runs(
     Raises:
         ValueError: If a folder contains no run, or none of the runs can be read.
     """
-    paths = dict[Path, Path]()
+    paths, reason = dict[Path, Path](), "there are no folders of runs: name one at least"
     for folder in map(Path, folders):
         found = [file.parent for file in folder.rglob("metrics.csv")]
         found = sorted((p for p in found if (p / "config.yaml").is_file()), key=_natural)
