@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning.analysis.mean_loss import some_samples
 from fl_lightning.callbacks.measure import (
     ClientScorer,
     Measure,
@@ -63,7 +64,7 @@ class LocalModels(CohortMeasure):
 
     def __init__(self, test: DeviceDataset, every: int = 10):
         super().__init__(every)
-        self.test, self._index = test, torch.arange(len(test), device=test.y.device)
+        self.test, self._index = test, some_samples(len(test), None).to(test.y.device)
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
         """Score the received model."""

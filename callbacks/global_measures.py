@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-import torch
-
+from fl_lightning.analysis.mean_loss import some_samples
 from fl_lightning.callbacks.measure import (
     Measure,
     TrainingLoss,
@@ -81,7 +80,7 @@ class ClassAccuracy(Measure):
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
         y, classes = self.test.y, self.test.classes
-        index = share_of(federation, torch.arange(len(y), device=y.device))
+        index = share_of(federation, some_samples(len(y), None).to(y.device))
         right, _ = score(federation, federation.load_global(), self.test, index)
         hits = y[index][right].bincount(minlength=len(classes)).double()
         federation.all_reduce_sum(hits)

@@ -132,7 +132,7 @@ def score_together(
     the samples that count (default: all), `loss` the task's loss (default: the federation's).
     """
     fabric = federation.fabric
-    index = torch.arange(len(data), device=data.x.device) if index is None else index
+    index = some_samples(len(data), None).to(data.x.device) if index is None else index
     batches = index.split(batch_size)
     rows = torch.zeros(len(batches), 2, dtype=torch.float64, device=data.x.device)
     for k in range(fabric.global_rank, len(batches), fabric.world_size):

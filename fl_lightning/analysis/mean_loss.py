@@ -16,9 +16,9 @@ from fl_lightning.data import DeviceDataset
 class MeanLoss:
     """The mean loss of a model over a data set, as a function of its flat vector `w`.
 
-    It is deterministic: the samples come in order and without augmentation, and the model is
-    evaluated in evaluation mode (no dropout, running statistics as stored). The model's weights do
-    not change. Buffers and frozen parameters are read from the model at every call.
+    It is deterministic: the samples come in a fixed order and without augmentation, and the model
+    is evaluated in evaluation mode (no dropout, running statistics as stored). The model's weights
+    do not change. Buffers and frozen parameters are read from the model at every call.
 
     Args:
         module: The model. Its trainable parameters are the vector.
@@ -140,14 +140,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def some_samples(available: int, samples: int | None) -> Tensor:
-    """Positions of all, or of so many random samples, in order; the same ones every time.
+    """Positions of all, or of so many random samples, in a random order; the same every time.
+
+    Networks that normalize by the batch need classes mixed, which lie together in many data sets.
 
     Raises:
         ValueError: If no sample is asked for.
     """
-    if samples is None or samples >= available:
-        return torch.arange(available)
-    if samples < 1:
+    if samples is not None and samples < 1:
         raise ValueError(f"samples is at least 1, not {samples}")
-    drawn = torch.randperm(available, generator=torch.Generator().manual_seed(0))
-    return drawn[:samples].sort().values
+    return torch.randperm(available, generator=torch.Generator().manual_seed(0))[:samples]

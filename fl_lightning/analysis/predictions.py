@@ -59,7 +59,8 @@ def predict(
     Args:
         module: The model, on the device of the data.
         data: The samples.
-        samples: Use so many of them, the same random ones in every call; None is all, in order.
+        samples: Use so many of them, the same random ones in every call; None is all. The results
+            have the order of the data.
         batch_size: Samples of a forward pass.
     """
     head, features, logits = Layout(module).head, [], []
@@ -68,7 +69,9 @@ def predict(
         for batch in index.split(batch_size):
             logits.append(module(data.inputs(batch)).float().cpu())
             features.append(activations[head][0].flatten(1).float().cpu())
-    return Predictions(torch.cat(features), torch.cat(logits), data.y[index].cpu())
+    order = index.argsort().cpu()
+    y = data.y[index].cpu()
+    return Predictions(torch.cat(features)[order], torch.cat(logits)[order], y[order])
 
 
 def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:

@@ -56,9 +56,9 @@ def resnet18_bn(classes: int = 10, channels: int = 3) -> nn.Module:
     """FedSOL's ResNet-18 for small images, with BatchNorm without running statistics.
 
     The stem is one 3x3 convolution of stride 1 without pooling. Tests normalize with the statistics
-    of the test batch too, so a prediction depends on its batch: mix the classes there. A batch of a
-    single image needs more than 8x8 pixels, or nothing is left to normalize over. PyTorch's default
-    initialization; the head is `fc`. 11,173,962 parameters.
+    of the test batch too, so a prediction depends on its batch; scores take the test samples in a
+    fixed random order. A batch of a single image needs more than 8x8 pixels, or nothing is left to
+    normalize over. PyTorch's default initialization; the head is `fc`. 11,173,962 parameters.
 
     He et al., CVPR 2016, arXiv:1512.03385; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532.
 

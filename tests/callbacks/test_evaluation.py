@@ -7,7 +7,8 @@ from problems import classification, classifier, federation
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, DeviceDataset
-from fl_lightning.callbacks import Evaluation
+from fl_lightning.analysis import MeanLoss, predict
+from fl_lightning.callbacks import ClassAccuracy, Evaluation
 
 SIZES = [(7, 2), (7, 100), (2, 1), (1, 5), (13, 3)]
 """Samples and batch size; for three ranks they do not divide, or are too few."""
@@ -43,6 +44,21 @@ def test_every_sample_counts_once(fabric):
         right, loss = (out.argmax(1) == data.y).double().mean(), F.cross_entropy(out, data.y)
         assert found["test/accuracy"] == pytest.approx(float(right), abs=1e-15)
         assert found["test/loss"] == pytest.approx(float(loss), rel=1e-6)  # scored in float32
+
+
+def test_batches_of_a_sorted_test_set_mix_its_classes():
+    """A network that normalizes by the batch would lose what a class is in a batch of its own."""
+    y, batches = torch.arange(3).repeat_interleave(40), list[set[int]]()
+    data = DeviceDataset(y[:, None].double().expand(-1, 6).contiguous(), y, ("a", "b", "c"))
+    run = federation(Algorithm())
+    network = run.load_global()
+    network.register_forward_pre_hook(lambda _, inputs: batches.append({*inputs[0][:, 0].tolist()}))
+    Evaluation(data, batch_size=20).measure(run)
+    ClassAccuracy(data).measure(run)
+    assert predict(network, data, batch_size=20).y.equal(y)
+    MeanLoss(network, data, batch_size=20)(run.w.detach())
+    assert len(batches) >= 6 + 2 + 6 + 6
+    assert all(len(batch) > 2 for batch in batches)
 
 
 def test_the_loss_is_the_one_that_was_given():

@@ -13,5 +13,9 @@ def received() -> Modifier:
 
 @checked
 def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") -> Modifier:
-    """Away from the client's own last model: relaxed initialization."""
+    """Away from the client's own last model: relaxed initialization.
+
+    Duals and proximal terms still count from the received model w^t; FL-Simulator's count from the
+    start.
+    """
     return Modifier(outer=terms.RelaxedInitialization(beta, opt.FIRST[first_participation]))
