@@ -11,7 +11,7 @@ from torch import nn
 
 from fl_lightning.cli import analyses
 from fl_lightning.cli.analyses import Result, Split, Subject
-from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
+from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.table import FORMATS, Format
@@ -75,9 +75,7 @@ def analyze(
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("there is no GPU that --device cuda can use: omit it")
-    for file in figure:  # before the analysis, which may take long
-        if file.suffix not in (".png", ".pdf", ".svg") or not file.parent.is_dir():
-            raise ValueError(f"{file} is no .png, .pdf or .svg in an existing folder")
+    check_figures(figure)
     readable = load_runs(runs, warn=lambda text: print(f"note: {text}", file=sys.stderr))
     found = [Run.read(run.path, data_dir) for run in readable]
     models = [_subject(run, run.model(best, round), own["split"], device) for run in found]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, isclass, signature
+from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from fl_lightning.algorithms.registry import parameter_help
@@ -69,6 +70,13 @@ def add_options(group: Any, options: Sequence[Option], config: Mapping[str, Any]
             option = replace(option, default=convert(option.kind, option.default))
         switch: dict[str, Any] = {"nargs": "?", "const": True} if option.kind is bool else {}
         _add(group, option, default=option.default, **switch)
+
+
+def check_figures(files: Sequence[Path]) -> None:
+    """Raise a ValueError unless figures can be drawn into these files; before what takes long."""
+    for file in files:
+        if file.suffix not in (".png", ".pdf", ".svg") or not file.parent.is_dir():
+            raise ValueError(f"{file} is no .png, .pdf or .svg in an existing folder")
 
 
 def add_parameters(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:

@@ -21,7 +21,7 @@ from pandas import DataFrame, concat
 from torch import Tensor
 
 from fl_lightning.callbacks.tensorboard import SHOWN_CLIENTS, draw_heat_map
-from fl_lightning.cli.arguments import ArgumentParser
+from fl_lightning.cli.arguments import ArgumentParser, check_figures
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.report.table import Table
@@ -102,6 +102,7 @@ def main(argv: Sequence[str]) -> None:
     groups = [[*group] for dashes, group in groupby(argv, "--".__eq__) if not dashes]
     files, shared = parser.parse_known_args(groups[0] if groups else [])
     with exit_with_message():
+        check_figures([files.figure] if files.figure else [])
         each = [[*shared, *more] for more in groups[1:]] or [shared]
         shown = schemes([experiment_of(recipe, options) for options in each])
         rows = DataFrame([scheme.row() for scheme in shown])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
@@ -117,10 +117,13 @@ class LocalTraining:
             len(self.logs.tags),
         )
         work = [self.clients.num_steps(client) for client in cohort]
-        groups = assign_groups(
+        of_ranks = assign_groups(
             work, self.executor.width, self.fabric.world_size, whole=self.deterministic
-        )[self.fabric.global_rank]
-        largest = max(map(len, groups), default=0)
+        )
+        groups = of_ranks[self.fabric.global_rank]
+        # groups that do not depend on the number of ranks must not be compiled by it either
+        compared = chain(*of_ranks) if self.deterministic else groups
+        largest = max(map(len, compared), default=0)
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             self.store.prefetch(cohort[k] for k in [*group, *ahead])
@@ -224,7 +227,7 @@ class LocalTraining:
     ) -> Iterator[tuple[int, Visit, Outcome]]:
         """Train clients in parallel, fewer from now on where the device's memory is too small.
 
-        `largest` is the size of this rank's largest group of the round.
+        `largest` is the size of the largest group of the round.
         """
         server, device, waiting = self.server, self.fabric.device, dict(visits)
         while waiting:

@@ -71,3 +71,7 @@ def test_the_experiment_of_a_recipe_is_not_run(tmp_path, monkeypatch):
     experiment = experiment_of("digits", ["--clients", "7"])
     assert (experiment.options.clients, experiment.method) == (7, "fedtoga")
     assert not any(tmp_path.iterdir())
+
+
+def test_a_figure_that_cannot_be_drawn_is_refused_first(sentence):
+    assert "heat.doc" in sentence(main, ["partition", "digits", "--figure", "heat.doc"])
