@@ -171,7 +171,8 @@ def page(results: DataFrame) -> str:
         "## FedSOL, Table 2, MNIST, LDA 0.1: test accuracy in % after 200 rounds, one seed",
         "`fl-lightning table benchmarks/fedsol_strength.yaml --data-dir FOLDER`, in bf16-mixed.",
         fedsol_table2().markdown(),
-        "The difference of FedAvg is not explained (benchmarks/RESULTS.md).",
+        "The difference of FedAvg is the released code's cutout, which the text does not name: "
+        "with it the last ten evaluations lie around the published number (benchmarks/RESULTS.md).",
         "## Commands of FedSSG's tables",
         "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",
         "```\n" + "\n".join(commands.values()) + "\n```",
