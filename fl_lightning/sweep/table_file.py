@@ -70,13 +70,10 @@ class TableFile:
             content = table.get(key, {}).items()
             table[key] = {str(k): _mapping(v, f"{key}.{k}", name) for k, v in content}
         rows = table["rows"] or {method: {} for method in methods}
-        if nameless := [
-            row for row in rows if not (rows[row] or _method(row) or table["algorithm"])
-        ]:
-            raise ValueError(
-                f"row {nameless[0]!r} in {name} is no algorithm{nearest(nameless[0], ALGORITHMS)}, "
-                "and has no options: give it some, such as {algorithm: fedavg}"
-            )
+        for row in rows:
+            if not (rows[row] or _method(row) or table["algorithm"]):
+                near = nearest(row, ALGORITHMS)
+                raise ValueError(f"row {row!r} in {name} has no options and is no algorithm{near}")
         table["rows"] = {
             label: {"algorithm": method, **row} if (method := _method(label)) else row
             for label, row in rows.items()
