@@ -206,6 +206,7 @@ def test_fit_runs_the_remaining_rounds_and_calls_the_callbacks():
             f"on_round_logged {round}",
         )
     ]
+    each.insert(-1, "on_last_round_end 3")
     assert listener.heard == ["on_fit_start 1", *each, "on_fit_end 3"]
     run.fit()
     assert run.round == 3

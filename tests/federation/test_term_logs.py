@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 import torch
 from executors import on_all_executors, on_eager_executors
-from problems import COHORTS, classification, distances, federation, hard, on_two_ranks, term
+from problems import (
+    COHORTS,
+    classification,
+    classifier,
+    distances,
+    federation,
+    hard,
+    on_two_ranks,
+    term,
+)
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, Term, TermError, algorithms
@@ -156,8 +165,9 @@ def test_fedsol_of_the_whole_model_logs_them_too(executor):
 
 
 def test_fedsols_proximal_loss_is_the_distillation_loss():
-    """0 at the first step, since the client has not moved; then positive."""
-    first = federation(HEAD, clients=classification(), diagnostics=True)
+    """0 at the first step, as the client has not moved; then positive. Teachers are evaluated."""
+    plain = classifier(norm=False, dropout=0.0)
+    first = federation(HEAD, clients=classification(), module=plain, diagnostics=True)
     first.clients.steps = 1
     metrics = first.train_round()
     assert metrics["term/proximal_loss"] == pytest.approx(0, abs=1e-12)
