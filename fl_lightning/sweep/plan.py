@@ -183,7 +183,7 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
 
 
 def _of_data(options: Options) -> dict[str, Any]:
-    """The options without the folder of downloads; that of the user's own data is one of them."""
+    """The options without the folder of downloads; the folder of user data stays."""
     name, kept = str(options["data"]), dict(options)
     folder = kept.pop("data_dir", None)
     if folder and (name in OWN_FOLDER or ":" in name):

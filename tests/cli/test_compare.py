@@ -44,6 +44,7 @@ def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["runs", "--log", "--figure", "f.png"], ["--log", "--x OPTION"]),
         (["runs", "--x", "lr", "--figure", "f.png"], ["lr", "nothing but the algorithm"]),
         (["runs", "--x", "lr", "--smooth", "3", "--figure", "f.png"], ["--x", "--smooth"]),
+        (["runs", "--mean-over", "partition"], ["--mean-over", "--across"]),
         (["runs", "--score", "lats"], ["lats", "last, best"]),
         (["runs", "--score", "rounds_to"], ["rounds_to", "rounds_to:80"]),
         (["runs", "--score", "test/accuracies"], ["no run has recorded test/accuracies"]),
