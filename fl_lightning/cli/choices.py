@@ -4,6 +4,7 @@ import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from inspect import isclass, isfunction
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,7 +96,7 @@ def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
         exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
     sys.path.insert(0, str(Path(path).resolve().parent))
     content = runpy.run_path(path, run_name="own")
-    if not callable(content.get(function)):
+    if not (isfunction(content.get(function)) or isclass(content.get(function))):
         defined = [n for n, f in content.items() if getattr(f, "__module__", "") == "own"]
-        exit_with_error(f"{path} has no function {function!r}{nearest(function, defined)}")
+        exit_with_error(f"{path} defines no function {function!r}{nearest(function, defined)}")
     return cast(Callable[..., Any], content[function])

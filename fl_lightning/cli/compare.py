@@ -1,11 +1,11 @@
 """`fl-lightning compare`: runs as a table and as figures."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pandas import read_csv
+from pandas import Index, read_csv, to_numeric
 from typing_extensions import Doc
 
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
@@ -13,6 +13,7 @@ from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.core.constraints import PositiveInt, Range, checked
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figure import against, curves
+from fl_lightning.report.grid import Published
 from fl_lightning.report.score import SCORES
 from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.run import TAIL_LENGTH, load_runs
@@ -68,8 +69,8 @@ def compare(
         over: Show gains in accuracy, or speed-ups to targets, over this method.
         cost: Show scores to targets in multiples of the smallest.
         mean_over: Add the means of the columns over the values of these options of --across.
-        published: A CSV file of the same rows and columns: show its numbers, differences and
-            Kendall's tau.
+        published: A CSV file of the same rows and columns, or without --across of one column:
+            show its numbers beside the first score, differences and Kendall's tau.
         label: Another name for a method, a row, a column or the runs of a folder, as TEXT=LABEL.
         format: Print this instead of a terminal's table.
         figure: Draw curves into this .png, .pdf or .svg.
@@ -98,7 +99,7 @@ def compare(
         over=over,
         cost=cost,
         means=comparison.means(mean_over) if mean_over else None,
-        published=read_csv(published, index_col=0).to_dict("index") if published else None,
+        published=_published(published, plain=not across) if published else None,
     )
     for file in figure:
         if x:
@@ -110,7 +111,7 @@ def compare(
         print(FORMATS[format](table))
     else:
         table.show()
-    for note in (*notes, *comparison.notes):
+    for note in (*notes, *comparison.notes, *_unused_labels(comparison)):
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -125,6 +126,25 @@ def _scores(
     tags = sorted({tag for run in comparison.runs for tag in run.scalars})
     own = [f"personal:{t.rpartition('_')[2]}" for t in tags if t.startswith("personal/accuracy")]
     return ["final", "best", "last", *to_targets, *own, "round_seconds"]
+
+
+def _published(file: Path, plain: bool) -> Published:
+    frame = read_csv(file, index_col=0)
+    if plain:
+        if len(frame.columns) != 1:
+            raise ValueError(f"{file} has {len(frame.columns)} columns of numbers: add --across")
+        frame.columns = Index([""])
+    for cell in frame[frame.apply(to_numeric, errors="coerce").isna()].stack().dropna():
+        raise ValueError(f"{cell!r} in {file} is not a number: leave out deviations and units")
+    published: dict[Any, Any] = frame.to_dict("index")
+    return published
+
+
+def _unused_labels(comparison: Comparison) -> Iterator[str]:
+    shown = " ".join([*comparison.rows, *comparison.columns, *comparison.methods([])])
+    for name, label in comparison.labels.items():
+        if label not in shown:
+            yield f"--label {name}={label} has no effect: nothing that is shown is called {name}"
 
 
 def _label(text: str) -> tuple[str, str]:

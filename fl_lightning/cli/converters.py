@@ -83,8 +83,9 @@ def shown(value: Any) -> str:
 def nearest(word: str, known: Any) -> str:
     """The end of a sentence about an unknown word: the known ones that look like it, or all."""
     names = list(map(str, known))
-    close = get_close_matches(word, names, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(close)}?" if close else f"; there are: {', '.join(names)}"
+    if close := get_close_matches(word, names, n=3, cutoff=0.5):
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; there are: {', '.join(names)}" if names else ""
 
 
 def parse_bytes(size: str) -> int:

@@ -162,7 +162,11 @@ class Run:
     @cached_property
     def _environment(self) -> Mapping[str, Any]:
         file = self.path / "environment.yaml"
-        made = load(file.read_text()) if file.is_file() else {}
+        try:
+            made = load(file.read_text()) if file.is_file() else {}
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{file} cannot be read ({reason}): restore it") from None
         return made if isinstance(made, dict) else {}
 
 

@@ -3,14 +3,18 @@
 import csv
 import re
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
+from pandas import Series
 
 from fl_lightning.__main__ import main
-from fl_lightning.data import sources
+from fl_lightning.analysis import predict
+from fl_lightning.data import aligned, sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
+from fl_lightning.runs.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,26 @@ def test_the_best_model_the_split_and_hessian_axes_count(runs, capsys):
     state = torch.load(runs / "0/best.pt", weights_only=True)
     torch.save({name: 0 * t for name, t in state.items()}, runs / "0/best.pt")
     assert "2.302585" in table("surface", one, *few, "--best")
+
+
+def test_clients_are_summed_up_over_all_of_them(runs, capsys):
+    """The deviation is that of the population; 10 % of 5 clients is one client."""
+    run = Run.read(runs / "0")
+    (train, test), model = run.data(), run.model()
+    counts = run.partition().histogram(train.y, 10)
+    right = predict(model, test).right.double()
+    own = Series([float(right[index].mean()) for index in aligned(test.y, counts, seed=0)])
+    main(["analyze", "clients", str(runs / "0"), "--format", "csv"])
+    heading, values = csv.reader(capsys.readouterr().out.splitlines())
+    shown = dict(zip(heading, values, strict=True))
+    assert float(shown["deviation"]) == pytest.approx(100 * own.std(ddof=0))
+    assert float(shown["worst 10 %"]) == pytest.approx(100 * own.min())
+
+
+def test_a_damaged_record_of_what_was_chosen_is_one_sentence(runs, tmp_path, sentence):
+    damaged = copytree(runs / "0", tmp_path / "run") / "environment.yaml"
+    damaged.write_text("{")
+    assert str(damaged) in sentence(main, ["analyze", "classes", str(damaged.parent)])
 
 
 @pytest.mark.parametrize(

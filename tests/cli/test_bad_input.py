@@ -40,6 +40,13 @@ def test_a_name_or_a_combination_that_does_not_exist_is_refused(argv, words, ref
     assert words in refused(*argv.split())
 
 
+def test_a_partial_of_ones_own_is_no_function(tmp_path, refused):
+    """It has neither a docstring nor type hints for options."""
+    file = tmp_path / "own.py"
+    file.write_text("from functools import partial\nfast = partial(print)\n")
+    assert "no function 'fast'" in refused("--algorithm", f"{file}:fast")
+
+
 def flat() -> tuple[DeviceDataset, DeviceDataset]:
     train, test = (DeviceDataset(d.x.flatten(1).float(), d.y, d.classes) for d in digits())
     return train, test

@@ -1,9 +1,11 @@
 """The command `fl-lightning compare`."""
 
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from pandas import read_csv
 from run_folders import run
 
 from fl_lightning.__main__ import main
@@ -50,6 +52,8 @@ def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["runs", "--score", "test/accuracies"], ["no run has recorded test/accuracies"]),
         (["runs", "--over", "fedprox"], ["no row is fedprox", "fedavg"]),
         (["runs", "--label", "fedavg"], ["'fedavg'", "label"]),
+        (["runs", "--published", "spread.csv"], ["'95.1 ± 0.2'", "spread.csv"]),
+        (["runs", "--published", "two.csv"], ["two.csv", "--across"]),
         (["runs", "--last", "0"], ["last", "at least 1, not 0"]),
         (["runs", "--target", "0.8"], ["1 to 100, not 0.8"]),
         (["runs", "--curve", "acc", "--figure", "f.png"], ["recorded acc", "test/accuracy"]),
@@ -65,8 +69,30 @@ def test_what_does_not_fit_is_one_sentence(arguments, names, tmp_path, monkeypat
     run(Path("runs/a"), [0.5])
     run(Path("empty/a"), [None])
     (run(Path("torn/a"), [0.5]) / "config.yaml").write_text("algorithm: [")
+    Path("spread.csv").write_text("method,accuracy\nfedavg,95.1 ± 0.2\n")
+    Path("two.csv").write_text("method,IID,Dir\nfedavg,95.1,\n")
     said = sentence(main, ["compare", *arguments])
     assert all(name in said for name in names), said
+
+
+def test_published_numbers_stand_beside_the_first_score_without_columns(tmp_path, capsys):
+    run(tmp_path / "runs/a", [0.5])
+    (tmp_path / "paper.csv").write_text("method,accuracy\nfedavg,52\n")
+    published = "--published", str(tmp_path / "paper.csv"), "--score", "final,best"
+    main(["compare", str(tmp_path / "runs"), *published, "--format", "csv"])
+    shown = read_csv(StringIO(capsys.readouterr().out), index_col="score")
+    assert [*shown.loc["final, %", ["published", "difference"]]] == [52, -2]
+    assert shown.loc["best, %"].isna()["published"]
+
+
+def test_a_label_for_what_is_not_there_is_noted(tmp_path, capsys):
+    run(tmp_path / "a", [0.5])
+    run(tmp_path / "b", [0.5], algorithm="fedprox")
+    labels = "--label", "fedprox=FedProx", "--label", f"{tmp_path / 'a'}=A", "--label", "fedsam=SAM"
+    main(["compare", str(tmp_path), *labels])
+    notes = [line for line in capsys.readouterr().err.splitlines() if "--label" in line]
+    assert len(notes) == 1
+    assert "fedsam" in notes[0]
 
 
 def test_published_numbers_labels_and_figures_on_the_command_line(tmp_path, capsys, monkeypatch):

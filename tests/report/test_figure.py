@@ -92,3 +92,10 @@ def test_a_score_against_names(tmp_path):
     assert [axes.get_title() for axes in figure.axes] == ["mnist", "svhn"]
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["a", "b"]
     assert drawn(figure)[0][0] == pytest.approx([60, 50])
+
+
+def test_a_score_against_what_does_not_differ_is_refused(tmp_path):
+    run(tmp_path / "a", [0.5])
+    run(tmp_path / "b", [0.6], algorithm="fedsam")
+    with pytest.raises(ValueError, match=r"algorithm\.rho"):
+        against(compared(tmp_path, "algorithm.rho"), "algorithm.rho")
