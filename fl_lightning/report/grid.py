@@ -65,8 +65,11 @@ def numbers(
         group.
 
     Raises:
-        ValueError: If there is no such score, no run has recorded it, or no row is `over`.
+        ValueError: If there is no score, or none of that name, no run has recorded it, or no row is
+            `over`.
     """
+    if not scores:
+        raise ValueError("there are no scores: name one at least, such as last")
     columns = [""] * len(runs) if columns is None else columns
     known = published or {}
     if over and not any(_is_of(row, over) for row in rows):

@@ -148,3 +148,9 @@ def test_seconds_to_a_target_are_those_of_training(tmp_path):
 def test_a_wrong_score_is_named(text):
     with pytest.raises(ValueError, match=text.partition(":")[0]):
         report.score(text)
+
+
+def test_a_table_of_no_scores_is_refused(tmp_path):
+    run(tmp_path / "a", [0.5])
+    with pytest.raises(ValueError, match="no scores"):
+        compared(tmp_path).table([])
