@@ -170,11 +170,12 @@ def page(results: DataFrame) -> str:
         *(table.markdown() for table in rounds),
         "## FedSOL, Table 2, MNIST, LDA 0.1: test accuracy in % after 200 rounds, one seed",
         "`fl-lightning table benchmarks/fedsol_strength.yaml --data-dir FOLDER`, in bf16-mixed; "
-        "`fedavg, cutout` in float32. The rows without `as released` have borders of the mean "
-        "color, where the released code has black ones.",
+        "`fedavg, cutout` and FedSOL as released in float32. The rows without `as released` have "
+        "borders of the mean color, where the released code has black ones.",
         fedsol_table2().markdown(),
         "With the released code's cutout, which the text does not name, the last ten evaluations "
-        "of FedAvg lie around the published number (benchmarks/RESULTS.md).",
+        "of FedAvg lie around the published number, and FedSOL per column gives its published "
+        "number (benchmarks/RESULTS.md).",
         "## Commands of FedSSG's tables",
         "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",
         "```\n" + "\n".join(commands.values()) + "\n```",
