@@ -4,7 +4,6 @@ import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from inspect import isclass, isfunction
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,8 +94,8 @@ def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
     if not Path(path).is_file():
         exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
     sys.path.insert(0, str(Path(path).resolve().parent))
-    content = runpy.run_path(path, run_name="own")
-    if not (isfunction(content.get(function)) or isclass(content.get(function))):
+    content = {n: f for n, f in runpy.run_path(path, run_name="own").items() if callable(f)}
+    if not hasattr(content.get(function), "__name__"):  # a partial has no name or type hints
         defined = [n for n, f in content.items() if getattr(f, "__module__", "") == "own"]
         exit_with_error(f"{path} defines no function {function!r}{nearest(function, defined)}")
     return cast(Callable[..., Any], content[function])

@@ -15,7 +15,7 @@ from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figure import against, curves
 from fl_lightning.report.grid import Published
 from fl_lightning.report.score import SCORES
-from fl_lightning.report.table import FORMATS, Format
+from fl_lightning.report.table import FORMATS, Format, Table
 from fl_lightning.runs.run import TAIL_LENGTH, load_runs
 
 Percent = Annotated[float, Range("a percentage from 1 to 100", lambda x: 1 <= x <= 100)]
@@ -91,7 +91,8 @@ def compare(
     notes: list[str] = []
     found = load_runs(runs, warn=notes.append)
     comparison = Comparison.of(found, [*across, *([x] if x else [])], dict(map(_label, label)))
-    scores = _scores(score, target, comparison, plain=not (across or x))
+    plain = not (across or x)
+    scores = _scores(score, target, comparison, plain)
     scores = [f"last:{last}" if name == "last" else name for name in scores]
     table = comparison.table(
         scores,
@@ -99,7 +100,7 @@ def compare(
         over=over,
         cost=cost,
         means=comparison.means(mean_over) if mean_over else None,
-        published=_published(published, plain=not across) if published else None,
+        published=_published(published, plain) if published else None,
     )
     for file in figure:
         if x:
@@ -111,7 +112,7 @@ def compare(
         print(FORMATS[format](table))
     else:
         table.show()
-    for note in (*notes, *comparison.notes, *_unused_labels(comparison)):
+    for note in (*notes, *comparison.notes, *_unused_labels(comparison, table)):
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -134,14 +135,17 @@ def _published(file: Path, plain: bool) -> Published:
         if len(frame.columns) != 1:
             raise ValueError(f"{file} has {len(frame.columns)} columns of numbers: add --across")
         frame.columns = Index([""])
-    for cell in frame[frame.apply(to_numeric, errors="coerce").isna()].stack().dropna():
+    wrong = frame[frame.apply(to_numeric, errors="coerce").isna()].stack().dropna()
+    if len(wrong):
+        cell = wrong.iloc[0]
         raise ValueError(f"{cell!r} in {file} is not a number: leave out deviations and units")
     published: dict[Any, Any] = frame.to_dict("index")
     return published
 
 
-def _unused_labels(comparison: Comparison) -> Iterator[str]:
-    shown = " ".join([*comparison.rows, *comparison.columns, *comparison.methods([])])
+def _unused_labels(comparison: Comparison, table: Table) -> Iterator[str]:
+    names = [*comparison.rows, *comparison.columns, *comparison.methods([])]
+    shown = " ".join([*names, *table.text["method"], *table.text.columns])
     for name, label in comparison.labels.items():
         if label not in shown:
             yield f"--label {name}={label} has no effect: nothing that is shown is called {name}"

@@ -40,6 +40,16 @@ def test_a_name_or_a_combination_that_does_not_exist_is_refused(argv, words, ref
     assert words in refused(*argv.split())
 
 
+def test_a_cached_function_of_ones_own_is_a_function(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from functools import cache\nfrom fl_lightning import algorithms\n"
+        "@cache\ndef mine(rho: float = 0.2):\n    return algorithms.fedsam(rho)\n"
+    )
+    made = experiment(tmp_path / "run", "--algorithm", f"{file}:mine", "--algorithm.rho", "0.3")
+    assert made.chosen["algorithm"].options == {"rho": 0.3}
+
+
 def test_a_partial_of_ones_own_is_no_function(tmp_path, refused):
     """It has neither a docstring nor type hints for options."""
     file = tmp_path / "own.py"
