@@ -54,31 +54,43 @@ def collect(runs: Path) -> DataFrame:
     return DataFrame(rows, columns=COLUMNS)
 
 
-def curves(table: TableFile, runs: Sequence[Path] = ()) -> DataFrame:
-    """The test accuracies of a table's rows by round, as saved, after saving those in `runs`."""
+def curves(table: TableFile, folders: Sequence[Path] = ()) -> DataFrame:
+    """The test accuracies of a table's rows by seed and round, as saved, after saving new ones.
+
+    Args:
+        table: The table, with one column.
+        folders: Folders of runs. The accuracies of the finished ones replace those saved.
+    """
     file = (RESULTS.parent / Path(table.name).name).with_suffix(".csv")
-    saved = read_csv(file, index_col="round") if file.is_file() else DataFrame()
-    for job in (job for folder in runs for job in plan(table, recipes()["papers"], folder)):
+    saved = read_csv(file, index_col=["seed", "round"]) if file.is_file() else DataFrame()
+    for job in (job for folder in folders for job in plan(table, recipes()["papers"], folder)):
         if job.state == "finished":
             accuracy = Run.read(job.folder).metrics["test/accuracy"].dropna().round(4)
-            saved = saved.combine_first(accuracy.to_frame(job.cells[0][0]))
+            by_seed = concat(
+                {job.options["seed"]: accuracy.to_frame(job.cells[0][0])}, names=["seed"]
+            )
+            saved = by_seed.combine_first(saved)
     saved = saved[[row for row in table.rows if row in saved]]
-    if runs:
-        saved.to_csv(file, index_label="round")
+    if folders:
+        saved.to_csv(file)
     return saved
 
 
-def fedsol_table2() -> Table:
-    """FedSOL's Table 2 on MNIST, next to the published numbers."""
-    (column,), saved = STRENGTH.columns, curves(STRENGTH)
-    runs = [Run(Path(row), {}, {"test/accuracy": saved[row].to_dict()}) for row in saved]
+def scored(table: TableFile, **options: Any) -> Table:
+    """The scores of a table's saved curves.
+
+    Args:
+        table: The table, with one column.
+        options: Those of `grid`.
+    """
+    runs = [
+        Run(Path(row), {"seed": seed}, {"test/accuracy": accuracies[seed].dropna().to_dict()})
+        for row, accuracies in curves(table).items()
+        for seed in accuracies.dropna().index.unique("seed")
+    ]
+    (column,) = table.columns
     return grid(
-        runs,
-        [*saved],
-        [column] * len(runs),
-        STRENGTH.scores,
-        published=STRENGTH.published["final"],
-        spread="rounds",
+        runs, [run.path.name for run in runs], [column] * len(runs), table.scores, **options
     )
 
 
@@ -172,10 +184,15 @@ def page(results: DataFrame) -> str:
         "`fl-lightning table benchmarks/fedsol_strength.yaml --data-dir FOLDER`, in bf16-mixed; "
         "`fedavg, cutout` and FedSOL as released in float32. The rows without `as released` have "
         "borders of the mean color, where the released code has black ones.",
-        fedsol_table2().markdown(),
+        scored(STRENGTH, published=STRENGTH.published["final"], spread="rounds").markdown(),
         "With the released code's cutout, which the text does not name, the last ten evaluations "
         "of FedAvg lie around the published number, and FedSOL per column gives its published "
         "number (benchmarks/RESULTS.md).",
+        "## FedTOGA's Delta, in Table 1's set-up at Dirichlet 0.6, on CIFAR-10 (JPEG)",
+        "`fl-lightning table benchmarks/fedtoga_delta.yaml --data-dir FOLDER`. Beta 0 has no "
+        "Delta; the others divide the mean movement by K steps, by E epochs, and by K eta, as a "
+        "gradient (benchmarks/RESULTS.md).",
+        scored(DELTA, over=DELTA.over).markdown(),
         "## Commands of FedSSG's tables",
         "All cells: `fl-lightning table fedssg/table4 --columns 'MNIST *' --compile`. One cell:",
         "```\n" + "\n".join(commands.values()) + "\n```",
