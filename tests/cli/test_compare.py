@@ -85,6 +85,17 @@ def test_published_numbers_stand_beside_the_first_score_without_columns(tmp_path
     assert shown.loc["best, %"].isna()["published"]
 
 
+def test_published_columns_stand_beside_the_values_of_x(tmp_path, capsys):
+    for rho in (0.1, 0.2):
+        run(tmp_path / f"runs/{rho}", [0.5 + rho], algorithm="fedsam", own={"rho": rho})
+    (tmp_path / "paper.csv").write_text("method,rho 0.1,rho 0.2\nfedsam,61,69\n")
+    published = "--published", str(tmp_path / "paper.csv"), "--x", "algorithm.rho"
+    main(["compare", str(tmp_path / "runs"), *published, "--format", "csv"])
+    shown = read_csv(StringIO(capsys.readouterr().out), index_col="column")
+    assert [*shown["published"]] == [61, 69]
+    assert [*shown["difference"].round(9)] == [-1, 1]
+
+
 def test_a_label_for_what_is_not_there_is_noted(tmp_path, capsys):
     run(tmp_path / "a", [0.5])
     run(tmp_path / "b", [0.5], algorithm="fedprox")
