@@ -19,11 +19,13 @@ from fl_lightning.runs.resume import check_changes
 class Checkpoint:
     """Writes `checkpoints/round-<r>.ckpt` at the start, at intervals, at the end and before a stop.
 
-    The newest checkpoints are kept, and the one with the best accuracy, whose global model is also
-    in `best.pt`. After the last round `model.pt` holds the last global model. A file is
-    written aside, flushed to disk and renamed. It loads with `weights_only=True`. It holds
-    everything but the rows of the client store, which are not overwritten while a kept checkpoint
-    refers to them. To resume from an older checkpoint, delete the newer ones.
+    The newest checkpoints are kept. A checkpoint holds everything but the rows of the client store,
+    which are not overwritten while a kept checkpoint refers to them. To resume from an older
+    checkpoint, delete the newer ones.
+
+    `best.pt` holds the global model of the evaluation with the best accuracy, saved at once, and
+    `model.pt` that after the last round. A file is written aside, flushed to disk and renamed. It
+    loads with `weights_only=True`.
 
     Args:
         folder: The run's folder.
@@ -32,7 +34,7 @@ class Checkpoint:
         options: The run's options in types that YAML has; a run is resumed with the same.
         callbacks: Callbacks whose states are saved on the first rank and loaded on all, if they
             have `state_dict()` and `load_state_dict(state)`, as in a Lightning Trainer.
-        monitor: The accuracy that is best at the best checkpoint.
+        monitor: The accuracy that is best in `best.pt`.
     """
 
     def __init__(
@@ -58,43 +60,41 @@ class Checkpoint:
             f"{names[k]} {names[:k].count(names[k])}": callback
             for k, callback in enumerate(stateful)
         }
-        self.best: dict[str, Any] = {}
+        self.best = -1.0
         self.kept: list[str] = []  # its own files, the newest last: others may retain rows too
 
     def on_fit_start(self, federation: Federation) -> None:
         """Save a run that begins, so that it can be resumed from then on."""
         if federation.round == 0:
-            self._save(federation, {})
+            self._save(federation)
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
-        """Save after every `every`-th round, the last one, and before a stop."""
+        """Save a best model; all after every `every`-th round, the last one, and before a stop."""
+        if metrics.get(self.monitor, -1.0) > self.best:
+            self.best = metrics[self.monitor]
+            if federation.fabric.is_global_zero:
+                _export(federation, self.run / "best.pt")
         last = federation.round == federation.rounds or federation.should_stop
         if last or federation.round % self.every == 0:
-            self._save(federation, metrics)
+            self._save(federation)
 
     def on_fit_end(self, federation: Federation) -> None:
         """Export the global model as an ordinary `state_dict`."""
         if federation.fabric.is_global_zero:
             _export(federation, self.run / "model.pt")
 
-    def _save(self, federation: Federation, metrics: Metrics) -> None:
+    def _save(self, federation: Federation) -> None:
         """Write rows before the file that refers to them; delete a file before freeing its rows."""
         fabric, store = federation.fabric, federation.store
         name = f"round-{federation.round}.ckpt"
-        improved = metrics.get(self.monitor, -1.0) > self.best.get("accuracy", -1.0)
-        if improved:
-            accuracy = metrics[self.monitor]
-            self.best = {"name": name, "round": federation.round, "accuracy": accuracy}
         store.flush()
         store.retain(name)
         self.kept = [*(old for old in self.kept if old != name), name]
-        surplus = [old for old in self.kept[: -self.keep] if old != self.best.get("name")]
+        surplus = self.kept[: -self.keep]
         fabric.barrier()
         if fabric.is_global_zero:
             for logger in fabric.loggers:
                 logger.save()
-            if improved:
-                _export(federation, self.run / "best.pt")
             mine = {
                 "kept": self.kept,
                 "best": self.best,

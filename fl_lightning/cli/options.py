@@ -101,15 +101,14 @@ class EvaluationOptions:
     Attributes:
         evaluate_every: Rounds between evaluations of the global model.
         validation: Fraction of the data that is held out and scored as val/accuracy and val/loss,
-            which then choose the best checkpoint; none for no validation part.
+            which then choose the model of best.pt; none for no validation part.
         validation_from: Whether --validation is a part of every client's samples, which are then
             not trained on, or of the test set, whose accuracy is then that of the rest.
         finetune_epochs: After the last round every client fine-tunes for so many epochs, e.g. 1,5,
             and its model is scored on test samples like its data; none to skip this.
         finetune_lr: Learning rate of the fine-tuning; none for that of the next round.
         checkpoint_every: Rounds between checkpoints.
-        keep_checkpoints: Number of newest checkpoints that are kept, besides the one with the best
-            test accuracy, or validation accuracy if there is one.
+        keep_checkpoints: Number of newest checkpoints that are kept.
         logger: Experiment trackers that get the scalars too, e.g. wandb,mlflow.
     """
 

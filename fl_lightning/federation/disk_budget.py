@@ -19,7 +19,7 @@ class DiskBudget:
 
     Args:
         federation: The run.
-        keep_checkpoints: Number of checkpoints that are kept besides the best one.
+        keep_checkpoints: Number of checkpoints that are kept.
 
     Attributes:
         row: States of one client; 0 if the algorithm keeps nothing.
@@ -34,7 +34,7 @@ class DiskBudget:
     def __init__(self, federation: Federation, keep_checkpoints: int):
         store, rounds = federation.store, federation.rounds - federation.round
         cohort = largest_cohort(federation.sampler, store.num_clients)
-        self.store, self.row, self.versions = store, store.row, keep_checkpoints + 2
+        self.store, self.row, self.versions = store, store.row, keep_checkpoints + 1
         self.round = cohort * self.row
         here = store.disk_bytes(), free_space(store.folder)
         self.used, self.free = federation.fabric.broadcast(here)

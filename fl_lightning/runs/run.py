@@ -110,7 +110,8 @@ class Run:
         """The global model after the last round, in evaluation mode.
 
         Args:
-            best: That of the best round instead.
+            best: That of the best evaluation instead: the best validation accuracy if there is a
+                validation part, else the best test accuracy.
             round: That of this round instead, from its checkpoint.
 
         Raises:
@@ -122,8 +123,7 @@ class Run:
         if not file.is_file():
             raise ValueError(
                 f"{file} does not exist: model.pt is written after the last round, best.pt with "
-                "the first checkpoint after an evaluation, and --keep-checkpoints says how many "
-                "checkpoints stay"
+                "the first evaluation, and --keep-checkpoints says how many checkpoints stay"
             )
         factory = find_chosen("model", self.options, self._environment, self.path)
         model = build_model(factory, self.data()[0], self.options["seed"])
