@@ -34,6 +34,8 @@ def options_of(
     hints = get_type_hints(function.__init__ if isclass(function) else function)
     options = []
     for name, p in signature(function).parameters.items():
+        if p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            continue
         kind, help = hints.get(name, type(p.default)), parameter_help(function).get(name, "")
         options.append(Option(prefix + name, kind, defaults.get(name, p.default), help))
     return options

@@ -46,10 +46,9 @@ def partition(
     scheme: Chosen, train: DeviceDataset, source: str, clients: int, seed: int
 ) -> Partition:
     """The training set over the clients."""
-    domains = {"domains": train.domains} if scheme.wants("domains") else {}
-    if domains and train.domains is None:
+    if scheme.wants("domains") and train.domains is None:
         raise ValueError(f"{source} has no domains to split by: choose another --partition")
-    partition = scheme(train.y, clients, seed, **domains)
+    partition = scheme.given(y=train.y, clients=clients, seed=seed, domains=train.domains)
     if not isinstance(partition, Partition):
         raise ValueError(
             wrong_result(scheme, "a Partition, as Partition.from_owners makes", partition)
@@ -112,7 +111,7 @@ def callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
 
     It gets the parts of the run that it asks for.
     """
-    made = chosen(**{name: part for name, part in parts.items() if chosen.wants(name)})
+    made = chosen.given(**parts)
     if isinstance(made, list | tuple):
         return [*made]
     return [] if made is None else [made]

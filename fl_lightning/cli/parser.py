@@ -98,7 +98,15 @@ def _select(kind: str, choice: Choice, name: str) -> _Selected:
     function, prefix = find_function(kind, choice, name), f"{kind}."
     options = options_of(function, choice.defaults if name == choice.default else {}, prefix)
     filled_in = {prefix + parameter for parameter in choice.filled_in}
-    taken = [o for o in options if is_option(o.kind) and o.name not in filled_in]
+    own = [o for o in options if o.name not in filled_in]
+    taken = [o for o in own if is_option(o.kind)]
+    if unknown := [o.name for o in own if o.default is NEEDED and o not in taken]:
+        parts = ", ".join(p.removeprefix(prefix) for p in sorted(filled_in))
+        rename = f"rename it to one of {parts}, " if parts else ""
+        exit_with_error(
+            f"{name} has a parameter {unknown[0].removeprefix(prefix)!r} that nothing fills in: "
+            f"{rename}annotate it as int, float, bool or str, or give it a default"
+        )
     return _Selected(kind, choice, name, function, taken)
 
 

@@ -33,6 +33,10 @@ class Chosen:
         """Call the function with its options."""
         return self.function(*args, **extra, **self.options)
 
+    def given(self, **parts: Any) -> Any:
+        """Call it with those parts that it wants."""
+        return self(**{name: part for name, part in parts.items() if self.wants(name)})
+
     @property
     def file(self) -> Path | None:
         """The file of a user-defined function; None for those of this package."""
@@ -61,7 +65,7 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
     Raises:
         ValueError: If they are none, of two kinds, empty, or not finite.
     """
-    pair = source(root=root) if source.wants("root") else source()
+    pair = source.given(root=root)
     match pair:
         case DeviceDataset() as train, DeviceDataset() as test:
             pass
@@ -106,7 +110,7 @@ def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
     draws = derived_seed(seed, "model")
     with seeded_rng(draws, torch.device("cpu")):
         torch.manual_seed(draws)  # a factory may use GPUs
-        model = factory(**{name: size for name, size in sizes.items() if factory.wants(name)})
+        model = factory.given(**sizes)
     if not isinstance(model, nn.Module):
         raise ValueError(wrong_result(factory, "a torch.nn.Module", model))
     return model

@@ -145,6 +145,8 @@ def partition(y, clients, seed):
         (MISTAKEN, "--partition=own.py:partition", r"IndexError: .* \(own.py, line 13; FL_"),
         ("def net(classes)", "--model=own.py:net", r"SyntaxError: .*own.py, line 1"),
         ("import nowhere", "--model=own.py:net", r"ModuleNotFoundError: .* \(own.py, line 1"),
+        ("def parts(labels): ...", "--partition=own.py:parts", r"'labels' .* seed, y, annotate"),
+        ("def net(n): ...", "--algorithm=own.py:net", r"'n' that nothing fills in: annotate"),
         ("def nat(): ...", "--model=own.py:net", r"no function 'net'; did you mean nat\?$"),
     ],
 )
