@@ -22,10 +22,11 @@ from fl_lightning.federation.fine_tuning import FineTuning
 class Personalization:
     """Fine-tunes the global model on every client after the last round, and scores these models.
 
-    A client's test set holds test samples in the proportions of its own classes (FedSOL's aligned
-    test set). Logs `personal/accuracy_<e>` and `personal/std_<e>`, mean and standard deviation over
-    clients, for each number of epochs `e`, and for 0: the global model, or the one that the
-    algorithm keeps for the client. A resumed run repeats what was interrupted.
+    A client's test set holds test samples in the proportions of its own classes, as far as there
+    are enough, as in FedSOL (see `aligned`). Logs `personal/accuracy_<e>` and `personal/std_<e>`,
+    mean and standard deviation over clients, for each number of epochs `e`, and for 0: the global
+    model, or the one that the algorithm keeps for the client. A resumed run repeats what was
+    interrupted.
 
     Args:
         test: The test set, on the device.

@@ -1,4 +1,4 @@
-"""SAM in an ordinary Lightning project: wrap the optimizer, change nothing else.
+"""SAM in an ordinary Lightning project: wrap the optimizer.
 
     python recipes/sam_in_lightning.py --rho 0.05
 

@@ -90,7 +90,9 @@ def compare(
         raise ValueError("--mean-over is the mean of columns: add --across")
     notes: list[str] = []
     found = load_runs(runs, warn=notes.append)
-    comparison = Comparison.of(found, [*across, *([x] if x else [])], dict(map(_label, label)))
+    x = _in_yaml(x) if x else None
+    columns = [*map(_in_yaml, across), *([x] if x else [])]
+    comparison = Comparison.of(found, columns, dict(map(_label, label)))
     plain = not (across or x)
     scores = _scores(score, target, comparison, plain)
     scores = [f"last:{last}" if name == "last" else name for name in scores]
@@ -99,7 +101,7 @@ def compare(
         spread=spread,
         over=over,
         cost=cost,
-        means=comparison.means(mean_over) if mean_over else None,
+        means=comparison.means([*map(_in_yaml, mean_over)]) if mean_over else None,
         published=_published(published, plain) if published else None,
     )
     for file in figure:
@@ -114,6 +116,11 @@ def compare(
         table.show()
     for note in (*notes, *comparison.notes, *_unused_labels(comparison, table)):
         print(f"note: {note}", file=sys.stderr)
+
+
+def _in_yaml(option: str) -> str:
+    """An option's name as in config.yaml: batch_size of batch-size."""
+    return option.replace("-", "_")
 
 
 def _scores(

@@ -74,9 +74,10 @@ class Term:
         client: States that each client keeps between rounds.
         server: States that the server keeps; clients may read them.
         local: States of one visit of one client.
-        roles: Tasks that only one term of an algorithm should have: "perturb", "start" elsewhere,
-            "server" step. The command line refuses two terms of one role. A term of the role
-            "measure" trains nothing, and does not count in the method's cost.
+        roles: Tasks. "perturb" says where gradients are taken, "start" where clients start,
+            "server" what the server does with the mean update; the command line refuses to add a
+            second term of one of these. "unclipped" keeps the term's gradients unclipped. A term
+            of the role "measure" trains nothing, and does not count in the method's cost.
         logs: Names of the scalars that it publishes by `v.log`.
         diagnostics: Names of those that cost more; they are published with `--measure proximal`.
 

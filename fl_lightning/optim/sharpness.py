@@ -63,7 +63,8 @@ class LESAM(GradientTransform):
 
     FedLESAM (Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890) takes the move of the global
     model for `d`. Any cheap estimate of the ascent direction works, such as an older copy of the
-    weights minus the current ones. `d` is part of `state_dict`.
+    weights minus the current ones. The perturbation `rho d/||d||` is part of `state_dict`, so that
+    loading restores direction and radius.
 
     Args:
         direction: One tensor for each parameter of `base`, in its order and shape; zero means no

@@ -59,8 +59,8 @@ class GradientTransform(Optimizer):
         TypeError: If the base is no such object.
         ValueError: By `step`, without a closure, for one that does not zero the gradients (gradient
             accumulation), for sparse gradients, maximize=True, shards of FSDP1 or uneven ones of
-            FSDP2, or if the model was converted after it gave its buffers; by `oracle.of` in most
-            closures.
+            FSDP2, or if the model was converted after it gave its buffers; by `oracle.of`,
+            `oracle.loss` and `oracle.part`, unless the closure takes the request.
     """
 
     param_groups, state, defaults = _shared("param_groups"), _shared("state"), _shared("defaults")

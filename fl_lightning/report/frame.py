@@ -13,8 +13,8 @@ def load(folders: str | Path | Iterable[str | Path]) -> DataFrame:
     """Load runs as a data frame with one row per run and round.
 
     The columns are `run` (its folder), `method` (such as `scaffold+lesam`), every option under its
-    name on the command line (`seed`, `partition.alpha`, ...), `round`, and every recorded tag. What
-    a run does not have is missing (NaN). A run that cannot be read is left out with a warning.
+    name in `config.yaml` (`batch_size`, `partition.alpha`, ...), `round`, and every recorded tag.
+    What a run does not have is missing (NaN). A run that cannot be read is left out with a warning.
 
     Args:
         folders: Folders of runs, or folders that contain them.

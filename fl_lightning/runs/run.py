@@ -37,7 +37,7 @@ class Run:
 
     Attributes:
         path: The folder.
-        options: By their names on the command line, such as `algorithm`, `algorithm.rho`,
+        options: By their names in `config.yaml`, such as `algorithm`, `batch_size`,
             `partition.alpha`; `algorithm.file` is a digest of the user-defined files of the run.
         scalars: The columns of `metrics.csv`, without the rounds in which a tag was not recorded.
     """

@@ -94,7 +94,8 @@ class RelaxedInitialization(Term):
     Attributes:
         beta: Length of the shift.
         old: w_i before the first visit: `initial` (w^0) or `received` (no shift).
-        whole: Let the server average models, shifts included, not moves from the starts (released).
+        whole: Let the server average models, shifts included. False averages the moves from the
+            starts, as released code does.
     """
 
     beta: NonNegativeFloat = 0.1

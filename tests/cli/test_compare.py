@@ -96,6 +96,14 @@ def test_published_columns_stand_beside_the_values_of_x(tmp_path, capsys):
     assert [*shown["difference"].round(9)] == [-1, 1]
 
 
+def test_options_may_be_spelled_as_on_the_command_line(tmp_path, capsys):
+    for size in (10, 20):
+        run(tmp_path / str(size), [size / 100], batch_size=size)
+    main(["compare", str(tmp_path), "--across", "batch-size", "--format", "csv"])
+    shown = read_csv(StringIO(capsys.readouterr().out), index_col="column")
+    assert [*shown["mean"].round(9)] == [10, 20]
+
+
 def test_a_label_for_what_is_not_there_is_noted(tmp_path, capsys):
     run(tmp_path / "a", [0.5])
     run(tmp_path / "b", [0.5], algorithm="fedprox")

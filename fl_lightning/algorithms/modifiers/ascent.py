@@ -1,4 +1,4 @@
-"""`--ascent`: FedTOGA's neighborhood perturbation, for any gradient ascent."""
+"""`--ascent`: FedTOGA's neighborhood perturbation, for perturbations along the batch's gradient."""
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
