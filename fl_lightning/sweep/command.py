@@ -56,7 +56,7 @@ class TableOptions:
         per_gpu: Runs at a time on each GPU.
         format: Print in this format instead of a terminal's table.
         no_runs: Print the table of what there is, make no run.
-        dry_run: Print the commands and the hours that they take.
+        dry_run: Print the commands and the hours that they take, and the folders of finished runs.
         shard: Make the I-th of N parts of the runs, as I/N, such as in a job array.
         submit: Submit so many shards to SLURM with submitit.
         submit_option: An option of submitit, as NAME=VALUE, such as timeout_min=600.
@@ -176,11 +176,12 @@ def _run(
 
 
 def _commands(jobs: Sequence[Job], options: TableOptions, further: Sequence[str]) -> str:
-    """The commands of the runs that are not finished, and the time that they take."""
+    """The folders of the finished runs, the commands of the others, and the time that they take."""
     clock, todo = Clock(jobs), [job for job in jobs if job.state != "finished"]
     workers = len(_slots(options, further, max(1, len(todo))))
     start = "fl-lightning", "run", options.recipe
-    lines = [
+    lines = [f"# {job.folder} is finished" for job in jobs if job not in todo]
+    lines += [
         f"{shlex.join([*start, *job.command(further)])}  # {job.state}, {duration(clock.left(job))}"
         for job in todo
     ]

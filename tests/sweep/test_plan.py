@@ -104,13 +104,17 @@ def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
     assert "4 of 4 runs are missing" in shown.caption
 
 
-def test_runs_are_recognized_by_their_options(planned, tmp_path):
+def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     text = SMALL + METHODS
     [job, _] = planned(text)
     main(["run", str(DIGITS), *job.argv, "--run-dir", str(tmp_path / "runs/by hand")])
     again, other = planned(text, "--data-dir", "elsewhere")
     assert (again.folder.name, again.state) == ("by hand", "finished")
     assert (other.folder.name, other.state) == ("fedsam-s0", "missing")
+    capsys.readouterr()
+    table = ["table", str(tmp_path / "table.yaml"), "--runs", str(tmp_path / "runs")]
+    main([*table, "--recipe", str(DIGITS), "--dry-run"])
+    assert f"# {again.folder} is finished" in capsys.readouterr().out.splitlines()
     assert planned(text, "--rounds", "3")[0].state == "missing"
     config = again.folder / "config.yaml"
     newer = "momentum:", "early_stopping:"
