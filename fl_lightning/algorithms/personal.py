@@ -90,7 +90,7 @@ def knn_per(
 def fedsol_ft(
     rho: opt.Rho = 2.0,
     strength: opt.Strength = "adaptive",
-    per: opt.Per = "tensor",
+    per: opt.Per = "column",
     scope: opt.Scope = "head",
     tau: opt.Tau = 3.0,
     weighting: opt.Weighting = "by_size",

@@ -72,7 +72,7 @@ Strength = Annotated[
 ]
 Per = Annotated[
     sol.Per,
-    Doc("Norm of the adaptive strength: of each parameter (paper) or column (released code)."),
+    Doc("Norm of the adaptive strength: of each column (released code) or parameter (paper)."),
 ]
 Scope = Annotated[sol.Scope, Doc("Part of the model that is perturbed.")]
 Tau = Annotated[PositiveFloat, Doc("Temperature of the distillation.")]

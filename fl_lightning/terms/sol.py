@@ -47,8 +47,8 @@ class Taskless:
         return Taskless(self.oracle.part(index, count))
 
 
-Per = Literal["tensor", "column"]
-"""The norm in Lambda: of a parameter (paper, Eq. 7), or of its columns (released code)."""
+Per = Literal["column", "tensor"]
+"""The norm in Lambda: of a parameter's columns (released code), or of all of it (Eq. 7)."""
 
 
 def relative_move(moved: Tensor, per: Per) -> Tensor:
@@ -105,7 +105,7 @@ class SOL(WrappedTerm):
     """
 
     rho: NonNegativeFloat = 2.0
-    scale: Per | None = "tensor"
+    scale: Per | None = "column"
     scope: Scope = "all"
     task: Place = "ahead"
     added: Place | None = None
@@ -146,7 +146,7 @@ class HeadSOL(Perturbation):
 
     rho: NonNegativeFloat = 2.0
     tau: PositiveFloat = 3.0
-    scale: Per | None = "tensor"
+    scale: Per | None = "column"
     still: bool = True
     eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
     diagnostics = DIAGNOSTICS

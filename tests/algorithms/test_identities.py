@@ -117,7 +117,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
             "ntd": AVG,
         }.items()
     ),
-    (partial(C.fedsol_ft, per="column"), {"per": "tensor"}, C.fedsol(per="tensor")),
+    (partial(C.fedsol_ft, per="tensor"), {"per": "column"}, C.fedsol()),
     (of(SOL, Again(), rho=0.3, scale=None), {"still": False}, Algorithm(SAM(0.3))),
     *(
         (of(SOL, inner=inner), {"inner": scaled, "rho": 0.3}, Algorithm(SOL(inner, 0.3)))

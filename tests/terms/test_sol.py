@@ -56,7 +56,7 @@ COLUMN = nn.Linear(1, 2, bias=False)
     ids=without_addresses,
 )
 def test_the_strength_is_that_of_the_paper_by_default(term: Any) -> None:
-    assert term.scale == "tensor"
+    assert term.scale == "column"
 
 
 @pytest.mark.parametrize(

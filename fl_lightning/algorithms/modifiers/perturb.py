@@ -54,7 +54,7 @@ def toga(
 
 @checked
 def sol(
-    rho: opt.Rho = 2.0, scope: opt.Scope = "all", per: opt.Per = "tensor", tau: opt.Tau = 3.0
+    rho: opt.Rho = 2.0, scope: opt.Scope = "all", per: opt.Per = "column", tau: opt.Tau = 3.0
 ) -> Modifier:
     """FedSOL's perturbation along the distillation loss."""
     return Modifier(terms.SOL(terms.Distill(tau=tau), rho, per, scope))
