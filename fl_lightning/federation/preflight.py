@@ -44,12 +44,17 @@ def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> N
 
 
 def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
-    """Raise an error unless both optimizers minimize, and can step on a vector like `w`."""
+    """Raise an error unless both optimizers minimize, and step on a vector like `w` in place."""
     for make in (algorithm.local, algorithm.server):
         vector = nn.Parameter(w.clone())
-        vector.grad, optimizer = torch.ones_like(w), make([vector])
+        vector.grad, optimizer, place = torch.ones_like(w), make([vector]), vector.data_ptr()
         optimizer.step()
         check_minimizes(optimizer)
+        if vector.data_ptr() != place:
+            raise ValueError(
+                f"{type(optimizer).__name__} replaces the data of its parameter: "
+                "change it in place, as p.sub_(...) under torch.no_grad()"
+            )
 
 
 def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
@@ -123,8 +128,9 @@ def dry_run(
     """Run the model on two samples, and on one if a client has a batch of one. Changes nothing.
 
     Raises:
-        ModelError: If the model does not take the samples, changes them in place, cannot train on
-            a single one, has no trainable score for each label, or hooks on parameters.
+        ModelError: If the model does not take the samples, changes them in place, replaces a
+            buffer, cannot train on a single one, has no trainable score for each label, or hooks on
+            parameters.
     """
     for name, p in module.named_parameters():
         if p._backward_hooks or p._post_accumulate_grad_hooks:
@@ -136,11 +142,17 @@ def dry_run(
     def forward(samples: int, training: bool = True) -> object:
         data, device = clients.dataset, next(module.parameters()).device
         x = data.inputs(torch.arange(samples, device=data.x.device) % len(data))
-        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        devices = [device] if device.type == "cuda" else []
+        given = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        buffers, devices = dict(given), [device] if device.type == "cuda" else []
         watched = _refusing_changes_of(x, module)
         with torch.enable_grad(), torch.random.fork_rng(devices), autocast(), watched:
-            return functional_call(module.train(training), buffers, (x,))
+            out = functional_call(module.train(training), buffers, (x,))
+        if replaced := [name for name in given if buffers[name] is not given[name]]:
+            raise ModelError(
+                f"{type(module).__name__} replaces its buffer {replaced[0]!r} by another tensor: "
+                "change it in place, as buffer.copy_(...)"
+            )
+        return out
 
     for training in (True, False):
         try:
