@@ -93,9 +93,23 @@ def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
         exit_with_error(f"there is no {kind} {name!r}{near}, or name your own as file.py:function")
     if not Path(path).is_file():
         exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
-    sys.path.insert(0, str(Path(path).resolve().parent))
+    _search_first(Path(path).resolve().parent)
     content = {n: f for n, f in runpy.run_path(path, run_name="own").items() if callable(f)}
     if not hasattr(content.get(function), "__name__"):  # a partial has no name or type hints
         defined = [n for n, f in content.items() if getattr(f, "__module__", "") == "own"]
         exit_with_error(f"{path} defines no function {function!r}{nearest(function, defined)}")
     return cast(Callable[..., Any], content[function])
+
+
+_searched = set[Path]()
+"""The folders of user-defined files so far."""
+
+
+def _search_first(folder: Path) -> None:
+    """Let a user-defined file import its neighbors, not those of equal name of an earlier file."""
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if name != "__main__" and file and Path(file).parent in _searched - {folder}:
+            del sys.modules[name]
+    _searched.add(folder)
+    sys.path.insert(0, str(folder))

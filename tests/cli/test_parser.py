@@ -100,6 +100,17 @@ def test_a_user_defined_function_needs_no_annotations_and_may_import_its_neighbo
     assert parse("--algorithm", f"{own}:mine", "--algorithm.beta", "3")[1]["algorithm"]() == 3.0
 
 
+def test_files_of_several_folders_import_their_own_neighbors(tmp_path):
+    made = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same_neighbor.py").write_text(f"name = {folder!r}\n")
+        own = tmp_path / folder / "own.py"
+        own.write_text("from same_neighbor import name\n\ndef mine():\n    return name\n")
+        made.append(parse("--algorithm", f"{own}:mine")[1]["algorithm"]())
+    assert made == ["one", "two"]
+
+
 def test_the_options_that_a_command_line_names():
     argv = "--run_dir", "x", "--algorithm.first-participation=skip", "--resume", "--lr", "-1"
     assert given(argv) == {"run_dir", "algorithm.first_participation", "resume", "lr"}
