@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, PositiveInt, check
 from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.runs.run import rises
 
 
 @dataclass(eq=False)
@@ -58,7 +59,12 @@ class EarlyStopping(_Stopping):
     mode: Literal["auto", "min", "max"] = "auto"
     best: float = field(default=-inf, init=False)
     evaluations: int = field(default=0, init=False)
-    saved = "best", "evaluations"
+    saved = "best", "evaluations", "monitor", "mode"
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue, unless the run monitors another scalar now."""
+        if (state["monitor"], state["mode"]) == (self.monitor, self.mode):
+            super().load_state_dict(state)
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         """Compare the round with the best one."""
@@ -68,7 +74,7 @@ class EarlyStopping(_Stopping):
                 known = ", ".join(sorted(metrics))
                 raise ValueError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
             return
-        upwards = self.mode == "max" or (self.mode == "auto" and "accuracy" in self.monitor)
+        upwards = self.mode == "max" or (self.mode == "auto" and rises(self.monitor))
         score = metrics[self.monitor] if upwards else -metrics[self.monitor]
         better = score > self.best + self.min_delta
         self.best = score if better else self.best

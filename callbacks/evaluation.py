@@ -33,16 +33,22 @@ class Evaluation(Measure):
     ):
         super().__init__(every)
         self.test, self.batch_size, self.loss, self.name = test, batch_size, loss, name
+        self.scored = 0  # the last round that was
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
-        module, data = federation.load_global(), self.test
+        module, data, self.scored = federation.load_global(), self.test, federation.round
         accuracy, loss = score_together(federation, module, data, None, self.loss, self.batch_size)
         return {f"{self.name}/accuracy": accuracy, f"{self.name}/loss": loss}
 
+    def on_fit_end(self, federation: Federation) -> None:
+        """Score the last round if it was not known to be the last: the run was then interrupted."""
+        if self.scored < federation.round:
+            federation.fabric.log_dict(self.measure(federation), step=federation.round)
+
     def state_dict(self) -> dict[str, Any]:
-        """The digest of the test set."""
-        return {"test": self.test.digest}
+        """The digest of the test set, and the last round that was scored."""
+        return {"test": self.test.digest, "scored": self.scored}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raise a ValueError if the test set has changed since the run began."""
@@ -51,3 +57,4 @@ class Evaluation(Measure):
                 f"the {self.name} set has changed since the run began: restore it, and seed what "
                 "loads it, or start another run"
             )
+        self.scored = state["scored"]

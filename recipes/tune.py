@@ -21,6 +21,7 @@ from fl_lightning.cli.argv import flag_of, given
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.runs.run import rises
 
 if TYPE_CHECKING:
     import optuna
@@ -88,7 +89,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     add = parser.add_argument
     add("--tune", action="append", metavar="NAME=SPACE", type=_space, required=True)
     add("--trials", type=int, default=20, help="number of trials in all (default: 20)")
-    add("--monitor", default="val/accuracy", help="raised if it is an accuracy, else lowered")
+    add("--monitor", default="val/accuracy", help="maximized if it is an accuracy, else minimized")
     add("--folder", type=Path, help="folder of the study (default: runs/tune-RECIPE)")
     named = bool(argv) and not argv[0].startswith("-")
     o, others = parser.parse_known_args(argv[named:])
@@ -122,7 +123,7 @@ def main() -> None:
         storage=f"sqlite:///{o.folder / 'study.db'}",
         study_name="tune",
         load_if_exists=True,
-        direction="maximize" if "accuracy" in o.monitor else "minimize",
+        direction="maximize" if rises(o.monitor) else "minimize",
         pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
     )
     seed = len(study.trials)  # a study that is continued must not repeat its first values

@@ -31,6 +31,12 @@ Scalars = Mapping[str, Mapping[int, float]]
 """Numbers by tag, as TensorBoard shows it, then by round."""
 
 
+def rises(tag: str) -> bool:
+    """Whether larger values of a scalar are better: accuracies, also of classes and of clients."""
+    of_clients = "test/clients", "test/clients_worst10", "test/local"
+    return "accuracy" in tag or tag.startswith("test/class_") or tag in of_clients
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """The options of a run and its scalars so far.

@@ -1,6 +1,6 @@
 """Runs that end early: a normal end, with a model, scores and exit code 0."""
 
-from math import nan
+from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +41,8 @@ def last_round(callback: Any, tag: str, values: list[float | None]) -> int:
         ("val/accuracy", [0.1, 0.2, 0.2, 0.1, 0.9], {}, 4),
         ("mine", [1, 2, 3, 4], {"mode": "max"}, 4),
         ("mine", [1, 2, 3, 4], {}, 3),
+        ("test/clients_worst10", [1, 2, 3, 4], {}, 4),
+        ("test/clients_std", [1, 2, 3, 4], {}, 3),
     ],
 )
 def test_a_run_ends_when_its_scalar_stops_improving(tag, values, options, last):
@@ -101,6 +103,33 @@ def test_a_resumed_run_waits_as_long_as_one_that_was_not_stopped(tmp_path):
         stopped.run()
     experiment(tmp_path / "run", "--resume").run()
     assert jobs.results(tmp_path / "run") == jobs.results(tmp_path / "whole")
+
+
+class Preempts:
+    """SIGTERM in a round."""
+
+    def on_round_end(self, federation: Federation, metrics: dict[str, float]) -> None:
+        if federation.round == 3:
+            federation.request_stop(preempted=True)
+
+
+def test_a_run_stopped_in_its_last_round_is_scored_when_it_is_resumed(tmp_path):
+    """SIGTERM and the early end fall together, in a round that is not evaluated."""
+    stopped = experiment(tmp_path / "run", *ENDS, "--evaluate-every", "5", rounds=7)
+    stopped.callbacks = [Preempts()]
+    with pytest.raises(SystemExit, match="75"):
+        stopped.run()
+    for _ in range(2):
+        experiment(tmp_path / "run", "--resume").run()
+        accuracies = [row["test/accuracy"] for row in jobs.results(tmp_path / "run")["metrics"]]
+        assert [bool(accuracy) for accuracy in accuracies] == [False, False, True]
+
+
+def test_another_scalar_to_monitor_begins_anew():
+    of_accuracy, of_loss = (EarlyStopping(3, f"test/{name}") for name in ("accuracy", "loss"))
+    of_accuracy.best, of_accuracy.waited = 0.9, 2
+    of_loss.load_state_dict(of_accuracy.state_dict())
+    assert (of_loss.best, of_loss.waited) == (-inf, 0)
 
 
 OWN = '''
