@@ -1,8 +1,9 @@
 """The table of a run's scalars, one row a round."""
 
 import csv
+import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,7 @@ class MetricsCSV(Logger):
                 reader = csv.DictReader(file)
                 columns = list(reader.fieldnames or ())
                 if columns[:1] == self._columns:  # else it is damaged
-                    rows = enumerate(reader, 1)
-                    self._rows = [r for k, r in rows if k <= after and r["round"] == str(k)]
-                    self._columns = columns
+                    self._rows, self._columns = list(_ascending(reader, after)), columns
         self._rewrite()
 
     @property
@@ -69,6 +68,12 @@ class MetricsCSV(Logger):
         """Do nothing: `config.yaml` holds the options."""
 
     @rank_zero_only
+    def save(self) -> None:
+        """Flush the table to disk, before a checkpoint that comes after its rows."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    @rank_zero_only
     def _rewrite(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path.with_suffix(".part")
@@ -77,3 +82,13 @@ class MetricsCSV(Logger):
             writer.writeheader()
             writer.writerows(self._rows)
         aside.replace(self.path)
+
+
+def _ascending(rows: Iterable[dict[str, str]], last: int) -> Iterator[dict[str, str]]:
+    """The rows up to round `last`, up to the first damaged one; rounds may be missing."""
+    round = 0
+    for row in rows:
+        if not row["round"].isdecimal() or not round < int(row["round"]) <= last:
+            return
+        round = int(row["round"])
+        yield row
