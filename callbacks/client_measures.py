@@ -43,10 +43,14 @@ class CohortMeasure(Measure):
     def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
         """Measure nothing: an early end is known after the clients' visits only."""
 
+    def counted(self, federation: Federation) -> list[int]:
+        """The clients of the round but for those skipped."""
+        return [client for client in self.cohort if client not in federation.skipped]
+
     def table(self, federation: Federation, width: int) -> Tensor:
-        """The rows of all clients, (M, width) float64, from those of all ranks."""
-        rows = [self.rows.get(client, [0.0] * width) for client in self.cohort]
-        table = torch.tensor(rows, device=federation.w.device).double()
+        """The rows of all counted clients, (M, width) float64, from those of all ranks."""
+        rows = [self.rows.get(client, [0.0] * width) for client in self.counted(federation)]
+        table = torch.tensor(rows, device=federation.w.device).double().view(-1, width)
         federation.all_reduce_sum(table)
         return table
 
@@ -170,10 +174,11 @@ class Consistency(CohortMeasure):
 
     def measure(self, federation: Federation) -> Metrics:
         """Compare with the visit before."""
-        if self.client not in self.cohort:
+        counted = self.counted(federation)
+        if self.client not in counted:
             return {}
         after = TrainingLoss(federation, self.samples)(federation.w.detach())
-        own = self.table(federation, 1)[self.cohort.index(self.client)].item()
+        own = self.table(federation, 1)[counted.index(self.client)].item()
         before, self.last = self.last, own
         if before is None:
             return {}

@@ -67,6 +67,7 @@ class Federation:
         new_executor: Makes an executor of a module and its layout.
         cost: What a visit sends, keeps and computes.
         stop_requested, preempt_requested: What this rank has asked for by `request_stop`.
+        skipped: The clients that the last round left out, under "skip-client".
         should_stop: Whether the ranks agreed to end the run after this round. A callback may set it
             on all ranks in `on_fit_start` or `on_round_end`.
         preempted: Whether they agreed that the run is to be resumed.
@@ -119,6 +120,7 @@ class Federation:
         self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.preempted = self.stop_requested = self.preempt_requested = False
         self._training = self._prepared = False
+        self.skipped = frozenset[int]()
 
     @property
     def round(self) -> int:
@@ -172,8 +174,9 @@ class Federation:
             if self.finished:
                 self.fabric.call("on_fit_end", federation=self)
             self.stop_requested = self.preempt_requested = False
-        trained = self.cost.uplink and self.finished and self.round
-        if trained and self.on_divergence == "skip-client" and self.w.equal(self.server.initial_w):
+        ended = self.cost.uplink and self.finished and self.round
+        nobody = not (self.store.slot >= 0).any()
+        if ended and self.on_divergence == "skip-client" and nobody:
             raise divergence.all_skipped(*self._place())
 
     def _run_round(self) -> None:
@@ -227,6 +230,7 @@ class Federation:
         if lost and self.on_divergence == "stop":
             raise divergence.client_diverged(lost, *self._place())
         self.should_stop, self.preempted = status.stop, status.preempted
+        self.skipped = frozenset(lost)
         scalars, finite = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}, list[float]()
         if not status.empty:
             facts["share"] = (len(cohort) - len(lost)) / self.clients.num_clients

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jobs
@@ -34,6 +36,8 @@ from fl_lightning import (
     by_size,
     zeros,
 )
+from fl_lightning.callbacks import LayerStrength, StateNorms
+from fl_lightning.terms import TOGA
 
 COHORT = [0, 1, 2, 4, 5]
 
@@ -234,10 +238,24 @@ def test_a_run_of_which_one_round_trained_is_no_error():
     assert not run.w.equal(run.server.initial_w)
 
 
-def test_a_method_whose_clients_send_nothing_is_no_error():
-    run = begin(algorithms.local_only())
+@pytest.mark.parametrize("terms", [(), (TOGA(0.1),)], ids=["no term", "a term that reports"])
+def test_a_method_whose_global_model_stays_is_no_error(terms):
+    run = begin(algorithms.local_only().with_outer_terms(*terms))
     run.fit()
     assert run.w.equal(run.server.initial_w)
+
+
+def test_measures_leave_skipped_clients_out():
+    measured = list[dict[str, float]]()
+    shows = SimpleNamespace(on_round_logged=lambda federation, metrics: measured.append(metrics))
+    callbacks = [StateNorms(1), LayerStrength(1), shows]
+    fabric = Fabric(accelerator="cpu", devices=1, callbacks=callbacks)
+    run = begin(algorithms.scaffold(), COHORT[0], fabric=fabric)
+    run.fit()
+    assert [metrics["client/skipped"] for metrics in measured] == [1.0] * len(measured)
+    kept = [v for m in measured for tag, v in m.items() if tag.startswith(("dual/", "strength/"))]
+    assert kept
+    assert all(map(isfinite, kept))
 
 
 def two_rounds(fabric: Fabric, folder: Path) -> Any:
