@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from fl_lightning.data import DeviceDataset
 from fl_lightning.executors import Outcome
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.federation.server import load_model
+from fl_lightning.federation.server import copy_of, load_model
 
 
 @dataclass(eq=False)
@@ -147,7 +146,7 @@ class ClientScorer:
     """Scores clients' models on a copy of the module, which leaves the training alone."""
 
     def __init__(self, federation: Federation):
-        self.federation, self.module = federation, deepcopy(federation.module)
+        self.federation, self.module = federation, copy_of(federation.module)
 
     def __call__(self, outcome: Outcome, data: DeviceDataset, index: Tensor) -> tuple[float, float]:
         """Accuracy and mean loss of a client's last model with its own buffers."""

@@ -1,7 +1,6 @@
 """Measures of where clients take their gradients: SAM's perturbations and FedSOL's strength."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from fl_lightning.core.view import LOGGED
 from fl_lightning.executors import Broadcast, Outcome, SequentialExecutor
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.federation.server import copy_of
 from fl_lightning.terms.sol import relative_move
 
 
@@ -69,7 +69,7 @@ class PerturbationDrift(CohortMeasure):
         if not self.due:
             return
         up = unit(TrainingLoss(federation, self.samples).gradient(federation.w.detach()))
-        fabric, module = federation.fabric, deepcopy(federation.module)
+        fabric, module = federation.fabric, copy_of(federation.module)
         executor = SequentialExecutor(
             module, Layout(module), loss=federation.loss, autocast=fabric.autocast
         )

@@ -248,7 +248,7 @@ def _read(path: Path, size: int | None, crop: float) -> np.ndarray[Any, np.dtype
                 image.draft("RGB", (ceil(size / crop),) * 2)
             ImageOps.exif_transpose(image, in_place=True)
             rgb = _with_eight_bits(image).convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read ({error}): replace it or remove it") from error
     if size:
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)

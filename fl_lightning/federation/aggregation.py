@@ -212,4 +212,5 @@ def aggregation_weights(algorithm: Algorithm, clients: ClientData, cohort: Seque
             "aggregation weights must be finite, not negative and not all zero, not "
             f"{weights.tolist()}"
         )
+    weights = weights.to(sizes)
     return weights / weights.mean()

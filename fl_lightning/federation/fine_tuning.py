@@ -1,7 +1,6 @@
 """Fine-tuning: personal models by plain local steps on each client's samples."""
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from math import isclose
 
 import torch
@@ -17,7 +16,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.executors import Broadcast, Visit
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.server import load_model
+from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.terms import LocalOnly
 
 
@@ -34,7 +33,7 @@ class FineTuning:
 
     def __init__(self, federation: Federation, lr: float | None = None):
         self.federation = federation
-        self.module = deepcopy(federation.load_global())
+        self.module = copy_of(federation.load_global())
         self.trained, self.head = federation.layout, federation.layout.head
         self.module.get_submodule(self.head).requires_grad_(True)
         self.layout = Layout(self.module)

@@ -1,6 +1,7 @@
 """The server: the global model, its states and its optimizer."""
 
 from collections.abc import Collection, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -165,6 +166,12 @@ def load_model(module: nn.Module, layout: Layout, w: Tensor, buffers: Buffers) -
         for name, value in buffers.items():
             live[name].copy_(value)
     return module.eval()
+
+
+def copy_of(module: nn.Module) -> nn.Module:
+    """A deep copy of a module. Activations that it keeps as attributes lose their graphs."""
+    kept = [t for m in module.modules() for t in vars(m).values() if isinstance(t, Tensor)]
+    return deepcopy(module, {id(t): t.detach() for t in kept if not t.is_leaf})
 
 
 def _shapes(*tensors: dict[str, Tensor]) -> set[tuple[str, tuple[int, ...]]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from math import isnan
 
 from pandas import Categorical
 
@@ -75,6 +76,7 @@ def _best_tuned(table: TableFile, placed: Sequence[Placed]) -> list[Placed]:
     for row, column in dict.fromkeys(cell[:2] for cell, _ in placed):
         of_cell = dict.fromkeys(cell[2] for cell, _ in placed if cell[:2] == (row, column))
         own = {tuned: means[f"{row}\n{tuned}", column] for tuned in of_cell}
+        own = {tuned: mean for tuned, mean in own.items() if not isnan(mean)} or own
         best = (max if score.higher_is_better else min)(own, key=own.__getitem__)
         kept += [(cell, run) for cell, run in placed if cell == (row, column, best)]
     return kept
