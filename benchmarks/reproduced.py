@@ -77,21 +77,22 @@ def curves(table: TableFile, folders: Sequence[Path] = ()) -> DataFrame:
 
 
 def scored(table: TableFile, **options: Any) -> Table:
-    """The scores of a table's saved curves.
+    """The scores of a table's saved curves; seeds have columns of their own if there are several.
 
     Args:
         table: The table, with one column.
         options: Those of `grid`.
     """
-    runs = [
-        Run(Path(row), {"seed": seed}, {"test/accuracy": accuracies[seed].dropna().to_dict()})
-        for row, accuracies in curves(table).items()
-        for seed in accuracies.dropna().index.unique("seed")
-    ]
-    (column,) = table.columns
-    return grid(
-        runs, [run.path.name for run in runs], [column] * len(runs), table.scores, **options
-    )
+    saved, ((column, _),) = curves(table), table.columns.items()
+    runs, columns = list[Run](), list[str]()
+    for seed, of_seed in saved.groupby("seed"):
+        part = of_seed.droplevel("seed").dropna(axis=1, how="all")
+        several = saved.index.unique("seed").size > 1
+        columns += [f"seed {seed}, {part.index.max()} rounds" if several else column] * part.shape[
+            1
+        ]
+        runs += [Run(Path(row), {}, {"test/accuracy": part[row].to_dict()}) for row in part]
+    return grid(runs, [run.path.name for run in runs], columns, table.scores, **options)
 
 
 def lay_out(results: DataFrame, which: str, of: Callable[[Any], Result], share: str) -> Table:
