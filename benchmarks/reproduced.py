@@ -2,14 +2,16 @@
 
     fl-lightning table fedssg/table4 --columns "MNIST *" --runs runs/fedssg --jobs 2 --compile
     python benchmarks/reproduced.py runs/fedssg
+    python benchmarks/reproduced.py runs/delta --data-dir FOLDER
     python benchmarks/reproduced.py
 
-Finished runs in the folder are recognized by their options. Their results are kept in
-benchmarks/reproduced/, from which the last command makes the page again: of FedSSG's Table 4 the
-scores, of benchmarks/fedsol_strength.yaml and benchmarks/fedtoga_delta.yaml the curves.
+Finished runs in the folders are recognized by their options, of which a folder of images is one.
+Their results are kept in benchmarks/reproduced/, from which the last command makes the page again:
+of FedSSG's Table 4 the scores, of benchmarks/fedsol_strength.yaml and benchmarks/fedtoga_delta.yaml
+the curves.
 """
 
-import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,16 +56,20 @@ def collect(runs: Path) -> DataFrame:
     return DataFrame(rows, columns=COLUMNS)
 
 
-def curves(table: TableFile, folders: Sequence[Path] = ()) -> DataFrame:
+def curves(
+    table: TableFile, folders: Sequence[Path] = (), further: Sequence[str] = ()
+) -> DataFrame:
     """The test accuracies of a table's rows by seed and round, as saved, after saving new ones.
 
     Args:
         table: The table, with one column.
         folders: Folders of runs. The accuracies of the finished ones replace those saved.
+        further: Options of all runs.
     """
     file = (RESULTS.parent / Path(table.name).name).with_suffix(".csv")
     saved = read_csv(file, index_col=["seed", "round"]) if file.is_file() else DataFrame()
-    for job in (job for folder in folders for job in plan(table, recipes()["papers"], folder)):
+    recipe = recipes()["papers"]
+    for job in (job for folder in folders for job in plan(table, recipe, folder, further)):
         if job.state == "finished":
             accuracy = Run.read(job.folder).metrics["test/accuracy"].dropna().round(4)
             by_seed = concat(
@@ -204,7 +210,10 @@ def page(results: DataFrame) -> str:
 def main() -> None:
     """Add the results of the folders that are given, and write the page."""
     frames = [read_csv(RESULTS)] if RESULTS.is_file() else []
-    frames += [collect(Path(folder)) for folder in sys.argv[1:]]
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path)
+    given, further = parser.parse_known_args()
+    frames += [collect(folder) for folder in given.folders]
     results = concat([DataFrame(columns=COLUMNS), *frames])
     results = results.drop_duplicates(["method", "column", "seed"], keep="last")
     order = {"column": [*TABLE.columns], "method": [*TABLE.rows], "seed": SEEDS}
@@ -213,7 +222,7 @@ def main() -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     results.to_csv(RESULTS, index=False)
     for table in (STRENGTH, DELTA):
-        curves(table, [*map(Path, sys.argv[1:])])
+        curves(table, given.folders, further)
     PAGE.write_text(page(results))
 
 
