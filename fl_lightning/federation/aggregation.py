@@ -44,9 +44,10 @@ class RoundStatus:
 
 
 class RoundSums:
-    """Running sums `[weight * progress | message | weight * buffers]`, and a row for each client.
+    """Running sums `[weight * progress | message | weight * change of buffers]`, and clients' rows.
 
     Where clients start elsewhere than at w^t, `weight * (u_i - w^t)` comes after the progress.
+    Buffers that no client changes, such as masks of infinities or large integers, stay exact.
 
     A row holds the client's loss, its weight, the weighted `||u_i - w^t||^2`, whether it counts,
     and what diverged. One rank alone fills it in, so adding up the ranks is exact.
@@ -54,7 +55,7 @@ class RoundSums:
     Args:
         w: The model w^t that clients receive.
         message: The messages of any client, for their structure and shapes.
-        buffers: The module's buffers.
+        buffers: The buffers that clients receive.
         cohort: Number of clients, on all ranks.
         sum_type: How progress, messages and buffers are added up.
         skip_diverged: Leave out outcomes that are not finite.
@@ -78,8 +79,9 @@ class RoundSums:
     ):
         leaves, self._structure = tree_flatten(message)
         self._vectors, self._last = 1 + starts_elsewhere, 1 + starts_elsewhere + len(leaves)
-        self._like = [*[w] * self._vectors, *leaves, *buffers.values()]
-        self._names, self._cohort, self._skip_diverged = list(buffers), cohort, skip_diverged
+        self._received, changes = buffers, [_change(b, b) for b in buffers.values()]
+        self._like = [*[w] * self._vectors, *leaves, *changes]
+        self._cohort, self._skip_diverged = cohort, skip_diverged
         self._weighted = [True] * self._vectors + [False] * len(leaves) + [True] * len(buffers)
         self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
@@ -110,7 +112,7 @@ class RoundSums:
         if self._vectors > 1:
             vectors.append(outcome.progress + (outcome.origin - self._like[0]))
         progress, moved = vectors[0], vectors[-1]
-        buffers = [outcome.buffers[name] for name in self._names]
+        buffers = [_change(outcome.buffers[name], b) for name, b in self._received.items()]
         tensors = [*vectors, *tree_leaves(outcome.message), *buffers]
         loss = outcome.loss.to(progress)
         squared = weight * moved.dot(moved)  # overflows where the model's length would
@@ -185,13 +187,28 @@ class RoundSums:
         ]
         moves = [means[0], means[self._vectors - 1]]
         messages = tree_unflatten(means[self._vectors : self._last], self._structure)
-        buffers = zip(self._names, means[self._last :], self._like[self._last :], strict=True)
-        averaged = {
-            name: (mean if like.is_floating_point() else mean.round()).to(like.dtype)
-            for name, mean, like in buffers
-        }
+        changes = zip(self._received.items(), means[self._last :], strict=True)
+        averaged = {name: _changed(buffer, change) for (name, buffer), change in changes}
         scalars = [(s / n).to(means[0]) for s, n in ((loss, count), (squared, weight))]
         return moves, messages, averaged, scalars
+
+
+def _change(after: Tensor, before: Tensor) -> Tensor:
+    """How far a buffer has moved, as real numbers; exactly 0 where it has not."""
+    if after.is_complex():
+        after, before = torch.view_as_real(after), torch.view_as_real(before)
+    elif not after.is_floating_point():
+        after, before = after.long(), before.long()
+    return torch.where(after == before, 0, after - before)
+
+
+def _changed(before: Tensor, change: Tensor) -> Tensor:
+    """The buffer after a mean change; integers are rounded."""
+    if before.is_complex():
+        return before + torch.view_as_complex(change.to(before.real.dtype).contiguous())
+    if before.is_floating_point():
+        return before + change.to(before.dtype)
+    return (before.long() + change.round().long()).to(before.dtype)
 
 
 def aggregation_weights(algorithm: Algorithm, clients: ClientData, cohort: Sequence[int]) -> Tensor:

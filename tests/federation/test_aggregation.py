@@ -1,6 +1,7 @@
 """The sums of a round: what counts as finite, means without skipped clients, and exact sums."""
 
 import math
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -78,6 +79,36 @@ def test_means_leave_out_a_skipped_client_and_its_weight():
 def test_a_mean_of_whole_numbers_is_rounded_not_cut():
     seen = means(summed((outcome(seen=6), 0.25), (outcome(seen=7), 1.75)))[-1]
     assert (seen.dtype, int(seen)) == (torch.int64, 7)
+
+
+CONSTANTS = {
+    "mask": torch.tensor([0.0, -inf]),
+    "large": torch.tensor([123_456_789, 2**53 + 1]),
+    "phase": torch.polar(torch.ones(3), torch.arange(3.0)),
+    "flag": torch.tensor([True, False]),
+    "byte": torch.tensor([255, 0], dtype=torch.uint8),
+}
+
+
+@pytest.mark.parametrize("sums", [PlainSum, ExactSum])
+def test_buffers_that_no_client_changes_stay_exact(sums):
+    one = replace(outcome(), buffers=CONSTANTS)
+    total = RoundSums(one.progress, one.message, CONSTANTS, 2, sums)
+    assert all(bool(total.add(one, weight, k)) for k, weight in enumerate((0.3, 1.7)))
+    for name, buffer in total.means()[2].items():
+        assert (buffer.dtype, buffer.equal(CONSTANTS[name])) == (CONSTANTS[name].dtype, True), name
+
+
+def test_buffers_of_all_kinds_are_averaged():
+    before = {"phase": torch.tensor([1j]), "byte": torch.tensor([3], dtype=torch.uint8)}
+    after = {"phase": torch.tensor([3 + 1j]), "byte": torch.tensor([1], dtype=torch.uint8)}
+    one, other = (replace(outcome(), buffers=buffers) for buffers in (before, after))
+    total = RoundSums(one.progress, one.message, before, 2)
+    for k, client in enumerate((one, other)):
+        total.add(client, 1.0, k)
+    averaged = total.means()[2]
+    assert averaged["phase"].tolist() == [1.5 + 1j]
+    assert averaged["byte"].tolist() == [2]
 
 
 @pytest.mark.parametrize(("left", "empty"), [([0.0, 0.0], True), ([0.0, 0.5], False), ([], True)])
