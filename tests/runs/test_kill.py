@@ -45,7 +45,7 @@ POINTS = {
     ),
     "before the old checkpoint goes": jobs.at_call(1, Path, "unlink"),
     "after the old checkpoint went": jobs.at_call(1, ClientStore, "release"),
-    "in the checkpoint's write": jobs.at_call(1, torch, "save", save_half),
+    "in the checkpoint's write": jobs.at_call(2, torch, "save", save_half),
 }
 """Each process resumes the one before; one in the middle meets rows that a killed process wrote."""
 
