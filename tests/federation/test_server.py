@@ -29,7 +29,7 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, Term, algorithms
 from fl_lightning.core.vector import Layout
-from fl_lightning.federation.server import Server, load_model
+from fl_lightning.federation.server import Server, copy_of, load_model
 from fl_lightning.terms import LESAM, SAM, ControlVariate
 
 # ------------------------------------------------------------------- a server without a Fabric
@@ -106,6 +106,26 @@ def test_what_the_server_draws_depends_on_seed_and_round_alone():
     once, again, other = drawn(1, 0), drawn(2, 0), drawn(1, 1)
     assert all(mine.equal(theirs) for mine, theirs in zip(once, again, strict=True))
     assert not any(torch.allclose(once[0], draw, rtol=1e-3) for draw in (once[1], *other))
+
+
+class Keeps(nn.Linear):
+    """Keeps its output."""
+
+    kept: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = super().forward(x)
+        return self.kept
+
+
+def test_a_module_that_keeps_an_activation_is_copied_without_its_graph():
+    module = nn.Sequential(Keeps(3, 2))
+    module(torch.ones(1, 3))
+    copy = copy_of(module)
+    assert copy[0].kept.equal(module[0].kept)
+    assert not copy[0].kept.requires_grad
+    assert module[0].kept.requires_grad
+    assert copy[0].weight is not module[0].weight
 
 
 def test_a_server_loads_weights_and_averaged_buffers_into_a_module():
