@@ -16,6 +16,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.executors import Broadcast, Visit
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.preflight import single_sample
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.terms import LocalOnly
 
@@ -67,9 +68,12 @@ class FineTuning:
         anchor = visits[0].states[0]["w_i"]
         facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
         sent = Broadcast(self.tuning, facts, [{}], federation.buffers, largest)
-        outcomes = list(
-            self.executor(sent, visits)
-        )  # all of them, before `personal_model` changes the module
+        try:  # all of them, before `personal_model` changes the module
+            outcomes = list(self.executor(sent, visits))
+        except ValueError as error:
+            if shown := single_sample(error):  # whole epochs have batches that rounds may not have
+                raise shown from error
+            raise
         for visit, outcome in zip(visits, outcomes, strict=True):
             yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
 

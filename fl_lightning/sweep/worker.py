@@ -51,8 +51,9 @@ def run(recipe: str, argv: Sequence[str], log: Path) -> int:
         run_recipe(recipe, argv)
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        traceback.print_exc()  # with notes in the end, but the last line is shown as the reason
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()

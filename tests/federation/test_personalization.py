@@ -17,7 +17,14 @@ from problems import EXECUTORS, STACKED, classification, classifier, everything,
 from refusals import scaffold
 from torch import Tensor, nn
 
-from fl_lightning import Algorithm, DivergenceError, Federation, SequentialExecutor, algorithms
+from fl_lightning import (
+    Algorithm,
+    DivergenceError,
+    Federation,
+    ModelError,
+    SequentialExecutor,
+    algorithms,
+)
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.callbacks import Personalization
 from fl_lightning.core.vector import Layout
@@ -119,6 +126,14 @@ def test_dropout_in_fine_tuning_is_each_clients_own():
         run = federation(Algorithm(), module=module, clients=clients)
         (one, _), (other, _) = tuned(run, [0, 1])
         assert one.equal(other) == (dropout == 0)
+
+
+def test_a_batch_of_one_sample_that_rounds_leave_out_is_one_sentence():
+    """Rounds of one step have the first batch alone; fine-tuning has the last one too."""
+    clients = classification([11] * 6, steps=1)
+    run = trained(algorithms.fedavg(), module=classifier(), clients=clients)
+    with pytest.raises(ModelError, match="BatchNorm met a single sample"):
+        tuned(run)
 
 
 def test_a_client_reads_its_own_model_with_its_own_samples():
