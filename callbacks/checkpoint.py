@@ -70,7 +70,7 @@ class Checkpoint:
             self._save(federation)
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
-        """Save a best model; all after every `every`-th round, the last one, and before a stop."""
+        """Save a better `best.pt`; checkpoint after every `every`-th round and at the end."""
         if metrics.get(self.monitor, -1.0) > self.best:
             self.best = metrics[self.monitor]
             if federation.fabric.is_global_zero:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, PositiveInt, check
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.runs.run import rises
+from fl_lightning.runs.run import higher_is_better
 
 
 @dataclass(eq=False)
@@ -74,7 +74,7 @@ class EarlyStopping(_Stopping):
                 known = ", ".join(sorted(metrics))
                 raise ValueError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
             return
-        upwards = self.mode == "max" or (self.mode == "auto" and rises(self.monitor))
+        upwards = self.mode == "max" or (self.mode == "auto" and higher_is_better(self.monitor))
         score = metrics[self.monitor] if upwards else -metrics[self.monitor]
         better = score > self.best + self.min_delta
         self.best = score if better else self.best

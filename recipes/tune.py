@@ -21,7 +21,7 @@ from fl_lightning.cli.argv import flag_of, given
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.runs.run import rises
+from fl_lightning.runs.run import higher_is_better
 
 if TYPE_CHECKING:
     import optuna
@@ -123,7 +123,7 @@ def main() -> None:
         storage=f"sqlite:///{o.folder / 'study.db'}",
         study_name="tune",
         load_if_exists=True,
-        direction="maximize" if rises(o.monitor) else "minimize",
+        direction="maximize" if higher_is_better(o.monitor) else "minimize",
         pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
     )
     seed = len(study.trials)  # a study that is continued must not repeat its first values

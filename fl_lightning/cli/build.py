@@ -48,7 +48,7 @@ def partition(
     """The training set over the clients."""
     if scheme.wants("domains") and train.domains is None:
         raise ValueError(f"{source} has no domains to split by: choose another --partition")
-    partition = scheme.given(y=train.y, clients=clients, seed=seed, domains=train.domains)
+    partition = scheme.call_with(y=train.y, clients=clients, seed=seed, domains=train.domains)
     if not isinstance(partition, Partition):
         raise ValueError(
             wrong_result(scheme, "a Partition, as Partition.from_owners makes", partition)
@@ -111,7 +111,7 @@ def callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
 
     It gets the parts of the run that it asks for.
     """
-    made = chosen.given(**parts)
+    made = chosen.call_with(**parts)
     if isinstance(made, list | tuple):
         return [*made]
     return [] if made is None else [made]

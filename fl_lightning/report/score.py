@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pandas import Series, read_csv
 
-from fl_lightning.runs.run import TAIL_LENGTH, Run, rises
+from fl_lightning.runs.run import TAIL_LENGTH, Run, higher_is_better
 
 
 class Result(NamedTuple):
@@ -156,7 +156,7 @@ def round_seconds() -> Score:
 
 def of_tag(tag: str, evaluations: float = 1) -> Score:
     """Mean of a scalar of `metrics.csv` over the last rounds that recorded it."""
-    better = True if rises(tag) else False if "loss" in tag else None
+    better = True if higher_is_better(tag) else False if "loss" in tag else None
     k = int(evaluations)
     return Score(tag, lambda run: _mean(_column(run, tag).tail(k)), 4, better, "rounds")
 

@@ -33,8 +33,8 @@ class Chosen:
         """Call the function with its options."""
         return self.function(*args, **extra, **self.options)
 
-    def given(self, **parts: Any) -> Any:
-        """Call it with those parts that it wants."""
+    def call_with(self, **parts: Any) -> Any:
+        """Call the function with its options and those of the parts that are its parameters."""
         return self(**{name: part for name, part in parts.items() if self.wants(name)})
 
     @property
@@ -65,7 +65,7 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
     Raises:
         ValueError: If they are none, of two kinds, empty, or not finite.
     """
-    pair = source.given(root=root)
+    pair = source.call_with(root=root)
     match pair:
         case DeviceDataset() as train, DeviceDataset() as test:
             pass
@@ -110,7 +110,7 @@ def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
     draws = derived_seed(seed, "model")
     with seeded_rng(draws, torch.device("cpu")):
         torch.manual_seed(draws)  # a factory may use GPUs
-        model = factory.given(**sizes)
+        model = factory.call_with(**sizes)
     if not isinstance(model, nn.Module):
         raise ValueError(wrong_result(factory, "a torch.nn.Module", model))
     return model

@@ -31,7 +31,7 @@ Scalars = Mapping[str, Mapping[int, float]]
 """Numbers by tag, as TensorBoard shows it, then by round."""
 
 
-def rises(tag: str) -> bool:
+def higher_is_better(tag: str) -> bool:
     """Whether larger values of a scalar are better: accuracies, also of classes and of clients."""
     of_clients = "test/clients", "test/clients_worst10", "test/local"
     return "accuracy" in tag or tag.startswith("test/class_") or tag in of_clients

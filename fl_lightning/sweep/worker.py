@@ -52,7 +52,8 @@ def run(recipe: str, argv: Sequence[str], log: Path) -> int:
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException as error:
-        traceback.print_exc()  # with notes in the end, but the last line is shown as the reason
+        traceback.print_exc()
+        # the parent shows the log's last line, which may be a note of the error
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         code = 1
     sys.stdout.flush()

@@ -55,7 +55,7 @@ COLUMN = nn.Linear(1, 2, bias=False)
     ],
     ids=without_addresses,
 )
-def test_the_strength_is_that_of_the_paper_by_default(term: Any) -> None:
+def test_the_strength_is_that_of_the_released_code_by_default(term: Any) -> None:
     assert term.scale == "column"
 
 

@@ -1,4 +1,4 @@
-"""`--ascent`: FedTOGA's neighborhood perturbation, for perturbations along the batch's gradient."""
+"""`--ascent`: FedTOGA's neighborhood perturbation, for perturbations of two gradients a step."""
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
