@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from math import isnan
 
 from pandas import Categorical
 
@@ -66,20 +65,21 @@ def _grid(
 
 
 def _best_tuned(table: TableFile, placed: Sequence[Placed]) -> list[Placed]:
-    """Of the tuned values of a cell, the runs with the best mean of the first score."""
+    """The runs of each cell with the tuned values whose first score is best.
+
+    Values with which more runs reached the score's target come first; then the mean decides.
+    """
     if not table.tune or not placed:
         return list(placed)
-    score, kept = make_score(table.scores[0]), list[Placed]()
+    score = make_score(table.scores[0])
     rows = [f"{row}\n{tuned}" for (row, _, tuned), _ in placed]
     cells = numbers([r for _, r in placed], rows, [c for (_, c, _), _ in placed], [score])
-    means = cells.set_index(["row", "column"])["mean"]
-    for row, column in dict.fromkeys(cell[:2] for cell, _ in placed):
-        of_cell = dict.fromkeys(cell[2] for cell, _ in placed if cell[:2] == (row, column))
-        own = {tuned: means[f"{row}\n{tuned}", column] for tuned in of_cell}
-        own = {tuned: mean for tuned, mean in own.items() if not isnan(mean)} or own
-        best = (max if score.higher_is_better else min)(own, key=own.__getitem__)
-        kept += [(cell, run) for cell, run in placed if cell == (row, column, best)]
-    return kept
+    cells["reached"] /= cells["runs"]
+    cells = cells.sort_values(["reached", "mean"], ascending=[False, not score.higher_is_better])
+    cells[["row", "tuned"]] = cells["row"].str.split("\n", expand=True)
+    best = cells.drop_duplicates(["row", "column"])[["row", "column", "tuned"]]
+    kept = {*best.itertuples(index=False, name=None)}
+    return [(cell, run) for cell, run in placed if cell in kept]
 
 
 def _caption(table: TableFile, jobs: Sequence[Job]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from locations import ROOT
+from run_folders import run
 
 from fl_lightning.__main__ import main
 from fl_lightning.sweep.layout import layout
@@ -84,6 +85,21 @@ def test_tuned_values_share_a_cell(planned):
     jobs = planned(SMALL + METHODS + "tune: {lr: [0.1, 0.3]}\n")
     cells = [job.cells for job in jobs[:2]]
     assert cells == [[("fedavg", "", "lr 0.1")], [("fedavg", "", "lr 0.3")]]
+
+
+@pytest.mark.parametrize(
+    ("score", "shown"), [("best", "90.00"), ("rounds_to:60", "2"), ("rounds_to:95", "2+")]
+)
+def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_path):
+    """A value with which a run never reached the target is best only where none did."""
+    tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2, 0.3]}\n"
+    jobs = planned(SMALL + tuned + f"score: [{score}]\n")
+    for job, accuracies in zip(jobs, [[0.1, 0.1], [0.2, 0.9], [0.5, 0.8]], strict=True):
+        run(job.folder, accuracies)
+        (job.folder / "model.pt").touch()
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert [*table.text.iloc[:, -1]] == [shown]
+    assert "best of lr" in table.caption
 
 
 def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
