@@ -8,6 +8,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 HERE = Path(__file__).parent
+OUTSIDE = "benchmarks/RESULTS.md", "benchmarks/reproduced.md", "tests/golden/README.md"
+"""Pages that lie outside of docs/."""
+
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import method_pages  # noqa: E402
@@ -28,6 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     pages = {"index.md": home(), "methods/index.md": method_pages.index()}
     pages |= {f"methods/{name}.md": method_pages.page(name) for name in method_pages.ALGORITHMS}
+    pages |= {path: (HERE.parent / path).read_text() for path in OUTSIDE}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files

@@ -21,6 +21,16 @@ COST_NOTE = (
     "Counted by running the terms. Sent, received and kept numbers are multiples of the model's "
     "size, for one client and one round; brackets name the server's and the client's states."
 )
+LETTERS = {
+    "w^t, w^0": "the global model that clients receive in round t, and the first one",
+    "g(w)": "the gradient of the loss on the client's current mini-batch",
+    "u_i": "client i's model after its local training",
+    "o_i": "the global model that client i received at its last visit",
+    "h_i, c_i, d_i": "vectors that client i keeps: dual, control variate, drift",
+    "eta, K": "local learning rate, local steps",
+    "S, M, N": "the cohort, its size, all clients",
+    "unit(v)": "v / |v|",
+}
 
 
 def page(name: str) -> str:
@@ -29,6 +39,7 @@ def page(name: str) -> str:
     algorithm = make()
     heading, summary = headline(make)
     lines = [f"# {heading}", "", summary, "", *prose(make, skip={"Args", "Raises"})]
+    lines += ["[What the letters mean](index.md#letters).", ""]
     lines += ["```sh", f"python recipes/digits.py --algorithm {name}", "```", "", "```python"]
     lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
     lines += ["## Options", "", *option_table(make), ""]
@@ -46,7 +57,9 @@ def page(name: str) -> str:
 
 def index() -> str:
     """The list of all methods by family, in Markdown."""
-    lines = ["# Methods", "", COST_NOTE, ""]
+    lines = ["# Methods", "", COST_NOTE, "", "## Letters", ""]
+    letters = ((f"`{letter}`", meaning) for letter, meaning in LETTERS.items())
+    lines += [*table(("letter", "meaning"), letters), ""]
     for family in FAMILIES:
         lines += [f"## {title(family)}", ""]
         rows = []

@@ -44,11 +44,11 @@ class SimulationOptions:
     Attributes:
         clients: Number of clients.
         participation: Fraction of the clients in a round, at least one client.
-        sampling: Cohorts of fixed size; or each client with that probability; or cohorts of fixed
-            size drawn in proportion to clients' numbers of samples.
+        sampling: fixed: this fraction of the clients, drawn uniformly; bernoulli: each client with
+            probability --participation; weighted: this fraction, drawn in proportion to samples.
         rounds: Communication rounds.
         seed: Determines every random number of the run.
-        data_dir: Folder of the data sets, which are downloaded into it.
+        data_dir: Folder of the data sets. MNIST, EMNIST, CIFAR and SVHN are downloaded into it.
         run_dir: Folder of the run; none for runs/<recipe>/<algorithm>-<number>.
         resume: Continue the run in --run-dir from its newest checkpoint, or begin one there.
             SIGTERM and SIGUSR1 let a run finish its round, write a checkpoint and leave with exit
@@ -106,7 +106,7 @@ class EvaluationOptions:
             not trained on, or of the test set, whose accuracy is then that of the rest.
         finetune_epochs: After the last round every client fine-tunes for so many epochs, e.g. 1,5,
             and its model is scored on test samples like its data; none to skip this.
-        finetune_lr: Learning rate of the fine-tuning; none for that of the next round.
+        finetune_lr: Learning rate of the fine-tuning; none for that of a further round.
         checkpoint_every: Rounds between checkpoints.
         keep_checkpoints: Number of newest checkpoints that are kept.
         logger: Experiment trackers that get the scalars too, e.g. wandb,mlflow.

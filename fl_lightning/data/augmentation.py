@@ -17,9 +17,9 @@ class CropFlip:
     Images are augmented after normalization, so that zeros and holes are the mean color.
 
     FL-Simulator, FedLESAM, FedTOGA and FedSSG crop every other sample of CIFAR:
-    `CropFlip(crop=0.5)`. FedSOL crops every sample, before it normalizes: `CropFlip(mode="black")`
-    for MNIST and SVHN, with `cutout=16` for CIFAR-10, `CropFlip(mode="reflect")` for CINIC-10; for
-    MedMNIST it flips only, `CropFlip(padding=0)`.
+    `CropFlip(crop=0.5)`. FedSOL crops every sample, before it normalizes: `CropFlip(mode="black",
+    cutout=16)` for CIFAR-10 and MNIST, without holes for SVHN, `CropFlip(mode="reflect")` for
+    CINIC-10; for MedMNIST it flips only, `CropFlip(padding=0)`.
 
     Args:
         padding: Pixels added on every side; a crop begins 0 to 2 * padding pixels from the corner.

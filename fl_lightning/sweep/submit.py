@@ -43,7 +43,7 @@ def submit(shards: int, argv: Sequence[str], runs: Path, options: Mapping[str, A
     try:
         import submitit
     except ImportError:
-        raise ValueError("--submit needs submitit: pip install 'fl-lightning[slurm]'") from None
+        raise ValueError("--submit needs submitit: pip install 'submitit>=1.5'") from None
     options = {"name": "fl-lightning", **options}
     executor = submitit.AutoExecutor(runs / "jobs", cluster=options.pop("cluster", None))
     try:
