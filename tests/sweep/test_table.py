@@ -133,4 +133,4 @@ def test_submitted_shards_are_this_command(folder, monkeypatch, capsys):
 def test_submitting_without_submitit_is_one_sentence(folder, monkeypatch, sentence):
     monkeypatch.setitem(sys.modules, "submitit", None)
     argv = ["table", "table.yaml", "--recipe", "digits", "--submit", "2"]
-    assert "fl-lightning[slurm]" in sentence(main, argv)
+    assert "pip install 'submitit>=1.5'" in sentence(main, argv)
