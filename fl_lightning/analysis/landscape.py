@@ -1,7 +1,5 @@
 """The loss on a plane through the weights, and on the line between two models."""
 
-import time
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +10,6 @@ from torch import Tensor, nn
 from fl_lightning.analysis.curvature import top_eigenpairs
 from fl_lightning.analysis.mean_loss import MeanLoss
 from fl_lightning.data import DeviceDataset
-
-TRIAL = 5
-"""Points that are scored one after another, then as many together: the faster way is taken."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,6 @@ def surface(
     axes: tuple[Tensor, Tensor] | None = None,
     points: int = 25,
     span: float = 1.0,
-    together: bool | None = None,
 ) -> Surface:
     """The loss at `w + a * axes[0] + b * axes[1]` for a and b from -span to span, w the weights.
 
@@ -72,8 +66,6 @@ def surface(
         axes: Two directions, such as those of `hessian_axes`; None is `filter_normalized_axes`.
         points: Points along each axis.
         span: How far each axis goes, in lengths of its direction.
-        together: Score a row of points in one pass by `torch.func.vmap`, or one after another; None
-            takes the faster way of the first points.
 
     Raises:
         ValueError: If there are fewer than two points along an axis, or it has no length.
@@ -85,30 +77,10 @@ def surface(
     w = loss.weights
     plane = torch.stack(axes or filter_normalized_axes(loss))
     steps = torch.linspace(-span, span, points, device=w.device, dtype=w.dtype)
-    grid = torch.cartesian_prod(steps, steps)
-
-    def scores(some: Tensor, together: bool) -> Tensor:
-        return loss.scores(w + some @ plane, together)
-
-    done: list[Tensor] = []
-    if together is None and len(grid) > 4 * TRIAL:
-        done, together = _first_points(grid, scores)
-    rest = grid[len(done) * TRIAL :].split(points)
-    table = torch.cat([*done, *(scores(some, bool(together)) for some in rest)]).cpu()
+    rows = torch.cartesian_prod(steps, steps).split(points)
+    table = torch.cat([loss.scores(w + row @ plane) for row in rows]).cpu()
     values, accuracy = table.view(points, points, 2).unbind(-1)
     return Surface(steps.cpu(), values, accuracy)
-
-
-def _first_points(
-    grid: Tensor, scores: Callable[[Tensor, bool], Tensor]
-) -> tuple[list[Tensor], bool]:
-    """Scores of the first points, some of them together, and whether that was faster."""
-    done, seconds = list[Tensor](), list[float]()
-    for k, together in enumerate((False, True)):
-        start = time.perf_counter()
-        done.append(scores(grid[k * TRIAL : (k + 1) * TRIAL], together).cpu())
-        seconds.append(time.perf_counter() - start)
-    return done, seconds[1] < seconds[0]
 
 
 def filter_normalized_axes(loss: MeanLoss, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -158,7 +130,7 @@ def interpolate(
         first: A model.
         second: A model of the same architecture.
         data: The samples.
-        samples: Use so many of them; None is all.
+        samples: Number of samples, drawn at random; None is all.
         points: Number of points from 0 to 1; there are as many more beyond as the span asks for.
         span: How far the line goes beyond both models.
 

@@ -6,7 +6,7 @@ from functools import reduce
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fl_lightning.core.vector import Layout
@@ -23,7 +23,7 @@ class MeanLoss:
     Args:
         module: The model. Its trainable parameters are the vector.
         data: The samples, on the model's device.
-        samples: Use so many of them, the same random ones in every call and run; None is all.
+        samples: Number of samples, drawn at random, the same in every call; None is all.
         batch_size: Samples of a forward pass.
         loss: The task's loss, averaged over a batch.
 
@@ -81,12 +81,11 @@ class MeanLoss:
         return self._mean(of_batch)
 
     @torch.no_grad()
-    def scores(self, points: Tensor, together: bool = False) -> Tensor:
+    def scores(self, points: Tensor) -> Tensor:
         """Loss and accuracy at many weights.
 
         Args:
             points: (m, len(w)) weights.
-            together: Score them all in one forward pass of each batch, by `torch.func.vmap`.
 
         Returns:
             (m, 2) float64.
@@ -98,7 +97,7 @@ class MeanLoss:
                 right = (out.argmax(1) == y) & ~out.isnan().any(1)  # argmax takes NaN for a class
                 return torch.stack([self.loss(out, y).double(), right.double().mean()])
 
-            return vmap(one)(points) if together else torch.stack([one(w) for w in points])
+            return torch.stack([one(w) for w in points])
 
         return self._mean(of_batch)
 
@@ -124,7 +123,7 @@ class MeanLoss:
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Put the module into evaluation mode, and afterwards each part into the mode it had.
 
-    Attention is computed step by step: its fused kernels have no second derivative and no vmap.
+    Attention is computed step by step: its fused kernels have no second derivative.
     """
     training = [part for part in module.modules() if part.training]
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -140,9 +139,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def some_samples(available: int, samples: int | None) -> Tensor:
-    """Positions of all, or of so many random samples, in a random order; the same every time.
+    """Positions of all samples, or of some, in a random order; the same every time.
 
-    Networks that normalize by the batch need classes mixed, which lie together in many data sets.
+    Many data sets are sorted by class, but statistics of a batch need mixed classes.
 
     Raises:
         ValueError: If no sample is asked for.

@@ -18,11 +18,10 @@ def loss() -> MeanLoss:
     return MeanLoss(network(), blobs(), batch_size=11)
 
 
-@pytest.mark.parametrize("together", [None, False, True])
-def test_a_surface_holds_the_loss_of_each_point(loss, together):
+def test_a_surface_holds_the_loss_of_each_point(loss):
     w = loss.weights
     axes = filter_normalized_axes(loss)
-    found = surface(loss, axes, points=5, span=0.5, together=together)
+    found = surface(loss, axes, points=5, span=0.5)
     assert found.steps.tolist() == [-0.5, -0.25, 0, 0.25, 0.5]
     for i, j in ((0, 0), (2, 2), (4, 1)):
         point = w + found.steps[i] * axes[0] + found.steps[j] * axes[1]
