@@ -9,7 +9,6 @@ Imports nothing of the package.
 from fl_lightning.models.fedavg_cnn import fedavg_cnn as fedavg_cnn
 from fl_lightning.models.lenet import lenet as lenet
 from fl_lightning.models.mlp import mlp as mlp
-from fl_lightning.models.resnet import resnet10_bn as resnet10_bn
 from fl_lightning.models.resnet import resnet18 as resnet18
 from fl_lightning.models.resnet import resnet18_bn as resnet18_bn
 from fl_lightning.models.resnet import resnet18_gn as resnet18_gn

@@ -66,31 +66,7 @@ def resnet18_bn(classes: int = 10, channels: int = 3) -> nn.Module:
         classes: Number of outputs.
         channels: Channels of the image.
     """
-    return _small_stem([2, 2, 2, 2], classes, channels)
-
-
-def resnet10_bn(classes: int = 10, channels: int = 3) -> nn.Module:
-    """`resnet18_bn` with one block a stage instead of two; 4,903,242 parameters.
-
-    In FedSOL's code, not in its paper.
-
-    Args:
-        classes: Number of outputs.
-        channels: Channels of the image.
-    """
-    return _small_stem([1, 1, 1, 1], classes, channels)
-
-
-def _imagenet_stem(classes: int, channels: int, norm: Callable[..., nn.Module]) -> nn.Module:
-    model = _resnet([2, 2, 2, 2], classes, norm)
-    if channels != 3:
-        model.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
-        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-    return reaching(model)
-
-
-def _small_stem(blocks: list[int], classes: int, channels: int) -> nn.Module:
-    model = _resnet(blocks, classes, partial(nn.BatchNorm2d, track_running_stats=False))
+    model = _resnet(classes, partial(nn.BatchNorm2d, track_running_stats=False))
     model.conv1 = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
     model.maxpool = nn.Identity()
     for module in model.modules():
@@ -100,10 +76,18 @@ def _small_stem(blocks: list[int], classes: int, channels: int) -> nn.Module:
     return model
 
 
-def _resnet(blocks: list[int], classes: int, norm: Callable[..., nn.Module]) -> nn.Module:
+def _imagenet_stem(classes: int, channels: int, norm: Callable[..., nn.Module]) -> nn.Module:
+    model = _resnet(classes, norm)
+    if channels != 3:
+        model.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return reaching(model)
+
+
+def _resnet(classes: int, norm: Callable[..., nn.Module]) -> nn.Module:
     from torchvision.models.resnet import BasicBlock, ResNet
 
-    model: nn.Module = ResNet(BasicBlock, blocks, num_classes=classes, norm_layer=norm)
+    model: nn.Module = ResNet(BasicBlock, [2, 2, 2, 2], num_classes=classes, norm_layer=norm)
     for module in model.modules():
         if isinstance(module, nn.ReLU):
             module.inplace = False  # recorded activations must not change

@@ -15,7 +15,6 @@ from fl_lightning.models import (
     fedavg_cnn,
     lenet,
     mlp,
-    resnet10_bn,
     resnet18,
     resnet18_bn,
     resnet18_gn,
@@ -39,7 +38,7 @@ NETWORKS = [
     pytest.param(lambda: fedavg_cnn(7, size=4), (3, 4, 4), id="fedavg_cnn-4"),
     pytest.param(lambda: vgg11(7, channels=1, size=8), (1, 8, 8), id="vgg11"),
     pytest.param(lambda: resnet18_gn(7, channels=1), (1, 32, 32), id="resnet18_gn"),
-    pytest.param(lambda: resnet10_bn(7, channels=1), (1, 12, 12), id="resnet10_bn"),
+    pytest.param(lambda: resnet18_bn(7, channels=1), (1, 12, 12), id="resnet18_bn"),
     pytest.param(lambda: resnet18(7, channels=1, weights=None), (1, 40, 40), id="resnet18"),
     pytest.param(lambda: sl_vit(7, channels=1, size=8), (1, 8, 8), id="sl_vit"),
     pytest.param(lambda: tiny_vit_b32(7, size=64, weights=None), (3, 64, 64), id="vit_b32"),
@@ -61,7 +60,6 @@ NETWORKS = [
         (lambda: resnet18_gn(), 11_181_642, "fc"),
         (lambda: resnet18_gn(100), 11_227_812, "fc"),
         (lambda: resnet18_bn(), 11_173_962, "fc"),
-        (lambda: resnet10_bn(), 4_903_242, "fc"),
         (lambda: resnet18(65, weights=None), 11_209_857, "fc"),
         (lambda: resnet18(345, weights=None), 11_353_497, "fc"),
         (lambda: sl_vit(), 6_176_275, "mlp_head"),
@@ -149,7 +147,7 @@ def test_vgg11_starts_as_fedsol_does():
 
 
 def test_batch_normalized_resnets_keep_no_statistics_and_use_the_batchs_in_tests():
-    model = resnet10_bn()
+    model = resnet18_bn()
     assert not list(model.buffers())
     x = torch.randn(4, 3, 12, 12)
     trained = model.train()(x)
