@@ -15,6 +15,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.oracle import ForwardPass, Oracle
 from fl_lightning.core.term import Term, View, initial
+from fl_lightning.errors import TermError
 
 
 def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
@@ -98,6 +99,8 @@ class RelaxedContrastive(Term):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         layers = self.layers or v.layout.body_blocks()
+        if not layers:
+            raise TermError("the model is all head, without features to contrast: name its layers")
 
         def loss(b: ForwardPass) -> Tensor:
             levels = [self._level(b.activations[layer][1], b.y) for layer in layers]

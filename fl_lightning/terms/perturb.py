@@ -176,6 +176,13 @@ class Neighbor(WrappedTerm):
     carry: bool = False
     roles = frozenset({"perturb"})
 
+    def __post_init__(self) -> None:
+        if isinstance(self.inner, WrappedTerm):  # it asks for another gradient than the task's
+            raise TermError(
+                f"{type(self.inner).__name__} has an ascent of its own: a neighborhood "
+                "perturbation is for terms such as SAM, ASAM, SMOO and TOGA"
+            )
+
     @property
     def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
         return {**self.inner.client, **({"R": zeros} if self.carry else {})}

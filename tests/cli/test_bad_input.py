@@ -23,6 +23,7 @@ NAMES = [
     ("--clients 700 --partition.alpha 1e-4 --partition.min-size 0", "682 of 700 clients"),
     ("--algorithm fedsam --perturb lesam", "cannot be added"),
     ("--ascent neighbor", "does not perturb"),
+    ("--perturb sol --ascent neighbor", "SOL has an ascent of its own"),
     ("--partition by_domain", "no domains"),
     ("--partition saved", "--partition.file is needed"),
     ("--partition saved --partition.file nowhere.npz", "nowhere.npz"),
@@ -114,6 +115,10 @@ def test_data_and_models_that_do_not_fit_each_other_are_refused(choices, words, 
     assert all(word in said for word in words), said
 
 
+def linear(inputs: int, classes: int) -> nn.Module:
+    return models.mlp(inputs, classes, hidden=())
+
+
 @pytest.mark.parametrize(
     ("argv", "model", "words"),
     [
@@ -128,6 +133,7 @@ def test_data_and_models_that_do_not_fit_each_other_are_refused(choices, words, 
         ("--sampling bernoulli --participation 1e-9", models.mlp, ["empty"]),
         ("", Branching, ["sequential executor"]),
         ("--algorithm fedrcl --algorithm.layers conv1", models.mlp, ["'conv1'", "hidden1"]),
+        ("--algorithm fedrcl", linear, ["all head"]),
     ],
 )
 def test_a_run_that_cannot_train_is_refused(argv, model, words, tmp_path, sentence):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fl_lightning import Algorithm, Term, TermError, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, TOGA, LastRound, Neighbor, Proximal
+from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, SOL, TOGA, LastRound, Neighbor, Proximal
 
 
 def test_sam_mixes_the_plain_gradient_in() -> None:
@@ -124,6 +124,12 @@ def test_a_term_that_does_not_ascend_has_no_neighbor(inner: Term) -> None:
     fix = rf"{type(inner).__name__} asks for 1 gradient.*terms such as SAM"
     with pytest.raises(TermError, match=fix):
         direction_of(Neighbor(inner), v)
+
+
+@pytest.mark.parametrize("inner", [SOL(Proximal()), Neighbor(SAM())], ids=["SOL", "Neighbor"])
+def test_a_term_with_an_ascent_of_its_own_has_no_neighbor(inner: Term) -> None:
+    with pytest.raises(TermError, match=rf"{type(inner).__name__} has an ascent of its own"):
+        Neighbor(inner)
 
 
 PERTURBATIONS = [SAM, LESAM, LastRound, TOGA, SMOO]
