@@ -50,10 +50,11 @@ def suggest(trial: "optuna.Trial", name: str, space: str) -> object:
     if not dots:
         return trial.suggest_categorical(name, space.split(","))
     try:
+        log = {"": False, "log": True}[scale]
         if {".", "e"} & {*low.lower(), *high.lower()}:
-            return trial.suggest_float(name, float(low), float(high), log=scale == "log")
-        return trial.suggest_int(name, int(low), int(high), log=scale == "log")
-    except ValueError as error:
+            return trial.suggest_float(name, float(low), float(high), log=log)
+        return trial.suggest_int(name, int(low), int(high), log=log)
+    except (KeyError, ValueError) as error:
         exit_with_error(f"--tune {name}={space} is no space such as 0.01..1:log ({error})")
 
 

@@ -76,6 +76,7 @@ def test_a_pruned_trial_ends_its_run():
         ("--tune lr=0..1", "name a recipe"),
         ("digits --tune lr", "'lr' is not NAME=SPACE"),
         ("digits --tune lr=0.1..many", "lr=0.1..many"),
+        ("digits --tune lr=0.1..1:lgo", "lr=0.1..1:lgo"),
         ("digits --tune lrr=1,2", "--lrr"),
         ("digits --tune lr=0.1,0.2 --rounds 1 --monitor val/los", "'val/los'"),
     ],
