@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -14,7 +14,7 @@ from fl_lightning import Algorithm, Term
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.core.constraints import Range, notes
-from fl_lightning.terms.wrapper import WrappedTerm
+from fl_lightning.terms.wrapper import with_inner
 
 COST_HEADINGS = "sends", "receives", "keeps", "gradients a step"
 COST_NOTE = (
@@ -49,7 +49,7 @@ def page(name: str) -> str:
         algorithm.terms
     )
     lines += ["```text", re.sub(r"\), (?=[A-Z])", "),\n          ", repr(algorithm)), "```", ""]
-    for term in dict.fromkeys(map(type, flat(algorithm.terms))):
+    for term in dict.fromkeys(map(type, with_inner(algorithm.terms))):
         lines += term_section(term)
     lines += ["## Source", "", f"`{source_path(make)}`", "", *code(make)]
     return "\n".join(lines)
@@ -176,14 +176,6 @@ def cost_row(algorithm: Algorithm) -> tuple[str, ...]:
         f"{n} ({', '.join(f'`{name}`' for name in names)})" if names else n for n, names in costs
     )
     return (*cells, str(gradients))
-
-
-def flat(terms: Iterable[Term]) -> Iterator[Term]:
-    """The terms, each after the one that it wraps."""
-    for term in terms:
-        if isinstance(term, WrappedTerm):
-            yield from flat([term.inner])
-        yield term
 
 
 def term_section(term: type[Term]) -> Iterator[str]:

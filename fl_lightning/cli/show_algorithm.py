@@ -1,6 +1,6 @@
 """`fl-lightning show`: an algorithm's docstring, options, terms and costs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from inspect import cleandoc, getdoc
 from itertools import takewhile
@@ -17,7 +17,7 @@ from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.cli.summary import weighting
 from fl_lightning.core.constraints import Range, notes
 from fl_lightning.core.term import Term
-from fl_lightning.terms.wrapper import WrappedTerm
+from fl_lightning.terms.wrapper import with_inner
 
 SECTIONS = "References", "Released code"
 """Sections of algorithms' docstrings that `docstring_parser` does not know."""
@@ -37,7 +37,7 @@ def explanation(name: str) -> str:
     """The text for a terminal of 80 columns."""
     make = ALGORITHMS[name]
     algorithm, doc = make(), parse(make.__doc__ or "")
-    terms = [*_flat(algorithm.terms)]
+    terms = [*with_inner(algorithm.terms)]
     paragraphs = [doc.short_description or "", *(doc.long_description or "").split("\n\n")]
     described = [part for part in paragraphs if part and not part.startswith(SECTIONS)]
     lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in described)]
@@ -61,14 +61,6 @@ def explanation(name: str) -> str:
     lines.append(f"  {'evaluates':9} {gradients} gradient(s) a step")
     lines.append(f"  is {weighting(algorithm)} in the mean update")
     return "\n".join(lines)
-
-
-def _flat(terms: Sequence[Term]) -> Iterator[Term]:
-    """The terms, and those inside of them."""
-    for term in terms:
-        if isinstance(term, WrappedTerm):
-            yield from _flat([term.inner])
-        yield term
 
 
 def _section(doc: str, title: str) -> list[str]:

@@ -1,5 +1,6 @@
 """A term around another term."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,3 +28,11 @@ class WrappedTerm(Term):
     update = _of_inner("update")
     personal = _of_inner("personal")
     notes = _of_inner("notes")
+
+
+def with_inner(terms: Iterable[Term]) -> Iterator[Term]:
+    """The terms, each after the one that it wraps."""
+    for term in terms:
+        if isinstance(term, WrappedTerm):
+            yield from with_inner([term.inner])
+        yield term
