@@ -146,8 +146,6 @@ def blame(term: Term, hook: str, *given: Tensor) -> Iterator[None]:
             "view are tensors then): write torch.where or (v.round < 3) * a + (v.round >= 3) * b, "
             "and torch.arange for F.one_hot; or train without --compile"
         ) from error
-    except StopIteration as error:  # which would end the generator of visits silently
-        raise TermError(f"{where} ends with StopIteration: a next() found nothing left") from error
     except RuntimeError as error:
         fix = next((fix for said, fix in AT_ONCE.items() if said in str(error)), None)
         if fix is None:

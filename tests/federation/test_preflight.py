@@ -13,7 +13,7 @@ from problems import classification, classifier, everything, federation, on_two_
 from refusals import digits, experiment, scaffold
 from torch import Tensor, nn
 
-from fl_lightning import Algorithm, DeviceDataset, Federation, Term, TermError
+from fl_lightning import Algorithm, DeviceDataset, Federation, Term
 from fl_lightning.callbacks import Checkpoint, Evaluation
 from fl_lightning.cli import build
 from fl_lightning.data import Partition
@@ -146,11 +146,6 @@ def test_an_optimizer_that_cannot_step_on_a_vector_is_refused(kind):
 
 def reporting(report: Callable[[Tensor], Any]) -> Algorithm:
     return Algorithm(type("Mine", (Term,), {"report": lambda self, w, v: report(w)})())
-
-
-def test_a_stop_iteration_of_a_term_is_named():
-    with pytest.raises(TermError, match=r"Mine.report .*StopIteration"):
-        trained(reporting(lambda w: next(iter(()))))
 
 
 def test_a_message_may_have_a_graph():
