@@ -141,7 +141,7 @@ class Consistency(CohortMeasure):
     Args:
         path: The file, consistency.csv.
         client: The client.
-        samples: Take the global loss over so many random samples; None is all.
+        samples: Number of random samples of the global loss; None is all.
     """
 
     def __init__(self, path: Path, client: int = 0, samples: int | None = None):

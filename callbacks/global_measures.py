@@ -26,7 +26,7 @@ class TrainingScores(Measure):
     `train/loss` is another number, the mean over local steps and local models.
 
     Args:
-        samples: Use so many random samples; None is all.
+        samples: Number of samples, drawn at random; None is all.
     """
 
     samples: int | None = None
@@ -47,7 +47,7 @@ class Sharpness(Measure):
 
     Args:
         rho: Radius.
-        samples: Use so many random samples; None is all.
+        samples: Number of samples, drawn at random; None is all.
     """
 
     rho: float = 0.05

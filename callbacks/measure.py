@@ -53,7 +53,7 @@ class Measure:
 
 
 def training_samples(federation: Federation, samples: int | None = None) -> Tensor:
-    """Positions of the clients' samples, or of so many random ones; (n,) on the data's device."""
+    """Positions of the clients' samples, or of random ones of them; (n,) on the data's device."""
     used = federation.clients.partition.indices.sort().values
     return used[some_samples(len(used), samples)].to(federation.clients.dataset.y.device)
 
@@ -67,7 +67,7 @@ class TrainingLoss:
     """The global loss L(w): the mean over the clients' samples, without augmentation.
 
     The ranks share the samples, so all of them call it. The model is evaluated with the global
-    buffers, in its own dtype. `samples` are so many random ones; None is all.
+    buffers, in its own dtype. `samples` is a number of random ones; None is all.
     """
 
     def __init__(self, federation: Federation, samples: int | None = None):

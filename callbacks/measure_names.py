@@ -28,7 +28,7 @@ def measures(
         every: Measure after every `every`-th round.
         client: The client of consistency.
         rho: The radius of sharpness.
-        samples: Use so many random training samples; None is all.
+        samples: Number of training samples, drawn at random; None is all.
     """
     made: dict[str, Callable[[], Measure]] = {
         "train": lambda: TrainingScores(every, samples),

@@ -56,8 +56,8 @@ class PerturbationDrift(CohortMeasure):
     Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890.
 
     Args:
-        steps: Average over so many first steps of each visit.
-        samples: Take the global gradient over so many random samples; None is all.
+        steps: Number of first steps of each visit to average over.
+        samples: Number of random samples of the global gradient; None is all.
     """
 
     steps: int = 1

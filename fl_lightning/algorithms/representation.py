@@ -200,7 +200,7 @@ def fedrcl(
             body.
         tau: Temperature.
         negatives: Number of the most similar samples of other classes that repel.
-        threshold: Classmates more similar than this repel each other.
+        threshold: The least similar classmate repels if it is more similar than this.
         attraction: Weight of the contrastive loss.
         penalty: Weight of the penalty on too similar classmates.
 

@@ -118,7 +118,7 @@ def lanczos(product: Product, start: Tensor, steps: int) -> tuple[Tensor, Tensor
         for _ in range(2):  # the second time for what rounding has left
             following = following - basis[: k + 1].T @ (basis[: k + 1] @ following)
         size = float(following.norm())
-        if k + 1 == steps or size < 1e-6 * float(matrix.abs().max()):
+        if k + 1 == steps or size <= 1e-6 * float(matrix.abs().max()):
             break
         matrix[k, k + 1] = matrix[k + 1, k] = size
         basis[k + 1] = following / size

@@ -59,8 +59,8 @@ def predict(
     Args:
         module: The model, on the device of the data.
         data: The samples.
-        samples: Use so many of them, the same random ones in every call; None is all. The results
-            have the order of the data.
+        samples: Number of samples, drawn at random, the same in every call; None is all. The
+            results have the order of the data.
         batch_size: Samples of a forward pass.
     """
     head, features, logits = Layout(module).head, [], []

@@ -19,7 +19,7 @@ from fl_lightning.report.table import Table
 from fl_lightning.runs.run import Run
 
 Split = Annotated[Literal["train", "test"], Doc("The samples that are used.")]
-Samples = Annotated[PositiveInt | None, Doc("Use so many random ones of them; none for all.")]
+Samples = Annotated[PositiveInt | None, Doc("Number of samples, drawn at random; none for all.")]
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def compare(
         figure: Draw curves into this .png, .pdf or .svg.
         curve: The scalar that is drawn, or a pattern such as 'test/class_*'; none for
             test/accuracy.
-        smooth: Draw the means of so many evaluations.
+        smooth: Number of evaluations in each mean that is drawn.
         x: Draw the first score against this option, not curves.
         log: Draw a logarithmic axis for --x.
     """

@@ -104,7 +104,7 @@ class EvaluationOptions:
             which then choose the model of best.pt; none for no validation part.
         validation_from: Whether --validation is a part of every client's samples, which are then
             not trained on, or of the test set, whose accuracy is then that of the rest.
-        finetune_epochs: After the last round every client fine-tunes for so many epochs, e.g. 1,5,
+        finetune_epochs: Epochs for which every client fine-tunes after the last round, e.g. 1,5,
             and its model is scored on test samples like its data; none to skip this.
         finetune_lr: Learning rate of the fine-tuning; none for that of a further round.
         checkpoint_every: Rounds between checkpoints.

@@ -218,7 +218,7 @@ class _DummyRound:
 
 
 def cost(algorithm: Algorithm, layout: Layout, w: Tensor, classes: int = 10) -> Cost:
-    """The cost of `algorithm` for a model like `w` and data of so many classes.
+    """The cost of `algorithm` for a model like `w` and data with these classes.
 
     Terms of the role "measure" do not count.
     """

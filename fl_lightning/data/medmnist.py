@@ -51,7 +51,7 @@ def tissuemnist(root: Path | str = "data", channels: PositiveInt = 3) -> TrainTe
 
     Args:
         root: The folder that holds `tissuemnist.npz`.
-        channels: The gray channel is repeated so often, 3 times in FedSOL.
+        channels: Copies of the gray channel; FedSOL has 3.
     """
     return _load(root, "tissuemnist", TISSUE_CLASSES, stored=1, channels=channels)
 

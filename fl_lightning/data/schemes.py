@@ -71,9 +71,10 @@ def dirichlet(
     """Label skew: each class is cut over the clients in proportions q ~ Dirichlet(alpha).
 
     This is the LDA of FedSOL and FedNTD: clients that hold their share n / clients get nothing
-    more. They redraw until every client holds `min_size` samples, thousands of times at alpha =
-    0.05. Here samples move from the largest clients to those that lack some, in runs from one
-    giver, so that the skew stays. The Dirichlet of FedSSG, FedLESAM and FedTOGA is `class_priors`.
+    more. The papers' code redraws the whole split until every client holds `min_size` samples,
+    thousands of times at alpha = 0.05. Here samples move from the largest clients to those that
+    lack some, in runs from one giver, so that the skew stays. The Dirichlet of FedSSG, FedLESAM and
+    FedTOGA is `class_priors`.
 
     Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification", 2019, arXiv:1909.06335.
@@ -129,7 +130,7 @@ def class_priors(
 
     Args:
         alpha: Draw the priors from Dirichlet(alpha, ..., alpha); or give `classes`.
-        classes: Make the priors uniform over so many random classes; or give `alpha`. Without
+        classes: Number of random classes over which each prior is uniform; or give `alpha`. Without
             `reuse` they may run out, and a client gets others too; in `pathological` it does not.
         reuse: Start an exhausted class over in whole passes, so samples may be held more than once
             or never. Otherwise it is left out, clients whose classes are all exhausted draw from
@@ -171,7 +172,7 @@ def class_priors(
 
 
 def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Partition:
-    """Exactly so many classes per client; a class is shared evenly among the clients that hold it.
+    """A fixed number of classes per client; clients that hold a class share it evenly.
 
     Every class is held, by equally many clients as far as its count permits. The classes that meet
     at a client are random: pairs of clients trade classes that only one of them holds, which keeps

@@ -52,7 +52,7 @@ def mnist(root: Path | str = "data", download: bool = True, channels: PositiveIn
     Args:
         root: The folder that holds `MNIST/raw`.
         download: Fetch missing files.
-        channels: The gray channel is repeated so often, 3 times in FedSOL.
+        channels: Copies of the gray channel; FedSOL has 3.
     """
 
     def read(raw: Any) -> Split:

@@ -13,7 +13,7 @@ class PlainSum:
     """Adds vectors in their own number type: the order changes the last bits.
 
     A sum is held as `limbs`: one or more vectors whose sum is the value. Limbs of several ranks add
-    up number by number. There are at most so many `addends` of `dtype`, on all ranks, with weights
+    up number by number. `addends` is their largest number, of `dtype`, on all ranks, with weights
     that are 1 on average.
 
     Attributes:
@@ -53,7 +53,7 @@ class ExactSum(PlainSum):
     limbs, dtype, limit = 2, torch.float64, 2.0**24
 
     def __init__(self, dtype: torch.dtype, addends: int):
-        bits = ceil(log2(max(addends, 1)))  # needed by so many addends in addition to one's
+        bits = ceil(log2(max(addends, 1)))  # needed by all addends in addition to one's
         coarse = 24 + bits + 2 - 53
         fine = coarse + bits + 1 - 53
         self.resolution = 2.0**fine

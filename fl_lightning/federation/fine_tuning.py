@@ -43,7 +43,7 @@ class FineTuning:
         self.lr = federation.local_training.lr(federation.round) if lr is None else lr
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
-        """Weights and buffers of each client's model after so many epochs on its samples.
+        """Weights and buffers of each client's model after some epochs on its samples.
 
         They are made on demand, and at most as many as the executor trains in parallel.
         """

@@ -95,7 +95,7 @@ def check_checkpoint(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
 
 
 def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: bool) -> None:
-    """Raise a ValueError unless a run of so many rounds may continue from a checkpoint.
+    """Raise a ValueError unless a run of this many rounds may continue from a checkpoint.
 
     The number must be as before if the method has a horizon.
     """

@@ -10,7 +10,7 @@ from fl_lightning.core.term import States
 from fl_lightning.federation.row_files import CHECKSUM_BYTES
 
 ALIGNMENT = 16
-"""Every state of a row begins at a multiple of so many bytes, for any dtype."""
+"""Bytes: every state of a row begins at a multiple of it, for any dtype."""
 
 
 class RowFormat:

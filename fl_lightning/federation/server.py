@@ -99,7 +99,7 @@ class Server:
         return dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
 
     def megabytes(self, numbers: int) -> float:
-        """The size of so many numbers of the model's dtype, and of the buffers."""
+        """The size of numbers of the model's dtype, and of the buffers."""
         buffers = sum(b.numel() * b.element_size() for b in self.buffers.values())
         return (numbers * self.w.element_size() + buffers) / 1e6
 

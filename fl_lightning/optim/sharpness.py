@@ -61,10 +61,9 @@ class ASAM(GradientTransform):
 class LESAM(GradientTransform):
     """The gradient at `w + rho d/||d||` for a given direction `d`: one pass a step.
 
-    FedLESAM (Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890) takes the move of the global
-    model for `d`. Any cheap estimate of the ascent direction works, such as an older copy of the
-    weights minus the current ones. The perturbation `rho d/||d||` is part of `state_dict`, so that
-    loading restores direction and radius.
+    FedLESAM (Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890) takes for `d` an older global
+    model minus the current one. Any cheap estimate of the ascent direction works. The perturbation
+    `rho d/||d||` is part of `state_dict`, so that loading restores direction and radius.
 
     Args:
         direction: One tensor for each parameter of `base`, in its order and shape; zero means no

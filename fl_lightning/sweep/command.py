@@ -58,7 +58,7 @@ class TableOptions:
         no_runs: Print the table of what there is, make no run.
         dry_run: Print the commands and the hours that they take, and the folders of finished runs.
         shard: Make the I-th of N parts of the runs, as I/N, such as in a job array.
-        submit: Submit so many shards to SLURM with submitit.
+        submit: Number of shards to submit to SLURM with submitit.
         submit_option: An option of submitit, as NAME=VALUE, such as timeout_min=600.
     """
 

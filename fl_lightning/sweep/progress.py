@@ -55,7 +55,7 @@ class Clock:
         return None if per_round is None else per_round * (job.rounds - self.rounds[job.folder])
 
     def total(self, workers: int, failed: Collection[Path] = ()) -> float | None:
-        """The seconds until the last job ends on so many workers; None if nothing is known."""
+        """The seconds until the last job ends on these workers; None if nothing is known."""
         left = [self.left(job) for job in self._jobs if job.folder not in failed]
         known = [seconds for seconds in left if seconds is not None]
         if len(known) < len(left):
