@@ -100,7 +100,8 @@ def fedacg(
 ) -> Algorithm:
     """FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
 
-    Clients start at y = w^t + beta m and step along g(w) + 2 prox (w - y); m <- beta m + delta.
+    Clients start at y = w^t + beta m and step along g(w) + 2 prox (w - y). The server's momentum is
+    m <- beta m + mean_i (u_i - y), and w^(t+1) = w^t + m.
 
     Args:
         beta: lambda in the paper.

@@ -29,7 +29,7 @@ def convert(kind: Any, value: Any) -> Any:
             )
         return value
     if origin is tuple:
-        parts = [p.strip() for p in value.split(",")] if isinstance(value, str) else value
+        parts = [p.strip() for p in value.split(",") if value] if isinstance(value, str) else value
         parts = parts if isinstance(parts, list | tuple) else [parts]  # 5 is a list of one
         return tuple(convert(arguments[0], part) for part in parts)
     if kind is bool:

@@ -26,7 +26,7 @@ def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> Train
 
     Args:
         root: The folder.
-        cache: As in `image_folder`.
+        cache: The folder of memory maps; by default `.cache` next to the images.
     """
     url = "https://datashare.ed.ac.uk/handle/10283/3192"
     folder = _find("CINIC-10", root, ("train", "test"), url)
@@ -50,8 +50,8 @@ def office_home(
         root: The folder.
         test_domain: The domain held out for testing.
         size: Pixels of a side.
-        cache: As in `image_folder`.
-        crop: As in `image_folder`.
+        cache: The folder of memory maps; by default `.cache` next to the images.
+        crop: The share of the shorter side that is kept when images are cut.
     """
     domains, url = get_args(OfficeHome), "https://www.hemanthdv.org/officeHomeDataset.html"
     folder = _find("OfficeHome", root, domains, url)
@@ -75,8 +75,8 @@ def domain_net(
         root: The folder.
         test_domain: The domain held out for testing.
         size: Pixels of a side.
-        cache: As in `image_folder`.
-        crop: As in `image_folder`.
+        cache: The folder of memory maps; by default `.cache` next to the images.
+        crop: The share of the shorter side that is kept when images are cut.
     """
     domains, url = get_args(DomainNet), "http://ai.bu.edu/M3SDA"
     folder = _find("DomainNet", root, domains, url)

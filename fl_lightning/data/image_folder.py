@@ -86,9 +86,10 @@ def domain_folder(
     Args:
         root: The folder.
         test_domain: The domain held out.
-        size: As in `image_folder`.
-        cache: As in `image_folder`.
-        crop: As in `image_folder`.
+        size: Images are scaled and cut around the center to size x size; None keeps images that all
+            share one size.
+        cache: The folder of memory maps, `root/.cache` by default.
+        crop: The share of the shorter side that is kept when `size` cuts around the center.
         domains: The domains that are used, all subfolders by default.
 
     Returns:

@@ -84,6 +84,8 @@ def test_a_choice_has_the_options_of_the_chosen_function():
     flags = "--algorithm.hidden", "5,6", "--algorithm.first-participation", "skip"
     _, chosen = parse("--algorithm", "second", *flags)
     assert chosen["algorithm"](None) == "second (5, 6) skip"
+    _, chosen = parse("--algorithm", "second", "--algorithm.hidden", "")
+    assert chosen["algorithm"](None) == "second () init"
 
 
 def test_names_may_have_underscores_hyphens_and_capitals():
