@@ -43,13 +43,12 @@ def test_batches_and_modes_do_not_matter_to_value_and_derivatives():
     assert all(torch.equal(t, state[name]) for name, t in module.state_dict().items())
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_many_weights_score_as_each_alone(together):
+def test_many_weights_score_as_each_alone():
     module, data = network(), blobs()
     loss = MeanLoss(module, data, batch_size=11)
     w = loss.layout.read(module)
     points = torch.stack([w, 2 * w, -w, 0 * w, w * torch.nan])
-    scores = loss.scores(points, together)
+    scores = loss.scores(points)
     torch.testing.assert_close(scores[:, 0], torch.stack([*map(loss, points)]), equal_nan=True)
     module.eval()
     accuracy = (module(data.x).argmax(1) == data.y).double().mean()
