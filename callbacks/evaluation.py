@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from torch import nn
-
 from fl_lightning.callbacks.measure import Measure, score_together
 from fl_lightning.data import DeviceDataset
-from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.federation import Federation, Metrics
 
 
 class Evaluation(Measure):
     """Adds `test/accuracy` and `test/loss` to the metrics of some rounds and of the last one.
+
+    The loss is the federation's.
 
     The scores are identical to the last bit on any number of ranks. Give it to `Checkpoint` as
     well: a resumed run is then scored on the same test set.
@@ -19,7 +18,6 @@ class Evaluation(Measure):
     Args:
         test: The test set, on the device.
         batch_size: Samples a forward pass.
-        loss: The task's loss, averaged over a batch.
         name: The first part of the scalars' names: "test", or "val" for a validation part.
     """
 
@@ -28,17 +26,16 @@ class Evaluation(Measure):
         test: DeviceDataset,
         every: int = 1,
         batch_size: int = 100,
-        loss: TaskLoss = nn.functional.cross_entropy,
         name: str = "test",
     ):
         super().__init__(every)
-        self.test, self.batch_size, self.loss, self.name = test, batch_size, loss, name
+        self.test, self.batch_size, self.name = test, batch_size, name
         self.scored = 0  # the last round that was
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
         module, data, self.scored = federation.load_global(), self.test, federation.round
-        accuracy, loss = score_together(federation, module, data, None, self.loss, self.batch_size)
+        accuracy, loss = score_together(federation, module, data, batch_size=self.batch_size)
         return {f"{self.name}/accuracy": accuracy, f"{self.name}/loss": loss}
 
     def on_fit_end(self, federation: Federation) -> None:

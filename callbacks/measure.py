@@ -13,7 +13,6 @@ from fl_lightning.analysis.mean_loss import MeanLoss, some_samples
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.data import DeviceDataset
 from fl_lightning.executors import Outcome
-from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.server import copy_of, load_model
 
@@ -99,7 +98,6 @@ def score(
     module: nn.Module,
     data: DeviceDataset,
     index: Tensor,
-    loss: TaskLoss | None = None,
     batch_size: int = 100,
 ) -> tuple[Tensor, Tensor]:
     """Score a model in evaluation mode on the samples of an index, on this rank alone.
@@ -113,7 +111,7 @@ def score(
         for batch in index.split(batch_size) if len(index) else ():
             out, y = module(data.inputs(batch)).float(), data.y[batch]
             right.append((out.argmax(1) == y) & ~out.isnan().any(1))  # argmax takes NaN for a class
-            total += (loss or federation.loss)(out, y).double() * len(y)
+            total += federation.loss(out, y).double() * len(y)
     return torch.cat(right), total
 
 
@@ -122,20 +120,19 @@ def score_together(
     module: nn.Module,
     data: DeviceDataset,
     index: Tensor | None = None,
-    loss: TaskLoss | None = None,
     batch_size: int = 100,
 ) -> tuple[float, float]:
     """Accuracy and mean loss of a model that all ranks hold, equal bits on any number of ranks.
 
     The ranks share the batches, and each batch has its own row in the sum over ranks. `index` are
-    the samples that count (default: all), `loss` the task's loss (default: the federation's).
+    the samples that count (default: all).
     """
     fabric = federation.fabric
     index = some_samples(len(data), None).to(data.x.device) if index is None else index
     batches = index.split(batch_size)
     rows = torch.zeros(len(batches), 2, dtype=torch.float64, device=data.x.device)
     for k in range(fabric.global_rank, len(batches), fabric.world_size):
-        right, total = score(federation, module, data, batches[k], loss, batch_size)
+        right, total = score(federation, module, data, batches[k], batch_size)
         rows[k] = torch.stack([right.sum().double(), total])
     federation.all_reduce_sum(rows)
     accuracy, mean_loss = (rows.sum(0) / len(index)).tolist()

@@ -103,7 +103,6 @@ class Experiment:
         offered = choices(data, models, algorithm, partition, augment)
         groups = {**GROUPS, "launch": PrecisionOption if under_fabric_run() else LaunchOptions}
         self._given = given(argv)
-        self._default_of = {name: choice.default for name, choice in offered.items()}
         with exit_with_message():
             values, self.chosen = parse(
                 groups, offered, with_resumed_options(argv), doc or "", **defaults
@@ -115,12 +114,9 @@ class Experiment:
     @property
     def method(self) -> str:
         """The algorithm and its modifiers, as `scaffold+lesam`."""
-        added = [
-            self.chosen[kind].name
-            for kind in modifiers.PARTS
-            if self.chosen[kind].name != self._default_of[kind]
-        ]
-        return "+".join([self.chosen["algorithm"].function.__name__, *added])
+        names = {kind: chosen.name for kind, chosen in self.chosen.items()}
+        names["algorithm"] = self.chosen["algorithm"].function.__name__
+        return modifiers.method_name(names)
 
     def resolved(self) -> dict[str, Any]:
         """Every option as `--config` reads it, except the run's folder and what has no effect."""

@@ -1,4 +1,5 @@
 """The command line: parsing, options, choices, messages and commands.
 
-Imports `federation`, `callbacks`, `report` and below; only `experiment` and `__main__` import it.
+Imports `federation`, `callbacks`, `report` and below; `experiment`, `sweep` and `__main__` import
+it.
 """

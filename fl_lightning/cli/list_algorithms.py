@@ -13,8 +13,6 @@ from fl_lightning.core.cost import cost
 from fl_lightning.core.vector import Layout
 from fl_lightning.models import mlp
 
-HEADINGS = "--algorithm", "method", "sends", "receives", "keeps", "gradients"
-
 LEGEND = """
 up, down  models that a client sends and receives in a round
 state     models that a client keeps between rounds
@@ -24,10 +22,9 @@ fl-lightning show ALGORITHM explains one of them"""
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the list that `argv` asks for."""
-    parser = ArgumentParser("fl-lightning list", description=__doc__)
-    parser.add_argument("--format", choices=["text", "markdown"], default="text")
-    print(markdown() if parser.parse_args(argv).format == "markdown" else text())
+    """Print the list."""
+    ArgumentParser("fl-lightning list", description=__doc__).parse_args(argv)
+    print(text())
 
 
 def text() -> str:
@@ -59,16 +56,6 @@ def _without_citation(name: str) -> str:
 def summary(name: str) -> str:
     """The first line of an algorithm's docstring."""
     return parse(ALGORITHMS[name].__doc__ or "").short_description or ""
-
-
-def markdown() -> str:
-    """The list as a table of a Markdown document, with the names of the states."""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
-    for name, make in ALGORITHMS.items():
-        costs, gradients = costs_in_models(make())
-        counts = (f"{n} ({', '.join(states)})" if states else n for n, states in costs)
-        lines.append(f"| `{name}` | {summary(name)} | {' | '.join(counts)} | {gradients} |")
-    return "\n".join(lines)
 
 
 def costs_in_models(algorithm: Algorithm) -> tuple[list[tuple[str, list[str]]], int]:

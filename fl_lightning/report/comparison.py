@@ -8,8 +8,7 @@ from typing import Any
 
 from pandas import Categorical, DataFrame, Series, factorize, to_numeric
 
-from fl_lightning.algorithms import modifiers
-from fl_lightning.algorithms.registry import functions
+from fl_lightning.algorithms.modifiers import PARTS, method_name
 from fl_lightning.report.grid import grid
 from fl_lightning.report.score import Score
 from fl_lightning.report.table import Table
@@ -35,9 +34,6 @@ TUNED = {"lr", "lr_decay", "momentum", "weight_decay", "clip_norm", "batch_size"
 WORDS = {"none", "True", "False"}
 """Values that mean nothing without the name of their option."""
 
-NO_MODIFIER = {part: next(iter(functions(module))) for part, module in modifiers.PARTS.items()}
-"""The choice that changes nothing, for each option that modifies the algorithm."""
-
 
 def format_value(value: Any) -> str:
     """The text of an option's value, the same for 2 and 2.0: configurations write either."""
@@ -46,12 +42,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return "none" if value is None else str(value)
-
-
-def method_name(options: Mapping[str, Any]) -> str:
-    """The algorithm and its modifiers, such as `scaffold+lesam`."""
-    added = [options.get(part) for part, none in NO_MODIFIER.items() if options.get(part) != none]
-    return "+".join([options["algorithm"], *(name for name in added if name not in (None, "none"))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +243,7 @@ def _sort_key(values: "Series[str]") -> "Series[float]":
 
 
 def _of_method(option: str) -> bool:
-    return option.partition(".")[0] in ("algorithm", *modifiers.PARTS)
+    return option.partition(".")[0] in ("algorithm", *PARTS)
 
 
 def _belongs(option: str, part: str) -> bool:

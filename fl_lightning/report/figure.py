@@ -32,7 +32,8 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
         smooth: The number of evaluations of which each point is the mean, up to its round.
 
     Raises:
-        ValueError: If no run has recorded the tag, or the experiments do not differ in the option.
+        ValueError: If no run has recorded the tag, or the experiments do not differ in one of the
+            options `across`.
     """
     runs = comparison.runs
     recorded = sorted({tag for run in runs for tag, values in run.scalars.items() if values})
@@ -84,7 +85,7 @@ def against(
         )
     rows = comparison.rows
     panels = comparison.headings([o for o in comparison.across if o != option])
-    made = make_score(score) if isinstance(score, str) else score
+    made = make_score(score)
     values = [made.of(run).value for run in comparison.runs]
     texts = comparison.options[option].fillna("")
     places = to_numeric(texts, errors="coerce")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pandas import DataFrame, concat
 
-from fl_lightning.report.comparison import method_name
+from fl_lightning.algorithms.modifiers import method_name
 from fl_lightning.runs.run import load_runs
 
 

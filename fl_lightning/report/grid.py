@@ -79,7 +79,7 @@ def numbers(
     names = _unique([*known, *rows])
     order = MultiIndex.from_product([names, headings], names=["row", "column"])
     parts = []
-    for place, score in enumerate(map(_made, scores)):
+    for place, score in enumerate(map(make_score, scores)):
         cells = _cells(runs, rows, columns, score, spread)
         if len(runs) and cells["mean"].isna().all():
             raise ValueError(f"no run has recorded {score.name}")
@@ -123,7 +123,7 @@ def grid(
         runs = report.load_runs(["runs"])
         report.grid(runs, [r.options["algorithm"] for r in runs], scores=["last:50", "best"])
     """
-    made = [*map(_made, scores)]
+    made = [*map(make_score, scores)]
     cells = numbers(runs, rows, columns, made, **options)
     names = _unique(cells["row"])
     text = DataFrame({"method": names}, index=names) if about is None else about.reindex(names)
@@ -241,10 +241,6 @@ def _mark(cell: "Series[Any]") -> str:
     if cell["rank"] == 1 and cell["rivals"] > 1:
         return "best"
     return "second" if cell["rank"] == 2 and cell["rivals"] > 2 else ""
-
-
-def _made(score: Score | str) -> Score:
-    return make_score(score) if isinstance(score, str) else score
 
 
 def _is_of(row: str, method: str) -> bool:

@@ -166,12 +166,16 @@ SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCOR
 """The scores by name. After a colon follows their number: `last:50`, `rounds_to:80`."""
 
 
-def score(text: str) -> Score:
+def score(text: Score | str) -> Score:
     """Make a score from its name, such as `best`, `last:50`, `rounds_to:80` or `test/loss`.
+
+    A score is returned as it is.
 
     Raises:
         ValueError: If there is no such score, or its number is missing or wrong.
     """
+    if isinstance(text, Score):
+        return text
     name, _, number = text.partition(":")
     function = partial(of_tag, name) if "/" in name else SCORES.get(name)
     if function is None:

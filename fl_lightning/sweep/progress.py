@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -66,14 +67,12 @@ class Clock:
         if job.folder in self._seconds:
             return self._seconds[job.folder]
         row, column, _ = job.cells[0]
-        measured = [other for other in self._jobs if other.folder in self._seconds]
-        in_row = [other for other in measured if any(r == row for r, _, _ in other.cells)]
-        in_column = [other for other in measured if any(c == column for _, c, _ in other.cells)]
-        in_cell = [o for o in in_row if (row, column) in {cell[:2] for cell in o.cells}]
-        for found in (in_cell, in_row, in_column, measured):
-            if found:
-                return fmean(self._seconds[other.folder] for other in found)
-        return None
+        alike = defaultdict[tuple[bool, bool], list[float]](list)
+        for other in self._jobs:
+            if other.folder in self._seconds:
+                likeness = max((r == row, c == column) for r, c, _ in other.cells)
+                alike[likeness].append(self._seconds[other.folder])
+        return fmean(alike[max(alike)]) if alike else None
 
 
 class ProgressLine:

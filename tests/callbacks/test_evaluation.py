@@ -62,9 +62,9 @@ def test_batches_of_a_sorted_test_set_mix_its_classes():
     assert all(len(batch) > 2 for batch in batches)
 
 
-def test_the_loss_is_the_one_that_was_given():
-    run, data, metrics = federation(Algorithm()), samples(7), dict[str, float]()
-    Evaluation(data, batch_size=3, loss=F.multi_margin_loss).on_round_end(run, metrics)
+def test_the_loss_is_the_federations():
+    run, data = federation(Algorithm(), loss=F.multi_margin_loss), samples(7)
+    metrics = Evaluation(data, batch_size=3).measure(run)
     out = run.load_global()(data.x).detach().float()
     assert metrics["test/loss"] == pytest.approx(float(F.multi_margin_loss(out, data.y)), rel=1e-5)
 
