@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from time import time
 from typing import Any
 
 import torch
@@ -54,7 +53,6 @@ class TensorBoardScalars(TensorBoardLogger):
     """
 
     def __init__(self, folder: Path, after: int = 0):
-        date_back(folder)
         purge = after + 1 if after else 0
         super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge)
         self.constants: frozenset[str] = frozenset()
@@ -111,23 +109,6 @@ class TensorBoardSummary:
                     histogram = first.histogram(self.y, len(self.classes))
                     figure = partition_heat_map(histogram, self.classes, clients)
                     logger.experiment.add_figure("partition", figure, 0)
-
-
-@rank_zero_only
-def date_back(folder: Path) -> None:
-    """Rename event files that are not older than now, as after the clock went back.
-
-    TensorBoard reads files in the order of the times in their names, and what an earlier start
-    writes purges later rounds.
-    """
-    latest = int(time()) - 1
-    for file in sorted(folder.glob("events.out.tfevents.*"), reverse=True):
-        *start, made, rest = file.name.split(".", 4)
-        if int(made) > latest:
-            file.rename(folder / ".".join([*start, f"{latest:010d}", rest]))
-            latest -= 1
-        else:
-            latest = int(made)
 
 
 def constant_tags(federation: Federation) -> list[str]:

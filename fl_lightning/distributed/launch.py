@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -176,20 +175,16 @@ def _destroy_gloo_group() -> None:
         torch.distributed.destroy_process_group()
 
 
-def _check_main_address(tries: int = 5) -> None:
-    """Refuse an address that stays unknown for seconds: the ranks would wait for half an hour."""
+def _check_main_address() -> None:
+    """Refuse an unknown address, for which the ranks would wait for half an hour."""
     address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    for left in reversed(range(tries)):
-        try:
-            socket.getaddrinfo(address, None)
-            return
-        except (OSError, UnicodeError) as error:
-            if not left:
-                raise ValueError(
-                    f"MASTER_ADDR {address!r} is no address that this machine knows ({error}): "
-                    "give the name or IP address of the first machine"
-                ) from None
-        time.sleep(1)
+    try:
+        socket.getaddrinfo(address, None)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(
+            f"MASTER_ADDR {address!r} is no address that this machine knows ({error}): "
+            "give the name or IP address of the first machine"
+        ) from None
 
 
 def _threads(

@@ -82,18 +82,6 @@ def test_the_options_come_before_the_scalars_in_the_order_of_names(tmp_path):
     assert first.stat().st_size < second.stat().st_size
 
 
-def test_rounds_after_the_clock_went_back_are_shown(tmp_path):
-    folder = tmp_path / "run"
-    experiment(folder, "--rounds", "2").run()
-    for file in folder.glob("events*"):
-        *start, made, rest = file.name.split(".", 4)
-        file.rename(folder / ".".join([*start, str(int(made) + 86_400), rest]))
-    for rounds in ("3", "4"):
-        experiment(folder, "--rounds", rounds, "--resume").run()
-    assert jobs.steps_in_tensorboard(folder) == [(1, 2, 3, 4)]
-    assert options(folder)["rounds"] == 4
-
-
 @pytest.mark.parametrize(("of", "title"), [(None, "each of 3"), (9, "the first 3 of 9")])
 def test_the_partition_is_a_picture_of_samples_by_client_and_class(of, title):
     histogram = torch.tensor([[1, 2], [3, 4], [5, 6]])
