@@ -107,9 +107,8 @@ def fedsol_ablation(
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
-    distill = terms.Distill(1.0 if row == "a1" else beta, tau)  # in a1 it gives a direction alone
-    scale = per if strength == "adaptive" else None
-    fedsol = partial(terms.SOL, distill, rho, scale, scope)
+    scale, distill = per if strength == "adaptive" else None, terms.Distill(beta, tau)
+    fedsol = partial(terms.SOL, terms.Distill(tau=tau), rho, scale, scope, beta=beta)
     rows: dict[str, tuple[Term, ...]] = {
         "a0": (),
         "a1": (fedsol("ahead"),),
@@ -197,7 +196,7 @@ def fedrcl(
 
     Args:
         layers: Names of the submodules whose outputs are contrasted; none is every block of the
-            body.
+            body, a normalization together with the layer before it (five in a ResNet, as released).
         tau: Temperature.
         negatives: Number of the most similar samples of other classes that repel.
         threshold: The least similar classmate repels if it is more similar than this.

@@ -96,9 +96,17 @@ class Layout:
         return self.mask(f"{self.head}." if self.head else "", like)
 
     def body_blocks(self) -> list[str]:
-        """The children that hold parameters and nothing of the head, from the input on."""
-        children = dict.fromkeys(name.partition(".")[0] for name in self.names if "." in name)
-        return [child for child in children if child != self.head.partition(".")[0]]
+        """The children that hold parameters and nothing of the head, from the input on.
+
+        A child with vectors alone, such as a normalization, takes the place of the one before it.
+        """
+        axes: dict[str, int] = {}
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            child, dot, _ = name.partition(".")
+            if dot and child != self.head.partition(".")[0]:
+                axes[child] = max(axes.get(child, 0), len(shape))
+        following = [*axes.values()][1:] + [2]
+        return [child for child, after in zip(axes, following, strict=True) if after > 1]
 
     @torch.no_grad()
     def read(self, module: nn.Module) -> Tensor:

@@ -69,12 +69,13 @@ class Contrastive(Term):
     client = {"w_i": initial}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        head = v.layout.head
+        head, differ = v.layout.head, (v.w_i != v.anchor).any()
 
         def loss(b: ForwardPass) -> Tensor:
             z, z_g, z_p = (p.activations[head][0] for p in (b, b.at(v.anchor), b.at(v.w_i)))
             near, far = (F.cosine_similarity(z, other) / self.tau for other in (z_g, z_p))
-            return b.loss + self.mu * F.softplus(far - near).mean()
+            gap = (far - near) * differ  # exact zeros where FedSOL would scale rounding noise up
+            return b.loss + self.mu * F.softplus(gap).mean()
 
         return oracle.of(loss, head)(w)
 

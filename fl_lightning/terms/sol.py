@@ -100,6 +100,7 @@ class SOL(WrappedTerm):
         scope: The part of the model that is perturbed.
         task: Where the task's gradient is taken (Table 10).
         added: Where the proximal gradient is taken, which is added to it; None adds none.
+        beta: Coefficient of the added gradient. The direction has none: its length does not count.
         still: Do not perturb before the first step; without it a fixed strength blows rounding
             noise up, as released.
     """
@@ -109,6 +110,7 @@ class SOL(WrappedTerm):
     scope: Scope = "all"
     task: Place = "ahead"
     added: Place | None = None
+    beta: NonNegativeFloat = 1.0
     still: bool = True
     roles = frozenset({"perturb"})
 
@@ -130,7 +132,7 @@ class SOL(WrappedTerm):
         at = {"here": w, "ahead": w + self.rho * strength * unit(q)}
         direction = oracle(at[self.task])
         if self.added is not None:
-            direction = direction + proximal(at[self.added])
+            direction = direction + self.beta * proximal(at[self.added])
         _log_diagnostics(taskless, lambda: unscoped, w, v, strength)
         return direction
 

@@ -131,7 +131,10 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     ),
     (partial(ablation, row="a4"), {"rho": 0.3}, Algorithm(Distill(), SAM(0.3), weight=by_size)),
     (partial(ablation, row="a5", beta=0.0), {"beta": 1.0}, DISTILLATION),
-    (partial(ablation, row="a5"), {"beta": 0.0}, AVG),
+    *(
+        (partial(ablation, row=row), {"beta": 0.0}, ablation(same))
+        for row, same in {"a2": "a0", "a3": "a1", "a5": "a0", "a6": "a1"}.items()
+    ),
     *((partial(ablation, row=row), {"rho": 0.0}, ablation("a5")) for row in ("a2", "a3", "a6")),
 ]
 """Functions that make an algorithm, coefficients, and the algorithm that it is with these."""

@@ -211,7 +211,7 @@ def test_the_head_that_a_model_names_is_its_head():
     assert Layout(Onwards()).head == "top"
     assert Layout(Onwards()).body_blocks() == ["below"]
     assert Layout(classifier()).head == "outer"
-    assert Layout(classifier()).body_blocks() == ["inner", "norm"]
+    assert Layout(classifier()).body_blocks() == ["norm"]  # of "inner", before it
     nested = nn.Sequential(
         OrderedDict(body=nn.Linear(3, 3), heads=nn.Sequential(OrderedDict(head=nn.Linear(3, 2))))
     )

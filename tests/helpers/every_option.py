@@ -24,7 +24,7 @@ WITH: dict[str, dict[str, Any]] = {
     "feddisco prox_clip": {"alpha": 0.1},
     "fedsol first_step": {"strength": "fixed"},
     "fedsol proximal": {"scope": "all"},  # moon does not see the head
-    "fedsol_ablation beta": {"row": "a5"},  # elsewhere its effect is divided by its norm
+    "fedsol_ablation beta": {"row": "a5"},  # a1, the default, does not use it
     "fedtoga carry": {"perturbation": "neighbor"},
 }
 """What else has to be chosen for an option to count."""

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fl_lightning import Term
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import Distill, NotTrueDistillation, RelaxedContrastive
+from fl_lightning.terms import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
+from fl_lightning.terms.sol import Taskless
 
 
 def rows(*rows: list[float]) -> Tensor:
@@ -30,6 +31,18 @@ def test_of_two_classes_nothing_is_not_true() -> None:
     received = view(out=rows([-5, 3]))
     b = view(loss=vec(10)[0], out=rows([9, 7]), y=torch.tensor([1]), at=lambda w: received)
     assert loss_of(NotTrueDistillation(), view(anchor="w^t"), b) == 10
+
+
+def test_a_client_whose_last_model_is_the_received_one_has_no_contrast() -> None:
+    """Exactly none: FedSOL would scale rounding noise up."""
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 3))
+    layout, oracle = Layout(module), oracle_of(module, torch.randn(8, 20), torch.arange(8) % 3)
+    received = layout.read(module)
+    w, last = (received + 0.1 * torch.randn_like(received) for _ in range(2))
+    for w_i, idle in ((received, True), (last, False)):
+        v = view(layout=layout, anchor=received, w_i=w_i)
+        assert Contrastive().gradient(Taskless(oracle), w, v).any() != idle
 
 
 # relaxed contrast
