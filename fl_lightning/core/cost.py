@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Algorithm, Facts, dummy_facts
-from fl_lightning.core.oracle import Loss
+from fl_lightning.core.oracle import BatchOracle, Request
 from fl_lightning.core.term import States, Term, View, init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.core.view import ROUND_FACTS
@@ -53,41 +52,22 @@ class Cost:
     exact: bool
 
 
-class _Stub:
-    """An oracle that answers random gradients and random positive losses, and counts both.
+def _stub(calls: Counter[str], classes: int) -> BatchOracle:
+    """An oracle that answers random gradients and positive losses; it counts them, and failures."""
+    random = torch.Generator().manual_seed(0)
 
-    It also counts the losses that could not be evaluated.
-    """
-
-    def __init__(self, classes: int):
-        self.calls, self.random = Counter[str](), torch.Generator().manual_seed(0)
-        self.classes, self.losses = classes, tuple[Loss, ...]()
-
-    def __call__(self, w: Tensor) -> Tensor:
-        self.calls["gradients"] += 1
-        self._evaluate(w)
-        return torch.randn(w.shape, generator=self.random).to(w)
-
-    def loss(self, w: Tensor) -> Tensor:
-        self.calls["forward passes"] += 1
-        self._evaluate(w)
-        return (1 + torch.rand((), generator=self.random)).to(w)
-
-    def of(self, loss: Loss, *layers: str) -> "_Stub":
-        other = copy(self)
-        other.losses = *self.losses, loss
-        return other
-
-    def part(self, index: int, count: int) -> "_Stub":
-        return self
-
-    def _evaluate(self, w: Tensor) -> None:
-        """Call the losses, for what they read of their views."""
-        for loss in self.losses:
+    def evaluate(w: Tensor, request: Request) -> Tensor:
+        calls["forward passes" if request.loss_only else "gradients"] += 1
+        for loss in request.losses:  # for what they read of their views
             try:
-                loss(_StubPass(self.calls, w, self.classes))  # type: ignore[arg-type]
+                loss(_StubPass(calls, w, classes))  # type: ignore[arg-type]
             except Exception:  # it needs the model
-                self.calls["failures"] += 1
+                calls["failures"] += 1
+        if request.loss_only:
+            return 1 + torch.rand((), generator=random)
+        return torch.randn(w.shape, generator=random).to(w)
+
+    return BatchOracle(evaluate)
 
 
 class _StubPass:
@@ -154,7 +134,8 @@ class _DummyRound:
         self.client, self.server = begun("client"), begun("server")
         local = begun("local")
         kept = [{**mine, **visit} for mine, visit in zip(self.client, local, strict=True)]
-        recorded, oracle = _Recorded(*terms), _Stub(classes)
+        self.calls = Counter[str]()
+        recorded, oracle = _Recorded(*terms), _stub(self.calls, classes)
         self.used = recorded.used = []
         facts = dummy_facts(layout, w, classes)
         started = {name: fact for name, fact in facts.items() if name != "origin"}
@@ -165,7 +146,7 @@ class _DummyRound:
         self.origin_depends_on_model = not origin.equal(elsewhere)
         facts["origin"] = origin
         direction, states = recorded.gradient(oracle, origin.clone(), facts, states, server)
-        self.progress, self.calls = -direction, oracle.calls
+        self.progress = -direction
         messages, _ = recorded.report(origin - direction, facts, states, server)
         common = {name: facts[name] for name in ROUND_FACTS}
         delta, _ = recorded.update(self.progress, messages, common, server)

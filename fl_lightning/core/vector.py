@@ -1,6 +1,7 @@
 """A model as one flat vector, and vector algebra that the methods share."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -105,8 +106,7 @@ class Layout:
             child, dot, _ = name.partition(".")
             if dot and child != self.head.partition(".")[0]:
                 axes[child] = max(axes.get(child, 0), len(shape))
-        following = [*axes.values()][1:] + [2]
-        return [child for child, after in zip(axes, following, strict=True) if after > 1]
+        return [child for child, after in pairwise([*axes, self.head]) if axes.get(after, 2) > 1]
 
     @torch.no_grad()
     def read(self, module: nn.Module) -> Tensor:

@@ -1,7 +1,7 @@
 """Checks before the first round: settings, ranks, optimizers, and the model on two samples."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, get_args
 
 import torch
@@ -144,9 +144,14 @@ def dry_run(
         x = data.inputs(torch.arange(samples, device=data.x.device) % len(data))
         given = {name: buffer.clone() for name, buffer in module.named_buffers()}
         buffers, devices = dict(given), [device] if device.type == "cuda" else []
-        watched = _refusing_changes_of(x, module)
-        with torch.enable_grad(), torch.random.fork_rng(devices), autocast(), watched:
+        version = x._version
+        with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
             out = functional_call(module.train(training), buffers, (x,))
+        if x._version != version:  # the second gradient of a step would be of another batch
+            raise ModelError(
+                f"{type(module).__name__} changes its input in place: write x = x - m instead of "
+                "x.sub_(m), and inplace=False"
+            )
         if replaced := [name for name in given if buffers[name] is not given[name]]:
             raise ModelError(
                 f"{type(module).__name__} replaces its buffer {replaced[0]!r} by another tensor: "
@@ -173,37 +178,6 @@ def dry_run(
                 f"{type(module).__name__} has BatchNorm, which cannot train client "
                 f"{int(alone[0])}'s last batch of one sample: use GroupNorm, or change --batch-size"
             ) from error
-
-
-@contextmanager
-def _refusing_changes_of(x: Tensor, module: nn.Module) -> Iterator[None]:
-    """Raise a ModelError, naming the submodule, if a forward pass changes its input in place.
-
-    Methods with several passes a step, such as SAM, would train on another batch in the second.
-    """
-    version, guilty = x._version, list[str]()
-
-    def watch(name: str) -> Callable[..., None]:
-        def look(*_: object) -> None:
-            if x._version != version:
-                guilty.append(name)
-
-        return look
-
-    named = list(module.named_modules())
-    handles = [m.register_forward_pre_hook(watch(name.rpartition(".")[0])) for name, m in named]
-    handles += [m.register_forward_hook(watch(name)) for name, m in named]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-    if guilty:
-        where = f" in {guilty[0]!r}" if guilty[0] else ""
-        raise ModelError(
-            f"{type(module).__name__} changes its input in place{where}: write x = x - m "
-            "instead of x.sub_(m), and inplace=False"
-        )
 
 
 def _does_not_take(

@@ -21,19 +21,15 @@ class Shifts(nn.Module):
 
 
 CHANGING = {
-    "a layer": (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)).double(), "'0'"),
-    "a nested layer": (
-        nn.Sequential(nn.Sequential(nn.ELU(inplace=True)), nn.Linear(6, 3)).double(),
-        "'0.0'",
-    ),
-    "its forward": (Shifts(), "Shifts changes its input in place:"),
+    "Sequential": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)).double(),
+    "Shifts": Shifts(),
 }
 
 
-@pytest.mark.parametrize(("module", "name"), CHANGING.values(), ids=CHANGING)
-def test_a_model_that_changes_its_input_is_refused_by_name(module: nn.Module, name: str) -> None:
-    run = federation(Algorithm(SAM(0.1)), module=module, clients=classification())
-    with pytest.raises(ModelError, match=f"in place.*{name}|{name}"):
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_model_that_changes_its_input_is_refused(name: str) -> None:
+    run = federation(Algorithm(SAM(0.1)), module=CHANGING[name], clients=classification())
+    with pytest.raises(ModelError, match=f"{name} changes its input in place"):
         run.prepare()
 
 
