@@ -10,7 +10,7 @@ from fl_lightning.cli.recipes import preset
 from fl_lightning.runs.config_yaml import flat, load
 
 TABLE_KEYS = frozenset(
-    "rows columns sweep tune seeds score spread over means published".split()  # noqa: SIM905
+    "recipe rows columns sweep tune seeds score spread over means published".split()  # noqa: SIM905
 )
 """Keys of a file that describe a table of runs (`fl-lightning table`) and no run."""
 

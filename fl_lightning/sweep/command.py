@@ -51,7 +51,7 @@ class TableOptions:
         score: Scores to show: last, last:50, best, rounds_to:80, ...
         runs: Where runs lie or are made; none for runs/ and the name of the table.
         over: Show gains, or speed-ups to a target, over this row.
-        recipe: A recipe by name or file.
+        recipe: A recipe by name or file; none for the table's.
         jobs: Runs at a time, each with one thread; none for one a core, or a GPU.
         per_gpu: Runs at a time on each GPU.
         format: Print in this format instead of a terminal's table.
@@ -71,7 +71,7 @@ class TableOptions:
     score: tuple[str, ...] = ()
     runs: Path | None = None
     over: str | None = None
-    recipe: str = "papers"
+    recipe: str | None = None
     jobs: PositiveInt | None = None
     per_gpu: PositiveInt = 1
     format: Format | None = None
@@ -95,6 +95,7 @@ class TableOptions:
         for name in self.score:  # before the runs, which may take long
             make_score(name)
         values: dict[str, Any] = {
+            "recipe": self.recipe,
             "seeds": tuple(dict.fromkeys(self.seeds)),
             "scores": self.score,
             "over": self.over,
@@ -114,14 +115,14 @@ def main(argv: Sequence[str]) -> None:
     try:
         options, further = parse(argv)
         table = options.read()
-        recipe = recipes().get(options.recipe, Path(options.recipe)).resolve()
+        recipe = recipes().get(table.recipe, Path(table.recipe)).resolve()
         if not recipe.is_file():
-            raise ValueError(f"there is no recipe {options.recipe!r}: fl-lightning run lists them")
+            raise ValueError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
         runs = options.runs or _runs(options.table)
         jobs = plan(table, recipe, runs, further)
         part = options.part(jobs)
         if options.dry_run:
-            print(_commands(part, options, further))
+            print(_commands(part, table.recipe, options, further))
             return
         if options.submit:
             of_jobs = {name: load(value) for name, value in map(_pair, options.submit_option)}
@@ -175,11 +176,13 @@ def _run(
     return int(bool(pool.failures))
 
 
-def _commands(jobs: Sequence[Job], options: TableOptions, further: Sequence[str]) -> str:
+def _commands(
+    jobs: Sequence[Job], recipe: str, options: TableOptions, further: Sequence[str]
+) -> str:
     """The folders of the finished runs, the commands of the others, and the time that they take."""
     clock, todo = Clock(jobs), [job for job in jobs if job.state != "finished"]
     workers = len(_slots(options, further, max(1, len(todo))))
-    start = "fl-lightning", "run", options.recipe
+    start = "fl-lightning", "run", recipe
     lines = [f"# {job.folder} is finished" for job in jobs if job not in todo]
     lines += [
         f"{shlex.join([*start, *job.command(further)])}  # {job.state}, {duration(clock.left(job))}"

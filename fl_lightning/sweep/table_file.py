@@ -21,6 +21,7 @@ class TableFile:
 
     Attributes:
         name: The file, or the preset such as `fedssg/table4`.
+        recipe: The recipe that runs make, by name or file.
         rows: Options by the label of a row; each method of `methods` if the file names none.
         columns: Options by the label of a column. `config` names presets that are read after the
             file, and `methods` has options of single methods in this column.
@@ -38,6 +39,7 @@ class TableFile:
 
     name: str
     rows: Mapping[str, Options]
+    recipe: str = "papers"
     columns: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class TableFile:
             for own in ("score", "spread", "over", "means", "published"):
                 table.pop(own, None)  # numbers of another table
             table |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
-        for key in TABLE_KEYS & table.keys() - {"seeds", "score", "spread", "over"}:
+        for key in TABLE_KEYS & table.keys() - {"recipe", "seeds", "score", "spread", "over"}:
             _mapping(table[key], key, name)
         for key in ("rows", "columns"):
             content = table.get(key, {}).items()
@@ -84,6 +86,7 @@ class TableFile:
                 if not _method(method):
                     near = nearest(method, ALGORITHMS)
                     raise ValueError(f"columns.{column} in {name} has no method {method!r}{near}")
+        table["recipe"] = str(table.get("recipe", TableFile.recipe))
         spread = table.get("spread", "seeds")
         if spread not in ("seeds", "rounds", "clients"):
             raise ValueError(f"spread in {name} is seeds, rounds or clients, not {spread!r}")

@@ -191,10 +191,10 @@ def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
 
 def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text(SMALL + METHODS + "seeds: [0, 1]\n")
+    Path("mine.yaml").write_text("recipe: digits\n" + SMALL + METHODS + "seeds: [0, 1]\n")
     commands = set[str]()
     for part in (1, 2, 3):
-        argv = ["mine.yaml", "--recipe", "digits", "--dry-run", "--shard", f"{part}/3"]
+        argv = ["mine.yaml", "--dry-run", "--shard", f"{part}/3"]
         main(["table", *argv, "--columns", "*", "--methods", "fed*,scaffold"])
         *lines, total = capsys.readouterr().out.splitlines()
         assert total.startswith("2 runs, 2 to make: unknown time")
@@ -202,7 +202,7 @@ def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, mo
     assert len(commands) == 6
     assert all(line.startswith("fl-lightning run digits --config mine.yaml") for line in commands)
     with pytest.raises(SystemExit) as done:
-        main(["table", "mine.yaml", "--recipe", "digits", "--no-runs"])
+        main(["table", "mine.yaml", "--no-runs"])
     assert done.value.code == 0
     assert "4 of 4 runs are missing" in capsys.readouterr().out
     assert not Path("runs").exists()

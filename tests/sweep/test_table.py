@@ -21,6 +21,7 @@ from fl_lightning.runs.folder import saved_rounds
 from fl_lightning.sweep import submit
 
 TABLE = """\
+recipe: digits
 rounds: 100
 clients: 10
 local_steps: 1
@@ -29,7 +30,7 @@ methods: {fedavg: {}, fedsam: {}, scaffold: {}}
 columns: {skewed: {partition.alpha: 0.1}}
 published: {fedavg: [90], fedsam: {skewed: 95}}
 """
-COMMAND = [sys.executable, "-m", "fl_lightning", "table", "table.yaml", "--recipe", "digits"]
+COMMAND = [sys.executable, "-m", "fl_lightning", "table", "table.yaml"]
 
 
 @pytest.fixture
@@ -126,11 +127,11 @@ def test_submitted_shards_are_this_command(folder, monkeypatch, capsys):
         lambda argv, **_: started.append(argv) or subprocess.CompletedProcess(argv, 0),
     )
     options = ["--submit", "2", "--submit-option", "cluster=debug", "--rounds", "1"]
-    main(["table", "table.yaml", "--recipe", "digits", *options])
+    main(["table", "table.yaml", *options])
     assert "submitted 2 job(s)" in capsys.readouterr().out
 
 
 def test_submitting_without_submitit_is_one_sentence(folder, monkeypatch, sentence):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    argv = ["table", "table.yaml", "--recipe", "digits", "--submit", "2"]
+    argv = ["table", "table.yaml", "--submit", "2"]
     assert "pip install 'submitit>=1.5'" in sentence(main, argv)
