@@ -203,7 +203,7 @@ def measures(o: Options, test: DeviceDataset, folder: Path) -> list[Measure]:
     """The measures of the options; `folder` is the run's, `test` is on the device."""
     numbers = o.measure_every, o.measure_client, o.measure_rho, o.measure_samples
     found = measure_names.measures(o.measure or (), test, folder, *numbers)
-    if {*o.score_models} != {"server"}:
+    if {*o.score_models} - {"server"}:
         found.insert(0, ModelScores(test, o.evaluate_every))
     return found
 

@@ -24,9 +24,7 @@ def convert(kind: Any, value: Any) -> Any:
         return convert(next(a for a in arguments if a is not type(None)), value)
     if origin is Literal:
         if value not in arguments:
-            raise ValueError(
-                f"{value!r} is none of {', '.join(arguments)}{nearest(str(value), arguments)}"
-            )
+            raise ValueError(f"{value!r} is none of {', '.join(arguments)}")
         return value
     if origin is tuple:
         parts = [p.strip() for p in value.split(",") if value] if isinstance(value, str) else value

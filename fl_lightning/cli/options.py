@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from math import log10
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -188,6 +189,12 @@ class Options(
 
     def __post_init__(self) -> None:
         check(self)
+        power = log10(self.lr) + (self.rounds - 1) * log10(self.lr_decay)
+        if abs(power) > 37:
+            raise ValueError(
+                f"the learning rate of round {self.rounds:,} would be 1e{power:.0f}, out of the "
+                f"range of single precision: change lr {self.lr} or lr_decay {self.lr_decay}"
+            )
         if self.client_state_memory is not None:
             parse_bytes(self.client_state_memory)
         check_installed(self.logger or ())

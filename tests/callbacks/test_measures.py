@@ -38,7 +38,8 @@ from fl_lightning.callbacks import (
     measures,
 )
 from fl_lightning.callbacks.measure import TrainingLoss
-from fl_lightning.cli.options import MeasureName
+from fl_lightning.cli import build
+from fl_lightning.cli.options import MeasureName, Options
 from fl_lightning.executors import Outcome
 from fl_lightning.terms import SAM, ClientModels
 
@@ -297,3 +298,8 @@ def test_the_cohorts_and_all_clients_mean_models_are_scored(executor):
     bare, _ = measured(algorithm=algorithms.feddyn(), module=plain(), executor=executor)
     assert run.w.equal(bare.w)
     assert run.cost == bare.cost  # a measure sends nothing
+
+
+@pytest.mark.parametrize(("models", "count"), [((), 0), (("server",), 0), (("cohort",), 1)])
+def test_the_servers_model_alone_needs_no_model_scores(models, count, tmp_path):
+    assert len(build.measures(Options(score_models=models), samples(), tmp_path)) == count

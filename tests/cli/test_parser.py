@@ -134,7 +134,7 @@ def test_help_shows_the_chosen_function_first_and_one_group_of_options(capsys):
         (["--rounds", "few"], ["rounds", "'few' is not a whole number"]),
         (["--clip", "x"], ["clip", "'x' is not a number"]),
         (["--resume", "yes"], ["resume", "'yes'", "true nor false"]),
-        (["--mode", "slwo"], ["mode", "did you mean slow"]),
+        (["--mode", "slwo"], ["mode", "none of fast, slow"]),
         (["--round", "3"], ["--round'", "did you mean --rounds"]),
         (["--rounds"], ["--rounds"]),
         (["stray"], ["stray"]),
