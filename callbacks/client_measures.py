@@ -50,7 +50,7 @@ class CohortMeasure(Measure):
     def table(self, federation: Federation, width: int) -> Tensor:
         """The rows of all counted clients, (M, width) float64, from those of all ranks."""
         rows = [self.rows.get(client, [0.0] * width) for client in self.counted(federation)]
-        table = torch.tensor(rows, device=federation.w.device).double().view(-1, width)
+        table = torch.tensor(rows, device=federation.w.device).double().reshape(len(rows), width)
         federation.all_reduce_sum(table)
         return table
 

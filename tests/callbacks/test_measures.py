@@ -265,6 +265,11 @@ def test_norms_of_duals_are_those_of_the_cohorts_states():
     assert metrics[-1]["dual/h"] == pytest.approx(float(server(run, "h").norm()))
 
 
+def test_a_method_without_states_has_no_norms_of_duals():
+    _, metrics = measured(StateNorms(1), algorithm=algorithms.fedavg())
+    assert not [tag for tag in metrics[-1] if tag.startswith("dual/")]
+
+
 def test_fedsols_strength_of_each_parameter_at_the_end_of_local_training():
     moves = list[dict[str, Tensor]]()
 
