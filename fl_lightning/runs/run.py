@@ -14,7 +14,6 @@ import torch
 import yaml
 from torch import nn
 
-from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import first_sentence
@@ -136,7 +135,12 @@ class Run:
         try:
             state = torch.load(file, map_location="cpu", weights_only=True)
             if round is not None:
-                whole = {**Layout(model).named(state["w"]), **state["frozen"], **state["buffers"]}
+                frozen = state["frozen"]  # with FedBABU also the head
+                trained = {n: p for n, p in model.named_parameters() if n not in frozen}
+                parts = state["w"].split([p.numel() for p in trained.values()])
+                named = zip(trained.items(), parts, strict=True)
+                whole = {name: part.view_as(p) for (name, p), part in named}
+                whole |= {**frozen, **state["buffers"]}
                 state = {name: whole[name] for name in model.state_dict() if name in whole}
             model.load_state_dict(state)
         except RuntimeError as error:

@@ -91,6 +91,14 @@ def test_the_best_model_is_the_one_of_the_best_round(trained):
     assert all(torch.equal(t, state[name]) for name, t in best.state_dict().items())
 
 
+def test_the_model_of_a_round_has_the_head_that_was_not_trained(tmp_path):
+    argv = "--run-dir", str(tmp_path), "--algorithm", "fedbabu", "--clients", "5", *SHORT
+    Experiment([sources.digits], [mlp], argv=argv).run()
+    run = Run.read(tmp_path)
+    last, of_round = run.model().state_dict(), run.model(round=2).state_dict()
+    assert all(torch.equal(t, of_round[name]) for name, t in last.items())
+
+
 def test_the_model_of_a_round_is_that_of_its_checkpoint(trained):
     last, of_round = trained.model().state_dict(), trained.model(round=2).state_dict()
     assert all(torch.equal(t, of_round[name]) for name, t in last.items())
