@@ -7,7 +7,7 @@ names, which flags override. argparse instead of jsonargparse, which lacks short
 of flags, errors of one line, and help for functions.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +160,7 @@ def _parse_flags(
             _add_choice(parser, other, config)
     parsed, unknown = parser.parse_known_args(argv)
     if unknown:
-        unknown = _note_options_of_others(parser, argv, selected[FIRST])
+        unknown = _note_options_of_others(parser, argv, selected.values())
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
         near = nearest(unknown[0].split("=")[0], flags)
@@ -168,20 +168,27 @@ def _parse_flags(
     return vars(parsed)
 
 
-def _note_options_of_others(parser: ArgumentParser, argv: Sequence[str], s: _Selected) -> list[str]:
-    """Say which flags are of other algorithms, since a sweep gives all methods the same.
+def _note_options_of_others(
+    parser: ArgumentParser, argv: Sequence[str], selected: Iterable[_Selected]
+) -> list[str]:
+    """Say which flags are of functions in place of the chosen, as a sweep gives all runs the same.
 
     Returns:
-        The flags that no algorithm has.
+        The other flags. Those of a choice that no flag names are among them: it was forgotten.
     """
-    others = [_select(s.kind, s.choice, name) for name in s.choice.functions]
-    names = {o.name for other in others for o in other.options} - {o.name for o in s.options}
-    for name in names:
+    others = dict[str, str]()
+    for s in selected:
+        if s.kind != FIRST and last_value(argv, flag_of(s.kind)) in (None, "none"):
+            continue
+        every = (_select(s.kind, s.choice, name) for name in s.choice.functions)
+        names = {option.name for other in every for option in other.options}
+        others |= dict.fromkeys(names - {option.name for option in s.options}, s.name)
+    for name in others:
         parser.add_argument(flag_of(name), dest=name, nargs="?", default=NEEDED)
     parsed, unknown = parser.parse_known_args(argv)
-    for name in sorted(names):
+    for name, chosen in sorted(others.items()):
         if getattr(parsed, name) is not NEEDED and is_first_rank():
-            print(f"note: {flag_of(name)} has no effect: it is not an option of {s.name}")
+            print(f"note: {flag_of(name)} has no effect: it is not an option of {chosen}")
     return unknown
 
 

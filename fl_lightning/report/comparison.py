@@ -148,8 +148,10 @@ class Comparison:
             parts = [o for o in self.varying if _belongs(o, option) and o != "algorithm"]
             if not parts:
                 others = ", ".join(o for o in self.varying if o != "algorithm")
-                reason = others or "nothing but the algorithm"
-                raise ValueError(f"these runs do not differ in {option}, but in {reason}")
+                raise ValueError(
+                    f"these runs do not differ by {option}: besides the algorithm, they differ in "
+                    f"{others or 'nothing'}"
+                )
             for part in parts:  # those before may determine it
                 if not shown or options.groupby(shown)[part].nunique().gt(1).any():
                     shown.append(part)

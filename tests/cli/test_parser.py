@@ -202,6 +202,13 @@ def test_an_option_of_another_algorithm_is_noted(flags, capsys):
     assert said == "note: --algorithm.rho has no effect: it is not an option of second\n"
 
 
+def test_an_option_of_another_choice_is_noted_if_a_flag_names_the_choice(capsys, sentence):
+    _, chosen = parse("--server-step", "mean", "--server-step.lr", "0.5")
+    assert chosen["server_step"].options == {}
+    assert "--server-step.lr has no effect" in capsys.readouterr().out
+    assert "no option '--server-step.lr'" in sentence(parse, "--server-step.lr", "0.5")
+
+
 TABLE = "rounds: 5\nmethods:\n  first: {rho: 0.3, rounds: 7}\n  second:\n"
 
 
