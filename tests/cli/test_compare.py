@@ -44,10 +44,7 @@ def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["runs", "--across", "lr"], ["lr", "differ in nothing"]),
         (["runs", "--curve", "train/loss"], ["--curve", "--figure FILE"]),
         (["runs", "--log", "--figure", "f.png"], ["--log", "--x OPTION"]),
-        (
-            ["runs", "--x", "lr", "--figure", "f.png"],
-            ["lr", "differ in nothing"],
-        ),
+        (["runs", "--x", "lr", "--figure", "f.png"], ["lr", "differ in nothing"]),
         (["runs", "--x", "lr", "--smooth", "3", "--figure", "f.png"], ["--x", "--smooth"]),
         (["runs", "--mean-over", "partition"], ["--mean-over", "--across"]),
         (["runs", "--score", "lats"], ["lats", "last, best"]),
