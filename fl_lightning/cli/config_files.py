@@ -49,16 +49,23 @@ def read_chain(file: str, *including: str) -> Iterator[dict[Any, Any]]:
     Each has its own name under `file`.
     """
     content = _read(file)
-    names = content.pop("config", None) or []
-    for name in [names] if isinstance(names, str) else names:
-        further = beside(file, str(name))
+    for further in included(file, content):
         if further in (file, *including):
             exit_with_error(f"the configuration {file} reads {further}, which reads it again")
         yield from read_chain(further, file, *including)
     yield content | {"file": file}
 
 
-def beside(file: str, name: str) -> str:
+def included(file: str, options: dict[Any, Any]) -> list[str]:
+    """Remove `config` from options of a file: the presets and files that it names."""
+    names = options.pop("config", None) or []
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        exit_with_error(f"config in {file} is the name of a file, or a list of names, not {names}")
+    return [_beside(file, name) for name in names]
+
+
+def _beside(file: str, name: str) -> str:
     """The name of a preset or file that another file names, which may be its neighbor."""
     folder = preset(file).parent
     neighbors = [path for path in (folder / name, folder / f"{name}.yaml") if path.is_file()]

@@ -78,10 +78,10 @@ def shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def nearest(word: str, known: Any) -> str:
+def nearest(word: object, known: Any) -> str:
     """The end of a sentence about an unknown word: the known ones that look like it, or all."""
     names = list(map(str, known))
-    if close := get_close_matches(word, names, n=3, cutoff=0.5):
+    if close := get_close_matches(str(word), names, n=3, cutoff=0.5):
         return f"; did you mean {' or '.join(close)}?"
     return f"; there are: {', '.join(names)}" if names else ""
 

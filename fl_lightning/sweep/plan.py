@@ -15,7 +15,7 @@ import yaml
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
-from fl_lightning.cli.config_files import beside
+from fl_lightning.cli.config_files import included
 from fl_lightning.cli.options import Options as GeneralOptions
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.data.image_folder import domain_folder, image_folder
@@ -134,8 +134,8 @@ def _flags(table: TableFile, *parts: Options) -> list[str]:
     """The flags of a cell: presets to read, then the options of each part and of its method."""
     argv, configs = list[str](), [table.name]
     for part in map(dict, parts):
-        names, methods = part.pop("config", []), part.pop("methods", {})
-        configs += [beside(table.name, n) for n in ([names] if isinstance(names, str) else names)]
+        configs += included(table.name, part)
+        methods = part.pop("methods", {})
         argv += _as_flags(part)
         method = last_value(argv, "--algorithm") or table.algorithm
         own = signature(ALGORITHMS[method]).parameters if method in ALGORITHMS else ()

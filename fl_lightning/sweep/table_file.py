@@ -61,16 +61,16 @@ class TableFile:
         methods, table = dict[str, Any](), dict[str, Any]()
         for content in read_chain(name):
             methods |= _mapping(content.get("methods"), "methods", name)
-            chosen = content.get("algorithm", table.get("algorithm", ""))
-            table["algorithm"] = chosen["name"] if isinstance(chosen, Mapping) else chosen
+            chosen = content.get("algorithm", {})
+            chosen = chosen if isinstance(chosen, Mapping) else {"name": chosen}
+            table["algorithm"] = str(chosen.get("name", table.get("algorithm", "")))
             for own in ("score", "spread", "over", "means", "published"):
                 table.pop(own, None)  # numbers of another table
             table |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
-        for key in TABLE_KEYS & table.keys() - {"recipe", "seeds", "score", "spread", "over"}:
-            _mapping(table[key], key, name)
+        for key in ("rows", "columns", "sweep", "tune", "means", "published"):
+            table[key] = _mapping(table.get(key), key, name)
         for key in ("rows", "columns"):
-            content = table.get(key, {}).items()
-            table[key] = {str(k): _mapping(v, f"{key}.{k}", name) for k, v in content}
+            table[key] = {k: _mapping(v, f"{key}.{k}", name) for k, v in table[key].items()}
         rows = table["rows"] or {method: {} for method in methods}
         for row in rows:
             if not (rows[row] or _method(row) or table["algorithm"]):
@@ -82,24 +82,34 @@ class TableFile:
         }
         table["columns"] = table["columns"] or {"": {}}
         for column, options in table["columns"].items():
-            for method in _mapping(options.get("methods"), f"columns.{column}.methods", name):
+            where = f"columns.{column}.methods"
+            options["methods"] = _mapping(options.get("methods"), where, name)
+            for method, own in options["methods"].items():
                 if not _method(method):
                     near = nearest(method, ALGORITHMS)
                     raise ValueError(f"columns.{column} in {name} has no method {method!r}{near}")
+                options["methods"][method] = _mapping(own, f"{where}.{method}", name)
         table["recipe"] = str(table.get("recipe", TableFile.recipe))
         spread = table.get("spread", "seeds")
         if spread not in ("seeds", "rounds", "clients"):
             raise ValueError(f"spread in {name} is seeds, rounds or clients, not {spread!r}")
-        table["means"] = {k: _list(patterns) for k, patterns in table.get("means", {}).items()}
+        table["over"] = str(table.get("over", ""))
+        table["means"] = {k: [*map(str, _list(v))] for k, v in table["means"].items()}
         table["seeds"] = tuple(dict.fromkeys(_list(table.get("seeds", 0))))
         table["scores"] = tuple(map(str, _list(table.pop("score", "last"))))
-        published = table.pop("published", {})
+        for key in ("seeds", "scores"):
+            if not table[key]:
+                raise ValueError(f"{key.removesuffix('s')} in {name} is empty: name one at least")
+        published = table.pop("published")
         file = TableFile(name, **table)
         file.check_over(file.over)
         if not published.keys() <= set(file.scores):
             published = {file.scores[0]: published}
         numbers = {
-            score: {row: file._numbers(row, values) for row, values in of_score.items()}
+            score: {
+                row: file._numbers(row, values)
+                for row, values in _mapping(of_score, f"published.{score}", name).items()
+            }
             for score, of_score in published.items()
         }
         return replace(file, published=numbers)
@@ -128,7 +138,11 @@ class TableFile:
         if unknown := [column for column in numbers if column not in columns]:
             near = nearest(unknown[0], columns)
             raise ValueError(f"{where} has no column {unknown[0]!r}{near}")
-        return {c: float(n) for c, n in numbers.items() if n not in (None, "none")}
+        numbers = {c: n for c, n in numbers.items() if n not in (None, "none")}
+        for number in numbers.values():
+            if not isinstance(number, int | float):
+                raise ValueError(f"{where} has {number!r}, which is no number")
+        return {column: float(number) for column, number in numbers.items()}
 
     def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "TableFile":
         """Keep rows and columns by labels or patterns, such as `fed*`; none keeps all.
@@ -174,11 +188,11 @@ def _matching(
     return found
 
 
-def _mapping(content: Any, key: str, file: str) -> dict[Any, Any]:
+def _mapping(content: Any, key: str, file: str) -> dict[str, Any]:
     """The content of a key, which maps names; an empty one is left empty."""
     if not isinstance(content, Mapping | None):
         raise ValueError(f"{key} in {file} maps names to values, not {content!r}")
-    return dict(content or {})
+    return {str(name): value for name, value in (content or {}).items()}
 
 
 def _method(label: str) -> str:

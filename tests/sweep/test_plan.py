@@ -161,6 +161,12 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
         ("methods: [fedavg]\n", ["methods", "['fedavg']"]),
         ("over: fedagv\n", ["'fedagv'", "fedavg"]),
         ("spread: round\n", ["'round'", "rounds"]),
+        ("columns: {a: {methods: {fedsam: 1}}}\n", ["columns.a.methods.fedsam", "1"]),
+        ("columns: {a: {}}\npublished: {fedsam: [[3]]}\n", ["published.fedsam", "[3]"]),
+        ("columns: {a: {}}\npublished: {fedsam: [x]}\n", ["published.fedsam", "'x'"]),
+        ("published: {1: 3}\n", ["published.1"]),
+        ("published: {last: 3}\n", ["published.last", "3"]),
+        ("seeds: []\n", ["seed"]),
     ],
 )
 def test_what_a_table_cannot_mean_is_refused(text, words, planned):
