@@ -90,7 +90,7 @@ def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
     path, colon, function = name.partition(":")
     if not colon:
         near = nearest(name.lower().replace("-", "_"), choice.functions)
-        exit_with_error(f"there is no {kind} {name!r}{near}, or name your own as file.py:function")
+        exit_with_error(f"there is no {kind} {name!r}{near} (or name your own as file.py:function)")
     if not Path(path).is_file():
         exit_with_error(f"there is no file {path!r}: --{kind} takes file.py:function")
     _search_first(Path(path).resolve().parent)

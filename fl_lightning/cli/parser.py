@@ -133,7 +133,7 @@ def _row(
             exit_with_error(f"{where}: there is no {s.kind} {row!r}{nearest(row, functions)}")
         if not isinstance(options, Mapping | None):
             exit_with_error(f"{where}.{row} maps option names to values, not {options!r}")
-    own = methods.get(s.name) or {}
+    own = {str(option): value for option, value in (methods.get(s.name) or {}).items()}
     for option in own.keys() & choices:
         exit_with_error(f"methods.{s.name} cannot choose {option}: give --{option}")
     qualified = {option: f"{s.kind}.{option}" for option in own}

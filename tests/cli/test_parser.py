@@ -250,6 +250,7 @@ def test_a_missing_row_is_noted_once(tmp_path, capsys, monkeypatch):
         ("methods:\n  first: {algorithm: second}\n", "cannot choose algorithm"),
         ("methods: 0\n", "under methods, not 0"),
         ("methods: {1: {}}\n", "no algorithm 1"),
+        ("methods: {first: {null: 3}}\n", "no option 'None'"),
         ("config: 1\n", "a list of names, not 1"),
         ("config: [null]\n", "a list of names, not [None]"),
         ("methods: {second: 0}\n", "methods.second maps option names to values, not 0"),
