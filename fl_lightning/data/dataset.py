@@ -42,10 +42,11 @@ class DeviceDataset:
             if not isinstance(given, Tensor):
                 raise ValueError(f"{name} is a {type(given).__name__}: give a tensor")
         features, images = self.x.is_floating_point(), self.x.dtype == torch.uint8
-        if not (features or (images and self.x.ndim == 4)):
+        fits = features or (images and self.x.ndim == 4)
+        if not fits or self.x.layout != torch.strided:
             raise ValueError(
-                f"x is {self.x.dtype} of shape {tuple(self.x.shape)}: give a floating tensor, or "
-                "uint8 images of shape (n, channels, height, width)"
+                f"x is {self.x.dtype} of shape {tuple(self.x.shape)}, {self.x.layout}: give a "
+                "dense floating tensor (n, ...), or uint8 images of shape (n, channels, height, width)"
             )
         allowed = {0} if features else {0, self.x.shape[1]}
         if not {len(self.mean), len(self.std)} <= allowed or min(self.std, default=1) <= 0:
@@ -139,6 +140,8 @@ def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> 
             f"{name} is {labels.dtype} of shape {tuple(labels.shape)}: "
             f"give one int64 label for each of {n} samples"
         )
+    if not all(isinstance(name, str) for name in names or (None,)) or len({*names}) < len(names):
+        raise ValueError(f"the names of {name} are {names!r}: give each another text")
     if n and not (labels.min() >= 0 and labels.max() < len(names)):
         raise ValueError(
             f"{name} goes from {int(labels.min())} to {int(labels.max())}, but there are "

@@ -74,19 +74,21 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
     for kind, data in (("training", train), ("test", test)):
         if not len(data):
             raise ValueError(f"{source.name} has no {kind} samples: give it at least one")
+        if not data.shape:
+            raise ValueError(
+                f"{source.name} has single numbers as samples: give x of shape (n, 1)"
+            )
         if bad := _not_finite(data):
             raise ValueError(
                 f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"
             )
-    of_train, of_test = (
-        f"{len(data.classes)} classes and samples of shape {data.shape} of {data.x.dtype}"
-        for data in pair
-    )
-    if train.classes != test.classes or of_train != of_test:
-        raise ValueError(
-            f"{source.name} has {of_train} for training and {of_test} for testing: "
-            "give both the same"
-        )
+    for what in ("classes", "shape", "dtype"):
+        ours, theirs = (getattr(data.x if what == "dtype" else data, what) for data in pair)
+        if ours != theirs:
+            raise ValueError(
+                f"{source.name} has {what} {ours} for training and {theirs} for testing: "
+                "give both the same"
+            )
     return train, test
 
 

@@ -57,7 +57,11 @@ RGB = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
         (FEATURES.byte(), [0, 1], {}, "channels, height, width"),
         (FEATURES.long(), [0, 1], {}, "floating"),
         (FEATURES, [0, 1], {"mean": (0.5,), "std": (0.5,)}, "none for features"),
+        (FEATURES.to_sparse(), [0, 1], {}, "dense"),
         (FEATURES, [0, 1], {"domains": torch.tensor([0, 1])}, "domains"),
+        (FEATURES, [0, 1], {"classes": (0, 1)}, r"names of y are \(0, 1\)"),
+        (FEATURES, [0, 1], {"classes": ("a", "a")}, "names of y"),
+        (FEATURES, [0, 1], {"classes": None}, "names of y are None"),
         (RGB, [0, 1], {"mean": (0.5,), "std": (0.5,)}, "one for each channel"),
         (RGB, [0, 1], {"mean": (0.5,) * 3, "std": (0.5, 0.5, 0.0)}, "positive"),
     ],
@@ -66,7 +70,7 @@ def test_data_that_does_not_fit_together_is_refused(
     x: Tensor, y: list, options: dict, message: str
 ):
     with pytest.raises(ValueError, match=message):
-        DeviceDataset(x, torch.tensor(y), ("a", "b"), **options)
+        DeviceDataset(x, torch.tensor(y), **{"classes": ("a", "b"), **options})
 
 
 def test_batches_cover_every_epoch_exactly_once_with_a_short_last_batch():

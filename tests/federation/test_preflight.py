@@ -65,12 +65,17 @@ def lazy(classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
 
 
+def single(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.flatten(1)[:, 0], y
+
+
 DATA = {
     "nan in training": (changed(spoiled), "1 of 1437 training samples of odd"),
     "nan in the test": (changed(test=spoiled), "1 of 360 test samples of odd"),
     "no test": (changed(test=empty), "odd has no test samples"),
     "no training": (changed(empty), "odd has no training samples"),
-    "two dtypes": (changed(test=doubled), "torch.float64"),
+    "single numbers": (changed(single, single), "odd has single numbers"),
+    "two dtypes": (changed(test=doubled), "dtype torch.float32 for training and torch.float64"),
     "another dtype": (changed(doubled, doubled), "are torch.float64, its parameters torch.float32"),
 }
 MODELS = {
