@@ -6,9 +6,9 @@ from functools import reduce
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fl_lightning.core.network import functional_call
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
 
@@ -115,7 +115,7 @@ class MeanLoss:
 
     def _forward(self, w: Tensor, x: Tensor) -> Tensor:
         x = x.to(w.dtype) if x.is_floating_point() else x
-        out: Tensor = functional_call(self.module, self.layout.named(w), (x,))
+        out: Tensor = functional_call(self.module, self.layout.named(w), x)
         return out
 
 

@@ -3,10 +3,30 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch.func
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fl_lightning.core.vector import Layout
+
+
+def functional_call(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:
+    """The module's output with other parameters and buffers, by their names in `named_*`."""
+    return torch.func.functional_call(module, tied(module, tensors), (x,), tie_weights=False)
+
+
+def tied(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, also by the other names of shared ones, for `functional_call` without its ties.
+
+    With them it would not put the own tensors back into a submodule that has two names
+    (https://github.com/pytorch/pytorch/issues/164759).
+    """
+    first, found = dict[Tensor, str](), dict[str, Tensor]()
+    for prefix, part in module.named_modules():  # each part once
+        for key, own in (*part._parameters.items(), *part._buffers.items()):
+            name = f"{prefix}.{key}" if prefix else key
+            if own is not None and first.setdefault(own, name) in tensors:
+                found[name] = tensors[first[own]]
+    return found
 
 
 class FunctionalModel:
@@ -34,11 +54,11 @@ class FunctionalModel:
     def forward(self, x: Tensor) -> Any:
         """The model's output."""
         if self.moved is not None:
-            return functional_call(self.module, (dict(self.weights), self.moved), (x,))
+            return functional_call(self.module, {**self.weights, **self.moved}, x)
         training, buffers = self.module.training, {k: b.clone() for k, b in self.received.items()}
         self.module.eval()
         try:
-            return functional_call(self.module, (dict(self.weights), buffers), (x,))
+            return functional_call(self.module, {**self.weights, **buffers}, x)
         finally:
             self.module.train(training)
 
@@ -53,7 +73,7 @@ class FunctionalModel:
             if name.startswith(prefix):
                 weight = self.weights[name].detach() if detached else self.weights[name]
                 displaced[name.removeprefix(prefix)] = weight + part
-        out: Tensor = functional_call(self.module.get_submodule(self.head), displaced, (features,))
+        out: Tensor = functional_call(self.module.get_submodule(self.head), displaced, features)
         return out
 
 

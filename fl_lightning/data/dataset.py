@@ -46,7 +46,7 @@ class DeviceDataset:
         if not fits or self.x.layout != torch.strided:
             raise ValueError(
                 f"x is {self.x.dtype} of shape {tuple(self.x.shape)}, {self.x.layout}: give a "
-                "dense floating tensor (n, ...), or uint8 images of shape (n, channels, height, width)"
+                "dense floating tensor, or uint8 images of shape (n, channels, height, width)"
             )
         allowed = {0} if features else {0, self.x.shape[1]}
         if not {len(self.mean), len(self.std)} <= allowed or min(self.std, default=1) <= 0:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fl_lightning.core.algorithm import Algorithm, dummy_facts
+from fl_lightning.core.network import tied
 from fl_lightning.core.term import init_states
 from fl_lightning.data import ClientData
 from fl_lightning.errors import ModelError, first_sentence
@@ -142,11 +143,11 @@ def dry_run(
     def forward(samples: int, training: bool = True) -> object:
         data, device = clients.dataset, next(module.parameters()).device
         x = data.inputs(torch.arange(samples, device=data.x.device) % len(data))
-        given = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
         buffers, devices = dict(given), [device] if device.type == "cuda" else []
         version = x._version
         with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
-            out = functional_call(module.train(training), buffers, (x,))
+            out = functional_call(module.train(training), buffers, (x,), tie_weights=False)
         if x._version != version:  # the second gradient of a step would be of another batch
             raise ModelError(
                 f"{type(module).__name__} changes its input in place: write x = x - m instead of "

@@ -75,9 +75,7 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
         if not len(data):
             raise ValueError(f"{source.name} has no {kind} samples: give it at least one")
         if not data.shape:
-            raise ValueError(
-                f"{source.name} has single numbers as samples: give x of shape (n, 1)"
-            )
+            raise ValueError(f"{source.name} has single numbers as samples: give x of shape (n, 1)")
         if bad := _not_finite(data):
             raise ValueError(
                 f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"

@@ -127,6 +127,31 @@ def test_executors_agree_under_muon() -> None:
     assert_agree(trained(hard(Algorithm(Muon())), rounds=8, executor=STACKED), expected)
 
 
+class Sharing(nn.Module):
+    """Uses one block twice, under one name or two, and one weight in two layers."""
+
+    def __init__(self, names: int) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.block = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Tanh()).double()
+        self.again = self.block if names == 2 else None
+        self.layer = nn.Linear(6, 6).double()
+        self.layer.weight = self.block[0].weight
+        self.head = nn.Linear(6, 3).double()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.layer((self.again or self.block)(self.block(x))))
+
+
+@pytest.mark.parametrize("executor", [*EAGER.values(), TRACED])
+@pytest.mark.parametrize("name", ["fedsol", "fedtoga"])
+def test_a_block_with_two_names_trains_as_with_one(name: str, executor: Any) -> None:
+    expected = trained(hard(EVERY_ALGORITHM[name]), module=Sharing(1))
+    run = trained(hard(EVERY_ALGORITHM[name]), module=Sharing(2), executor=executor)
+    assert_agree(run, expected)
+    assert [n for n, _ in run.load_global().named_parameters()] == expected.layout.names
+
+
 # --------------------------------------------------------------------- models that do not stack
 
 
