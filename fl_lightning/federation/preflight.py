@@ -126,7 +126,9 @@ def dry_run(
     loss: TaskLoss,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> None:
-    """Run the model on two samples, and on one if a client has a batch of one. Changes nothing.
+    """Run the model forward and back on two samples, and on one if a client has a batch of one.
+
+    Nothing changes.
 
     Raises:
         ModelError: If the model does not take the samples, changes them in place, replaces a
@@ -148,6 +150,9 @@ def dry_run(
         version = x._version
         with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
             out = functional_call(module.train(training), buffers, (x,), tie_weights=False)
+        if training and isinstance(out, Tensor) and out.requires_grad:
+            trained = [p for p in module.parameters() if p.requires_grad]
+            torch.autograd.grad(out.sum(), trained, allow_unused=True)
         if x._version != version:  # the second gradient of a step would be of another batch
             raise ModelError(
                 f"{type(module).__name__} changes its input in place: write x = x - m instead of "

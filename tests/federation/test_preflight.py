@@ -86,6 +86,10 @@ MODELS = {
     ),
     "three dimensions": (model(lambda out, _: out[..., None]), r"\(2, 10, 1\)"),
     "one number": (model(lambda out, _: out.mean()), r"shape \(\)"),
+    "no derivative": (
+        model(lambda out, _: out + 0 * out.unique().sum()),
+        "derivative for '_unique2'",
+    ),
     "no gradient": (model(lambda out, _: out.detach()), "output of Changed has no gradient"),
     "an error in evaluation": (
         model(lambda out, train: out if train else out[7]),
