@@ -37,6 +37,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two rounds, then of six, of which the last four come after a resumption."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     experiment(folder, "--rounds", "2", "--lr", "0.5").run()
+    jobs.wait_for_later_names(folder)
     experiment(folder, "--rounds", "6", "--resume").run()
     return folder
 
