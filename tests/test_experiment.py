@@ -9,12 +9,12 @@ import jobs
 import pytest
 import refusals
 import torch
-import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fl_lightning import models
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
+from fl_lightning.runs.config_yaml import load
 
 TAGS = {"train/loss", "client/drift", "server/update_norm", "local/lr", "test/accuracy"}
 TAGS |= {"client/distance", "client/pair_distance"}
@@ -59,9 +59,9 @@ def test_tensorboard_has_the_same_scalars_the_options_and_the_partition(finished
 
 
 def test_the_configuration_repeats_the_run(finished, tmp_path):
-    config = yaml.safe_load((finished / "config.yaml").read_text())
+    config = load((finished / "config.yaml").read_text())
     assert config["algorithm"].items() >= {"name": "scaffold", "server_lr": 1.0}.items()
-    environment = yaml.safe_load((finished / "environment.yaml").read_text())
+    environment = load((finished / "environment.yaml").read_text())
     assert {"torch", "git_commit", "command"} <= set(environment)
     again = tmp_path / "again"
     experiment(again, "--config", str(finished / "config.yaml"), algorithm="fedavg", rounds=1).run()

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import preset
 from fl_lightning.runs.config_yaml import flat, load
@@ -75,8 +73,8 @@ def _beside(file: str, name: str) -> str:
 def _read(file: str) -> dict[Any, Any]:
     try:
         content = load(preset(file).read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        exit_with_error(f"cannot read the configuration {file}: {' '.join(str(error).split())}")
+    except (OSError, ValueError) as error:
+        exit_with_error(f"cannot read the configuration {file}: {error}")
     content = {} if content is None else content
     if not isinstance(content, dict):
         exit_with_error(f"the configuration {file} must map names to values, like `rounds: 100`")

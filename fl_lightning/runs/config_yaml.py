@@ -59,7 +59,7 @@ def load(text: str) -> Any:
     """Parse YAML.
 
     Raises:
-        yaml.YAMLError: If the text is not YAML, is nested too deeply, or a mapping has a key twice.
+        ValueError: If the text is not YAML, is nested too deeply, or a mapping has a key twice.
     """
     return deepcopy(_parse(text))
 
@@ -68,10 +68,12 @@ def load(text: str) -> Any:
 def _parse(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:
-        raise yaml.YAMLError("it is nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
     except (KeyError, AttributeError) as error:  # of PyYAML, for `!!bool maybe` and the like
-        raise yaml.YAMLError(f"a tag does not fit its value ({error})") from None
+        raise ValueError(f"a tag does not fit its value ({error})") from None
 
 
 def dump(content: Any) -> str:

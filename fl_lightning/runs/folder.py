@@ -15,7 +15,6 @@ from subprocess import DEVNULL
 from typing import Any
 
 import torch
-import yaml
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
@@ -203,7 +202,7 @@ def _mapping(path: Path) -> dict[str, Any] | None:
     """The mapping in a YAML file; None if the file is missing or damaged."""
     try:
         content = load(path.read_text())
-    except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
+    except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) else None
 

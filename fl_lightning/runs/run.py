@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 from torch import nn
 
 from fl_lightning.data import Partition, hold_out, hold_out_of_clients
@@ -68,7 +67,7 @@ class Run:
             if data_dir is not None:
                 options["data_dir"] = str(Path(data_dir).absolute())
             return Run(path, options, scalars(path / "metrics.csv"))
-        except (OSError, ValueError, AttributeError, TypeError, csv.Error, yaml.YAMLError) as error:
+        except (OSError, ValueError, AttributeError, TypeError, csv.Error) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{path} holds no run that can be read: {reason}") from None
 
@@ -174,7 +173,7 @@ class Run:
         file = self.path / "environment.yaml"
         try:
             made = load(file.read_text()) if file.is_file() else {}
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{file} cannot be read ({reason}): restore it") from None
         return made if isinstance(made, dict) else {}
@@ -191,7 +190,7 @@ def read_options(path: Path) -> dict[str, Any]:
     """Read the options of the run in a folder.
 
     Raises:
-        OSError, ValueError, AttributeError, TypeError, yaml.YAMLError: If the file is damaged.
+        OSError, ValueError, AttributeError, TypeError: If the file is damaged.
     """
     options = flat(load((path / "config.yaml").read_text()))
     if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:

@@ -11,8 +11,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import included
@@ -153,7 +151,7 @@ def _existing(runs: Path) -> list[tuple[Path, dict[str, Any]]]:
     """The runs in a folder, with their options."""
     found = []
     for file in sorted(runs.rglob("config.yaml")):
-        with suppress(OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
+        with suppress(OSError, ValueError, AttributeError, TypeError):
             found.append((file.parent, _of_data(read_options(file.parent))))
     return found
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from every_option import OPTIONS, WITH, values
 from refusals import experiment, sentence
 from torch.optim import AdamW
 
 from fl_lightning.cli.argv import given
 from fl_lightning.cli.unused_options import unused_option_notes
+from fl_lightning.runs.config_yaml import load
 
 
 def notes(folder: Path, *argv: str, width: int = 1) -> list[str]:
@@ -114,7 +114,7 @@ def test_a_local_optimizer_gets_the_options_that_it_needs(own, tmp_path, capsys)
     assert (type(optimizer), group["lr"], group["weight_decay"]) == (AdamW, 0.003, 0.25)
     run.run()
     assert "has a local AdamW of learning rate 0.003" in capsys.readouterr().out
-    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    config = load((tmp_path / "run" / "config.yaml").read_text())
     assert (config["lr"], config["weight_decay"]) == (0.003, 0.25)
     assert not {"momentum", "clip_norm"} & config.keys()
     assert "term/clipped" not in (tmp_path / "run" / "metrics.csv").read_text()

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fl_lightning.report import Comparison, Table, load_runs
+from fl_lightning.runs.config_yaml import dump
 
 
 def run(
@@ -25,7 +24,7 @@ def run(
         "partition": {"name": "dirichlet", "alpha": alpha},
     }
     config |= {"rounds": len(accuracies), "seed": seed, "executor": "auto", "lr": 0.1} | options
-    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (folder / "config.yaml").write_text(dump(config))
     lines = ["round,test/accuracy,comm/uplink_mb,comm/downlink_mb,time/round_s"]
     lines += [f"{k},{'' if a is None else a},1.0,2.0,0.5" for k, a in enumerate(accuracies, 1)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")

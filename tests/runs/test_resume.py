@@ -7,10 +7,10 @@ from typing import Any
 import jobs
 import pytest
 import torch
-import yaml
 from refusals import experiment, scaffold
 
 from fl_lightning import DeviceDataset, Federation
+from fl_lightning.runs.config_yaml import dump, load
 
 
 class Average:
@@ -81,8 +81,8 @@ def test_options_in_the_checkpoint_are_compared(short, sentence):
     assert state["options"]["lr"] == 0.1
     assert state["options"]["algorithm"]["name"] == "scaffold"
     assert state["best"] > 0
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "lr": 0.2}))
+    config = load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(dump({**config, "lr": 0.2}))
     assert "lr was 0.1 and is now 0.2" in sentence(jobs.experiment(*argv, "--resume").run)
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from fl_lightning import report
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
+from fl_lightning.runs.config_yaml import load
 from fl_lightning.runs.run import Run
 
 SHORT = "--rounds", "2", "--local-steps", "1", "--accelerator", "cpu", "--devices", "1"
@@ -142,7 +142,7 @@ def test_the_validation_part_is_left_out(part, train, test, tmp_path):
 
 def refusal(run: Run, **functions: str) -> str:
     """The sentence when these functions are recorded instead."""
-    environment = yaml.safe_load((run.path / "environment.yaml").read_text())
+    environment = load((run.path / "environment.yaml").read_text())
     changed = Run(run.path, run.options, run.scalars)
     environment["functions"] |= functions
     changed.__dict__["_environment"] = environment if functions else {}
