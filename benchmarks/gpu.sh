@@ -26,7 +26,7 @@ PEERS=${PEERS:-.gpu/peers} PEERS_PYTHON=${PEERS_PYTHON:-$PYTHON}
 if [ -n "${LONG:-}" ]; then PART=long; fi
 if [ "$PART" = everything ]; then END=465 TIME_FACTOR=1; else END=590 TIME_FACTOR=2; fi
 FEW=() SAMPLES=50 EPOCHS=5 ROUNDS=20 TURNS=5
-EAGER=sequential,stacked,graph,branches,branches-autotune,stacked-graph,stacked-unfold-graph,fastest # safe ones first
+EAGER=sequential,stacked,graph,branches,branches-autotune,stacked-graph,stacked-unfold-graph # safe ones first
 COMPILED=branches-compile,compile-graph,stacked-unfold-compile-graph,stacked-compile-graph,compile-trees
 ENGINES=pfl-1,ours-1-bf16-branches,pfl-3,ours-1-bf16-stacked50-graph,pfl-5,ours-2-bf16-branches,pfl-2,pfl-4
 ENGINES+=,ours-1-stacked50-graph,ours-3-bf16-graph,ours-5-bf16-graph

@@ -1,9 +1,8 @@
 """Ways to train the clients of a round, by name: fl_lightning's, and candidates for a GPU.
 
 A way is words joined by `-`. First who trains together: `sequential` (one client after another),
-`stacked` (ten as one batched program; `stacked50`: fifty), `fastest` (the two by turns, then the
-faster one: what recipes do on a GPU) or `branches` (ten as parallel branches of one CUDA graph,
-each with its own dense kernels); `sequential` if none is named. Then any of
+`stacked` (ten as one batched program; `stacked50`: fifty) or `branches` (ten as parallel branches
+of one CUDA graph, each with its own dense kernels); `sequential` if none is named. Then any of
 
 - `compile`: the local step by torch.compile; with `trees` in its mode "reduce-overhead", replayed
     as CUDA graphs;
@@ -24,11 +23,11 @@ import torch
 from replayed import Replayed
 from unfolding import Unfolding
 
-from fl_lightning import AutotunedExecutor, SequentialExecutor, StackedExecutor
+from fl_lightning import SequentialExecutor, StackedExecutor
 from fl_lightning.executors import Executor
 
 NAME = re.compile(
-    r"(sequential|stacked|fastest|branches)(\d*)((-(compile|trees|graph|unfold|tf32|fp32|autotune))*)"
+    r"(sequential|stacked|branches)(\d*)((-(compile|trees|graph|unfold|tf32|fp32|autotune))*)"
 )
 
 
@@ -50,9 +49,6 @@ def executor_of(way: str, batch: int) -> Callable[..., Executor]:
         make = partial(
             StackedExecutor, width=width, compiled=batch if "compile" in how else 0, mode=mode
         )
-    if together == "fastest":
-        one = partial(make, width=1) if "compile" in how else SequentialExecutor
-        make = partial(AutotunedExecutor, candidates=[one, make])
     return partial(_unfolding, make) if "unfold" in how else make
 
 

@@ -29,7 +29,6 @@ from .errors import DivergenceError as DivergenceError
 from .errors import ModelError as ModelError
 from .errors import RankLostError as RankLostError
 from .errors import TermError as TermError
-from .executors import AutotunedExecutor as AutotunedExecutor
 from .executors import Executor as Executor
 from .executors import SequentialExecutor as SequentialExecutor
 from .executors import StackedExecutor as StackedExecutor

@@ -20,17 +20,13 @@ from problems import (
 )
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, AutotunedExecutor, CropFlip, Federation, SequentialExecutor
+from fl_lightning import Algorithm, CropFlip, Federation, SequentialExecutor
 from fl_lightning.callbacks import Evaluation, Personalization
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-EAGER = {
-    "sequential": SequentialExecutor,
-    "stacked": STACKED,
-    "autotuned": partial(AutotunedExecutor, candidates=[SequentialExecutor, STACKED]),
-}
+EAGER = {"sequential": SequentialExecutor, "stacked": STACKED}
 COMPILED = {
     "compiled": TRACED,
     "stacked, compiled": partial(STACKED, compiled=5),

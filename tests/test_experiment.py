@@ -11,7 +11,9 @@ import refusals
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fl_lightning import models
+from fl_lightning import SequentialExecutor, StackedExecutor, models
+from fl_lightning.cli import build
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.runs.config_yaml import load
@@ -36,6 +38,21 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
     experiment(folder).run()
     return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "width"),
+    [
+        ("", SequentialExecutor, 1),
+        ("--executor stacked", StackedExecutor, 4),
+        ("--compile", StackedExecutor, 1),
+    ],
+)
+def test_the_options_choose_the_executor(flags, kind, width, tmp_path):
+    options = experiment(tmp_path, *flags.split(), parallel_clients=4).options
+    module = models.mlp(64, 10)
+    executor = build.executor(options)(module, Layout(module))
+    assert (type(executor), executor.width) == (kind, width)
 
 
 def test_metrics_csv_has_the_round_and_every_tag(finished):

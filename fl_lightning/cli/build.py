@@ -29,7 +29,7 @@ from fl_lightning.data import (
     hold_out,
     hold_out_of_clients,
 )
-from fl_lightning.executors import AutotunedExecutor, Executor, SequentialExecutor, StackedExecutor
+from fl_lightning.executors import Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
@@ -189,7 +189,7 @@ def federation(
         rounds=o.rounds,
         sampler=make_sampler(o.sampling, o.participation, clients.sizes),
         schedule=Decay(o.lr_decay),
-        executor=executor(o, fabric.device),
+        executor=executor(o),
         seed=o.seed,
         state_dir=state_dir,
         client_state_memory=None if memory is None else parse_bytes(memory),
@@ -208,11 +208,9 @@ def measures(o: Options, test: DeviceDataset, folder: Path) -> list[Measure]:
     return found
 
 
-def executor(o: Options, device: torch.device) -> Callable[..., Executor]:
-    """The factory of the executor for this device."""
-    stacked = partial(StackedExecutor, compiled=o.batch_size if o.compile else 0)
-    several: Callable[..., Executor] = partial(stacked, width=o.parallel_clients)
-    one: Callable[..., Executor] = partial(stacked, width=1) if o.compile else SequentialExecutor
-    if o.executor == "auto" and device.type == "cuda" and not o.deterministic:
-        return partial(AutotunedExecutor, candidates=[one, several])
-    return several if o.executor == "stacked" else one  # auto: a CPU does not wait for Python
+def executor(o: Options) -> Callable[..., Executor]:
+    """The factory of the executor."""
+    width = o.parallel_clients if o.executor == "stacked" else 1
+    if o.executor == "stacked" or o.compile:
+        return partial(StackedExecutor, width=width, compiled=o.batch_size if o.compile else 0)
+    return SequentialExecutor

@@ -153,8 +153,7 @@ class ExecutionOptions:
     """Speed and memory.
 
     Attributes:
-        executor: Train the clients of a rank one after another, or several in parallel. auto takes
-            the faster one on a GPU, measured in the first rounds; else the former.
+        executor: Train the clients of a rank one after another, or several in parallel.
         parallel_clients: Number of clients in parallel with the stacked executor.
         compile: Compile the local step of a full batch. It takes some seconds, pays for small
             networks and batches, and needs a C++ compiler.
@@ -164,7 +163,7 @@ class ExecutionOptions:
             hardware, threads and parallel clients.
     """
 
-    executor: Literal["auto", "sequential", "stacked"] = "auto"
+    executor: Literal["sequential", "stacked"] = "sequential"
     parallel_clients: PositiveInt = 10
     compile: bool = False
     client_state_memory: str | None = None

@@ -3,7 +3,6 @@
 Imports `optim`, `data`, `core` and below.
 """
 
-from fl_lightning.executors.autotune import AutotunedExecutor as AutotunedExecutor
 from fl_lightning.executors.executor import Broadcast as Broadcast
 from fl_lightning.executors.executor import Executor as Executor
 from fl_lightning.executors.executor import Outcome as Outcome

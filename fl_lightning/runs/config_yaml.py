@@ -99,4 +99,6 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
                     f"names {option} twice, once under {option.partition('.')[0]} and once in full"
                 )
             result[option] = inner
+    if result.get("executor") == "auto":  # of older runs; on a CPU it was the sequential one
+        result["executor"] = "sequential"
     return result

@@ -6,19 +6,18 @@ GPU the first is an error and the second lets its queue run empty; on the CPU ne
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from executors import EAGER, on_eager_executors
+from executors import on_eager_executors
 from problems import EVERY_ALGORITHM, classification, classifier, convolutional, federation, hard
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from fl_lightning import Algorithm, AutotunedExecutor, Federation, Term, scalar
+from fl_lightning import Algorithm, Federation, Term, scalar
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
@@ -26,7 +25,6 @@ from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor
 
 DEVICE = torch.device("meta")
-AUTOTUNED = partial(AutotunedExecutor, candidates=[*EAGER.values()])
 EVEN = 24, 18, 12, 12, 18, 18
 """Samples of clients whose batches of six, and halves of these, all hold two samples."""
 
@@ -121,7 +119,7 @@ def test_nothing_waits_for_the_device_in_a_round_of(
 @pytest.mark.parametrize(
     "options", [{}, {"deterministic": True}, {"on_divergence": "skip-client"}], ids=str
 )
-@pytest.mark.parametrize("executor", [*EAGER.values(), AUTOTUNED], ids=[*EAGER, "autotuned"])
+@on_eager_executors
 def test_nor_where_images_are_augmented_and_clients_are_ragged(
     executor: Any, options: dict[str, Any]
 ) -> None:

@@ -23,7 +23,8 @@ def run(
         "algorithm": {"name": algorithm, **(own or {})},
         "partition": {"name": "dirichlet", "alpha": alpha},
     }
-    config |= {"rounds": len(accuracies), "seed": seed, "executor": "auto", "lr": 0.1} | options
+    base = {"rounds": len(accuracies), "seed": seed, "executor": "sequential", "lr": 0.1}
+    config |= base | options
     (folder / "config.yaml").write_text(dump(config))
     lines = ["round,test/accuracy,comm/uplink_mb,comm/downlink_mb,time/round_s"]
     lines += [f"{k},{'' if a is None else a},1.0,2.0,0.5" for k, a in enumerate(accuracies, 1)]

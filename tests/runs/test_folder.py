@@ -15,12 +15,19 @@ from fl_lightning.runs.resume import check_changes
     "change", [{"executor": "stacked"}, {"parallel_clients": 5}, {"compile": True}], ids=str
 )
 def test_a_deterministic_run_keeps_options_that_change_its_last_bits(change):
-    before = {"executor": "auto", "parallel_clients": 10, "compile": False, "rounds": 5}
+    before = {"executor": "sequential", "parallel_clients": 10, "compile": False, "rounds": 5}
     check_changes(before, {**before, **change, "rounds": 9})
     before["deterministic"] = True
     check_changes(before, {**before, "rounds": 9})
     with pytest.raises(ValueError, match=f"{next(iter(change))} was"):
         check_changes(before, {**before, **change})
+
+
+def test_auto_of_an_older_deterministic_run_was_the_sequential_executor():
+    before = {"executor": "auto", "deterministic": True}
+    check_changes(before, {**before, "executor": "sequential"})
+    with pytest.raises(ValueError, match="executor was sequential"):
+        check_changes(before, {**before, "executor": "stacked"})
 
 
 @pytest.mark.parametrize("first", [True, False])
