@@ -1,9 +1,7 @@
 """Checkpoints of a run, written whole or not at all."""
 
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from pickle import PicklingError, UnpicklingError
@@ -13,6 +11,7 @@ from zipfile import ZipFile
 import torch
 
 from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.files import atomic
 from fl_lightning.runs.folder import saved_rounds
 from fl_lightning.runs.resume import check_changes
 
@@ -214,33 +213,6 @@ def _export(federation: Federation, path: Path) -> None:
     _write({k: t.cpu() for k, t in federation.load_global().state_dict().items()}, path)
 
 
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in an error of the system, which `torch.save` may wrap."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        reason: BaseException | None = error
-        while reason is not None and not isinstance(reason, OSError):
-            reason = reason.__cause__ or reason.__context__
-        if isinstance(reason, OSError):
-            raise OSError(reason.errno, reason.strerror, str(path)) from error
-        raise
-
-
 def _write(state: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.parent / ".part"
-    try:
-        with _naming(aside), aside.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)  # after an error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name
-    finally:
-        os.close(folder)
+    with atomic(path) as file:
+        torch.save(state, file)

@@ -15,6 +15,7 @@ from fl_lightning.data import DeviceDataset
 from fl_lightning.executors import Outcome
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.server import copy_of, load_model
+from fl_lightning.files import atomic
 
 
 @dataclass(eq=False)
@@ -155,7 +156,5 @@ class ClientScorer:
 
 def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
     """Write a table, whole or not at all."""
-    aside = path.with_suffix(".part")
-    with aside.open("w", newline="") as file:
+    with atomic(path, "w") as file:
         csv.writer(file).writerows(rows)
-    aside.replace(path)

@@ -1,16 +1,16 @@
 """The samples of each client: two compact arrays, a digest, and a file."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fl_lightning.files import atomic
 
 SHOWN = 12
 """Clients and classes that a description shows."""
@@ -125,12 +125,9 @@ class Partition:
     def save(self, folder: Path | str) -> Path:
         """Write `folder/partition-<digest>.npz`, whole or not at all, and return its path."""
         path = Path(folder) / f"partition-{self.digest}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f"{uuid4().hex}.part")
         digest, indices = np.array(self.digest), self.indices.numpy()
-        with open(aside, "wb") as file:
+        with atomic(path) as file:
             np.savez(file, indices=indices, offsets=self.offsets.numpy(), digest=digest)
-        os.replace(aside, path)
         return path
 
     @classmethod

@@ -20,6 +20,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 import fl_lightning
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.files import atomic
 from fl_lightning.runs.chosen import Chosen, copy_in, recorded
 from fl_lightning.runs.config_yaml import dump, load
 from fl_lightning.runs.lock import LOCK, share_lock, take_lock
@@ -124,8 +125,12 @@ class RunFolder:
         self, options: Mapping[str, Any], fabric: Fabric, chosen: Mapping[str, Chosen]
     ) -> None:
         """Write the options and the environment of a run that begins."""
-        _write(self.environment, environment(fabric) | recorded(chosen))
-        _write(self.config, to_yaml(options))
+        for path, content in (
+            (self.environment, environment(fabric) | recorded(chosen)),
+            (self.config, to_yaml(options)),
+        ):
+            with atomic(path, "w") as file:
+                file.write(dump(content))
 
     def copy_user_files(self, files: Iterable[Path], round: int) -> list[Path]:
         """Copy user-defined files into `own/`; returns those that have changed since round 0.
@@ -205,13 +210,6 @@ def _mapping(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _write(path: Path, content: Any) -> None:
-    """Write YAML, whole or not at all."""
-    aside = path.with_suffix(".part")
-    aside.write_text(dump(content))
-    aside.replace(path)
 
 
 def _personal(recorded: Scalars) -> str:

@@ -1,7 +1,6 @@
 """The table of a run's scalars, one row a round."""
 
 import csv
-import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,6 +8,8 @@ from typing import Any
 
 from lightning.fabric.loggers.logger import Logger
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from fl_lightning.files import atomic, sync
 
 
 class MetricsCSV(Logger):
@@ -70,18 +71,14 @@ class MetricsCSV(Logger):
     @rank_zero_only
     def save(self) -> None:
         """Flush the table to disk, before a checkpoint that comes after its rows."""
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(self.path)
 
     @rank_zero_only
     def _rewrite(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_suffix(".part")
-        with aside.open("w", newline="") as file:
+        with atomic(self.path, "w") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(self._rows)
-        aside.replace(self.path)
 
 
 def _ascending(rows: Iterable[dict[str, str]], last: int) -> Iterator[dict[str, str]]:

@@ -264,4 +264,4 @@ def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(tmp_path, monk
     federation = begun(tmp_path, tmp_path / "clients")
     federation.train_round()
     Checkpoint(tmp_path, every=1).on_round_logged(federation, {})
-    assert synced == ["0.rows", "clients", ".part", "checkpoints"]
+    assert synced == ["0.rows", "clients", "round-1.ckpt.part", "checkpoints"]

@@ -41,7 +41,7 @@ def test_a_read_only_disk_is_reported(resume, tmp_path, sentence, monkeypatch):
     ("owner", "name", "calls", "file"),
     [
         (RowFiles, "_move", 14, ".rows"),
-        (torch, "save", 5, "checkpoints/.part"),
+        (torch, "save", 5, ".ckpt"),
         (os, "fsync", 12, ""),
     ],
     ids=["a client's row", "a checkpoint", "to disk"],
