@@ -28,7 +28,7 @@ from fl_lightning.cli.options import GROUPS, Options, launch_options
 from fl_lightning.cli.parser import parse
 from fl_lightning.cli.recipes import collect
 from fl_lightning.cli.summary import summary
-from fl_lightning.cli.unused_options import refuse_unused_local_options, unused_option_notes
+from fl_lightning.cli.unused_options import refuse_unused_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, Partition
 from fl_lightning.data.dataset import TrainTest
@@ -120,7 +120,7 @@ class Experiment:
 
     def resolved(self) -> dict[str, Any]:
         """Every option as `--config` reads it, except the run's folder and what has no effect."""
-        left_out = {"run_dir", "resume", *build.unused_local(build.algorithm(self.chosen))}
+        left_out = {"run_dir", "resume", *build.unused_by(build.algorithm(self.chosen))}
         options = {k: v for k, v in asdict(self.options).items() if k not in left_out}
         options["precision"] = self._launch.precision
         return {
@@ -134,7 +134,7 @@ class Experiment:
             return
         o = self.options
         with exit_with_message():
-            refuse_unused_local_options(self._given, self.chosen)
+            refuse_unused_options(self._given, self.chosen)
         with (
             exit_without_nccl_teardown(),
             exit_with_message(),
@@ -280,5 +280,5 @@ class Experiment:
         return build_model(self.chosen["model"], train, self.options.seed)
 
     def algorithm(self) -> Algorithm:
-        """The chosen algorithm with its modifiers, clipping and local optimizer."""
-        return build.with_local_options(build.algorithm(self.chosen), self.options)
+        """The chosen algorithm with its modifiers and what the general options change in it."""
+        return build.with_general_options(build.algorithm(self.chosen), self.options)

@@ -77,7 +77,7 @@ def test_tensorboard_has_the_same_scalars_the_options_and_the_partition(finished
 
 def test_the_configuration_repeats_the_run(finished, tmp_path):
     config = load((finished / "config.yaml").read_text())
-    assert config["algorithm"].items() >= {"name": "scaffold", "server_lr": 1.0}.items()
+    assert config["algorithm"].items() >= {"name": "scaffold", "correction_lr": "current"}.items()
     environment = load((finished / "environment.yaml").read_text())
     assert {"torch", "git_commit", "command"} <= set(environment)
     again = tmp_path / "again"

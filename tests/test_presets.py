@@ -148,7 +148,7 @@ VALUES = """
 # FedTOGA: its hyper-parameters, section 2, and its set-up, section 3
 fedtoga/table1 | fedtoga | rho 0.1, kappa 1, beta 0.8, lam 0.1, --lr-decay 0.997, --model lenet
 fedtoga/table1 | fedgamma | rho 0.01, --lr 0.1, --batch-size 50, --local-epochs 5
-fedtoga/table1 | fedyogi | server_lr 0.01, beta1 0.9, beta2 0.99, tau 0.001
+fedtoga/table1 | fedyogi | beta1 0.9, beta2 0.99, tau 0.001
 fedtoga/table1 | fedacg | beta 0.85, prox 0.005, --weight-decay 0.001
 fedtoga/table1 | feddyn | alpha 0.01, --clients 100, --participation 0.1
 fedtoga/table2 | feddyn | alpha 0.1, --lr-decay 0.998, --rounds 800
@@ -162,7 +162,7 @@ fedlesam/table2 | fedlesam | rho 0.01, reference last_active, --lr-decay 0.998, 
 fedlesam/table2 | fedlesam_s | rho 0.1, correction 1, --lr-decay 0.998
 fedlesam/table2 | fedlesam_d | rho 0.1, lam 0.1, --lr-decay 0.9995
 fedlesam/table2 | fedsmoo | rho 0.1, prox_clip split, --lr-decay 0.9995
-fedlesam/table2 | fedadam | server_lr 0.1, tau 0.01, v0 0, --clip-norm 10
+fedlesam/table2 | fedadam | --server-lr 0.1, tau 0.01, v0 0, --clip-norm 10
 fedlesam/table3 | fedavg | --lr 0.001, --rounds 400, --batch-size 32, --clients 3
 fedlesam/table3 | fedavg | --model vit_b32, --model.weights imagenet
 fedlesam/table3 | feddyn | prox_clip whole
@@ -172,7 +172,7 @@ fedlesam/table3 fedlesam/domain_net_50_clients | fedsam | --clients 50, --partic
 # FedSOL: tables 7 and 8, sections 2 and 3
 fedsol/table2 | fedsol | rho 2, tau 3, scope head, --momentum 0.9, --lr 0.01
 fedsol/table2 | fedprox | mu 1, --weight-decay 1e-05, --lr-decay 0.99, --clip-norm none
-fedsol/table2 | fedsam | rho 0.1, weighting by_size, --rounds 300
+fedsol/table2 | fedsam | rho 0.1, --weighting by_size, --rounds 300
 fedsol/table2 | fedasam | rho 1, eta 0, scaled all
 fedsol/table2 | moon | mu 0.1, tau 0.5, --model fedavg_cnn
 fedsol/table2 fedsol/mnist | fedavg | --model fedavg_cnn, --data mnist

@@ -8,11 +8,11 @@ from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, checked
-from fl_lightning.core.weighting import Disco
+from fl_lightning.core.weighting import Disco, by_size
 
 
 @checked
-def fedavg(server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "by_size") -> Algorithm:
+def fedavg() -> Algorithm:
     """FedAvg: the mean of the clients' models (McMahan et al., AISTATS 2017).
 
     Clients step along g(w); the server moves by the weighted mean of u_i - w^t.
@@ -20,14 +20,12 @@ def fedavg(server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "by_size") 
     References:
         McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
     """
-    return Algorithm(server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(weight=by_size)
 
 
 @checked
 def fedprox(
     mu: NonNegativeFloat = 0.1,
-    server_lr: opt.ServerLR = 1.0,
-    weighting: opt.Weighting = "by_size",
     prox_clip: opt.ProxClip = "whole",
 ) -> Algorithm:
     """FedProx: a quadratic pull towards the received model (Li et al., MLSys 2020).
@@ -45,7 +43,7 @@ def fedprox(
     """
     split = prox_clip == "split"
     pull = (terms.Proximal(mu, split), terms.UnclippedPull(mu)) if split else (terms.Proximal(mu),)
-    return Algorithm(*pull, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(*pull, weight=by_size)
 
 
 @checked
@@ -57,8 +55,6 @@ def fednova(
             "repository), or its difference to the mean of all clients."
         ),
     ] = "none",
-    server_lr: opt.ServerLR = 1.0,
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedNova: the mean progress of clients per unit of path (Wang et al., NeurIPS 2020).
 
@@ -77,7 +73,7 @@ def fednova(
         "mean": (terms.CenteredGradientVariate(),),
     }[variates]
     normalized = (terms.NormalizedAveraging(), *correction)
-    return Algorithm(*normalized, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(*normalized, weight=by_size)
 
 
 @checked
@@ -87,18 +83,16 @@ def feddisco(
     alpha: opt.Alpha | None = None,
     size_weighting: opt.SizeWeighting = False,
     prox_clip: opt.ProxClip = "whole",
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedDisco: clients with skewed labels weigh less (Ye et al., ICML 2023).
 
     Aggregation weights max(0, p_i - a k_i + b), with k_i the client's share of the cohort's label
-    discrepancies.
+    discrepancies. p_i is the client's share of the samples, or 1/M with `--weighting uniform`.
 
     Args:
         a: Amount that the whole discrepancy takes off a weight.
         b: Number added to every weight.
         alpha: For FedDisco on FedDyn, as in most of the paper's results; none is on FedAvg.
-        weighting: Here that of p_i.
 
     References:
         Ye et al., ICML 2023, https://arxiv.org/abs/2305.19229
@@ -109,4 +103,4 @@ def feddisco(
     """
     options = {"prox_clip": prox_clip, "size_weighting": size_weighting}
     base = () if alpha is None else opt.dynamic(alpha, **options)  # type: ignore[arg-type]
-    return Algorithm(*base, weight=Disco(a, b, opt.WEIGHTS[weighting]))
+    return Algorithm(*base, weight=Disco(a, b))

@@ -12,10 +12,8 @@ from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, Positiv
 
 @checked
 def scaffold(
-    server_lr: opt.ServerLR = 1.0,
     correction_lr: opt.Length = "current",
     size_weighting: opt.SizeWeighting = False,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """SCAFFOLD, option II: control variates against client drift (Karimireddy et al., ICML 2020).
 
@@ -27,10 +25,10 @@ def scaffold(
 
     Released code:
         FedSSG's divides moves by K eta_0 (`correction_lr="base"`) and c in the step by the client's
-        relative size (`size_weighting`); FedSOL's averages models by size (`weighting`).
+        relative size (`size_weighting`); FedSOL's averages models by size (`--weighting by_size`).
     """
     variate = opt.control_variate(correction_lr, size_weighting, whole=True)
-    return Algorithm(variate, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(variate)
 
 
 @checked
@@ -39,7 +37,6 @@ def feddyn(
     dual: opt.Dual = "all",
     size_weighting: opt.SizeWeighting = False,
     prox_clip: opt.ProxClip = "whole",
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedDyn: dynamic regularization, a dual for each client (Acar et al., ICLR 2021).
 
@@ -54,11 +51,9 @@ def feddyn(
 
     Released code:
         The authors' divides alpha by the client's relative size (`size_weighting`) and clips only
-        the half h_i - w^t (`prox_clip="split"`); FedSOL's averages by size (`weighting`).
+        the half h_i - w^t (`prox_clip="split"`); FedSOL's averages by size (`--weighting by_size`).
     """
-    return Algorithm(
-        *opt.dynamic(alpha, dual, prox_clip, size_weighting), weight=opt.WEIGHTS[weighting]
-    )
+    return Algorithm(*opt.dynamic(alpha, dual, prox_clip, size_weighting))
 
 
 @checked
@@ -66,7 +61,6 @@ def fedvra(
     gamma: NonNegativeFloat = 0.1,
     a: NonNegativeFloat = 1.0,
     d: PositiveFloat | None = None,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedVRA: ADMM with a separate dual step, reconstructed (Wang et al., AAAI 2023).
 
@@ -86,7 +80,7 @@ def fedvra(
         None of the authors. FedSSG's is FedDyn under this name, since its additional loss has no
         gradient. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, has this dual step.
     """
-    return Algorithm(terms.FedVRADual(gamma, a=a, d=d), weight=opt.WEIGHTS[weighting])
+    return Algorithm(terms.FedVRADual(gamma, a=a, d=d))
 
 
 @checked
@@ -95,7 +89,6 @@ def feddc(
     dual: opt.Dual = "all",
     correction_lr: opt.Length = "current",
     size_weighting: opt.SizeWeighting = False,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedDC: FedDyn's memory together with SCAFFOLD's correction (Gao et al., CVPR 2022).
 
@@ -111,14 +104,12 @@ def feddc(
     """
     variate = opt.control_variate(correction_lr, size_weighting)
     regularizer = opt.dynamic(alpha, dual, size_weighting=size_weighting)
-    return Algorithm(*regularizer, variate, weight=opt.WEIGHTS[weighting])
+    return Algorithm(*regularizer, variate)
 
 
 @checked
 def fedcm(
     alpha: opt.GradientWeight = 0.1,
-    server_lr: opt.ServerLR = 1.0,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedCM: client steps mixed with the global momentum (Xu et al., arXiv 2106.10874).
 
@@ -127,9 +118,7 @@ def fedcm(
     References:
         Xu et al., 2021, https://arxiv.org/abs/2106.10874
     """
-    return Algorithm(
-        terms.ClientMomentum(alpha), server=opt.at(server_lr), weight=opt.WEIGHTS[weighting]
-    )
+    return Algorithm(terms.ClientMomentum(alpha))
 
 
 @checked
@@ -159,7 +148,6 @@ def fedssg(
         ),
     ] = "all",
     size_weighting: opt.SizeWeighting = False,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
 
@@ -193,4 +181,4 @@ def fedssg(
     )
     textbook = variant == terms.ReleasedSSG(alpha, gate_offset)
     term = terms.SSG(alpha, gate_offset) if textbook else variant
-    return Algorithm(term, weight=opt.WEIGHTS[weighting])
+    return Algorithm(term)

@@ -16,20 +16,20 @@ from fl_lightning.core.constraints import (
     checked,
 )
 from fl_lightning.core.prediction import NearestNeighbors
+from fl_lightning.core.weighting import by_size
 
 
 @checked
-def local_only(weighting: opt.Weighting = "uniform") -> Algorithm:
+def local_only() -> Algorithm:
     """Local only: every client trains its own model alone, from common initial weights.
 
-    Args:
-        weighting: The global model does not move; only its running statistics are averaged.
+    The global model does not move; only its running statistics are averaged.
     """
-    return Algorithm(terms.LocalOnly(), weight=opt.WEIGHTS[weighting])
+    return Algorithm(terms.LocalOnly())
 
 
 @checked
-def fedbabu(weighting: opt.Weighting = "uniform") -> Algorithm:
+def fedbabu() -> Algorithm:
     """FedBABU: training of the body alone; clients then fine-tune all (Oh et al., ICLR 2022).
 
     The head keeps its initial weights, the same for every client.
@@ -37,13 +37,12 @@ def fedbabu(weighting: opt.Weighting = "uniform") -> Algorithm:
     References:
         Oh et al., ICLR 2022, https://openreview.net/forum?id=HuaYQfggn5u
     """
-    return Algorithm(weight=opt.WEIGHTS[weighting], trains_head=False)
+    return Algorithm(trains_head=False)
 
 
 @checked
 def perfedavg(
     alpha: Annotated[NonNegativeFloat, Doc("Learning rate of the inner step.")] = 0.01,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """Per-FedAvg, first order: a model that one step makes good (Fallah et al., NeurIPS 2020).
 
@@ -53,7 +52,7 @@ def perfedavg(
     References:
         Fallah et al., NeurIPS 2020, https://arxiv.org/abs/2002.07948
     """
-    return Algorithm(terms.FirstOrderMAML(alpha), weight=opt.WEIGHTS[weighting])
+    return Algorithm(terms.FirstOrderMAML(alpha))
 
 
 @checked
@@ -63,7 +62,6 @@ def knn_per(
     scale: PositiveFloat = 1.0,
     capacity: PositiveInt | None = None,
     combine: Literal["probabilities", "logits"] = "probabilities",
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """kNN-Per: FedAvg with a vote of a client's nearest samples (Marfoq et al., ICML 2022).
 
@@ -83,7 +81,7 @@ def knn_per(
         The authors' mixes the vote with raw logits, by mistake: `combine="logits"`.
     """
     predict = NearestNeighbors(neighbors, mix, scale, capacity, combine == "logits")
-    return Algorithm(weight=opt.WEIGHTS[weighting], predict=predict)
+    return Algorithm(weight=by_size, predict=predict)
 
 
 @checked
@@ -93,11 +91,10 @@ def fedsol_ft(
     per: opt.Per = "column",
     scope: opt.Scope = "head",
     tau: opt.Tau = 3.0,
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedSOL-FT: FedSOL's model, fine-tuned by every client with plain SGD (Lee et al., CVPR 2024).
 
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
-    return fedsol(rho, strength, per, scope, tau=tau, weighting=weighting)
+    return fedsol(rho, strength, per, scope, tau=tau)

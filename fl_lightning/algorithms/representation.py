@@ -16,6 +16,7 @@ from fl_lightning.core.constraints import (
     checked,
 )
 from fl_lightning.core.term import Term
+from fl_lightning.core.weighting import by_size
 
 Objective = Literal["kl", "l2", "feddyn", "scaffold", "fednova", "moon", "ntd"]
 
@@ -49,7 +50,6 @@ def fedsol(
             "With fixed strength: no perturbation before the client moves, or along rounding noise."
         ),
     ] = "still",
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedSOL: gradients taken where a proximal objective would rise most (Lee et al., CVPR 2024).
 
@@ -71,7 +71,7 @@ def fedsol(
         Its norm of Lambda is the default, since it gives the gain over FedAvg that the paper's
         Table 2 has on MNIST: +1.36 points, published +1.33; the norm of the whole parameter
         (`per="tensor"`, Eq. 7) gives +0.80 (benchmarks/RESULTS.md, one seed). Models are averaged
-        by size, as here (`weighting`; Algorithm 1: uniform). A fixed strength blows rounding noise
+        by size, as here (Algorithm 1: uniformly). A fixed strength blows rounding noise
         up at the first step (`first_step="noise"`).
     """
     if (scope, proximal) == ("head", "moon"):
@@ -81,7 +81,7 @@ def fedsol(
     term: Term = terms.SOL(_objective(proximal, tau), rho, scale, scope, still=still)
     if (scope, proximal) == ("head", "kl"):
         term = terms.HeadSOL(rho, tau, scale, still)
-    return Algorithm(*nova, term, weight=opt.WEIGHTS[weighting])
+    return Algorithm(*nova, term, weight=by_size)
 
 
 @checked
@@ -93,7 +93,6 @@ def fedsol_ablation(
     scope: opt.Scope = "head",
     beta: NonNegativeFloat = 1.0,
     tau: opt.Tau = 3.0,
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedSOL's Table 10: where local and proximal gradients are taken (Lee et al., CVPR 2024).
 
@@ -118,14 +117,13 @@ def fedsol_ablation(
         "a5": (distill,),
         "a6": (fedsol("ahead", "here"),),
     }
-    return Algorithm(*rows[row], weight=opt.WEIGHTS[weighting])
+    return Algorithm(*rows[row], weight=by_size)
 
 
 @checked
 def gradient_projection(
     proximal: Annotated[Literal["kl", "l2"], Doc("Distillation or distance.")] = "kl",
     tau: opt.Tau = 3.0,
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """Gradient projection: no step against a proximal objective (Lee et al., CVPR 2024, Table 1).
 
@@ -134,15 +132,11 @@ def gradient_projection(
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
     """
-    return Algorithm(
-        terms.GradientProjection(_objective(proximal, tau)), weight=opt.WEIGHTS[weighting]
-    )
+    return Algorithm(terms.GradientProjection(_objective(proximal, tau)), weight=by_size)
 
 
 @checked
-def fedntd(
-    beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0, weighting: opt.Weighting = "by_size"
-) -> Algorithm:
+def fedntd(beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0) -> Algorithm:
     """FedNTD: distillation on the classes that are not true (Lee et al., NeurIPS 2022).
 
     Adds beta tau^2 KL(received || local) over the C - 1 other classes to the loss.
@@ -154,13 +148,11 @@ def fedntd(
     References:
         Lee et al., NeurIPS 2022, https://arxiv.org/abs/2106.03097
     """
-    return Algorithm(terms.NotTrueDistillation(beta, tau), weight=opt.WEIGHTS[weighting])
+    return Algorithm(terms.NotTrueDistillation(beta, tau), weight=by_size)
 
 
 @checked
-def moon(
-    mu: NonNegativeFloat = 1.0, tau: PositiveFloat = 0.5, weighting: opt.Weighting = "by_size"
-) -> Algorithm:
+def moon(mu: NonNegativeFloat = 1.0, tau: PositiveFloat = 0.5) -> Algorithm:
     """MOON: features near the received model's, far from the last own ones (Li et al., CVPR 2021).
 
     Adds mu softplus((cos(z, z_own) - cos(z, z_received)) / tau) to the loss, z being what enters
@@ -176,7 +168,7 @@ def moon(
     Released code:
         The original's model has a projection before its classifier; FedSOL's repository has none.
     """
-    return Algorithm(terms.Contrastive(mu, tau), weight=opt.WEIGHTS[weighting])
+    return Algorithm(terms.Contrastive(mu, tau), weight=by_size)
 
 
 @checked
@@ -187,7 +179,6 @@ def fedrcl(
     threshold: FiniteFloat = 0.7,
     attraction: NonNegativeFloat = 1.0,
     penalty: NonNegativeFloat = 1.0,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedRCL: relaxed contrastive learning at several feature levels (Seo et al., CVPR 2024).
 
@@ -207,4 +198,4 @@ def fedrcl(
         Seo et al., CVPR 2024, https://arxiv.org/abs/2401.04928
     """
     contrast = terms.RelaxedContrastive(layers, tau, negatives, threshold, attraction, penalty)
-    return Algorithm(contrast, weight=opt.WEIGHTS[weighting])
+    return Algorithm(contrast)

@@ -6,14 +6,14 @@ from typing_extensions import Doc
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
+from fl_lightning.algorithms.shared_options import sgd
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import checked
+from fl_lightning.core.weighting import by_size
 
 
 @checked
-def fedavgm(
-    beta: opt.Momentum = 0.9, server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "by_size"
-) -> Algorithm:
+def fedavgm(beta: opt.Momentum = 0.9) -> Algorithm:
     """FedAvgM: momentum on the server (Hsu et al., arXiv 1909.06335).
 
     The server moves by m <- beta m + delta, delta being the clients' mean update.
@@ -21,26 +21,20 @@ def fedavgm(
     References:
         Hsu et al., 2019, https://arxiv.org/abs/1909.06335
     """
-    return Algorithm(
-        terms.ServerMomentum(beta), server=opt.at(server_lr), weight=opt.WEIGHTS[weighting]
-    )
+    return Algorithm(terms.ServerMomentum(beta), weight=by_size)
 
 
 @checked
 def fedadam(
-    server_lr: opt.ServerLR = 0.01,
     beta1: opt.Beta1 = 0.9,
     beta2: opt.Beta2 = 0.99,
     tau: opt.Adaptivity = 1e-3,
     v0: opt.SecondMoment = None,
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedAdam: Adam on the server, without bias correction (Reddi et al., ICLR 2021).
 
-    The server moves by m / (sqrt(v) + tau), with v <- beta2 v + (1 - beta2) delta^2.
-
-    Args:
-        server_lr: FedTOGA's tables 0.01, FL-Simulator 0.1.
+    The server moves by 0.01 m / (sqrt(v) + tau), with v <- beta2 v + (1 - beta2) delta^2. 0.01 is
+    the server learning rate of FedTOGA's tables; FL-Simulator has 0.1 (`--server-lr 0.1`).
 
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
@@ -49,17 +43,15 @@ def fedadam(
         FL-Simulator starts the second moment at zero: `v0=0`.
     """
     term = terms.AdaptiveServer(beta1, beta2, tau, v0)
-    return Algorithm(term, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(term, server=sgd(0.01), weight=by_size)
 
 
 @checked
 def fedyogi(
-    server_lr: opt.ServerLR = 0.01,
     beta1: opt.Beta1 = 0.9,
     beta2: opt.Beta2 = 0.99,
     tau: opt.Adaptivity = 1e-3,
     v0: opt.SecondMoment = None,
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedYogi: a second moment that moves slowly (Reddi et al., ICLR 2021).
 
@@ -69,16 +61,14 @@ def fedyogi(
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
     term = terms.AdaptiveServer(beta1, beta2, tau, v0, "yogi")
-    return Algorithm(term, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(term, server=sgd(0.01), weight=by_size)
 
 
 @checked
 def fedadagrad(
-    server_lr: opt.ServerLR = 0.01,
     beta1: opt.Beta1 = 0.0,
     tau: opt.Adaptivity = 1e-3,
     v0: opt.SecondMoment = None,
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedAdagrad: steps shrink with the sum of squared updates (Reddi et al., ICLR 2021).
 
@@ -91,13 +81,11 @@ def fedadagrad(
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
     term = terms.AdaptiveServer(beta1, 0.0, tau, v0, "adagrad")
-    return Algorithm(term, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(term, server=sgd(0.01), weight=by_size)
 
 
 @checked
-def fedacg(
-    beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001, weighting: opt.Weighting = "uniform"
-) -> Algorithm:
+def fedacg(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Algorithm:
     """FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
 
     Clients start at y = w^t + beta m and step along g(w) + 2 prox (w - y). The server's momentum is
@@ -110,7 +98,7 @@ def fedacg(
     References:
         Kim et al., CVPR 2024, https://arxiv.org/abs/2201.03172
     """
-    return Algorithm(terms.AcceleratedStart(beta, prox), weight=opt.WEIGHTS[weighting])
+    return Algorithm(terms.AcceleratedStart(beta, prox))
 
 
 @checked
@@ -121,8 +109,6 @@ def fedinit(
         Literal["moves", "models"],
         Doc("What the server averages: moves from the starts (released code), or models."),
     ] = "moves",
-    server_lr: opt.ServerLR = 1.0,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedInit: clients start away from their own last model (Sun et al., NeurIPS 2023).
 
@@ -135,4 +121,4 @@ def fedinit(
         The server adds the mean move from the starts, which leaves the shifts out.
     """
     start = terms.RelaxedInitialization(beta, opt.FIRST[first_participation], server == "models")
-    return Algorithm(start, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(start)

@@ -15,18 +15,8 @@ from fl_lightning.core.constraints import (
     PositiveFraction,
 )
 from fl_lightning.core.term import Initializer, Term, initial, received
-from fl_lightning.core.weighting import Weight, by_size, uniform
 from fl_lightning.terms import sol
 from fl_lightning.terms.drift import Fact
-
-ServerLR = Annotated[
-    PositiveFloat, Doc("Server learning rate: 1 moves the global model by the whole update.")
-]
-Weighting = Annotated[
-    Literal["uniform", "by_size"],
-    Doc("Aggregation weights: equal, or by each client's number of samples."),
-]
-WEIGHTS: dict[str, Weight] = {"uniform": uniform, "by_size": by_size}
 
 # Perturbations
 
@@ -126,9 +116,9 @@ Prox = Annotated[
 ]
 
 
-def at(server_lr: float) -> OptimizerFactory:
-    """A server optimizer that moves by `server_lr` times the update."""
-    return partial(SGD, lr=server_lr)
+def sgd(lr: float) -> OptimizerFactory:
+    """A server optimizer that moves by `lr` times the update."""
+    return partial(SGD, lr=lr)
 
 
 def by_relative_size(size_weighting: bool) -> Fact | None:

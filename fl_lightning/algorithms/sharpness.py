@@ -9,12 +9,11 @@ from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval, checked
 from fl_lightning.core.term import Term
+from fl_lightning.core.weighting import by_size
 
 
 @checked
-def fedsam(
-    rho: opt.Rho = 0.01, server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "uniform"
-) -> Algorithm:
+def fedsam(rho: opt.Rho = 0.01) -> Algorithm:
     """FedSAM: clients take sharpness-aware steps (Qu et al., ICML 2022).
 
     Clients step along g(w + rho g(w) / ||g(w)||).
@@ -25,7 +24,7 @@ def fedsam(
     References:
         Qu et al., ICML 2022, https://arxiv.org/abs/2206.02618
     """
-    return Algorithm(terms.SAM(rho), server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(terms.SAM(rho))
 
 
 @checked
@@ -33,8 +32,6 @@ def fedasam(
     rho: opt.Rho = 0.7,
     eta: opt.Eta = 0.2,
     scaled: opt.Scaled = "weights",
-    server_lr: opt.ServerLR = 1.0,
-    weighting: opt.Weighting = "by_size",
 ) -> Algorithm:
     """FedASAM: sharpness-aware steps in a ball scaled by the weights (Caldarola et al., ECCV 2022).
 
@@ -50,7 +47,7 @@ def fedasam(
         The authors' scales weights alone; FedSOL's scales all, with eta = 0 (`scaled`, `eta`).
     """
     perturbation = terms.ASAM(rho, eta, opt.SCALED[scaled])
-    return Algorithm(perturbation, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(perturbation, weight=by_size)
 
 
 @checked
@@ -58,8 +55,6 @@ def mofedsam(
     rho: opt.Rho = 0.1,
     alpha: opt.GradientWeight = 0.1,
     gain: Annotated[Literal["alpha", "one"], Doc("Factor of the client's own gradient.")] = "alpha",
-    server_lr: opt.ServerLR = 1.0,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """MoFedSAM: FedCM with sharpness-aware gradients (Qu et al., ICML 2022).
 
@@ -75,15 +70,11 @@ def mofedsam(
         FedLESAM's omits alpha before the gradient, by mistake: `gain="one"`.
     """
     momentum = terms.ClientMomentum(alpha, {"alpha": None, "one": 1.0}[gain])
-    return Algorithm(
-        terms.SAM(rho), momentum, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting]
-    )
+    return Algorithm(terms.SAM(rho), momentum)
 
 
 @checked
-def fedgamma(
-    rho: opt.Rho = 0.1, server_lr: opt.ServerLR = 1.0, weighting: opt.Weighting = "uniform"
-) -> Algorithm:
+def fedgamma(rho: opt.Rho = 0.1) -> Algorithm:
     """FedGAMMA: SCAFFOLD with sharpness-aware gradients (Dai et al., TNNLS 2023).
 
     Clients step along g(w + rho g / ||g||) + c - c_i.
@@ -94,8 +85,7 @@ def fedgamma(
     References:
         Dai et al., IEEE TNNLS 2023, https://ieeexplore.ieee.org/document/10269141
     """
-    sam = terms.SAM(rho), terms.ControlVariate()
-    return Algorithm(*sam, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(terms.SAM(rho), terms.ControlVariate())
 
 
 @checked
@@ -110,7 +100,6 @@ def fedspeed(
     ] = "unit",
     dual: opt.Dual = "all",
     prox_clip: opt.ProxClip = "whole",
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedSpeed: sharpness-aware steps with a prox-correction dual (Sun et al., ICLR 2023).
 
@@ -128,7 +117,7 @@ def fedspeed(
         late unless lam decays. It clips only the half h_i - w^t (`prox_clip="split"`).
     """
     sam = terms.SAM(rho, mix, ascent)
-    return Algorithm(sam, *opt.dynamic(lam, dual, prox_clip), weight=opt.WEIGHTS[weighting])
+    return Algorithm(sam, *opt.dynamic(lam, dual, prox_clip))
 
 
 @checked
@@ -139,7 +128,6 @@ def fedsmoo(
         Literal["paper", "released"], Doc("Report mu_i minus the last perturbation, or mu_i alone.")
     ] = "paper",
     prox_clip: opt.ProxClip = "whole",
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedSMOO: FedDyn with perturbations that agree on a common one (Sun et al., ICML 2023).
 
@@ -153,7 +141,7 @@ def fedsmoo(
         It reports mu_i (`consensus`), and clips only the half h_i - w^t (`prox_clip="split"`).
     """
     smoo = terms.SMOO(rho, {"paper": 1.0, "released": 0.0}[consensus])
-    return Algorithm(smoo, *opt.dynamic(lam, prox_clip=prox_clip), weight=opt.WEIGHTS[weighting])
+    return Algorithm(smoo, *opt.dynamic(lam, prox_clip=prox_clip))
 
 
 @checked
@@ -161,8 +149,6 @@ def fedlesam(
     rho: opt.Rho = 0.01,
     reference: opt.Reference = "last_active",
     first_participation: opt.First = "init",
-    server_lr: opt.ServerLR = 1.0,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedLESAM: perturbation along an estimate of the global direction (Fan et al., ICML 2024).
 
@@ -176,7 +162,7 @@ def fedlesam(
         `reference="as_released"`; its intent is `"last_round"`.
     """
     perturbation = opt.lesam_term(rho, reference, first_participation)
-    return Algorithm(perturbation, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(perturbation)
 
 
 @checked
@@ -185,8 +171,6 @@ def fedlesam_s(
     reference: opt.Reference = "last_active",
     first_participation: opt.First = "init",
     correction: Annotated[NonNegativeFloat, Doc("Coefficient of c - c_i.")] = 1.0,
-    server_lr: opt.ServerLR = 1.0,
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedLESAM-S: FedLESAM's perturbation on SCAFFOLD (Fan et al., ICML 2024).
 
@@ -201,7 +185,7 @@ def fedlesam_s(
     textbook = terms.ControlVariate()
     variate = textbook if correction == 1 else terms.ReleasedControlVariate(correction)
     perturbation = opt.lesam_term(rho, reference, first_participation)
-    return Algorithm(perturbation, variate, server=opt.at(server_lr), weight=opt.WEIGHTS[weighting])
+    return Algorithm(perturbation, variate)
 
 
 @checked
@@ -211,7 +195,6 @@ def fedlesam_d(
     first_participation: opt.First = "init",
     lam: opt.Lam = 0.1,
     prox_clip: opt.ProxClip = "whole",
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedLESAM-D: FedLESAM's perturbation on FedDyn (Fan et al., ICML 2024).
 
@@ -224,9 +207,7 @@ def fedlesam_d(
         It clips only the half h_i - w^t (`prox_clip="split"`); for the perturbation see `fedlesam`.
     """
     perturbation = opt.lesam_term(rho, reference, first_participation)
-    return Algorithm(
-        perturbation, *opt.dynamic(lam, prox_clip=prox_clip), weight=opt.WEIGHTS[weighting]
-    )
+    return Algorithm(perturbation, *opt.dynamic(lam, prox_clip=prox_clip))
 
 
 @checked
@@ -243,7 +224,6 @@ def fedtoga(
     delta: opt.TrendScale = "gradient",
     dual: Literal["all", "active"] = "all",
     prox_clip: opt.ProxClip = "whole",
-    weighting: opt.Weighting = "uniform",
 ) -> Algorithm:
     """FedTOGA: perturbation and dual corrected by the global trend (arXiv 2408.14144).
 
@@ -281,4 +261,4 @@ def fedtoga(
         trend = terms.Neighbor(trend, fusion=perturbation == "fusion", carry=carry)
     share = {"all": None, "active": 1.0}[dual]
     regularizer = opt.dynamic(lam, prox_clip=prox_clip, share=share)
-    return Algorithm(trend, *regularizer, weight=opt.WEIGHTS[weighting])
+    return Algorithm(trend, *regularizer)

@@ -1,6 +1,6 @@
 """The parts of a run from the chosen functions, whose results are checked: users may write them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from torch import nn
-from torch.optim import SGD
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks import measure_names
@@ -18,9 +18,10 @@ from fl_lightning.callbacks.global_measures import ModelScores
 from fl_lightning.callbacks.measure import Measure
 from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.cli.options import Options
-from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.schedule import Decay
 from fl_lightning.core.term import Term
+from fl_lightning.core.weighting import WEIGHTS, by_size, uniform, with_base
 from fl_lightning.data import (
     ClientData,
     CropFlip,
@@ -138,22 +139,36 @@ def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     return made
 
 
-def with_local_options(algorithm: Algorithm, o: Options) -> Algorithm:
-    """The algorithm with the options' clipping, and their local SGD or its own optimizer."""
-    outer: list[Term] = []
+def with_general_options(algorithm: Algorithm, o: Options) -> Algorithm:
+    """The algorithm with the options' weights, server learning rate, clipping and local SGD."""
+    unused, outer = unused_by(algorithm), list[Term]()
+    if o.weighting is not None:
+        algorithm = algorithm.replace(weight=with_base(algorithm.weight, WEIGHTS[o.weighting]))
+    if o.server_lr is not None:
+        algorithm = algorithm.replace(server=partial(_at, algorithm.server, o.server_lr))
     if algorithm.clips and o.clip_norm is not None:
         outer.append(Clip(o.clip_norm))
     if models := [model for model in o.score_models if model != "server"]:
         outer.append(ClientModels(tuple(models)))
-    taken = {name: getattr(o, name) for name in OF_OPTIMIZER if name not in unused_local(algorithm)}
+    taken = {name: getattr(o, name) for name in OF_OPTIMIZER if name not in unused}
     # fused: one pass over the weights for decay, momentum and step
     make = partial(SGD, fused=True) if algorithm.local is SGD_OF_OPTIONS else algorithm.local
     return algorithm.with_outer_terms(*outer, local=partial(make, **taken))
 
 
-def unused_local(algorithm: Algorithm) -> set[str]:
-    """The options of local training that an algorithm cannot use (see `LocalFactory`)."""
+def _at(server: OptimizerFactory, lr: float, parameters: Iterable[Tensor]) -> Optimizer:
+    """A server optimizer at another learning rate."""
+    optimizer = server(parameters)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    return optimizer
+
+
+def unused_by(algorithm: Algorithm) -> set[str]:
+    """The general options that an algorithm cannot use (see `LocalFactory` and `Weight`)."""
     unused = set() if algorithm.clips else {"clip_norm"}
+    if with_base(algorithm.weight, uniform) is with_base(algorithm.weight, by_size):
+        unused.add("weighting")
     if algorithm.local is SGD_OF_OPTIONS:
         return unused
     parameters = signature(algorithm.local).parameters

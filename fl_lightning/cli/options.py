@@ -47,6 +47,10 @@ class SimulationOptions:
         participation: Fraction of the clients in a round, at least one client.
         sampling: fixed: this fraction of the clients, drawn uniformly; bernoulli: each client with
             probability --participation; weighted: this fraction, drawn in proportion to samples.
+        weighting: Weights of the clients in the mean update: equal, or by their numbers of samples;
+            none for the algorithm's own.
+        server_lr: Server learning rate: 1 moves the global model by the whole update; none for the
+            algorithm's own.
         rounds: Communication rounds.
         seed: Determines every random number of the run.
         data_dir: Folder of the data sets. MNIST, EMNIST, CIFAR and SVHN are downloaded into it.
@@ -59,6 +63,8 @@ class SimulationOptions:
     clients: PositiveInt = 100
     participation: PositiveFraction = 0.1
     sampling: Sampling = "fixed"
+    weighting: Literal["uniform", "by_size"] | None = None
+    server_lr: PositiveFloat | None = None
     rounds: PositiveInt = 100
     seed: NonNegativeInt = 0
     data_dir: Path = Path("data")

@@ -7,6 +7,7 @@ from itertools import takewhile
 from textwrap import fill
 from typing import get_type_hints
 
+import torch
 from docstring_parser import parse
 
 from fl_lightning.algorithms.registry import ALGORITHMS
@@ -59,7 +60,9 @@ def explanation(name: str) -> str:
         named = f" ({', '.join(states)})" if states else ""
         lines.append(f"  {verb:9} {number} model(s){named}")
     lines.append(f"  {'evaluates':9} {gradients} gradient(s) a step")
-    lines.append(f"  is {weighting(algorithm)} in the mean update")
+    lines.append(f"  is {weighting(algorithm)} in the mean update (--weighting)")
+    server = algorithm.server([torch.zeros(1)]).param_groups[0]
+    lines += ["", f"The server's learning rate is {server['lr']:g} (--server-lr)"]
     return "\n".join(lines)
 
 

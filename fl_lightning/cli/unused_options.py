@@ -45,10 +45,11 @@ def unused_option_notes(
                 yield f"note: {flag} {value} has no effect with the other options"
 
 
-def refuse_unused_local_options(given: Collection[str], chosen: Mapping[str, Chosen]) -> None:
-    """Refuse options of local training that the command line names and the algorithm cannot use."""
-    for option in sorted(build.unused_local(build.algorithm(chosen)).intersection(given)):
-        fix = "clips=True" if option == "clip_norm" else f"a `local` that needs {option}"
+def refuse_unused_options(given: Collection[str], chosen: Mapping[str, Chosen]) -> None:
+    """Refuse general options that the command line names and the algorithm cannot use."""
+    fixes = {"clip_norm": "clips=True", "weighting": "weight=uniform or weight=by_size"}
+    for option in sorted(build.unused_by(build.algorithm(chosen)).intersection(given)):
+        fix = fixes.get(option, f"a `local` that needs {option}")
         raise ValueError(
             f"{chosen['algorithm'].name} does not use {flag_of(option)}: omit it, or give the "
             f"Algorithm {fix}"

@@ -145,11 +145,10 @@ class Algorithm:
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
         self.trains_head, self.predict, self.clips = trains_head, predict, clips
 
-    def replace(self, *terms: Term, **changes: Any) -> "Algorithm":
-        """The same algorithm with these terms, and with changed arguments."""
+    def replace(self, **changes: Any) -> "Algorithm":
+        """The same algorithm with other arguments, e.g. `replace(weight=by_size)`, or `terms`."""
         given = vars(self) | changes
-        del given["terms"]
-        return Algorithm(*terms, **given)
+        return Algorithm(*given.pop("terms"), **given)
 
     def with_outer_terms(self, *terms: Term, local: LocalFactory | None = None) -> "Algorithm":
         """This algorithm with further outermost terms, and with another local optimizer if given.
@@ -158,7 +157,7 @@ class Algorithm:
         """
         inner = [term for term in self.terms if "unclipped" not in term.roles]
         outer = [term for term in self.terms if "unclipped" in term.roles]
-        return self.replace(*inner, *terms, *outer, local=local or self.local)
+        return self.replace(terms=(*inner, *terms, *outer), local=local or self.local)
 
     def span(self, lrs: Sequence[float]) -> float:
         """The distance that a constant unit gradient travels in a visit, without weight decay.

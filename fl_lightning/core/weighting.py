@@ -1,7 +1,8 @@
 """Aggregation weights: the weight of each client of a cohort in the mean update."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,10 @@ class Cohort:
 
 
 Weight = Callable[[Cohort], Tensor]
-"""Aggregation weights of a cohort, (M,), up to a common factor."""
+"""Aggregation weights of a cohort, (M,), up to a common factor.
+
+A rule that is built on other weights is a dataclass with these as its field `base`.
+"""
 
 
 def uniform(cohort: Cohort) -> Tensor:
@@ -34,6 +38,21 @@ def uniform(cohort: Cohort) -> Tensor:
 def by_size(cohort: Cohort) -> Tensor:
     """Numbers of samples (McMahan et al., AISTATS 2017)."""
     return cohort.size
+
+
+WEIGHTS: dict[str, Weight] = {"uniform": uniform, "by_size": by_size}
+"""The weights that `--weighting` names."""
+
+
+def with_base(weight: Any, base: Weight) -> Weight:
+    """`base` in the place of named weights, or of those that a rule is built on.
+
+    A rule of another kind is returned as it is.
+    """
+    if weight in WEIGHTS.values():
+        return base
+    rule: Weight = replace(weight, base=base) if hasattr(weight, "base") else weight
+    return rule
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,17 @@ NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
 }
 """Options in which runs of one experiment may differ."""
 
-TUNED = {"lr", "lr_decay", "momentum", "weight_decay", "clip_norm", "batch_size", "finetune_lr"}
+TUNED = {
+    "lr",
+    "lr_decay",
+    "momentum",
+    "weight_decay",
+    "clip_norm",
+    "batch_size",
+    "finetune_lr",
+    "weighting",
+    "server_lr",
+}
 """General options that count as the method's own: papers tune them for each method."""
 
 WORDS = {"none", "True", "False"}

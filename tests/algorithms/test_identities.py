@@ -12,19 +12,19 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD, Adagrad
 
-from fl_lightning import Algorithm, Term, algorithms, by_size
+from fl_lightning import Algorithm, Term, algorithms, by_size, uniform
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, SOL, TOGA, Distill, HeadSOL, Proximal
 from fl_lightning.terms import ReleasedControlVariate as Variate
 
 C = algorithms
-AVG, UNIFORM = C.fedavg(), C.fedavg(weighting="uniform")
+AVG, UNIFORM = C.fedavg(), Algorithm()
 DISTILLATION = Algorithm(Distill(), weight=by_size)
 FEDDC = C.feddc(alpha=0.1, correction_lr="base")
 FEDDC_ACTIVE = C.feddc(alpha=0.1, correction_lr="base", dual="active")
 FEDDC_BY_SIZE = C.feddc(alpha=0.0, correction_lr="base", size_weighting=True)
 FEDDYN_BY_SIZE = C.feddyn(alpha=0.1, size_weighting=True)
-SGD_WITH_MOMENTUM = AVG.replace(server=partial(SGD, lr=0.5, momentum=0.7))
+SGD_WITH_MOMENTUM = AVG.replace(server=partial(SGD, lr=1.0, momentum=0.7))
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,17 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (C.fedntd, {"beta": 0.0}, AVG),
     (C.moon, {"mu": 0.0}, AVG),
     (partial(C.fedrcl, attraction=0.0), {"penalty": 0.0}, UNIFORM),
-    (partial(C.knn_per, weighting="uniform"), {"weighting": "by_size"}, AVG),
     (C.feddisco, {"a": 0.0, "b": 0.0}, AVG),
     # server steps and starts
     (C.fedavgm, {"beta": 0.0}, AVG),
-    (partial(C.fedavgm, server_lr=0.5), {"beta": 0.7}, SGD_WITH_MOMENTUM),
+    (C.fedavgm, {"beta": 0.7}, SGD_WITH_MOMENTUM),
     (
-        partial(C.fedadagrad, server_lr=0.03, tau=0.01, v0=0.1),
+        partial(C.fedadagrad, tau=0.01, v0=0.1),
         {"v0": None},
-        AVG.replace(server=partial(Adagrad, lr=0.03, initial_accumulator_value=0.01**2, eps=0.01)),
+        AVG.replace(server=partial(Adagrad, lr=0.01, initial_accumulator_value=0.01**2, eps=0.01)),
     ),
     (partial(C.fedacg, prox=0.0), {"beta": 0.0}, UNIFORM),
-    (C.fedacg, {"beta": 0.0, "prox": 0.05}, C.fedprox(mu=0.1, weighting="uniform")),
+    (C.fedacg, {"beta": 0.0, "prox": 0.05}, C.fedprox(mu=0.1).replace(weight=uniform)),
     (C.fedinit, {"beta": 0.0}, UNIFORM),
     (partial(C.fedinit, server="models"), {"beta": 0.0}, UNIFORM),
     # FedSSG and FedDC
@@ -112,7 +111,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
         for proximal, base in {
             "scaffold": AVG,
             "fednova": C.fednova(),
-            "feddyn": C.feddyn(alpha=0.0, weighting="by_size"),
+            "feddyn": C.feddyn(alpha=0.0).replace(weight=by_size),
             "moon": AVG,
             "ntd": AVG,
         }.items()

@@ -15,7 +15,7 @@ from fl_lightning.algorithms.registry import functions
 from fl_lightning.terms import Clip
 
 C = algorithms
-UNIFORM = C.fedavg(weighting="uniform")
+UNIFORM = Algorithm()
 DRIFT = {
     "scaffold": C.scaffold(),
     "feddyn": C.feddyn(prox_clip="split"),
@@ -138,7 +138,7 @@ NAMED = {
         [P.toga(), A.fusion(carry=True)],
         C.fedtoga(perturbation="fusion", carry=True),
     ),
-    "fedavgm": (C.fedavg(), [SE.momentum(0.5, 0.7)], C.fedavgm(0.7, 0.5)),
+    "fedavgm": (C.fedavg(), [SE.momentum(0.7)], C.fedavgm(0.7)),
     "fedadam": (C.fedavg(), [SE.adam(tau=0.1)], C.fedadam(tau=0.1)),
     "fedyogi": (C.fedavg(), [SE.yogi()], C.fedyogi()),
     "fedadagrad": (C.fedavg(), [SE.adagrad()], C.fedadagrad()),

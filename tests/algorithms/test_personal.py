@@ -6,10 +6,10 @@ import torch
 from executors import on_eager_executors
 from problems import SIZES, classifier, hard, rows, trained
 
-from fl_lightning import algorithms
+from fl_lightning import Algorithm, algorithms
 
 C = algorithms
-UNIFORM = C.fedavg(weighting="uniform")
+UNIFORM = Algorithm()
 
 
 @on_eager_executors

@@ -9,7 +9,7 @@ from fl_lightning import Algorithm, Term, algorithms
 from fl_lightning.terms import SAM, Neighbor
 
 C = algorithms
-UNIFORM = C.fedavg(weighting="uniform")
+UNIFORM = Algorithm()
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 

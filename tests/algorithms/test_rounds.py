@@ -24,7 +24,7 @@ from torch import Tensor
 from fl_lightning import Algorithm, algorithms
 
 C = algorithms
-UNIFORM = C.fedavg(weighting="uniform")
+UNIFORM = Algorithm()
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 

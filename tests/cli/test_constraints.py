@@ -70,7 +70,7 @@ MORE = [
     "--algorithm fedavgm --algorithm.beta 1",
     "--algorithm fedadam --algorithm.tau 0",
     "--algorithm fedntd --algorithm.tau 0",
-    "--algorithm fedavg --algorithm.server-lr 0",
+    "--server-lr 0",
     "--algorithm knn_per --algorithm.mix 1.5",
     "--algorithm knn_per --algorithm.capacity 0",
     "--augment crop_flip --augment.crop 2",

@@ -8,8 +8,10 @@ from every_option import OPTIONS, WITH, values
 from refusals import experiment, sentence
 from torch.optim import AdamW
 
+from fl_lightning import by_size, uniform
 from fl_lightning.cli.argv import given
 from fl_lightning.cli.unused_options import unused_option_notes
+from fl_lightning.core.weighting import Disco
 from fl_lightning.runs.config_yaml import load
 
 
@@ -34,7 +36,6 @@ UNUSED = [
         "--algorithm.reference last_active",
     ),
     ("--algorithm.rho 1 --algorithm fedsol_ablation --algorithm.row a0", "--algorithm.row a1"),
-    ("--algorithm.server-lr 0.5 --server-optimizer adam", "--server-optimizer lookahead"),
 ]
 """Options that have no effect, the first of each line, and what gives it one."""
 
@@ -90,9 +91,26 @@ def adamw():
     return Algorithm(local=needs, clips=False)
 
 def fixed():
-    return Algorithm(local=lambda params: SGD(params, lr=0.5))
+    return Algorithm(local=lambda params: SGD(params, lr=0.5), weight=lambda cohort: cohort.size**2)
 """
 """One takes its learning rate and weight decay from the run, one takes nothing."""
+
+
+@pytest.mark.parametrize(
+    ("argv", "weight", "server_lr"),
+    [
+        ("--algorithm fedadam", by_size, 0.01),
+        ("--algorithm fedadam --weighting uniform --server-lr 0.1", uniform, 0.1),
+        ("--algorithm scaffold --weighting by_size --server-lr 0.5", by_size, 0.5),
+        ("--algorithm feddisco --weighting uniform", Disco(base=uniform), 1.0),
+        ("--algorithm feddyn --server-optimizer adam", uniform, 0.01),
+        ("--algorithm feddyn --server-optimizer adam --server-lr 0.1", uniform, 0.1),
+    ],
+)
+def test_weighting_and_server_lr_replace_the_algorithms_own(argv, weight, server_lr, tmp_path):
+    made = experiment(tmp_path, *argv.split()).algorithm()
+    assert made.weight == weight
+    assert made.server([torch.zeros(1)]).param_groups[0]["lr"] == server_lr
 
 
 @pytest.fixture
@@ -127,10 +145,11 @@ def test_a_local_optimizer_gets_the_options_that_it_needs(own, tmp_path, capsys)
         ("adamw", "--clip-norm", "clips=True"),
         ("fixed", "--lr", "needs lr"),
         ("fixed", "--weight-decay", "needs weight_decay"),
+        ("fixed", "--weighting", "weight=by_size"),
     ],
 )
-def test_an_option_that_a_local_optimizer_cannot_use_is_refused(name, flag, fix, own, capsys):
-    said = sentence(capsys, own(name, flag, "0.1").run)
+def test_a_general_option_that_an_algorithm_cannot_use_is_refused(name, flag, fix, own, capsys):
+    said = sentence(capsys, own(name, flag, "uniform" if flag == "--weighting" else "0.1").run)
     assert f"own.py:{name} does not use {flag}: " in said
     assert fix in said
 
@@ -138,9 +157,9 @@ def test_an_option_that_a_local_optimizer_cannot_use_is_refused(name, flag, fix,
 def test_files_may_set_options_that_a_local_optimizer_cannot_use(own, tmp_path):
     """One file serves many methods; what has no effect does not stand in the run's options."""
     file = tmp_path / "shared.yaml"
-    file.write_text("lr: 0.01\nmomentum: 0.5\nclip_norm: 3.0\n")
+    file.write_text("lr: 0.01\nmomentum: 0.5\nclip_norm: 3.0\nweighting: uniform\n")
     options = own("fixed", "--config", str(file)).resolved()
-    assert not {"lr", "momentum", "weight_decay"} & options.keys()
+    assert not {"lr", "momentum", "weight_decay", "weighting"} & options.keys()
     assert options["clip_norm"] == 3.0
     assert own("adamw", "--config", str(file)).resolved()["lr"] == 0.01
 
@@ -172,7 +191,7 @@ def printed(capsys, tmp_path):
         ("--algorithm local_only", "local_only trains clients' own models"),
         ("--algorithm fedbabu", "fedbabu trains clients' own models"),
         ("--algorithm knn_per", "knn_per trains clients' own models"),
-        ("--sampling weighted --algorithm.weighting by_size", "they count twice"),
+        ("--sampling weighted --weighting by_size", "they count twice"),
         ("--algorithm fedtoga", "fedtoga: beta Delta acts as server momentum"),
         ("--algorithm fedvra --algorithm.a 300", "fedvra: the dual step a = 300 is unstable"),
         ("", "weighted by their samples"),
@@ -189,7 +208,7 @@ def test_a_run_prints_weights_and_effects_that_its_user_may_not_expect(argv, lin
         "--parallel-clients 1",
         "--executor stacked --parallel-clients 4",
         "--participation 0.04 --sampling bernoulli",
-        "--participation 0.95 --sampling weighted --algorithm.weighting uniform",
+        "--participation 0.95 --sampling weighted --weighting uniform",
         "--local-epochs 0.01 --local-steps none --batch-size 1",
         "--algorithm knn_per --finetune-epochs 1",
         "--algorithm fedsol --algorithm.scope all",

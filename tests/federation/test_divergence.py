@@ -139,7 +139,7 @@ WEIGHTED = {
     "uniform": Algorithm(),
     "by_size": Algorithm(weight=by_size),
     "fednova": algorithms.fednova(),
-    "fedinit": algorithms.fedinit(server="models", weighting="by_size"),
+    "fedinit": algorithms.fedinit(server="models").replace(weight=by_size),
     "scaffold": algorithms.scaffold(),
     "feddyn": algorithms.feddyn(),
 }

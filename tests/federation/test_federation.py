@@ -109,12 +109,12 @@ def test_a_round_is_what_plain_pytorch_computes(weight, executor):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        algorithms.fedavg(weighting="by_size"),
-        algorithms.feddyn(weighting="by_size"),
-        algorithms.fedacg(weighting="by_size"),
-        algorithms.fedinit(0.5, weighting="by_size"),
-        algorithms.local_only(weighting="by_size"),
-        start.relaxed(0.5).to(algorithms.scaffold(weighting="by_size")),
+        algorithms.fedavg().replace(weight=by_size),
+        algorithms.feddyn().replace(weight=by_size),
+        algorithms.fedacg().replace(weight=by_size),
+        algorithms.fedinit(0.5).replace(weight=by_size),
+        algorithms.local_only().replace(weight=by_size),
+        start.relaxed(0.5).to(algorithms.scaffold().replace(weight=by_size)),
     ],
     ids=str,
 )

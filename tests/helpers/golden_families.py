@@ -16,7 +16,7 @@ import torch
 from problems import rows, server
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, algorithms, by_size, terms
+from fl_lightning import Algorithm, algorithms, by_size, terms, uniform
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
@@ -66,14 +66,14 @@ def _method(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
 
 
 def _with(
-    algorithm: Algorithm, *outer: terms.Clip, local: Any, weight: Any = None, eps: float = 0.0
+    algorithm: Algorithm, *outer: terms.Clip, local: Any, eps: float = 0.0, **changes: Any
 ) -> Algorithm:
     def at_eps(term: Any) -> Any:
         if isinstance(term, WrappedTerm):
             return replace(term, inner=at_eps(term.inner))
         return replace(term, eps=eps) if eps and "eps" in {f.name for f in fields(term)} else term
 
-    algorithm = algorithm.replace(*map(at_eps, algorithm.terms), weight=weight or algorithm.weight)
+    algorithm = algorithm.replace(terms=[*map(at_eps, algorithm.terms)], **changes)
     return algorithm.with_outer_terms(*outer, local=local)
 
 
@@ -118,39 +118,35 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
 
     def lesam(variant: set[str]) -> Algorithm:
         if "sumnorm" in variant:
-            return Algorithm(terms.LastRound(rho, "sum_of_norms"), server=partial(SGD, lr=lr))
-        return c.fedlesam(**reference(variant), server_lr=lr)
-
-    def mofedsam(variant: set[str]) -> Algorithm:
-        if "asis" in variant:
-            return c.mofedsam(rho, h["alpha"], "one", lr)
-        return c.mofedsam(rho, h["alpha"], server_lr=lr)
+            return Algorithm(terms.LastRound(rho, "sum_of_norms"))
+        return c.fedlesam(**reference(variant))
 
     def correction(variant: set[str]) -> float:
         return lamb if "asis" in variant else 1.0
 
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
-        "fedavg": lambda _: c.fedavg(lr, "uniform"),
-        "fedavg_ri": lambda _: c.fedinit(h["beta"], server_lr=lr),
-        "fedprox": lambda _: c.fedprox(lamb, lr, "uniform"),
-        "fedadam": lambda _: c.fedadam(lr, h["beta1"], h["beta2"], h["epsilon"], 0.0, "uniform"),
-        "scaffold": lambda _: c.scaffold(lr),
+        "fedavg": lambda _: c.fedavg(),
+        "fedavg_ri": lambda _: c.fedinit(h["beta"]),
+        "fedprox": lambda _: c.fedprox(lamb),
+        "fedadam": lambda _: c.fedadam(h["beta1"], h["beta2"], h["epsilon"], v0=0.0),
+        "scaffold": lambda _: c.scaffold(),
         "feddyn": lambda _: c.feddyn(lamb),
-        "fedcm": lambda _: c.fedcm(h["alpha"], lr),
-        "fedsam": lambda _: c.fedsam(rho, lr),
-        "mofedsam": mofedsam,
-        "fedgamma": lambda _: c.fedgamma(rho, lr),
+        "fedcm": lambda _: c.fedcm(h["alpha"]),
+        "fedsam": lambda _: c.fedsam(rho),
+        "mofedsam": lambda v: c.mofedsam(rho, h["alpha"], "one" if "asis" in v else "alpha"),
+        "fedgamma": lambda _: c.fedgamma(rho),
         "fedspeed": lambda v: c.fedspeed(rho, lamb, dual="active" if "activeavg" in v else "all"),
         "fedsmoo": lambda v: c.fedsmoo(rho, lamb, "paper" if "paper" in v else "released"),
         "fedlesam": lesam,
-        "fedlesam_s": lambda v: c.fedlesam_s(
-            **reference(v), correction=correction(v), server_lr=lr
-        ),
+        "fedlesam_s": lambda v: c.fedlesam_s(**reference(v), correction=correction(v)),
         "fedlesam_d": lambda v: c.fedlesam_d(**reference(v), lam=lamb),
     }
     method, variant = _method(words, methods)
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
-    algorithm = _with(method(variant), terms.Clip(10.0), local=local, eps=1e-7)
+    server = partial(SGD, lr=lr)
+    algorithm = _with(
+        method(variant), terms.Clip(10.0), local=local, eps=1e-7, server=server, weight=uniform
+    )
     states = {**SCAFFOLD_STATES, "h_i": _clients("h_i"), "m": _server("m"), "v": _server("v")}
     states |= {"mu_i": _clients("mu_i"), "s": _server("s"), "last_local": _clients("w_i")}
     return Setup(algorithm, Decay(h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states)
@@ -239,15 +235,15 @@ def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
         return c.fedrcl(("fc1", "fc2"), rcl["temp"], rcl["topk_neg"], threshold, *weights)
 
     methods: dict[str, Callable[[set[str]], Algorithm]] = {
-        "fedavg": lambda _: c.fedavg(lr, "uniform"),
-        "fedavgm": lambda _: c.fedavgm(beta, lr, "uniform"),
+        "fedavg": lambda _: c.fedavg(),
+        "fedavgm": lambda _: c.fedavgm(beta),
         "fedacg": lambda _: c.fedacg(beta, h["client"]["prox_loss"]["weight"]),
         "fedrcl": lambda _: relaxed(h["client"]["rcl_loss"]),
-        "fedadam": lambda _: c.fedadam(lr, beta, server["beta"], server["tau"], None, "uniform"),
+        "fedadam": lambda _: c.fedadam(beta, server["beta"], server["tau"]),
     }
     method, variant = _method(words, methods)
-    local = partial(SGD, lr=h["local_lr"], weight_decay=h["wd"])
-    algorithm = _with(method(variant), terms.Clip(10.0), local=local)
+    local, at = (partial(SGD, lr=h["local_lr"], weight_decay=h["wd"]), partial(SGD, lr=lr))
+    algorithm = _with(method(variant), terms.Clip(10.0), local=local, server=at, weight=uniform)
     states = {"server_momentum": _server("m"), "server_v": _server("v")}
     schedule = _per_epoch(h["local_lr_decay"])
     return Setup(algorithm, schedule, h["batch_size"], h["local_epochs"], None, states)

@@ -46,7 +46,7 @@ class Modifier:
                     "perturb: add one, as --perturb sam"
                 )
             terms = [self.around(term) if "perturb" in term.roles else term for term in terms]
-        return algorithm.replace(*terms, server=self.server or algorithm.server)
+        return algorithm.replace(terms=terms, server=self.server or algorithm.server)
 
 
 def _check(added: Term, algorithm: Algorithm) -> None:

@@ -3,6 +3,7 @@
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.modifiers.modifier import Modifier
+from fl_lightning.algorithms.shared_options import sgd
 from fl_lightning.core.constraints import checked
 
 
@@ -12,39 +13,37 @@ def mean() -> Modifier:
 
 
 @checked
-def momentum(lr: opt.ServerLR = 1.0, beta: opt.Momentum = 0.9) -> Modifier:
+def momentum(beta: opt.Momentum = 0.9) -> Modifier:
     """Momentum."""
-    return Modifier(outer=terms.ServerMomentum(beta), server=opt.at(lr))
+    return Modifier(outer=terms.ServerMomentum(beta))
 
 
 @checked
 def adam(
-    lr: opt.ServerLR = 0.01,
     beta1: opt.Beta1 = 0.9,
     beta2: opt.Beta2 = 0.99,
     tau: opt.Adaptivity = 1e-3,
 ) -> Modifier:
     """Adam without bias correction."""
-    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau), server=opt.at(lr))
+    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau), server=sgd(0.01))
 
 
 @checked
 def yogi(
-    lr: opt.ServerLR = 0.01,
     beta1: opt.Beta1 = 0.9,
     beta2: opt.Beta2 = 0.99,
     tau: opt.Adaptivity = 1e-3,
 ) -> Modifier:
     """Yogi."""
     term = terms.AdaptiveServer(beta1, beta2, tau, kind="yogi")
-    return Modifier(outer=term, server=opt.at(lr))
+    return Modifier(outer=term, server=sgd(0.01))
 
 
 @checked
-def adagrad(lr: opt.ServerLR = 0.01, tau: opt.Adaptivity = 1e-3) -> Modifier:
+def adagrad(tau: opt.Adaptivity = 1e-3) -> Modifier:
     """Adagrad."""
     term = terms.AdaptiveServer(0.0, 0.0, tau, kind="adagrad")
-    return Modifier(outer=term, server=opt.at(lr))
+    return Modifier(outer=term, server=sgd(0.01))
 
 
 @checked
