@@ -25,9 +25,9 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
+from fl_lightning import experiment
 from fl_lightning.callbacks import Checkpoint
 from fl_lightning.executors import SequentialExecutor
-from fl_lightning.federation import local_training
 from fl_lightning.federation.row_files import RowFiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
@@ -48,14 +48,14 @@ def recording(board: mmap) -> Callable[[int], None]:
     """Let each rank write its stage, and whether it has met the others, into shared memory."""
 
     def prepare(rank: int) -> None:
-        meet = local_training.rendezvous
+        launch = experiment.launch_fabric
 
-        def meet_and_record(*args: Any) -> Any:
-            heartbeat = meet(*args)
+        def launch_and_record(*args: Any, **options: Any) -> Any:
+            fabric = launch(*args, **options)
             board[len(board) // 2 + rank] = 1
-            return heartbeat
+            return fabric
 
-        local_training.rendezvous = meet_and_record
+        experiment.launch_fabric = launch_and_record
         for number, (owner, name) in enumerate(STAGES.values(), 1):
             setattr(owner, name, _recorded(getattr(owner, name), board, rank, number))
 

@@ -3,7 +3,6 @@
 Names are imported when they are first used; `__init__.pyi` lists them.
 """
 
-import os
 from importlib.metadata import PackageNotFoundError, version
 
 import lazy_loader
@@ -14,6 +13,3 @@ try:
     __version__ = version("fl-lightning")
 except PackageNotFoundError:  # a clone on the path that was never installed
     __version__ = "unknown"
-
-STARTED = os.getpid(), os.getppid()
-"""This process and its launcher, which may end during the imports that follow."""

@@ -38,4 +38,3 @@ from .federation.sampling import SizeWeightedSampling as SizeWeightedSampling
 from .federation.sampling import UniformSampling as UniformSampling
 
 __version__: str
-STARTED: tuple[int, int]

@@ -33,7 +33,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, Partition
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.determinism import deterministic_algorithms
-from fl_lightning.distributed.launch import Launcher, LaunchOptions, PrecisionOption, launch_fabric
+from fl_lightning.distributed.launch import LaunchOptions, PrecisionOption, launch_fabric
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import (
@@ -48,7 +48,6 @@ from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.folder import RunFolder, to_yaml
@@ -68,8 +67,7 @@ class Experiment:
         callbacks: User-defined callbacks, called after the recipe's and before the checkpoint,
             which saves their states.
         doc: The recipe's docstring, shown by `--help`.
-        argv: The command line without the program; that of the process if None. With another one
-            the default is a single rank, as further ranks would run the surrounding program too.
+        argv: The command line without the program; that of the process if None.
         **defaults: Options whose default differs from `Options` and `LaunchOptions`.
 
     Attributes:
@@ -90,10 +88,6 @@ class Experiment:
         argv: Sequence[str] | None = None,
         **defaults: Any,
     ):
-        if argv is not None:
-            defaults = {"devices": 1, **defaults}
-        if Launcher.detect(1):
-            defaults.pop("devices", None)  # it has decided
         if under_fabric_run():
             defaults["precision"] = precision_of_fabric_run()
         unknown = defaults.keys() - {f.name for f in (*fields(Options), *fields(LaunchOptions))}
@@ -145,8 +139,7 @@ class Experiment:
         ):
             # Fabric keeps these very lists, which are filled when what they need exists
             loggers, callbacks = list[Any](), list[Any]()
-            before = folder.ranks_and_threads() if o.resume else None
-            fabric = self.fabric(loggers, callbacks, before)
+            fabric = self.fabric(loggers, callbacks)
             with folder.shared(fabric):
                 self._run(folder, fabric, loggers, callbacks)
 
@@ -247,17 +240,11 @@ class Experiment:
         if fabric.is_global_zero:
             print(folder.results_text(sent=federation.cost.uplink > 0))
 
-    def fabric(
-        self, loggers: list[Any], callbacks: list[Any], before: tuple[int, int] | None = None
-    ) -> Fabric:
-        """A launched Fabric; `before` are ranks, and threads of each, of the run resumed."""
+    def fabric(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
+        """A launched Fabric."""
         keep_freed_memory()
-        o = self.options
-        visits = UniformSampling(o.participation).largest(o.clients)
-        if o.executor == "stacked":
-            visits //= o.parallel_clients  # on more ranks no group would be full
         try:
-            return launch_fabric(self._launch, visits, before, loggers=loggers, callbacks=callbacks)
+            return launch_fabric(self._launch, loggers=loggers, callbacks=callbacks)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             exit_with_error(" ".join(str(error).split()))
 

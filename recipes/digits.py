@@ -29,6 +29,5 @@ if __name__ == "__main__":
         lr_decay=0.998,
         weight_decay=1e-3,
         clip_norm=10.0,
-        devices=1,
         doc=__doc__,
     ).run()

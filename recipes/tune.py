@@ -117,7 +117,6 @@ def main() -> None:
         exit_with_error("tuning needs a package: pip install optuna")
     chosen = given(argv)
     argv += [] if "validation" in chosen else ["--validation", "0.1"]
-    argv += [] if "devices" in chosen else ["--devices", "1"]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     o.folder.mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(

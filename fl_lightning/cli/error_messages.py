@@ -12,6 +12,7 @@ from traceback import FrameSummary, extract_tb
 from typing import NoReturn
 
 import torch
+from lightning.fabric.utilities import distributed as fabric_distributed
 
 from fl_lightning import callbacks
 from fl_lightning.distributed.launcher_env import is_first_rank
@@ -35,8 +36,11 @@ LIBRARIES = (
     Path(torch.__file__).parent,
 )
 
-COLLECTIVES = Path(torch.distributed.__file__).parent
+COLLECTIVES = Path(torch.distributed.__file__).parent, Path(fabric_distributed.__file__)
 """Where a RuntimeError means that another rank ended."""
+
+LAUNCHER_S = 10
+"""Seconds in which a launcher names the rank that ended and ends the others (Lightning: 5)."""
 
 
 @contextmanager
@@ -51,6 +55,8 @@ def exit_with_message() -> Iterator[None]:
         message = None if os.environ.get("FL_LIGHTNING_TRACEBACK") else user_message(error)
         if message is None:
             raise
+        if any(map(_is_lost_rank, (error, error.__cause__))):
+            sleep(LAUNCHER_S)
         of_one_rank = any(map(_is_of_one_rank, (error, error.__cause__)))
         notes = getattr(error, "__notes__", [])  # they may name this rank's clients
         exit_with_error(message, of_one_rank or bool(notes))
@@ -111,7 +117,7 @@ def _is_of_one_rank(error: BaseException | None) -> bool:
 def _is_lost_rank(error: BaseException | None) -> bool:
     """Whether it came from a collective of the ranks."""
     frames = extract_tb(error.__traceback__) if isinstance(error, RuntimeError) else []
-    return bool(frames) and _is_in(frames[-1], [COLLECTIVES])
+    return bool(frames) and _is_in(frames[-1], COLLECTIVES)
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

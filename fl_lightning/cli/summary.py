@@ -12,7 +12,6 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size, uniform
-from fl_lightning.distributed.resources import computes_bf16
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
@@ -81,7 +80,7 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
     )
     yield from (f"{name}: {note}" for note in algorithm.notes(*for_rounds))
     precision, device = federation.fabric.strategy.precision.precision, federation.w.device
-    if precision == "bf16-mixed" and device.type == "cpu" and not computes_bf16():
+    if precision == "bf16-mixed" and device.type == "cpu" and not _computes_bf16():
         yield "this processor computes bf16 in software: --precision 32-true is many times faster"
     if o.compile and clients.sizes.max() < o.batch_size:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
@@ -106,3 +105,8 @@ def _local_optimizer(algorithm: Algorithm, o: Options) -> str:
     if type(optimizer) is SGD and given == [o.lr, o.momentum, o.weight_decay]:
         return ""
     return f"a local {type(optimizer).__name__} of learning rate {group['lr']:g}"
+
+
+def _computes_bf16() -> bool:
+    """Whether this processor computes bf16 itself; software is many times slower than float32."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()

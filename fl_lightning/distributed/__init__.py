@@ -1,4 +1,4 @@
-"""The ranks of a run: launch, resources, heartbeat, signals, determinism.
+"""The ranks of a run: launch, signals, shared folder, determinism.
 
 Imports `core` and below.
 """

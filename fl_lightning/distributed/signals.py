@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -11,8 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import torch
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from fl_lightning import STARTED
 from fl_lightning.distributed.launcher_env import is_first_rank
 
 EXIT_PREEMPTED = 75
@@ -99,34 +100,38 @@ def exit_without_nccl_teardown() -> Iterator[None]:
 
 @contextmanager
 def exit_with_launcher() -> Iterator[None]:
-    """End this rank with the process that launched it (Linux).
+    """Kill this rank when the first rank, or the agent of torchrun, that launched it ends (Linux).
 
-    A rank that Lightning launched from the first rank is killed. A worker of torchrun, which
-    `fabric run` is, gets SIGTERM to write a checkpoint. Other launchers watch their ranks.
+    `fabric run` is torchrun. Other launchers watch their ranks.
     """
-    launched = launched_by_first_rank()
-    if not launched and "TORCHELASTIC_RUN_ID" not in os.environ:
+    first_rank, of_torchrun = os.environ.get(FIRST_RANK), TorchElasticEnvironment.detect()
+    if not first_rank and not of_torchrun:
         yield
         return
-    launcher = STARTED[1] if STARTED[0] == os.getpid() else os.getppid()  # of a fork
-    _signal_on_parent_death(signal.SIGKILL if launched else signal.SIGTERM)
-    if os.getppid() != int(os.environ.get(FIRST_RANK, launcher) if launched else launcher):
-        os._exit(1)  # the launcher ended before: no signal will come
+    _on_parent_death(signal.SIGKILL)
+    # no signal comes for a launcher that ended before, while this rank imported
+    if os.getppid() != int(first_rank) if first_rank else _agent_has_ended():
+        print("error: the launcher of this rank has ended", file=sys.stderr)
+        os._exit(2)
     try:
         yield
     finally:
-        _signal_on_parent_death(0)  # the program may do more than this run
+        _on_parent_death(0)  # the program may do more than this run
 
 
-def _signal_on_parent_death(number: int) -> None:
+def _agent_has_ended() -> bool:
+    """Whether nobody answers at the store that torchrun's first agent opens before its workers."""
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        socket.create_connection(address, timeout=30).close()
+    except OSError:
+        return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # else rank 0 opens it
+    return False
+
+
+def _on_parent_death(number: int) -> None:
     with suppress(AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-
-
-def launched_by_first_rank() -> bool:
-    """Whether Lightning launched this process from the first rank (`--devices 2`)."""
-    # LOCAL_RANK is set by Lightning and torchrun; SLURM and MPI have variables of their own
-    return int(os.environ.get("LOCAL_RANK", "0")) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
 
 
 def leave(code: int) -> NoReturn:
@@ -134,4 +139,4 @@ def leave(code: int) -> NoReturn:
 
     Another code of such a rank makes the first rank kill itself.
     """
-    raise SystemExit(0 if launched_by_first_rank() else code) from None
+    raise SystemExit(0 if FIRST_RANK in os.environ else code) from None

@@ -15,7 +15,7 @@ from fl_lightning.core.device import synchronized_time
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.errors import adding_position
+from fl_lightning.errors import RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.executors.executor import Buffers, TaskLoss
 from fl_lightning.federation import divergence, preflight
@@ -167,7 +167,7 @@ class Federation:
         self.prepare()
         self.should_stop = self.preempted = False
         noted = adding_position(self.position, lambda: self._training)
-        with self.local_training.heartbeat.watching(self.position), noted:
+        with noted:
             self.fabric.call("on_fit_start", federation=self)
             while self.round < self.rounds and not self.should_stop:
                 self._run_round()
@@ -257,8 +257,13 @@ class Federation:
     def all_reduce_sum(self, numbers: Tensor) -> None:
         """Add up a vector over the ranks, in place."""
         self.prepare()
-        with self.local_training.heartbeat.naming_lost_rank(self.position):
+        try:
             self.fabric.all_reduce(numbers, reduce_op="sum")
+        except RuntimeError as error:
+            if self.fabric.world_size == 1:
+                raise
+            message = f"{self.position()}: another rank ended ({first_sentence(error)})"
+            raise RankLostError(message) from error
 
     def round_facts(self, cohort_size: int) -> dict[str, Any]:
         """The facts of every visit of a round with a cohort of this size (see `View`)."""

@@ -18,7 +18,7 @@ from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.term_checks import check_same_structure
 from fl_lightning.data import ClientData
-from fl_lightning.distributed.heartbeat import rendezvous
+from fl_lightning.distributed.shared_folder import check_shared_folder
 from fl_lightning.errors import ModelError
 from fl_lightning.executors import Broadcast, Executor, Outcome, Visit
 from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
@@ -55,7 +55,6 @@ class LocalTraining:
         store: The clients' states, after `open`.
         template: A message with the structure of every client's, after `open`.
         starts_elsewhere: Whether clients start elsewhere than at w^t, after `open`.
-        heartbeat: Tells other ranks which clients this one trains, after `open`.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class LocalTraining:
         self.nominal_span = self.algorithm.span([self.local_lr] * self._steps)
 
     def open(self, state_dir: Path | None, memory: int | None) -> None:
-        """Open the client store and meet the other ranks. All ranks call this together."""
+        """Open the client store. All ranks call this together."""
         w = self.server.initial_w
         states = [init_states(term.client, w, w) for term in self.algorithm.terms]
         self._initially_finite = finite(states)
@@ -91,8 +90,8 @@ class LocalTraining:
             self.server, len(self.clients.dataset.classes)
         )
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
-        path = self.store.folder.with_name(".ranks")
-        self.heartbeat = rendezvous(self.fabric, path, self.executor.width, self.store.row > 0)
+        if self.store.row:
+            check_shared_folder(self.fabric, self.store.folder.parent)
 
     def run(
         self,
@@ -265,8 +264,7 @@ class LocalTraining:
 
     @contextmanager
     def _naming(self, clients: Sequence[int], position: str) -> Iterator[None]:
-        """Name the clients in exceptions, and to the other ranks in case this one is killed."""
-        self.heartbeat.set_clients(clients)
+        """Name the clients in exceptions."""
         try:
             yield
         except Exception as error:
@@ -276,7 +274,6 @@ class LocalTraining:
             if shown is error:
                 raise
             raise shown from error
-        self.heartbeat.set_clients([])
 
 
 def _kept(visit: Visit, outcome: Outcome, good: Tensor) -> list[States]:

@@ -150,13 +150,6 @@ class RunFolder:
             copy.write_bytes(content)
         return changed
 
-    def ranks_and_threads(self) -> tuple[int, int] | None:
-        """The last number of CPU ranks, and threads of each; None if unknown or on a GPU."""
-        match _mapping(self.environment):
-            case {"ranks": int(ranks), "threads": int(threads), "device": "cpu"}:
-                return ranks, threads
-        return None
-
     def interrupted(self) -> str:
         """The message after an interruption: the command that resumes the run."""
         saved = saved_rounds(self.path)

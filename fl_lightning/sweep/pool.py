@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from fl_lightning.distributed.resources import Machine
+from fl_lightning.distributed.launch import available_cores
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
 from fl_lightning.sweep.plan import Job
 
@@ -128,7 +128,7 @@ def slots(jobs: int | None, per_gpu: int, on_cpu: bool, runs: int) -> list[dict[
     cards = 0 if on_cpu else torch.cuda.device_count()
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     if not cards:
-        return [threads] * (jobs or Machine.here().ranks(runs))
+        return [threads] * (jobs or min(runs, available_cores()))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(cards)))).split(",")
     workers = jobs or cards * per_gpu
     return [{"CUDA_VISIBLE_DEVICES": visible[k % cards]} for k in range(workers)]

@@ -4,29 +4,25 @@ import os
 import subprocess
 import sys
 import types
-from dataclasses import replace
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-import jobs
 import pytest
 import torch
 from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
 from locations import ROOT
-from refusals import experiment
 
-from fl_lightning import experiment as experiments
 from fl_lightning.distributed import launch
-from fl_lightning.distributed.launch import Launcher, LaunchOptions, launch_fabric
-from fl_lightning.distributed.resources import Machine
-
-GIB = 1024**3
+from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
+from fl_lightning.distributed.signals import FIRST_RANK
 
 WORLD = {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3"}
 TORCHRUN = {"LOCAL_RANK": "1", **WORLD, "TORCHELASTIC_RUN_ID": "x"}
 SBATCH = {"SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "mine"}
-SLURM = {**SBATCH, "SLURM_STEP_ID": "0"}
-LIGHTNING = {"LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+SLURM = {**SBATCH, "SLURM_STEP_ID": "0", "SLURM_NTASKS_PER_NODE": "4"}
+LIGHTNING = "LOCAL_RANK", "WORLD_SIZE"
 
 
 @pytest.fixture
@@ -40,7 +36,7 @@ def environment(monkeypatch):
 
 @pytest.fixture
 def launched(environment):
-    """Devices and threads of a launch, by default of 10 clients on 8 cores with 64 GiB."""
+    """Devices, and the threads of a rank, of a launch on 8 cores."""
     options: dict[str, Any] = {}
     threads: list[int] = []
 
@@ -50,148 +46,65 @@ def launched(environment):
         return types.SimpleNamespace(launch=lambda: None, world_size=ranks * given["num_nodes"])
 
     environment.setattr(launch, "Fabric", fabric)
-    environment.setattr(torch, "get_num_threads", lambda: 64)
+    environment.setattr(launch, "available_cores", lambda: 8)
+    environment.setattr(torch, "get_num_threads", lambda: 6)
     environment.setattr(torch, "set_num_threads", threads.append)
 
-    def launched(
-        clients: int = 10,
-        cores: int = 8,
-        memory: int = 64 * GIB,
-        threads_named: int | None = None,
-        launcher: Launcher | None = None,
-        restartable: bool = True,
-        before: tuple[int, int] | None = None,
-        **given: Any,
-    ) -> tuple[str, int | None]:
-        machine = Machine(cores, memory, threads_named)
-        environment.setattr(Machine, "here", lambda: machine)
-        environment.setattr(Launcher, "detect", lambda _: launcher)
-        environment.setattr(launch, "_restartable", lambda: restartable)
-        launch_fabric(LaunchOptions(**{"accelerator": "cpu", **given}), clients, before)
+    def launched(variables: Mapping[str, str] = MappingProxyType({}), **given: Any) -> Any:
+        for name, value in variables.items():
+            environment.setenv(name, value)
+        launch_fabric(LaunchOptions(accelerator="cpu", **given))
+        assert FIRST_RANK not in os.environ
         return options["devices"], threads[-1] if threads else None
 
     return launched
 
 
-GPU = {"accelerator": "cuda"}
+TWO = {"num_nodes": 2}
 
 
 @pytest.mark.parametrize(
-    ("given", "devices", "threads"),
+    ("variables", "given", "devices", "threads"),
     [
-        ({}, "8", 1),
-        ({"clients": 3}, "3", 2),
-        ({"cores": 16}, "10", 1),
-        ({"memory": 16 * GIB}, "5", 1),
-        ({"memory": GIB}, "1", 8),
-        ({"threads_named": 2}, "4", None),
-        ({"threads_named": 16}, "1", None),
-        ({"restartable": False}, "1", 8),
-        (GPU, "1", None),
-        ({"devices": "4"}, "4", 2),
-        ({"devices": "9"}, "9", 1),
-        ({"devices": "4", "threads_named": 1}, "4", None),
-        ({"devices": "0,2", **GPU}, "0,2", None),
-        ({"launcher": Launcher(4)}, "4", 2),
-        ({"launcher": Launcher(4, cores=8)}, "4", 8),
-        ({"launcher": Launcher(4, cores=64)}, "4", 8),
-        ({"launcher": Launcher(4), **GPU}, "4", None),
-        ({"before": (2, 3), "memory": GIB}, "2", 3),
-        ({"before": (3, 3)}, "8", 1),
-        ({"before": (4, 3), "threads_named": 2}, "4", None),
-        ({"before": (5, 1), "threads_named": 2}, "4", None),
-        ({"before": (2, 3), "devices": "4"}, "4", 2),
-        ({"before": (2, 3), "launcher": Launcher(4)}, "4", 2),
-        ({"before": (4, 1), "launcher": Launcher(4)}, "4", 1),
-        ({"before": (2, 3), "restartable": False}, "1", 8),
-        ({"before": (2, 3), **GPU}, "1", None),
+        ({}, {}, "1", 6),  # a program may want fewer threads than there are cores
+        ({}, {"devices": "4"}, "4", 2),
+        ({}, {"devices": "9"}, "9", 1),
+        ({}, {"devices": "0,2"}, "0,2", 4),
+        ({}, {"devices": "4", **TWO}, "4", 2),
+        ({"OMP_NUM_THREADS": "3"}, {"devices": "4"}, "4", None),
+        (TORCHRUN, TWO, "3", 2),
+        (TORCHRUN, {"devices": "2", **TWO}, "2", 2),  # which Fabric refuses
+        (SLURM, TWO, "4", 2),
+        (SBATCH, TWO, "1", 6),
+        ({**SLURM, "SLURM_JOB_NAME": "bash"}, TWO, "1", 6),
     ],
     ids=str,
 )
-def test_ranks_and_threads(given, devices, threads, launched):
-    assert launched(**given) == (devices, threads)
-
-
-def test_threads_are_only_ever_lowered(launched, environment):
-    """A program that has set fewer keeps them."""
-    environment.setattr(torch, "get_num_threads", lambda: 1)
-    assert launched(devices="1") == ("1", 1)
+def test_ranks_and_threads(variables, given, devices, threads, launched):
+    """A launcher decides on the ranks of this machine; they share its cores as threads."""
+    assert launched(variables, **given) == (devices, threads)
 
 
 def test_a_program_that_starts_on_several_machines_says_what_it_waits_for(launched, capsys):
-    assert launched(num_nodes=2)[0] == "1"
+    launched(num_nodes=2)
     assert "waiting for 2 machines" in capsys.readouterr().out
-    launched(num_nodes=2, launcher=Launcher(1))
     launched()
+    launched(TORCHRUN, num_nodes=2)
     assert not capsys.readouterr().out
 
 
-LAUNCHERS = {
-    "none": ({}, None),
-    "torchrun": (TORCHRUN, Launcher(3)),
-    "fabric run": ({**TORCHRUN, "LT_CLI_USED": "1", "LOCAL_WORLD_SIZE": "2"}, Launcher(2)),
-    "SLURM": (SLURM, Launcher(4, 2)),
-    "SLURM with cores": ({**SLURM, "SLURM_CPUS_PER_TASK": "6"}, Launcher(4, 6)),
-    "SLURM without room for as many": ({**SLURM, "SLURM_NTASKS": "10"}, Launcher(5)),
-    "no srun": (SBATCH, Launcher(1, 2)),
-    "SLURM's shell": ({**SLURM, "SLURM_JOB_NAME": "bash"}, None),
-    "Lightning": (LIGHTNING, Launcher(2)),
-}
-
-
-@pytest.mark.parametrize(("variables", "launcher"), LAUNCHERS.values(), ids=LAUNCHERS)
-def test_a_launcher_is_detected_by_its_variables(variables, launcher, environment):
-    """This process sees two of the machine's eight cores."""
-    environment.setattr(launch, "affinity", lambda: {0, 1})
-    environment.setattr(launch, "physical", len)
-    environment.setattr(os, "cpu_count", lambda: 8)
-    for name, value in variables.items():
-        environment.setenv(name, value)
-    assert Launcher.detect(num_nodes=2) == launcher
-
-
 @pytest.mark.parametrize("devices", ["0", "many", "", "-3", "1.5", "auto,1"])
-def test_devices_are_auto_or_a_number_or_a_list(devices):
+def test_devices_are_a_number_or_a_list_or_auto(devices):
     """For Fabric `0,` is the first GPU, and -1 all of them."""
     for possible in ("auto", "3", "-1", "0,", "0,2"):
         assert LaunchOptions(devices=possible).devices == possible
-    with pytest.raises(ValueError, match=f"devices is auto.* not '{devices}'"):
+    with pytest.raises(ValueError, match=f"devices is a number.* not '{devices}'"):
         LaunchOptions(devices=devices)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused(refused):
     assert "CUDAAccelerator" in refused("--accelerator", "cuda", "--devices", "auto")
-
-
-def test_a_command_line_from_within_a_program_starts_no_ranks(tmp_path, capsys):
-    """They would run that program too."""
-    experiment(tmp_path / "run").run()
-    assert "1 rank(s) on cpu" in capsys.readouterr().out
-
-
-def test_only_the_program_that_lightning_would_start_again_starts_ranks(environment):
-    program = types.SimpleNamespace(__file__=str(ROOT / "recipes/cifar10.py"))
-    environment.setitem(sys.modules, "__main__", program)
-    environment.chdir(ROOT)
-    environment.setattr(sys, "argv", ["recipes/cifar10.py", "--rounds", "2"])
-    assert launch._restartable()
-    program.__file__ = pytest.__file__
-    assert not launch._restartable(), "pytest runs the recipe"
-    del program.__file__
-    assert not launch._restartable(), "a notebook"
-
-
-@pytest.mark.parametrize(
-    ("options", "visits"), [((), 3), (("--executor", "stacked", "--parallel-clients", "2"), 1)]
-)
-def test_stacked_clients_are_counted_in_full_groups(options, visits, tmp_path, monkeypatch):
-    counted: list[int] = []
-    monkeypatch.setattr(
-        experiments, "launch_fabric", lambda launch, clients, *_, **__: counted.append(clients)
-    )
-    experiment(tmp_path / "run", *options).fabric([], [])
-    assert counted == [visits]
 
 
 @pytest.mark.parametrize("named", [None, "", "auto", "cpu"], ids=["python", "none", "auto", "cpu"])
@@ -204,7 +117,7 @@ def test_auto_is_the_cpu_of_a_mac(named, environment):
         environment.setenv("LT_ACCELERATOR", named)
     if named is not None:
         environment.setenv("LT_CLI_USED", "1")
-    assert launch_fabric(LaunchOptions(), 1).device.type == "cpu"
+    assert launch_fabric(LaunchOptions()).device.type == "cpu"
 
 
 def test_auto_is_a_gpu_that_is_there(environment):
@@ -230,66 +143,48 @@ def test_an_address_that_cannot_be_resolved_is_refused(error, refused, environme
     environment.setenv("MASTER_ADDR", "nowhere.invalid")
     said = refused("--devices", "2", "--strategy", "ddp")
     assert "MASTER_ADDR 'nowhere.invalid'" in said
-    assert launch_fabric(LaunchOptions(accelerator="cpu", devices="1"), 1).world_size == 1
+    assert launch_fabric(LaunchOptions(accelerator="cpu", devices="1")).world_size == 1
 
 
 RECIPE = """
-import atexit
-from pathlib import Path
-import torch
+import os, signal, sys, time
 from jobs import digits
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
-class Breaks:
-    def on_round_end(self):
-        raise ValueError(f"it broke with {torch.get_num_threads()} thread(s)")
-
-def print_threads():
-    names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
-    left = [name for name in names if "gloo_runloop" in name]
-    print(f"left: {left}")  # in one piece
+class Ends:
+    def on_round_end(self, federation):
+        if sys.argv[1] == "raise":
+            raise ValueError("it broke")
+        if federation.fabric.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
 
 if __name__ == "__main__":
-    atexit.register(print_threads)
-    small = dict(clients=6, participation=0.5, batch_size=64, callbacks=[Breaks()])
-    Experiment([digits], [mlp], **small).run()
+    small = dict(clients=6, participation=0.5, batch_size=64, callbacks=[Ends()])
+    argv = "--accelerator cpu --devices 2 --run-dir run --rounds 1".split()
+    Experiment([digits], [mlp], argv=argv, **small).run()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_recipe_starts_ranks_that_fail_and_is_resumed_with_another_number(
-    tmp_path, capsys, monkeypatch
-):
-    """As many as three clients and the machine allow, then one."""
-    here = replace(Machine.here(), threads=None)
-    started = here.ranks(clients=3)
-    if started == 1:
-        pytest.skip("this machine has room for one rank")
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [("raise", 2, "error: ValueError: it broke (recipe.py"), ("kill", -9, "[rank: 1] ")],
+    ids=["raise", "kill"],
+)
+def test_a_rank_that_ends_is_named_and_ends_the_run(how, code, said, tmp_path):
+    """Lightning's launcher sees a killed rank, also while the first one is busy."""
     (tmp_path / "recipe.py").write_text(RECIPE)
-    others = {*LIGHTNING, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "OMP_NUM_THREADS"}
+    others = {*LIGHTNING, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"}
     variables = {k: v for k, v in os.environ.items() if k not in others}
-    variables["PYTHONPATH"] = f"{ROOT}:{ROOT}/tests/helpers"
-    command = f"{sys.executable} recipe.py --accelerator cpu --run-dir run --rounds 1".split()
-    done = subprocess.run(
-        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120
-    )
-    threads = here.cores // started
-    assert f"{started} rank(s) on cpu, {threads} thread(s) each" in done.stdout
-    assert done.returncode == 2
-    assert done.stdout.count("left: []") == started  # such a thread could abort the exit
-    assert f"error: ValueError: it broke with {threads} thread(s) (recipe.py" in done.stderr
-    assert "Traceback" not in done.stderr
-    before: list[Any] = []
-    launch_fabric = experiments.launch_fabric
-
-    def launched(*args, **options):
-        before.append(args[2])
-        return launch_fabric(*args, **options)
-
-    monkeypatch.setattr(experiments, "launch_fabric", launched)
-    experiment(tmp_path / "run", "--resume").run()
-    assert before == [(started, threads)]
-    assert "1 rank(s) on cpu" in capsys.readouterr().out
-    assert [row["round"] for row in jobs.results(tmp_path / "run")["metrics"]] == ["1"]
+    variables |= {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/helpers", "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "out").open("w+") as out:
+        done = subprocess.Popen(
+            [sys.executable, "recipe.py", how], cwd=tmp_path, env=variables, stdout=out, stderr=out
+        )
+        assert done.wait(180) == code
+    text = (tmp_path / "out").read_text()
+    assert "2 rank(s) on cpu, 1 thread(s) each" in text
+    assert text.count(said) == 1
+    assert "Traceback" not in text

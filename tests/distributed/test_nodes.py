@@ -7,10 +7,11 @@ from pathlib import Path
 
 import jobs
 import pytest
+from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from locations import ROOT
 
-from fl_lightning.distributed.heartbeat import Heartbeat
+from fl_lightning.federation import local_training
 from fl_lightning.runs import folder as run_folder
 
 RECIPE = str(ROOT / "recipes/digits.py")
@@ -74,16 +75,14 @@ def is_not_there(*_):
     raise FileNotFoundError
 
 
-def elsewhere(begin: Callable[..., None], heartbeat: Heartbeat, path: Path, *rest: int) -> None:
-    begin(heartbeat, path.parent.with_name("elsewhere") / path.name, *rest)
+def elsewhere(check: Callable[..., None], fabric: Fabric, folder: Path) -> None:
+    check(fabric, folder.with_name("elsewhere"))
 
 
 def test_a_machine_with_another_folder_is_refused_once(tmp_path):
     without_lock = jobs.at_call(1, run_folder, "share_lock", is_not_there, rank=1)
-    with_another_file = jobs.at_call(1, Heartbeat, "__init__", elsewhere, rank=1)
+    with_another = jobs.at_call(1, local_training, "check_shared_folder", elsewhere, rank=1)
     folder = tmp_path / "run"
-    said = jobs.run(
-        folder, [2, 2], prepare=lambda rank: (without_lock(rank), with_another_file(rank))
-    )
+    said = jobs.run(folder, [2, 2], prepare=lambda rank: (without_lock(rank), with_another(rank)))
     assert said.count("error: ") == 1
-    assert f"error: rank 0 does not see what rank 1 wrote in {folder}: " in said
+    assert "rank 1 does not see what rank 0 wrote in " in said

@@ -1,9 +1,10 @@
-"""Signals that stop a run, ranks that raise, fail or are killed, and launchers that end."""
+"""Signals that stop a run, ranks that raise or fail, and launchers that end."""
 
 import atexit
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError
 from fl_lightning.cli import build
-from fl_lightning.distributed import signals
 from fl_lightning.distributed.signals import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -32,7 +32,6 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.executors import SequentialExecutor, StackedExecutor
 from fl_lightning.experiment import Experiment
-from fl_lightning.federation.local_training import LocalTraining
 
 VISIT = SequentialExecutor, "_visit"
 
@@ -179,34 +178,6 @@ def test_a_callback_that_raises_on_all_ranks_is_reported_once(tmp_path):
     assert "Raises.on_round_end" in said
 
 
-FEW = "--participation", "0.125"
-"""One client a round, on rank 0: the other rank idles."""
-
-
-@pytest.mark.parametrize(
-    ("options", "call", "victim", "who"),
-    [
-        ((), (6, *VISIT), 1, r"rank 1, training client \d\n"),
-        (STACKED, (3, *STACKED_CALL), 1, r"rank 1, training clients \d, \d\n"),
-        (FEW, (3, LocalTraining, "run"), 1, r"rank 1\n"),
-        (FEW, (3, *VISIT), 0, r"rank 0, training client \d"),
-    ],
-    ids=["training", "training two in parallel", "idle", "the other idles"],
-)
-def test_a_killed_rank_and_its_clients_are_named_while_the_other_is_busy_or_idle(
-    options, call, victim, who, tmp_path
-):
-    """In round 3, long before the sums, where the loss of a rank would show."""
-
-    def prepare(rank: int) -> None:
-        for_long = lambda *_: time.sleep(600)  # noqa: E731
-        jobs.at_call(*call, jobs.die if rank == victim else for_long, rank)(rank)
-
-    codes = [-9, 2] if victim == 0 else [2, -9]
-    said = jobs.run(tmp_path / "run", codes, *options, prepare=prepare)
-    assert re.search(f"error: round 3 of 7: another rank ended(; not done)?: {who}", said), said
-
-
 def fail_with_nccl(error: BaseException) -> None:
     torch.distributed.is_initialized = lambda: True
     torch.distributed.get_backend = lambda: "nccl"
@@ -234,52 +205,44 @@ def test_a_rank_that_fails_on_gpus_does_not_wait_for_the_others(error, code, sai
 
 
 def outlive(launcher_exits: Any, say: Callable[[str], None]) -> None:
-    """A rank that handles signals and its launcher's end, and does nothing else."""
-    if "GONE" in os.environ:
-        signals.STARTED = os.getpid(), int(os.environ["GONE"])
-    asked = list[bool]()
-    with stop_on_signals(lambda: asked.append(True)), exit_with_launcher():
+    """A rank that ends with its launcher, and does nothing else."""
+    with exit_with_launcher():
         say("watching")
         launcher_exits.set()
-        for _ in range(1000):
-            time.sleep(0.01)
-            if asked:
-                say("asked to stop")
-                os._exit(0)
+        time.sleep(20)
     say("outlived its launcher")
 
 
-TORCHRUN = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}
-
-
-def launcher(variables: dict[str, str], say: Callable[[str], None]) -> None:
+def launcher(variables: dict[str, str], gone: bool, say: Callable[[str], None]) -> None:
     os.environ |= variables
+    if FIRST_RANK in variables and not gone:
+        os.environ[FIRST_RANK] = str(os.getpid())
     ready = jobs.FORK.Event()
     jobs.FORK.Process(target=outlive, args=(ready, say)).start()
-    if "1234567" not in variables.values():
+    if not gone:
         ready.wait(20)
     os._exit(0)
 
 
-@pytest.mark.parametrize(
-    ("variables", "last_words"),
-    [
-        ({"LOCAL_RANK": "1"}, ["watching"]),
-        ({"LOCAL_RANK": "1", FIRST_RANK: "1234567"}, []),
-        (TORCHRUN, ["watching", "asked to stop"]),
-        ({**TORCHRUN, "GONE": "1234567"}, []),
-    ],
-    ids=["Lightning", "Lightning, gone before", "torchrun", "torchrun, gone before"],
-)
-def test_a_rank_ends_with_its_launcher(variables, last_words):
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["later", "before"])
+@pytest.mark.parametrize("by_torchrun", [False, True], ids=["Lightning", "torchrun"])
+def test_a_rank_ends_with_its_launcher(by_torchrun, gone):
+    """Also if that has ended during the imports: its process id, or its store, is gone."""
     read, write = os.pipe()
 
     def say(word: str) -> None:
         os.write(write, f"{word}\n".encode())
 
-    process = jobs.FORK.Process(target=launcher, args=(variables, say))
-    process.start()
-    process.join()
-    os.close(write)
-    with os.fdopen(read) as words:  # ends when no process is left that could write
-        assert words.read().splitlines() == last_words
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        port = find_free_network_port() if gone else store.getsockname()[1]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        variables = {**TORCHRUN, **address} if by_torchrun else {FIRST_RANK: "1234567"}
+        process = jobs.FORK.Process(target=launcher, args=(variables, gone, say))
+        process.start()
+        process.join()
+        os.close(write)
+        with os.fdopen(read) as words:  # ends when no process is left that could write
+            assert words.read().splitlines() == ([] if gone else ["watching"])

@@ -21,8 +21,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fl_lightning import DeviceDataset
+from fl_lightning.cli import error_messages
 from fl_lightning.data import sources
-from fl_lightning.distributed import heartbeat
+from fl_lightning.distributed.signals import FIRST_RANK
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
@@ -71,7 +72,8 @@ def wait_for_later_names(folder: Path) -> None:
 def of_lightning(rank: int, ranks: int, port: int) -> dict[str, object]:
     """Environment variables that Lightning's launcher sets for a rank."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return {**address, "NODE_RANK": 0, "WORLD_SIZE": ranks, "LOCAL_RANK": rank}
+    launched = {FIRST_RANK: os.getpid()} if rank else {}
+    return {**address, **launched, "NODE_RANK": 0, "WORLD_SIZE": ranks, "LOCAL_RANK": rank}
 
 
 def start(
@@ -95,7 +97,7 @@ def _in_process(
     rank = int(variables.get("RANK", variables.get("SLURM_PROCID", variables.get("LOCAL_RANK", 0))))
     rank_zero_only.rank = utilities_rank_zero.rank_zero_only.rank = rank
     torch.set_num_threads(1)
-    heartbeat.POLL_S = 0.05
+    error_messages.LAUNCHER_S = 0  # nobody would name a rank
     run(*args)
 
 

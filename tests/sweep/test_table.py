@@ -86,7 +86,7 @@ def test_killed_workers_and_parents_lose_nothing(folder, capsys):
     for method in ("fedavg", "fedsam", "scaffold"):
         run = f"skewed-{method}-s0"
         config = ["--config", f"runs/table/{run}/config.yaml", "--run-dir", f"whole/{run}"]
-        main(["run", "digits", *config, "--devices", "1"])
+        main(["run", "digits", *config])
         ours, whole = (read_csv(Path(f, run, "metrics.csv")) for f in ("runs/table", "whole"))
         untimed = [column for column in whole if not column.startswith("time/")]
         assert_frame_equal(ours[untimed], whole[untimed], check_exact=True)

@@ -1,0 +1,35 @@
+"""The folder in which several ranks keep the clients' states."""
+
+import secrets
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+
+from fl_lightning.distributed.staged_loading import load_rank_zero_first
+
+
+def check_shared_folder(fabric: Fabric, folder: Path) -> None:
+    """Refuse a folder that the ranks, on several machines, do not share. All ranks call it.
+
+    Raises:
+        ValueError: On every rank, if one of them does not see what rank 0 has written.
+    """
+    if fabric.world_size == 1:
+        return
+    token, file = str(fabric.broadcast(secrets.token_hex())), folder / ".shared"
+
+    def write() -> None:
+        if fabric.is_global_zero:
+            folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(token)
+
+    load_rank_zero_first(fabric, write)
+    unseen = torch.zeros(fabric.world_size, device=fabric.device)
+    unseen[fabric.global_rank] = not file.is_file() or file.read_text() != token
+    fabric.all_reduce(unseen, reduce_op="sum")
+    if unseen.any():
+        raise ValueError(
+            f"rank {int(unseen.argmax())} does not see what rank 0 wrote in {folder}: "
+            "give all machines one shared folder"
+        )
