@@ -32,10 +32,10 @@ from rich.filesize import decimal
 from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.callbacks import Checkpoint
-from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.data import schemes
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.models import lenet, mlp
+from fl_lightning.runs.converters import parse_bytes
 
 COHORT, SAMPLES, POOL = 10, 10, 10_000
 SIZES = {"fedavg": [10**k for k in (2, 3, 4, 5, 6)], "feddyn": [10**k for k in (2, 3, 4, 5)]}

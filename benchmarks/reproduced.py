@@ -17,11 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pandas import Categorical, DataFrame, concat, isna, read_csv
+from pandas import Categorical, DataFrame, Series, concat, isna, read_csv
 
 from fl_lightning.cli.recipes import recipes
 from fl_lightning.report import Run, Table, grid, score
 from fl_lightning.report.score import Result
+from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.sweep.plan import command_lines, plan
 from fl_lightning.sweep.table_file import TableFile
@@ -52,7 +53,7 @@ def collect(runs: Path) -> DataFrame:
         reached = to_target.value if to_target.reached else None
         commit = load((job.folder / "environment.yaml").read_text()).get("git_commit", "")[:10]
         for row, column, _ in job.cells:
-            rows.append([row, column, job.options["seed"], run.rounds, *numbers, reached, commit])
+            rows.append([row, column, job.config["seed"], run.rounds, *numbers, reached, commit])
     return DataFrame(rows, columns=COLUMNS)
 
 
@@ -73,7 +74,7 @@ def curves(
         if job.state == "finished":
             accuracy = Run.read(job.folder).metrics["test/accuracy"].dropna().round(4)
             by_seed = concat(
-                {job.options["seed"]: accuracy.to_frame(job.cells[0][0])}, names=["seed"]
+                {job.config["seed"]: accuracy.to_frame(job.cells[0][0])}, names=["seed"]
             )
             saved = by_seed.combine_first(saved)
     saved = saved[[row for row in table.rows if row in saved]]
@@ -96,8 +97,15 @@ def scored(table: TableFile, **options: Any) -> Table:
         several = saved.index.unique("seed").size > 1
         name = f"seed {seed}, {part.index.max()} rounds" if several else column
         columns += [name] * len(part.columns)
-        runs += [Run(Path(row), {}, {"test/accuracy": part[row].to_dict()}) for row in part]
+        runs += [_run(row, part[row]) for row in part]
     return grid(runs, [run.path.name for run in runs], columns, table.scores, **options)
+
+
+def _run(row: str, accuracies: "Series[float]") -> Run:
+    """A run of which nothing is left but its curve."""
+    run = Run(Path(row), Config())
+    run.__dict__["scalars"] = {"test/accuracy": accuracies.to_dict()}
+    return run
 
 
 def lay_out(results: DataFrame, which: str, of: Callable[[Any], Result], share: str) -> Table:

@@ -1,7 +1,7 @@
 """Checkpoints of a run, written whole or not at all."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from pickle import PicklingError, UnpicklingError
@@ -12,8 +12,7 @@ import torch
 
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
-from fl_lightning.runs.folder import saved_rounds
-from fl_lightning.runs.resume import check_changes
+from fl_lightning.runs.run import saved_rounds
 
 
 class Checkpoint:
@@ -31,7 +30,6 @@ class Checkpoint:
         folder: The run's folder.
         every: Save after every `every`-th round.
         keep: The number of newest checkpoints that are kept.
-        options: The run's options in types that YAML has; a run is resumed with the same.
         callbacks: Callbacks whose states are saved on the first rank and loaded on all, if they
             have `state_dict()` and `load_state_dict(state)`, as in a Lightning Trainer.
         monitor: The accuracy that is best in `best.pt`.
@@ -42,7 +40,6 @@ class Checkpoint:
         folder: Path,
         every: int = 10,
         keep: int = 2,
-        options: Mapping[str, Any] | None = None,
         callbacks: Sequence[Any] = (),
         monitor: str = "test/accuracy",
     ):
@@ -51,7 +48,7 @@ class Checkpoint:
         if keep < 1:
             raise ValueError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
-        self.options, self.monitor = dict(options or {}), monitor
+        self.monitor = monitor
         stateful = [
             c for c in callbacks if hasattr(c, "state_dict") and hasattr(c, "load_state_dict")
         ]
@@ -98,7 +95,6 @@ class Checkpoint:
             mine = {
                 "kept": self.kept,
                 "best": self.best,
-                "options": self.options,
                 "callbacks": self._states(),
             }
             _write({**federation.state_dict(), **mine}, self.folder / name)
@@ -116,8 +112,7 @@ class Checkpoint:
 
         Raises:
             FileNotFoundError: If a run that had a checkpoint has none.
-            ValueError: If all are damaged, or the newest is of another model, algorithm, or other
-                options.
+            ValueError: If all are damaged, or the newest is of another model or algorithm.
         """
         fabric, damages = federation.fabric, list[str]()
         while True:
@@ -136,7 +131,6 @@ class Checkpoint:
                 fabric.print("the run to resume had not begun: starting with round 1")
                 return
             state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
-            check_changes(state["options"], self.options)
             federation.load_state_dict(state)
             damage = fabric.broadcast(federation.store.damage() if fabric.is_global_zero else "")
             if not damage:

@@ -20,7 +20,7 @@ from torch.utils.tensorboard.writer import FileWriter
 from fl_lightning.data import Partition
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.sampling import SizeWeightedSampling, UniformSampling
-from fl_lightning.runs.run import scalars
+from fl_lightning.runs.run import read_scalars
 
 TAGS = {
     "test/accuracy": "Accuracy/test",
@@ -58,7 +58,7 @@ class TensorBoardScalars(TensorBoardLogger):
         self.constants: frozenset[str] = frozenset()
         self._best = -inf
         with suppress(OSError, ValueError):  # no table yet, or a damaged one
-            accuracies = scalars(folder / "metrics.csv").get("test/accuracy", {})
+            accuracies = read_scalars(folder / "metrics.csv").get("test/accuracy", {})
             self._best = max((a for k, a in accuracies.items() if k <= after), default=-inf)
 
     @rank_zero_only

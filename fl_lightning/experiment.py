@@ -2,8 +2,8 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
-from functools import partial
+from dataclasses import fields
+from functools import cached_property, partial
 from typing import Any
 
 from lightning.fabric import Fabric
@@ -24,10 +24,9 @@ from fl_lightning.cli import build
 from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.choices import choices
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
-from fl_lightning.cli.options import GROUPS, Options, launch_options
 from fl_lightning.cli.parser import parse
 from fl_lightning.cli.recipes import collect
-from fl_lightning.cli.summary import summary
+from fl_lightning.cli.summary import results, summary
 from fl_lightning.cli.unused_options import refuse_unused_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, Partition
@@ -49,9 +48,11 @@ from fl_lightning.errors import ModelError
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.runs.chosen import build_data, build_model
-from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.folder import RunFolder, to_yaml
+from fl_lightning.runs.config import Config
+from fl_lightning.runs.folder import begin, end, interrupted, open_run, shared
 from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.options import GROUPS, Options, launch_options
+from fl_lightning.runs.run import Run
 from fl_lightning.runs.trackers import start_trackers
 
 
@@ -112,15 +113,11 @@ class Experiment:
         names["algorithm"] = self.chosen["algorithm"].function.__name__
         return modifiers.method_name(names)
 
-    def resolved(self) -> dict[str, Any]:
-        """Every option as `--config` reads it, except the run's folder and what has no effect."""
-        left_out = {"run_dir", "resume", *build.unused_by(build.algorithm(self.chosen))}
-        options = {k: v for k, v in asdict(self.options).items() if k not in left_out}
-        options["precision"] = self._launch.precision
-        return {
-            **{name: {"name": c.name, **c.options} for name, c in self.chosen.items()},
-            **options,
-        }
+    @cached_property
+    def config(self) -> Config:
+        """The options of the run, without those that its algorithm cannot use."""
+        unused = build.unused_by(build.algorithm(self.chosen))
+        return Config.of(self.options, self._launch.precision, self.chosen, unused)
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
@@ -133,60 +130,56 @@ class Experiment:
             exit_without_nccl_teardown(),
             exit_with_message(),
             deterministic_algorithms(o.deterministic),
-            RunFolder.open(o.run_dir, self.method, self.resolved(), o.resume) as folder,
-            exit_on_ctrl_c(folder.interrupted),
+            open_run(o.run_dir, self.method, self.config, o.resume) as run,
+            exit_on_ctrl_c(partial(interrupted, run)),
             exit_with_launcher(),
         ):
             # Fabric keeps these very lists, which are filled when what they need exists
             loggers, callbacks = list[Any](), list[Any]()
             fabric = self.fabric(loggers, callbacks)
-            with folder.shared(fabric):
-                self._run(folder, fabric, loggers, callbacks)
+            with shared(run, fabric):
+                self._run(run, fabric, loggers, callbacks)
 
-    def _run(
-        self, folder: RunFolder, fabric: Fabric, loggers: list[Any], callbacks: list[Any]
-    ) -> None:
+    def _run(self, run: Run, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
         o = self.options
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
         data = build.run_data(train, test, partition, o).to(fabric.device)
         scored = [Evaluation(data.test, o.evaluate_every)]
         if data.validation is not None:
             scored.append(Evaluation(data.validation, o.evaluate_every, name="val"))
-        parts = {**vars(data), "folder": folder.path}
+        parts = {**vars(data), "folder": run.path}
         own = [*self.callbacks, *build.callbacks(self.chosen["callback"], parts)]
         checked = [*map(CheckedCallback, own)]
-        measuring = build.measures(o, data.test, folder.path)
+        measuring = build.measures(o, data.test, run.path)
         stopping = build.stopping(self.chosen["early_stopping"], o)
         try:
             augment = self.chosen["augment"]()
-            federation = build.federation(
-                fabric, model, algorithm, data, augment, folder.clients, o
-            )
+            clients = run.path / "clients"
+            federation = build.federation(fabric, model, algorithm, data, augment, clients, o)
             federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
         checkpoint = Checkpoint(
-            folder.path,
+            run.path,
             o.checkpoint_every,
             o.keep_checkpoints,
-            to_yaml(self.resolved()),
             [*scored, *measuring, *own, *stopping],
             monitor=f"{scored[-1].name}/accuracy",
         )
         if o.resume:
             checkpoint.resume(federation)
         DiskBudget(federation, o.keep_checkpoints).check_disk_space()
-        self._begin(folder, federation, data)
+        self._begin(run, federation, data)
         if fabric.is_global_zero:
-            partition.save(folder.path)  # with the validation samples, as it was made
+            partition.save(run.path)  # with the validation samples, as it was made
         done, progress = federation.round, ProgressBar()
         loggers += [
-            TensorBoardScalars(folder.path, after=done),
-            MetricsCSV(folder.metrics, after=done),
-            *start_trackers(o.logger or (), folder.path, self.resolved()),
+            TensorBoardScalars(run.path, after=done),
+            MetricsCSV(run.path / "metrics.csv", after=done),
+            *start_trackers(o.logger or (), run.path, self.config),
         ]
         callbacks += [
-            TensorBoardSummary(flat(self.resolved()), data.partition, train.y, train.classes),
+            TensorBoardSummary(self.config, data.partition, train.y, train.classes),
             *scored,
             *measuring,
             progress,
@@ -195,27 +188,23 @@ class Experiment:
             checkpoint,  # saves the states of the others
         ]
         if o.finetune_epochs:
-            scores = folder.path / "personal.csv"
+            scores = run.path / "personal.csv"
             callbacks.append(Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr))
-        self._fit(folder, federation, progress)
+        self._fit(run, federation, progress)
 
-    def _begin(self, folder: RunFolder, federation: Federation, data: build.RunData) -> None:
+    def _begin(self, run: Run, federation: Federation, data: build.RunData) -> None:
         """Write the options into the folder, and print notes and the summary."""
         o, fabric, done = self.options, federation.fabric, federation.round
-        folder.write(self.resolved(), fabric, self.chosen)
         if fabric.is_global_zero:
-            own = {c.file for c in self.chosen.values() if c.file}
-            for file in folder.copy_user_files(own, done):
-                print(f"note: {file} has changed since the run began ({folder.path / 'own'})")
-        width = federation.local_training.executor.width
-        for note in unused_option_notes(self._given, o, self.chosen, width):
+            begin(run, fabric, self.chosen, done)
+        for note in unused_option_notes(self._given, o, self.chosen):
             fabric.print(note)
         names = {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method}
         fabric.print(summary(o, names, data, federation))
         if done == o.rounds:
             fabric.print(f"nothing is left to train after {done} rounds: raise --rounds")
 
-    def _fit(self, folder: RunFolder, federation: Federation, progress: ProgressBar) -> None:
+    def _fit(self, run: Run, federation: Federation, progress: ProgressBar) -> None:
         """Run the remaining rounds, and print the results; code 75 if a signal stopped them."""
         fabric, status = federation.fabric, "failed"
         with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
@@ -231,14 +220,16 @@ class Experiment:
             reason = f"by {signals[0]}" if signals else "as another rank asked"
             fabric.print(
                 f"stopped {reason} {after}, which is saved: "
-                f"continue with --run-dir {folder.path} --resume"
+                f"continue with --run-dir {run.path} --resume"
             )
             fabric.barrier()  # the first rank has written everything
             leave(EXIT_PREEMPTED)
         if federation.round < federation.rounds:
             fabric.print(f"ended early, {after}")
         if fabric.is_global_zero:
-            print(folder.results_text(sent=federation.cost.uplink > 0))
+            early = federation.round < federation.rounds
+            end(run, federation.round, "a callback" if early else "the last round")
+            print(results(run, sent=federation.cost.uplink > 0))
 
     def fabric(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
         """A launched Fabric."""

@@ -171,7 +171,7 @@ def test_the_architecture_page_has_the_layers_that_import_linter_holds():
 def test_torchrun_leaves_the_options_of_recipes_alone():
     """`fabric run` is torchrun: an option that abbreviates two of its own is refused anywhere."""
     parser = get_args_parser()
-    for name in Experiment([sources.digits], [mlp], argv=[]).resolved():
+    for name in Experiment([sources.digits], [mlp], argv=[]).config:
         flag = f"--{name.replace('_', '-')}"
         assert parser.parse_args(["recipe.py", flag, "x"]).training_script_args == [flag, "x"]
 

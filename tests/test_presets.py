@@ -12,10 +12,9 @@ from small_papers import CLASSES, DOMAINS
 
 from fl_lightning import Algorithm, DeviceDataset
 from fl_lightning.cli.config_files import read_chain
-from fl_lightning.cli.converters import convert
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.experiment import Experiment
-from fl_lightning.runs.config_yaml import flat
+from fl_lightning.runs.converters import convert
 from fl_lightning.sweep import plan
 from fl_lightning.sweep.table_file import TableFile
 
@@ -197,7 +196,7 @@ fedssg/table4 fedssg/emnist_100_clients | fedavg | --model.hidden 100,100
 @pytest.mark.parametrize("line", [v for v in VALUES.splitlines() if v and v[0] != "#"])
 def test_values_of_the_papers(line):
     files, method, values = line.split(" | ")
-    resolved = flat(resolve(tuple(files.split()), "--algorithm", method).resolved())
+    resolved = resolve(tuple(files.split()), "--algorithm", method).config
     for name, value in (pair.split() for pair in values.split(", ")):
         key = name[2:].replace("-", "_") if name.startswith("--") else f"algorithm.{name}"
         assert same(resolved[key], value), name

@@ -204,7 +204,7 @@ def clients(subjects: Subjects, split: Split = "test") -> Result:
         if split == "test":
             train = s.run.data()[0]
             counts = partition.histogram(train.y, len(train.classes))
-            partition = aligned(s.data.y, counts, seed=s.run.options["seed"])
+            partition = aligned(s.data.y, counts, seed=s.run.config["seed"])
         results[label] = scores = analysis.predict(s.model, s.data).accuracy_by_client(partition)
         percent = Series(100 * scores).dropna()
         worst = percent.nsmallest(ceil(len(percent) / 10))

@@ -96,7 +96,7 @@ def _subject(run: Run, model: nn.Module, split: Split, device: str) -> Subject:
 def _labels(runs: Sequence[Run]) -> list[str]:
     """A name for each run: its method and differing options, with the seed or folder if needed."""
     labels = Series(Comparison(runs).rows)
-    seeds = Series([f", seed {run.options['seed']}" for run in runs])
+    seeds = Series([f", seed {run.config['seed']}" for run in runs])
     folders = Series([f" ({run.path})" for run in runs])
     for more in (seeds, folders):
         labels = labels.where(~labels.duplicated(keep=False), labels + more)

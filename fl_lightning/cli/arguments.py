@@ -10,8 +10,8 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from fl_lightning.algorithms.registry import parameter_help
 from fl_lightning.cli.argv import flag_of
-from fl_lightning.cli.converters import convert, metavar, shown
 from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.runs.converters import convert, metavar, shown
 
 NEEDED = Parameter.empty
 """The default of an option that has none."""

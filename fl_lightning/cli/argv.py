@@ -5,8 +5,6 @@ from itertools import pairwise
 from os.path import expanduser
 from pathlib import Path
 
-from fl_lightning.runs.folder import RunFolder
-
 
 def flag_of(option: str) -> str:
     """The flag of an option: --algorithm.first-participation of algorithm.first_participation."""
@@ -46,6 +44,6 @@ def with_resumed_options(argv: Sequence[str]) -> list[str]:
     """`argv`, and before it the options of the run that it resumes."""
     flags = normalized(argv)
     folder, resume = last_value(flags, "--run-dir"), last_value(flags, "--resume", bare="true")
-    config = RunFolder(Path(expanduser(folder or ""))).config
+    config = Path(expanduser(folder or "")) / "config.yaml"
     begun = folder and (resume or "").lower() == "true" and config.is_file()
     return ["--config", str(config), *argv] if begun else [*argv]

@@ -16,8 +16,6 @@ from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks import measure_names
 from fl_lightning.callbacks.global_measures import ModelScores
 from fl_lightning.callbacks.measure import Measure
-from fl_lightning.cli.converters import parse_bytes
-from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.schedule import Decay
 from fl_lightning.core.term import Term
@@ -34,6 +32,8 @@ from fl_lightning.executors import Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
+from fl_lightning.runs.converters import parse_bytes
+from fl_lightning.runs.options import Options
 from fl_lightning.terms import ClientModels, Clip
 
 OF_OPTIMIZER = "lr", "momentum", "weight_decay"

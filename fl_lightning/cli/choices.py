@@ -10,9 +10,9 @@ from typing import Any, cast
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.callbacks import EarlyStopping, GrowthStopping
-from fl_lightning.cli.converters import nearest
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.data import CropFlip, schemes
+from fl_lightning.runs.converters import nearest
 
 SIZES = "inputs", "classes", "channels", "size"
 """Parameters of a model that follow from the data."""

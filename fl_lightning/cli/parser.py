@@ -17,10 +17,10 @@ from fl_lightning.cli.arguments import NEEDED, ArgumentParser, Option, add_optio
 from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of
 from fl_lightning.cli.choices import Choice, find_function
 from fl_lightning.cli.config_files import read_files
-from fl_lightning.cli.converters import is_option, nearest
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.converters import is_option, nearest
 
 FIRST = "algorithm"
 """The choice that `--help` shows before everything else."""

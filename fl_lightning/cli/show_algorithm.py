@@ -12,12 +12,12 @@ from docstring_parser import parse
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.arguments import ArgumentParser, options_of
-from fl_lightning.cli.converters import metavar, nearest, shown
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.cli.summary import weighting
 from fl_lightning.core.constraints import Range, notes
 from fl_lightning.core.term import Term
+from fl_lightning.runs.converters import metavar, nearest, shown
 from fl_lightning.terms.wrapper import with_inner
 
 SECTIONS = "References", "Released code"

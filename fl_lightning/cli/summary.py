@@ -1,13 +1,13 @@
-"""The summary printed before the first round."""
+"""What a run prints: the summary before the first round, and the results after the last."""
 
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 
 import torch
 from torch import nn
 from torch.optim import SGD
 
 from fl_lightning.cli.build import RunData
-from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
@@ -15,6 +15,8 @@ from fl_lightning.core.weighting import by_size, uniform
 from fl_lightning.federation.disk_budget import DiskBudget
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
+from fl_lightning.runs.options import Options
+from fl_lightning.runs.run import TAIL_LENGTH, Run, Scalars
 from fl_lightning.terms.wrapper import WrappedTerm
 
 
@@ -84,6 +86,50 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
         yield "this processor computes bf16 in software: --precision 32-true is many times faster"
     if o.compile and clients.sizes.max() < o.batch_size:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
+
+
+def results(run: Run, sent: bool = True) -> str:
+    """The lines after the last round: accuracies and files.
+
+    Args:
+        run: The run.
+        sent: Whether clients send anything; if not, the global model is untrained.
+    """
+    recorded = run.scalars
+    accuracies, validated = recorded["test/accuracy"], recorded.get("val/accuracy")
+    best = max(accuracies, key=lambda k: (validated or accuracies)[k])
+    chosen = f"{accuracies[best]:.2%} in round {best}"
+    chosen = f"{chosen}, best on validation" if validated else f"best {chosen}"
+    tail = [*accuracies.values()][-TAIL_LENGTH:]
+    personal = _personal(recorded)
+    if sent:
+        lines = [
+            f"test accuracy {tail[-1]:.2%}; {chosen}; "
+            f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}",
+            personal,
+        ]
+    else:
+        again = f"--run-dir {run.path} --resume --finetune-epochs 1,5"
+        lines = [
+            "clients send nothing: the global model is untrained, "
+            f"at a test accuracy of {tail[-1]:.2%}",
+            personal or f"to score clients' personal models: {again}",
+        ]
+    lines += [f"curves:  tensorboard --logdir {run.path}", f"scalars: {run.path / 'metrics.csv'}"]
+    lines += [f"model:   {run.path / 'model.pt'}"] if sent else []
+    return "\n".join(filter(None, lines))
+
+
+def _personal(recorded: Scalars) -> str:
+    """The accuracy of the clients' personal models, if it was scored."""
+    last = {tag: [*values.values()][-1] for tag, values in recorded.items() if values}
+    epochs = [tag.rpartition("_")[2] for tag in last if tag.startswith("personal/accuracy_")]
+    scores = ", ".join(
+        f"{last[f'personal/accuracy_{n}']:.2%} ± {last[f'personal/std_{n}']:.2%} after {n}"
+        for n in epochs
+    )
+    text = f"personal models, mean ± std over clients: {scores} epochs of fine-tuning"
+    return text if epochs else ""
 
 
 def _differs(actual: float, asked: float) -> bool:

@@ -9,13 +9,14 @@ from typing import Any
 from fl_lightning.algorithms import modifiers
 from fl_lightning.cli import build
 from fl_lightning.cli.argv import flag_of
-from fl_lightning.cli.options import Options
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.effect import With, marks
+from fl_lightning.runs.options import Options
 
 
 def unused_option_notes(
-    given: Collection[str], o: Options, chosen: Mapping[str, Chosen], width: int
+    given: Collection[str], o: Options, chosen: Mapping[str, Chosen]
 ) -> Iterator[str]:
     """One line for each option that has no effect here.
 
@@ -23,21 +24,15 @@ def unused_option_notes(
         given: The options that the command line names; files may hold some for other choices.
         o: All options.
         chosen: The chosen functions.
-        width: Clients that train in parallel.
     """
-    reasons = {
-        "local_epochs": o.local_steps and f"--local-steps {o.local_steps} takes its place",
-        "parallel_clients": o.parallel_clients != width and f"{width} trains at a time here",
-        "validation_from": o.validation is None and "add --validation 0.1",
-        "finetune_lr": o.finetune_lr and not o.finetune_epochs and "add --finetune-epochs 1,5",
-        "measure_every": not o.measure and "add --measure train,classes",
-        "measure_client": "consistency" not in (o.measure or ()) and "add --measure consistency",
-        "measure_rho": "sharpness" not in (o.measure or ()) and "add --measure sharpness",
-        "data_dir": not chosen["data"].wants("root") and f"{chosen['data'].name} reads no files",
-    }
-    for option, reason in reasons.items():
-        if option in given and reason:
-            yield f"note: {flag_of(option)} has no effect: {reason}"
+    for option, needed in marks(Options, With).items():
+        if option in given and not needed.is_given(o):
+            fix = f"add {flag_of(needed.option)} {needed.example}"
+            yield f"note: {flag_of(option)} has no effect: {fix}"
+    if "local_epochs" in given and o.local_steps:
+        yield f"note: --local-epochs has no effect: --local-steps {o.local_steps} takes its place"
+    if "data_dir" in given and not chosen["data"].wants("root"):
+        yield f"note: --data-dir has no effect: {chosen['data'].name} reads no files"
     for kind in ("algorithm", *modifiers.PARTS):
         for option, value in chosen[kind].options.items():
             if f"{kind}.{option}" in given and not _has_effect(kind, option, chosen):

@@ -12,21 +12,8 @@ from fl_lightning.algorithms.modifiers import PARTS, method_name
 from fl_lightning.report.grid import grid
 from fl_lightning.report.score import Score
 from fl_lightning.report.table import Table
-from fl_lightning.runs.resume import CHANGES_ROUNDING_ONLY
+from fl_lightning.runs.effect import EXTENT, NUMBERS
 from fl_lightning.runs.run import Run
-
-NO_DIFFERENCE = CHANGES_ROUNDING_ONLY | {
-    "seed",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "client_state_memory",
-    "deterministic",
-    "logger",
-    "measure",
-    "measure_every",
-    "score_models",
-}
-"""Options in which runs of one experiment may differ."""
 
 TUNED = {
     "lr",
@@ -85,7 +72,7 @@ class Comparison:
             if not run.scalars.get("test/accuracy"):
                 notes.append(f"{run.path} has not been evaluated yet and is left out")
                 continue
-            key = (_name(run, labels), run.options["seed"], *texts.loc[place])
+            key = (_name(run, labels), run.config["seed"], *texts.loc[place])
             other = kept.get(key, run)
             kept[key] = max(other, run, key=lambda run: run.rounds)
             if other is not run:
@@ -96,7 +83,7 @@ class Comparison:
         if not kept:
             raise ValueError("none of these runs has been evaluated yet")
         for run in kept.values():
-            if run.rounds < (rounds := run.options["rounds"]):
+            if run.rounds < (rounds := run.config["rounds"]):
                 notes.append(f"{run.path} is at round {run.rounds} of {rounds}")
         return Comparison([*kept.values()], across, labels, notes)
 
@@ -191,7 +178,7 @@ class Comparison:
         frame = self.options[[o for o in self.differing if o != "rounds"]].fillna("")
         methods = self.methods([o for o in self.varying if _of_method(o)])
         frame.insert(0, "method", [self.labels.get(m, m) for m in methods])
-        frame["seeds"] = [run.options["seed"] for run in self.runs]
+        frame["seeds"] = [run.config["seed"] for run in self.runs]
         frame["rounds"] = [run.rounds for run in self.runs]
         how: dict[Any, Any] = dict.fromkeys(frame, "first") | {"rounds": _span}
         how["seeds"] = lambda seeds: ",".join(map(str, sorted(seeds)))
@@ -204,22 +191,17 @@ class Comparison:
 def _name(run: Run, labels: Mapping[str, str]) -> str:
     """The label of the innermost folder that has one, or of the method, or the method."""
     folders = {Path(text): label for text, label in labels.items()}
-    name = method_name(run.options)
+    name = method_name(run.config)
     labeled = (folders[path] for path in (run.path, *run.path.parents) if path in folders)
     return next(labeled, labels.get(name, name))
 
 
 def _texts(runs: Sequence[Run]) -> DataFrame:
-    """The options as text; a general one that runs of older versions lack has the others' value."""
-    frame = DataFrame(
-        {o: format_value(v) for o, v in run.options.items() if o not in NO_DIFFERENCE}
-        for run in runs
-    )
-    for option in map(str, frame):
-        values = frame[option].dropna().unique()
-        general = "." not in option and len(values) == 1
-        frame[option] = frame[option].fillna(values[0] if general else "")
-    return frame
+    """The options that may tell runs apart, as text; empty if absent."""
+    options = (run.config.identity(NUMBERS, EXTENT) for run in runs)
+    return DataFrame(
+        {o: format_value(v) for o, v in of_run.items() if o != "seed"} for of_run in options
+    ).fillna("")
 
 
 def _agree(run: Run, other: Run) -> bool:

@@ -32,6 +32,6 @@ def load(folders: str | Path | Iterable[str | Path]) -> DataFrame:
     """
     runs = load_runs([Path(folders)] if isinstance(folders, str | Path) else [*map(Path, folders)])
     frame = concat([run.frame() for run in runs], ignore_index=True)
-    methods = {str(run.path): method_name(run.options) for run in runs}
+    methods = {str(run.path): method_name(run.config) for run in runs}
     frame.insert(1, "method", frame["run"].map(methods))
     return frame

@@ -121,7 +121,7 @@ def grid(
     Example::
 
         runs = report.load_runs(["runs"])
-        report.grid(runs, [r.options["algorithm"] for r in runs], scores=["last:50", "best"])
+        report.grid(runs, [r.config["algorithm"] for r in runs], scores=["last:50", "best"])
     """
     made = [*map(make_score, scores)]
     cells = numbers(runs, rows, columns, made, **options)

@@ -1,4 +1,4 @@
 """The folder of a run: written while it trains, read when it is resumed or compared.
 
-Imports `distributed` and below.
+Imports `federation` and below.
 """

@@ -19,6 +19,7 @@ from torch import nn
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import first_sentence
+from fl_lightning.runs.code import copy_of
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,21 @@ class Chosen:
 
     @property
     def file(self) -> Path | None:
-        """The file of a user-defined function; None for those of this package."""
-        return Path(self.name.partition(":")[0]) if ":" in self.name else None
+        """The file of a user-defined function; None for those of packages and notebooks."""
+        if ":" in self.name:
+            return Path(self.name.partition(":")[0])
+        if self.function.__module__ != "__main__":
+            return None
+        code = getattr(self.function, "__code__", None)  # the recipe, which may have ended
+        file = code.co_filename if code else getattr(sys.modules["__main__"], "__file__", "")
+        return Path(file) if Path(file).is_file() else None
 
     @property
     def place(self) -> str:
         """Where the function is defined: `module:name` or `file.py:name`."""
-        if self.file:
+        if ":" in self.name:
             return self.name
-        module = self.function.__module__
-        if module == "__main__":  # the recipe, which may have ended; a notebook has no file
-            code = getattr(self.function, "__code__", None)
-            file = code.co_filename if code else getattr(sys.modules[module], "__file__", "")
-            module = file if Path(file).is_file() else module
-        return f"{module}:{self.function.__qualname__}"
+        return f"{self.file or self.function.__module__}:{self.function.__qualname__}"
 
     def wants(self, parameter: str) -> bool:
         """Whether the function has a parameter of this name."""
@@ -125,11 +127,6 @@ def wrong_result(function: Chosen, expected: str, value: Any) -> str:
 # --- the same functions again, from the run's folder
 
 
-def copy_in(folder: Path, file: Path) -> Path:
-    """Where the copy of a user-defined file lies in the folder of a run."""
-    return folder / "own" / str(file).strip("/").replace("/", "_")
-
-
 def recorded(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     """What `find_chosen` needs, as `environment.yaml` holds it."""
     return {
@@ -178,16 +175,26 @@ def find_chosen(
 def _import(place: str, environment: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     where, _, name = place.rpartition(":")
     directory = Path(environment.get("directory", ""))
-    for file in (where, environment.get("recipe", "")):  # they may import their neighbors
-        if (parent := str((directory / file).resolve().parent)) not in sys.path:
+    original, copy = directory / where, folder / copy_of(Path(where))
+    file = original if where.endswith(".py") and not _has_changed(original, copy) else copy
+    for of in (file, directory / environment.get("recipe", "")):  # they may import their neighbors
+        if (parent := str(of.resolve().parent)) not in sys.path:
             sys.path.append(parent)
     if not where.endswith(".py"):
         return attrgetter(name)(import_module(where))
-    original, copy = directory / where, copy_in(folder, Path(where))
-    file = original if original.is_file() else copy
-    if copy.is_file() and copy.read_bytes() != file.read_bytes():
-        file = copy  # the original has changed since
     return attrgetter(name)(SimpleNamespace(**_executed(file, file.read_text())))
+
+
+def _has_changed(original: Path, copy: Path) -> bool:
+    """Whether a user-defined file, or one that it imports, is another one than its copy."""
+    if not copy.is_file():
+        return False
+    kept = (file for file in copy.parent.rglob("*.py") if "-from-round-" not in file.stem)
+    return any(
+        not (now := original.parent / file.relative_to(copy.parent)).is_file()
+        or now.read_bytes() != file.read_bytes()
+        for file in kept
+    )
 
 
 @lru_cache

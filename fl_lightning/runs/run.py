@@ -1,4 +1,4 @@
-"""A run, read from its folder."""
+"""A run: its configuration and the files in its folder."""
 
 import csv
 import re
@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,8 @@ from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import first_sentence
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
-from fl_lightning.runs.config_yaml import flat, load
+from fl_lightning.runs.config import Config
+from fl_lightning.runs.config_yaml import load
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,20 +35,17 @@ def higher_is_better(tag: str) -> bool:
     return "accuracy" in tag or tag.startswith("test/class_") or tag in of_clients
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """The options of a run and its scalars so far.
+    """A run: its configuration, and its folder with scalars, model, partition and checkpoints.
 
     Attributes:
         path: The folder.
-        options: By their names in `config.yaml`, such as `algorithm`, `batch_size`,
-            `partition.alpha`; `algorithm.file` is a digest of the user-defined files of the run.
-        scalars: The columns of `metrics.csv`, without the rounds in which a tag was not recorded.
+        config: The options.
     """
 
     path: Path
-    options: Mapping[str, Any]
-    scalars: Scalars
+    config: Config
 
     @staticmethod
     def read(path: Path | str, data_dir: Path | str | None = None) -> "Run":
@@ -63,13 +60,28 @@ class Run:
         """
         path = Path(path)
         try:
-            options = read_options(path)
-            if data_dir is not None:
-                options["data_dir"] = str(Path(data_dir).absolute())
-            return Run(path, options, scalars(path / "metrics.csv"))
+            run = Run(path, Config.read(path))
+            run._check_scalars()
         except (OSError, ValueError, AttributeError, TypeError, csv.Error) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{path} holds no run that can be read: {reason}") from None
+        if data_dir is not None:
+            run.config["data_dir"] = str(Path(data_dir).absolute())
+        return run
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {self.config['algorithm']}, round {self.rounds})"
+
+    @property
+    def ended(self) -> Mapping[str, Any] | None:
+        """The `round` and the `reason` with which the run has ended; None if it has not."""
+        end = self.environment.get("ended")
+        return end if isinstance(end, dict) else None
+
+    @cached_property
+    def scalars(self) -> Scalars:
+        """The columns of `metrics.csv`, without the rounds in which a tag was not recorded."""
+        return read_scalars(self.path / "metrics.csv")
 
     @cached_property
     def metrics(self) -> "DataFrame":
@@ -89,7 +101,7 @@ class Run:
         Lists among the options are tuples, which pandas can group by.
         """
         frame = self.metrics.reset_index()
-        for place, (option, value) in enumerate({"run": str(self.path), **self.options}.items()):
+        for place, (option, value) in enumerate({"run": str(self.path), **self.config}.items()):
             value = tuple(value) if isinstance(value, list) else value
             frame.insert(place, option, [value] * len(frame))
         return frame
@@ -102,12 +114,12 @@ class Run:
         Raises:
             ValueError: If the source cannot be imported or run.
         """
-        source = find_chosen("data", self.options, self._environment, self.path)
-        root = Path(self._environment.get("directory", ""), self.options.get("data_dir") or "")
+        source = find_chosen("data", self.config, self.environment, self.path)
+        root = Path(self.environment.get("directory", ""), self.config["data_dir"])
         options = tuple(source.options.items())
         train, test = _load_data(source.name, source.function, options, root)
         if fraction := self._validation_from("test"):
-            test, _ = hold_out(test, fraction, self.options["seed"])
+            test, _ = hold_out(test, fraction, self.config["seed"])
         return train, test
 
     def model(self, best: bool = False, round: int | None = None) -> nn.Module:
@@ -129,19 +141,11 @@ class Run:
                 f"{file} does not exist: model.pt is written after the last round, best.pt with "
                 "the first evaluation, and --keep-checkpoints says how many checkpoints stay"
             )
-        factory = find_chosen("model", self.options, self._environment, self.path)
-        model = build_model(factory, self.data()[0], self.options["seed"])
+        factory = find_chosen("model", self.config, self.environment, self.path)
+        model = build_model(factory, self.data()[0], self.config["seed"])
         try:
             state = torch.load(file, map_location="cpu", weights_only=True)
-            if round is not None:
-                frozen = state["frozen"]  # with FedBABU also the head
-                trained = {n: p for n, p in model.named_parameters() if n not in frozen}
-                parts = state["w"].split([p.numel() for p in trained.values()])
-                named = zip(trained.items(), parts, strict=True)
-                whole = {name: part.view_as(p) for (name, p), part in named}
-                whole |= {**frozen, **state["buffers"]}
-                state = {name: whole[name] for name in model.state_dict() if name in whole}
-            model.load_state_dict(state)
+            model.load_state_dict(state if round is None else _of_checkpoint(state, model))
         except RuntimeError as error:
             raise ValueError(
                 f"{file} does not fit the model {factory.name} ({first_sentence(error)}): "
@@ -160,16 +164,12 @@ class Run:
             raise ValueError(f"{self.path} has no partition-*.npz: restore it")
         partition = Partition.load(file)
         if fraction := self._validation_from("clients"):
-            partition, _ = hold_out_of_clients(partition, fraction, self.options["seed"])
+            partition, _ = hold_out_of_clients(partition, fraction, self.config["seed"])
         return partition
 
-    def _validation_from(self, part: str) -> float | None:
-        """The fraction that the run held out of this part for validation."""
-        from_part = self.options.get("validation_from") == part
-        return self.options.get("validation") if from_part else None
-
     @cached_property
-    def _environment(self) -> Mapping[str, Any]:
+    def environment(self) -> Mapping[str, Any]:
+        """The content of `environment.yaml`: the command, hardware, versions, and the end."""
         file = self.path / "environment.yaml"
         try:
             made = load(file.read_text()) if file.is_file() else {}
@@ -177,6 +177,19 @@ class Run:
             reason = " ".join(str(error).split())
             raise ValueError(f"{file} cannot be read ({reason}): restore it") from None
         return made if isinstance(made, dict) else {}
+
+    def _validation_from(self, part: str) -> float | None:
+        """The fraction that the run held out of this part for validation."""
+        return self.config["validation"] if self.config["validation_from"] == part else None
+
+    def _check_scalars(self) -> None:
+        """Raise a ValueError if rounds are missing from the table of a run that has ended."""
+        rounds = self.rounds
+        if self.ended and rounds < self.ended["round"]:
+            raise ValueError(
+                f"metrics.csv ends with round {rounds} of {self.ended['round']}: restore it, "
+                "or delete the folder to run it again"
+            )
 
 
 @lru_cache(2)  # several runs on the same data
@@ -186,20 +199,25 @@ def _load_data(
     return build_data(Chosen(name, function, dict(options)), root)
 
 
-def read_options(path: Path) -> dict[str, Any]:
-    """Read the options of the run in a folder.
-
-    Raises:
-        OSError, ValueError, AttributeError, TypeError: If the file is damaged.
-    """
-    options = flat(load((path / "config.yaml").read_text()))
-    if missing := [o for o in ("algorithm", "rounds", "seed") if o not in options]:
-        raise ValueError(f"config.yaml lacks {', '.join(missing)}")
-    own = b"".join(file.read_bytes() for file in sorted(path.glob("own/*")))
-    return options | ({"algorithm.file": sha256(own).hexdigest()[:8]} if own else {})
+def _of_checkpoint(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """The `state_dict` of a model from the content of a checkpoint."""
+    frozen = state["frozen"]  # with FedBABU also the head
+    trained = {name: p for name, p in model.named_parameters() if name not in frozen}
+    parts = state["w"].split([p.numel() for p in trained.values()])
+    named = zip(trained.items(), parts, strict=True)
+    whole = {name: part.view_as(p) for (name, p), part in named}
+    whole |= {**frozen, **state["buffers"]}
+    return {name: whole[name] for name in model.state_dict() if name in whole}
 
 
-def scalars(path: Path) -> Scalars:
+def saved_rounds(folder: Path) -> list[int]:
+    """The rounds of a run's checkpoints, in order; files with other names are ignored."""
+    files = (folder / "checkpoints").glob("round-*.ckpt")
+    stems = [file.stem.removeprefix("round-") for file in files]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def read_scalars(path: Path) -> Scalars:
     """Read `metrics.csv`; a last line that is still being written does not count.
 
     Raises:
@@ -230,22 +248,23 @@ def load_runs(
     Raises:
         ValueError: If a folder contains no run, or none of the runs can be read.
     """
-    paths, reason = dict[Path, Path](), "there are no folders of runs: name one at least"
+    paths = dict[Path, Path]()
     for folder in map(Path, folders):
-        found = [file.parent for file in folder.rglob("metrics.csv")]
-        found = sorted((p for p in found if (p / "config.yaml").is_file()), key=_natural)
+        found = [file.parent for file in folder.rglob("config.yaml")]
+        found = sorted((p for p in found if (p / "metrics.csv").is_file()), key=_natural)
         if not found:
             raise ValueError(f"no run in {folder}: name a run's folder, or one that contains runs")
         paths |= {path.resolve(): path for path in found}
-    runs = []
+    runs, reasons = list[Run](), list[str]()
     for path in paths.values():
         try:
             runs.append(Run.read(path))
         except ValueError as error:
-            reason = str(error)
-            warn(f"{reason}; left out")
+            reasons.append(str(error))
     if not runs:
-        raise ValueError(reason)
+        raise ValueError(reasons[0] if reasons else "there are no folders of runs: name one")
+    for reason in reasons:
+        warn(f"{reason}; left out")
     return runs
 
 

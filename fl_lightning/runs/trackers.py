@@ -11,7 +11,7 @@ from typing import Any, Literal
 from lightning.fabric.loggers.logger import Logger
 
 from fl_lightning.distributed.launcher_env import is_first_rank
-from fl_lightning.runs.config_yaml import dump, flat, load
+from fl_lightning.runs.config_yaml import dump, load
 
 Tracker = Literal["wandb", "mlflow", "trackio"]
 
@@ -35,7 +35,7 @@ def start_trackers(
     Args:
         names: The trackers.
         folder: The run's folder.
-        options: The run's options.
+        options: The run's options by their flat names.
     """
     if not names or not is_first_rank():
         return []
@@ -45,7 +45,7 @@ def start_trackers(
     for name in names:
         logger = MAKERS[name](project, folder, ids.get(name))
         if name not in ids:  # MLflow does not let a resumed run change an option
-            logger.log_hyperparams(flat(options))
+            logger.log_hyperparams(dict(options))
         ids[name] = str(logger.version)
         loggers.append(logger)
     file.write_text(dump(ids))

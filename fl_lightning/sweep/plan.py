@@ -3,39 +3,25 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from functools import partial
-from hashlib import sha256
-from inspect import Parameter, signature
+from dataclasses import dataclass
+from inspect import signature
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import included
-from fl_lightning.cli.options import Options as GeneralOptions
 from fl_lightning.cli.recipes import experiment_of
-from fl_lightning.data.image_folder import domain_folder, image_folder
-from fl_lightning.experiment import Experiment
 from fl_lightning.report.comparison import format_value
-from fl_lightning.runs.chosen import copy_in
+from fl_lightning.runs.config import Config, component_defaults
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.folder import to_yaml
-from fl_lightning.runs.resume import CHANGES_ROUNDING_ONLY
-from fl_lightning.runs.run import Run, Scalars, read_options, scalars
+from fl_lightning.runs.effect import Effect
+from fl_lightning.runs.run import Run, Scalars
 from fl_lightning.sweep.table_file import Options, TableFile, combinations
 
-FREE = CHANGES_ROUNDING_ONLY | {
-    "checkpoint_every",
-    "keep_checkpoints",
-    "client_state_memory",
-    "deterministic",
-}
-"""Options in which a recognized run may differ: they change no number, or the last bits only."""
-
-OWN_FOLDER = {source.__name__ for source in (image_folder, domain_folder)}
-"""Data sources for which the folder is the data set."""
+RESULTS = Effect.NUMBERS, Effect.EXTENT
+"""Effects of the options that a run must share with a cell to be the cell's."""
 
 Cell = tuple[str, str, str]
 """The labels of row, column and tuned values."""
@@ -47,42 +33,39 @@ class Job:
 
     Attributes:
         argv: The options of the recipe, without the run's folder.
-        options: All resolved options by their flat names.
+        config: The options of the run.
         cells: The cells that show it; equal options of several cells are one run.
         folder: Where it lies or will lie.
     """
 
     argv: list[str]
-    options: dict[str, Any]
+    config: Config
     cells: list[Cell]
     folder: Path
 
     @property
     def rounds(self) -> int:
         """The rounds that it is to have."""
-        return int(self.options["rounds"])
+        return int(self.config["rounds"])
 
     @property
     def run(self) -> Run:
         """The run as far as it has come."""
-        recorded: Scalars = {}
+        return Run(self.folder, self.config)
+
+    @property
+    def scalars(self) -> Scalars:
+        """What the run has recorded so far."""
         with suppress(OSError, ValueError):
-            recorded = scalars(self.folder / "metrics.csv")
-        return Run(self.folder, self.options, recorded)
+            return self.run.scalars
+        return {}
 
     @property
     def state(self) -> Literal["missing", "begun", "finished"]:
         """Whether it has begun, and ended."""
-        model, config = self.folder / "model.pt", self.folder / "config.yaml"
-        if not config.is_file():
+        if not (self.folder / "config.yaml").is_file():
             return "missing"
-        if not model.is_file():
-            return "begun"
-        run, epochs = self.run, self.options.get("finetune_epochs")
-        whole = run.rounds >= self.rounds
-        early = model.stat().st_mtime >= config.stat().st_mtime  # a callback ended it
-        scored = not epochs or f"personal/accuracy_{max(epochs)}" in run.scalars
-        return "finished" if scored and (whole or early) else "begun"
+        return "finished" if self.run.ended else "begun"
 
     def command(self, further: Sequence[str] = ()) -> list[str]:
         """The recipe's options that begin the run, or resume it with `further` ones."""
@@ -102,21 +85,21 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         further: Options for every run.
     """
     jobs, existing = list[Job](), _existing(runs)
-    chosen = {kind: choice.name for kind, choice in experiment_of(str(recipe), []).chosen.items()}
+    kinds = {kind: choice.name for kind, choice in experiment_of(str(recipe), []).chosen.items()}
     for cell, argv in command_lines(table):
         for seed in table.seeds:
             line = [*argv, *further, "--seed", str(seed), "--devices", "1"]
             experiment = experiment_of(str(recipe), line)
-            options = _identity(experiment)
-            same = next((job for job in jobs if job.options == options), None)
+            config = experiment.config
+            same = next((job for job in jobs if not config.differences(job.config, *RESULTS)), None)
             if same:
                 same.cells.append(cell)
                 continue
             name = "-".join(_slug(part) for part in (cell[1], cell[0], cell[2], f"s{seed}") if part)
-            defaults = chosen | _defaults(experiment)
-            folder = next((run for run, found in existing if _same(found, options, defaults)), None)
+            defaults = kinds | component_defaults(experiment.chosen)
+            folder = next((run for run, found in existing if _same(found, config, defaults)), None)
             folder = folder or _new_folder(runs, name, {job.folder for job in jobs})
-            jobs.append(Job(line, options, [cell], folder))
+            jobs.append(Job(line, config, [cell], folder))
     return jobs
 
 
@@ -147,58 +130,25 @@ def _as_flags(options: Options) -> list[str]:
     return [word for flag, value in pairs for word in (flag, value)]
 
 
-def _existing(runs: Path) -> list[tuple[Path, dict[str, Any]]]:
+def _existing(runs: Path) -> list[tuple[Path, Config]]:
     """The runs in a folder, with their options."""
     found = []
     for file in sorted(runs.rglob("config.yaml")):
         with suppress(OSError, ValueError, AttributeError, TypeError):
-            found.append((file.parent, _of_data(read_options(file.parent))))
+            found.append((file.parent, Config.read(file.parent)))
     return found
 
 
-def _same(found: Options, options: Options, defaults: Options) -> bool:
+def _same(found: Config, wanted: Config, defaults: Options) -> bool:
     """Whether a run that was found has these options; what an older one lacks has its default."""
-    if any(found.get(option) != options[option] for option in ("algorithm", "seed")):
+    if any(found.get(option) != wanted[option] for option in ("algorithm", "seed")):
         return False  # comparing all would take long
-    whole = {k: found.get(k, defaults.get(k, "none")) for k in {*options, *found} - FREE}
-    return whole == options
+    return not wanted.differences(Config({**defaults, **found}), *RESULTS)
 
 
 def _new_folder(runs: Path, name: str, taken: Collection[Path]) -> Path:
     folders = chain([runs / name], (runs / f"{name}-{number}" for number in count(2)))
     return next(f for f in folders if f not in taken and not (f / "config.yaml").exists())
-
-
-def _identity(experiment: Experiment) -> dict[str, Any]:
-    """The options that make a run what it is, as `config.yaml` and the copied files hold them."""
-    options = flat(to_yaml(experiment.resolved()))
-    files = {c.file for c in experiment.chosen.values() if c.file}
-    if files:
-        in_order = sorted(files, key=partial(copy_in, Path()))
-        own = b"".join(file.read_bytes() for file in in_order)
-        options["algorithm.file"] = sha256(own).hexdigest()[:8]
-    return {name: value for name, value in _of_data(options).items() if name not in FREE}
-
-
-def _of_data(options: Options) -> dict[str, Any]:
-    """The options without the folder of downloads; the folder of user data stays."""
-    name, kept = str(options["data"]), dict(options)
-    folder = kept.pop("data_dir", None)
-    if folder and (name in OWN_FOLDER or ":" in name):
-        kept["data_dir"] = str(Path(folder).absolute())
-    return kept
-
-
-def _defaults(experiment: Experiment) -> dict[str, Any]:
-    """Defaults of the options, which runs of older versions may lack."""
-    general = {f.name: f.default for f in fields(GeneralOptions)}
-    own = {
-        f"{kind}.{parameter.name}": parameter.default
-        for kind, chosen in experiment.chosen.items()
-        for parameter in signature(chosen.function).parameters.values()
-        if parameter.default is not Parameter.empty
-    }
-    return dict(to_yaml(general | own))
 
 
 def _slug(text: str) -> str:

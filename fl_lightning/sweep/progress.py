@@ -41,9 +41,9 @@ class Clock:
     def update(self, jobs: Collection[Job]) -> None:
         """Read what these jobs have recorded since."""
         for job in jobs:
-            run = job.run
-            self.rounds[job.folder] = run.rounds
-            if times := run.scalars.get("time/round_s"):
+            scalars = job.scalars
+            self.rounds[job.folder] = max((k for tag in scalars.values() for k in tag), default=0)
+            if times := scalars.get("time/round_s"):
                 self._seconds[job.folder] = median(times.values())
             if job.state == "finished":
                 self.finished.add(job.folder)

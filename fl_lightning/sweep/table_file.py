@@ -8,8 +8,8 @@ from typing import Any
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
-from fl_lightning.cli.converters import nearest
 from fl_lightning.report.comparison import format_value
+from fl_lightning.runs.converters import nearest
 
 Options = Mapping[str, Any]
 """Options by name as in a preset."""

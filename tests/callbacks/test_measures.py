@@ -39,8 +39,8 @@ from fl_lightning.callbacks import (
 )
 from fl_lightning.callbacks.measure import TrainingLoss
 from fl_lightning.cli import build
-from fl_lightning.cli.options import MeasureName, Options
 from fl_lightning.executors import Outcome
+from fl_lightning.runs.options import MeasureName, Options
 from fl_lightning.terms import SAM, ClientModels
 
 NAMES = get_args(MeasureName)

@@ -11,8 +11,8 @@ import pytest
 from fl_lightning import terms
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
-from fl_lightning.cli.options import Options
 from fl_lightning.data import CropFlip, schemes
+from fl_lightning.runs.options import Options
 
 ANY_SIGN = {"threshold", "gate_offset", "b"}
 FILLED_IN = {"y", "clients", "seed", "domains"}

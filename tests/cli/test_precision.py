@@ -21,7 +21,7 @@ def test_a_run_in_bf16_keeps_32_bits_and_its_precision(tmp_path):
     assert rounded.dtype == torch.float32
     assert 0 < (rounded - plain).abs().max() < 0.1
     again = experiment(tmp_path / "again", "--config", str(tmp_path / "run/config.yaml"))
-    assert again.resolved()["precision"] == "bf16-mixed"
+    assert again.config["precision"] == "bf16-mixed"
     experiment(tmp_path / "run", "--resume", "--rounds", "2").run()
 
 
@@ -54,7 +54,7 @@ def test_the_precision_of_fabric_run_goes_over_files(
     argv = ["--config", str(config)]
     if flag:
         monkeypatch.setenv("LT_PRECISION", flag)
-        assert Experiment([digits], [mlp], argv=argv).resolved()["precision"] == precision
+        assert Experiment([digits], [mlp], argv=argv).config["precision"] == precision
     else:
         said = sentence(Experiment, [digits], [mlp], argv=argv)
         assert "add --precision bf16-mixed" in said

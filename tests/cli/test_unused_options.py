@@ -15,17 +15,17 @@ from fl_lightning.core.weighting import Disco
 from fl_lightning.runs.config_yaml import load
 
 
-def notes(folder: Path, *argv: str, width: int = 1) -> list[str]:
-    """The notes of a run whose executor trains so many clients in parallel."""
+def notes(folder: Path, *argv: str) -> list[str]:
+    """The notes of a run."""
     run = experiment(folder, *argv)
-    return list(unused_option_notes(given(argv), run.options, run.chosen, width))
+    return list(unused_option_notes(given(argv), run.options, run.chosen))
 
 
 UNUSED = [
     ("--local-epochs 3 --local-steps 5", "--local-steps none"),
     ("--finetune-lr 0.1", "--finetune-epochs 1"),
     ("--validation-from test", "--validation 0.1"),
-    ("--parallel-clients 4", "--parallel-clients 1"),
+    ("--parallel-clients 4", "--executor stacked"),
     ("--data-dir elsewhere", ""),
     ("--algorithm.carry --algorithm fedtoga", "--algorithm.perturbation fusion"),
     ("--algorithm.prox-clip split --algorithm feddisco", "--algorithm.alpha 0.1"),
@@ -158,10 +158,10 @@ def test_files_may_set_options_that_a_local_optimizer_cannot_use(own, tmp_path):
     """One file serves many methods; what has no effect does not stand in the run's options."""
     file = tmp_path / "shared.yaml"
     file.write_text("lr: 0.01\nmomentum: 0.5\nclip_norm: 3.0\nweighting: uniform\n")
-    options = own("fixed", "--config", str(file)).resolved()
+    options = own("fixed", "--config", str(file)).config
     assert not {"lr", "momentum", "weight_decay", "weighting"} & options.keys()
     assert options["clip_norm"] == 3.0
-    assert own("adamw", "--config", str(file)).resolved()["lr"] == 0.01
+    assert own("adamw", "--config", str(file)).config["lr"] == 0.01
 
 
 @pytest.mark.parametrize(("norm", "said"), [("1e-6", True), ("1e6", False), ("none", False)])
@@ -184,7 +184,7 @@ def printed(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        ("--parallel-clients 4", "--parallel-clients has no effect: 1 trains at a time here"),
+        ("--parallel-clients 4", "--parallel-clients has no effect: add --executor stacked"),
         ("--participation 0.04", "--participation 0.04 of 6 clients is 1 a round"),
         ("--local-epochs 0.01", "--local-epochs 0.01 is 0.25 on average"),
         ("--compile --batch-size 2000", "no client has a full batch of 2,000 samples"),
@@ -205,7 +205,6 @@ def test_a_run_prints_weights_and_effects_that_its_user_may_not_expect(argv, lin
 @pytest.mark.parametrize(
     "argv",
     [
-        "--parallel-clients 1",
         "--executor stacked --parallel-clients 4",
         "--participation 0.04 --sampling bernoulli",
         "--participation 0.95 --sampling weighted --weighting uniform",

@@ -11,9 +11,9 @@ import pytest
 from problems import federation
 
 from fl_lightning import algorithms
-from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.federation.disk_budget import BLOCK, DiskBudget, free_space
 from fl_lightning.federation.sampling import UniformSampling
+from fl_lightning.runs.converters import parse_bytes
 
 ROW = 4 * 55_210
 """States of a client of SCAFFOLD with the digits' mlp; below, rounded up to 16 bytes."""

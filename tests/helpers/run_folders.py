@@ -26,6 +26,8 @@ def run(
     base = {"rounds": len(accuracies), "seed": seed, "executor": "sequential", "lr": 0.1}
     config |= base | options
     (folder / "config.yaml").write_text(dump(config))
+    ended = {"round": len(accuracies), "reason": "the last round"}
+    (folder / "environment.yaml").write_text(dump({"ended": ended}))
     lines = ["round,test/accuracy,comm/uplink_mb,comm/downlink_mb,time/round_s"]
     lines += [f"{k},{'' if a is None else a},1.0,2.0,0.5" for k, a in enumerate(accuracies, 1)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")

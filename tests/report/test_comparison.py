@@ -23,7 +23,7 @@ def seeds(folder: Path) -> list[str]:
         ({}, {"lr": 0.2}, ["0", "1"]),
         ({}, {"alpha": 0.2}, ["0", "1"]),
         ({"precision": "32-true"}, {"precision": "bf16-mixed"}, ["0", "1"]),
-        ({"data_dir": "data"}, {"data_dir": "elsewhere"}, ["0", "1"]),
+        ({"data_dir": "data"}, {"data_dir": "elsewhere"}, ["0,1"]),
         ({}, {"own": {"rho": 0.1}}, ["0", "1"]),
     ],
 )
@@ -41,7 +41,7 @@ def test_an_edited_user_file_makes_another_experiment(tmp_path):
         (folder / "own").mkdir()
         (folder / "own/mine.py").write_text(text)
     assert seeds(tmp_path) == ["0", "0,1"]
-    assert all(row.startswith("mine.py:own, file ") for row in compared(tmp_path).rows)
+    assert all(row.startswith("mine.py:own, code ") for row in compared(tmp_path).rows)
 
 
 def test_modifiers_belong_to_the_method(tmp_path):

@@ -1,7 +1,7 @@
 """The table of a run's scalars after a crash."""
 
 from fl_lightning.runs.metrics_csv import MetricsCSV
-from fl_lightning.runs.run import scalars
+from fl_lightning.runs.run import read_scalars
 
 
 def test_rows_that_a_crash_has_lost_take_no_later_ones_with_them(tmp_path):
@@ -14,4 +14,4 @@ def test_rows_that_a_crash_has_lost_take_no_later_ones_with_them(tmp_path):
     for k in (4, 5):
         second.log_metrics({"test/accuracy": k / 10}, k)
     MetricsCSV(path, after=4)
-    assert [*scalars(path)["test/accuracy"]] == [1, 2, 4]
+    assert [*read_scalars(path)["test/accuracy"]] == [1, 2, 4]

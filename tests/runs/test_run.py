@@ -11,6 +11,7 @@ from fl_lightning import report
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
+from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.runs.run import Run
 
@@ -143,9 +144,9 @@ def test_the_validation_part_is_left_out(part, train, test, tmp_path):
 def refusal(run: Run, **functions: str) -> str:
     """The sentence when these functions are recorded instead."""
     environment = load((run.path / "environment.yaml").read_text())
-    changed = Run(run.path, run.options, run.scalars)
+    changed = Run(run.path, run.config)
     environment["functions"] |= functions
-    changed.__dict__["_environment"] = environment if functions else {}
+    changed.__dict__["environment"] = environment if functions else {}
     with pytest.raises(ValueError, match=r".") as error:
         changed.model()
     assert len(str(error.value).replace(str(run.path), "").split()) <= 30
@@ -157,7 +158,7 @@ def test_what_cannot_be_made_again_ends_in_a_sentence(trained, tmp_path):
     assert "no.such.module:x" in refusal(trained, data="no.such.module:x")
     assert "jobs:f.<locals>.g" in refusal(trained, data="jobs:f.<locals>.g")
     assert "hidden" in refusal(trained, model="fl_lightning.models.fedavg_cnn:fedavg_cnn")
-    narrow = Run(trained.path, {**trained.options, "model.hidden": [8]}, trained.scalars)
+    narrow = Run(trained.path, Config({**trained.config, "model.hidden": [8]}))
     with pytest.raises(ValueError, match=r"does not fit the model mlp"):
         narrow.model()
     unguarded = tmp_path / "recipe.py"
@@ -166,18 +167,18 @@ def test_what_cannot_be_made_again_ends_in_a_sentence(trained, tmp_path):
 
 
 def test_functions_that_a_user_adds_to_the_environment_are_enough(trained):
-    run = Run(trained.path, trained.options, trained.scalars)
+    run = Run(trained.path, trained.config)
     functions = {"data": "fl_lightning.data.sources:digits", "model": "fl_lightning.models.mlp:mlp"}
-    run.__dict__["_environment"] = {"functions": functions}
+    run.__dict__["environment"] = {"functions": functions}
     assert run.model()[1].out_features == 16
 
 
 def test_a_missing_model_or_partition_is_named(trained, tmp_path):
-    empty = Run(tmp_path, trained.options, trained.scalars)
+    empty = Run(tmp_path, trained.config)
     for make, name in ((empty.model, "model.pt"), (empty.partition, "partition-")):
         with pytest.raises(ValueError, match=name):
             make()
 
 
 def test_another_folder_of_data_is_read(trained):
-    assert Run.read(trained.path, data_dir="elsewhere").options["data_dir"].startswith("/")
+    assert Run.read(trained.path, data_dir="elsewhere").config["data_dir"].startswith("/")

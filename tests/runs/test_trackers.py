@@ -43,7 +43,7 @@ def test_trackio_gets_the_scalars(tmp_path, monkeypatch):
     run.config = {}
     monkeypatch.setattr(trackers, "import_module", lambda name: trackio)
     for resume in ("never", "allow"):
-        (logger,) = trackers.start_trackers(["trackio"], tmp_path, {"algorithm": {"name": "mine"}})
+        (logger,) = trackers.start_trackers(["trackio"], tmp_path, {"algorithm": "mine"})
         logger.log_metrics({"test/accuracy": 0.5}, 3)
         logger.finalize("success")
         trackio.init.assert_called_with(ANY, tmp_path.name, resume=resume, embed=False)

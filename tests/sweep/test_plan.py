@@ -35,7 +35,7 @@ def planned(tmp_path) -> Plan:
 
 
 def options(jobs: list[Job], *names: str) -> list[tuple[object, ...]]:
-    return [tuple(job.options.get(name) for name in names) for job in jobs]
+    return [tuple(job.config.get(name) for name in names) for job in jobs]
 
 
 def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
@@ -63,7 +63,7 @@ def test_runs_on_other_folders_of_images_are_other_runs(tmp_path):
     (tmp_path / "table.yaml").write_text("rows: {fedavg: {}}\n")
     table, recipe = TableFile.read(str(tmp_path / "table.yaml")), ROOT / "recipes/image_folder.py"
     folders = [
-        plan(table, recipe, tmp_path, ["--data-dir", name])[0].options["data_dir"] for name in "ab"
+        plan(table, recipe, tmp_path, ["--data-dir", name])[0].config["data_dir"] for name in "ab"
     ]
     assert folders == [str(Path("a").absolute()), str(Path("b").absolute())]
 
@@ -96,7 +96,6 @@ def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_pa
     jobs = planned(SMALL + tuned + f"score: [{score}]\n")
     for job, accuracies in zip(jobs, [[0.1, 0.1], [0.2, 0.9], [0.5, 0.8]], strict=True):
         run(job.folder, accuracies)
-        (job.folder / "model.pt").touch()
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert [*table.text.iloc[:, -1]] == [shown]
     assert "best of lr" in table.caption
@@ -133,12 +132,13 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     assert f"# {again.folder} is finished" in capsys.readouterr().out.splitlines()
     assert planned(text, "--rounds", "3")[0].state == "missing"
     config = again.folder / "config.yaml"
-    newer = "momentum:", "early_stopping:"
+    newer = "sampling:", "early_stopping:"
     text_of = re.sub(r"\n {2}name: none", " none", config.read_text())
     without = [line for line in text_of.splitlines() if not line.startswith(newer)]
     config.write_text("\n".join(without))
     assert planned(text)[0].state == "finished", "what an older run lacks has its default"
-    (again.folder / "model.pt").unlink()
+    environment = again.folder / "environment.yaml"
+    environment.write_text(environment.read_text().partition("ended:")[0])
     begun = planned(text)[0]
     assert begun.state == "begun"
     assert begun.command()[:3] == ["--run-dir", str(begun.folder), "--resume"]

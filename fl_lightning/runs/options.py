@@ -1,4 +1,7 @@
-"""The options that every recipe has, in the groups that `--help` shows."""
+"""The options that every recipe has, in the groups that `--help` shows.
+
+What an option does to a run stands in its annotation, and nowhere else: see `Effect` and `With`.
+"""
 
 import os
 from dataclasses import dataclass, replace
@@ -6,7 +9,6 @@ from math import log10
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fl_lightning.cli.converters import parse_bytes
 from fl_lightning.core.constraints import (
     BelowOneFloat,
     NonNegativeFloat,
@@ -22,6 +24,8 @@ from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
+from fl_lightning.runs.converters import parse_bytes
+from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, With
 from fl_lightning.runs.trackers import Tracker, check_installed
 
 MeasureName = Literal[
@@ -65,11 +69,11 @@ class SimulationOptions:
     sampling: Sampling = "fixed"
     weighting: Literal["uniform", "by_size"] | None = None
     server_lr: PositiveFloat | None = None
-    rounds: PositiveInt = 100
+    rounds: Annotated[PositiveInt, EXTENT] = 100
     seed: NonNegativeInt = 0
-    data_dir: Path = Path("data")
-    run_dir: Path | None = None
-    resume: bool = False
+    data_dir: Annotated[Path, NONE] = Path("data")
+    run_dir: Annotated[Path | None, NONE] = None
+    resume: Annotated[bool, NONE] = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class TrainingOptions:
     momentum: BelowOneFloat = 0.0
     weight_decay: NonNegativeFloat = 0.0
     clip_norm: PositiveFloat | None = None
-    on_divergence: OnDivergence = "stop"
+    on_divergence: Annotated[OnDivergence, NONE] = "stop"
 
 
 @dataclass(frozen=True)
@@ -119,14 +123,14 @@ class EvaluationOptions:
         logger: Experiment trackers that get the scalars too, e.g. wandb,mlflow.
     """
 
-    evaluate_every: PositiveInt = 1
+    evaluate_every: Annotated[PositiveInt, EXTENT] = 1
     validation: OpenFraction | None = None
-    validation_from: Literal["clients", "test"] = "clients"
-    finetune_epochs: tuple[PositiveInt, ...] | None = None
-    finetune_lr: PositiveFloat | None = None
-    checkpoint_every: PositiveInt = 10
-    keep_checkpoints: Kept = 2
-    logger: tuple[Tracker, ...] | None = None
+    validation_from: Annotated[Literal["clients", "test"], With("validation", "0.1")] = "clients"
+    finetune_epochs: Annotated[tuple[PositiveInt, ...] | None, EXTENT] = None
+    finetune_lr: Annotated[PositiveFloat | None, EXTENT, With("finetune_epochs", "1,5")] = None
+    checkpoint_every: Annotated[PositiveInt, NONE] = 10
+    keep_checkpoints: Annotated[Kept, NONE] = 2
+    logger: Annotated[tuple[Tracker, ...] | None, NONE] = None
 
 
 @dataclass(frozen=True)
@@ -146,11 +150,11 @@ class MeasureOptions:
             models, the mean of all clients' last models.
     """
 
-    measure: tuple[MeasureName, ...] | None = None
-    measure_every: PositiveInt = 10
-    measure_client: NonNegativeInt = 0
-    measure_rho: PositiveFloat = 0.05
-    measure_samples: PositiveInt | None = None
+    measure: Annotated[tuple[MeasureName, ...] | None, EXTENT] = None
+    measure_every: Annotated[PositiveInt, EXTENT, With("measure", "train,classes")] = 10
+    measure_client: Annotated[NonNegativeInt, EXTENT, With("measure", "consistency")] = 0
+    measure_rho: Annotated[PositiveFloat, EXTENT, With("measure", "sharpness")] = 0.05
+    measure_samples: Annotated[PositiveInt | None, EXTENT, With("measure", "train")] = None
     score_models: tuple[Literal["server", "cohort", "clients"], ...] = ("server",)
 
 
@@ -169,11 +173,13 @@ class ExecutionOptions:
             hardware, threads and parallel clients.
     """
 
-    executor: Literal["sequential", "stacked"] = "sequential"
-    parallel_clients: PositiveInt = 10
-    compile: bool = False
-    client_state_memory: str | None = None
-    deterministic: bool = False
+    executor: Annotated[Literal["sequential", "stacked"], ROUNDING] = "sequential"
+    parallel_clients: Annotated[
+        PositiveInt, ROUNDING, With("executor", "stacked", exactly=True)
+    ] = 10
+    compile: Annotated[bool, ROUNDING] = False
+    client_state_memory: Annotated[str | None, NONE] = None
+    deterministic: Annotated[bool, ROUNDING] = False
 
 
 GROUPS: dict[str, type] = {

@@ -1,0 +1,44 @@
+"""The user's code that a run uses: its files, their copies in the run's folder, and a digest."""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from modulefinder import ModuleFinder
+from pathlib import Path
+
+OWN = "own"
+"""The folder of the copies, in the folder of the run."""
+
+
+def copies(files: Iterable[Path]) -> dict[Path, Path]:
+    """The files and all modules that they import from beside them, by where their copies lie.
+
+    Args:
+        files: User-defined files, as the command line names them.
+
+    Returns:
+        The files by their paths in the folder of the run, in order.
+    """
+    found = {
+        copy_of(file).parent / part: file.parent / part for file in files for part in _parts(file)
+    }
+    return dict(sorted(found.items()))
+
+
+def copy_of(file: Path) -> Path:
+    """Where the copy of a user-defined file lies in the folder of a run."""
+    return Path(OWN, str(file.parent).strip("/.").replace("/", "_"), file.name)
+
+
+def digest(files: Mapping[Path, Path]) -> str:
+    """A short digest of the content of some files, which are by where their copies lie."""
+    content = b"".join(file.read_bytes() for _, file in sorted(files.items()))
+    return sha256(content).hexdigest()[:8]
+
+
+def _parts(file: Path) -> list[Path]:
+    """The file and the modules that it imports from below its folder, relative to this."""
+    folder = file.resolve().parent
+    finder = ModuleFinder(path=[str(folder)], excludes=["fl_lightning"])
+    finder.run_script(str(folder / file.name))
+    found = (getattr(module, "__file__", None) for module in finder.modules.values())
+    return sorted(Path(path).relative_to(folder) for path in found if path)

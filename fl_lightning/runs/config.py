@@ -1,0 +1,148 @@
+"""The resolved options of a run, from a command line or from its folder."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields
+from functools import cache
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.code import OWN, copies, digest
+from fl_lightning.runs.config_yaml import dump, flat, load
+from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING, Effect, marks
+from fl_lightning.runs.options import Options
+
+OF_CHOICES = {"callback": EXTENT, "early_stopping": EXTENT}
+"""Effects of choices that do more or less than change the numbers."""
+
+PLACE = frozenset({"run_dir", "resume"})
+"""Options that say where a run lies: no part of it."""
+
+NOT_OF_EVERY_ALGORITHM = frozenset({"lr", "momentum", "weight_decay", "clip_norm"})
+"""Options that a run lacks if its algorithm has a local optimizer of its own."""
+
+FOLDER_SOURCES = frozenset({"image_folder", "domain_folder"})
+"""Data sources whose data set is the folder itself; the others keep downloads there."""
+
+
+class Config(dict[str, Any]):
+    """The resolved options of a run by their flat names, in the types that YAML has.
+
+    `algorithm` is the name of the method, `algorithm.rho` an option of it. `code` is a digest of
+    the user's files that the run uses, if there are any. `config.yaml` holds the same, nested.
+    """
+
+    @classmethod
+    def of(
+        cls,
+        options: Options,
+        precision: str,
+        chosen: Mapping[str, Chosen],
+        unused: Collection[str] = (),
+    ) -> "Config":
+        """The configuration that a command line asks for, without the `unused` options."""
+        parts = {kind: {"name": c.name, **c.options} for kind, c in chosen.items()}
+        general = {**asdict(options), "precision": precision}
+        kept = {k: v for k, v in general.items() if k not in PLACE and k not in unused}
+        config = cls(plain(flat(parts | kept)))
+        if config._has_own_folder:
+            config["data_dir"] = str(Path(config["data_dir"]).absolute())
+        if files := copies(c.file for c in chosen.values() if c.file):
+            config["code"] = digest(files)
+        return config
+
+    @classmethod
+    def read(cls, folder: Path) -> "Config":
+        """The configuration of the run in a folder; a general option that it lacks has its default.
+
+        Raises:
+            OSError, ValueError, AttributeError: If `config.yaml` is missing or damaged.
+        """
+        config = cls(flat(load((folder / "config.yaml").read_text())))
+        if missing := [o for o in ("algorithm", "rounds", "seed") if o not in config]:
+            raise ValueError(f"config.yaml lacks {', '.join(missing)}")
+        if files := sorted((folder / OWN).rglob("*.py")):
+            config["code"] = digest({file.relative_to(folder): file for file in files})
+        for name, default in _defaults().items():
+            config.setdefault(name, default)
+        return config
+
+    def text(self) -> str:
+        """The content of `config.yaml`, which `--config` reads."""
+        components = {name.partition(".")[0] for name in self if "." in name}
+        nested = dict[str, Any]()
+        for option, value in self.items():
+            kind, _, name = option.partition(".")
+            if kind in components:
+                nested.setdefault(kind, {})[name or "name"] = value
+            elif kind != "code":
+                nested[kind] = value
+        return dump(nested)
+
+    def identity(self, *effects: Effect) -> dict[str, Any]:
+        """The options that have one of these effects on the run."""
+        return {name: value for name, value in self.items() if self._effect(name) in effects}
+
+    def differences(self, other: "Config", *effects: Effect) -> list[str]:
+        """The names of the options with one of these effects that differ in the other run."""
+        mine, its = self.identity(*effects), other.identity(*effects)
+        return [name for name in sorted({*mine, *its}) if mine.get(name) != its.get(name)]
+
+    def check_resumption(self, now: "Config") -> None:
+        """Compare the options of a run with those with which it is resumed.
+
+        Raises:
+            ValueError: If options differ that may not change, naming them.
+        """
+        kept = [NUMBERS, *([ROUNDING] if now["deterministic"] else [])]
+        changed = [name for name in self.differences(now, *kept) if name != "code"]
+        if changed:
+            which = ", ".join(f"{k} was {self.get(k)} and is now {now.get(k)}" for k in changed)
+            raise ValueError(
+                f"a resumed run keeps its options, but {which}: omit these flags, or start another "
+                "run"
+            )
+
+    def _effect(self, name: str) -> Effect:
+        if name == "data_dir" and self._has_own_folder:
+            return EXTENT  # another folder, other data; but a resumed run's may have moved
+        return _effects().get(name.partition(".")[0], NUMBERS)
+
+    @property
+    def _has_own_folder(self) -> bool:
+        """Whether the data set is a folder of the user's."""
+        source = str(self.get("data", ""))
+        return source in FOLDER_SOURCES or ":" in source
+
+
+def plain(value: Any) -> Any:
+    """A value in the types that YAML has."""
+    if isinstance(value, Mapping):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+    """The defaults of the chosen functions' options by flat names."""
+    return {
+        f"{kind}.{parameter.name}": plain(parameter.default)
+        for kind, c in chosen.items()
+        for parameter in signature(c.function).parameters.values()
+        if parameter.default is not Parameter.empty
+    }
+
+
+@cache
+def _effects() -> dict[str, Effect]:
+    """The effects of the general options that have one, and of the choices."""
+    return marks(Options, Effect) | OF_CHOICES
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    """The defaults of the general options, but for those that an algorithm may not use."""
+    defaults = {f.name: plain(f.default) for f in fields(Options)}
+    return {name: defaults[name] for name in defaults.keys() - PLACE - NOT_OF_EVERY_ALGORITHM}

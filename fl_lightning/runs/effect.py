@@ -1,0 +1,59 @@
+"""What an option does to a run, as its annotation says where it is declared.
+
+`rounds: Annotated[PositiveInt, EXTENT] = 100` may change when a run is resumed; `lr: PositiveFloat`
+may not.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, TypeVar, get_type_hints
+
+from fl_lightning.core.constraints import notes
+
+M = TypeVar("M")
+
+
+class Effect(Enum):
+    """What an option does to a run. One without an `Effect` changes the numbers."""
+
+    NUMBERS = auto()
+    """The numbers of the rounds change. A resumed run keeps the option."""
+
+    EXTENT = auto()
+    """More or fewer rounds are run or recorded. A resumed run may change the option."""
+
+    ROUNDING = auto()
+    """The last bits change. A resumed run keeps the option if it is deterministic."""
+
+    NONE = auto()
+    """Nothing that is recorded changes."""
+
+
+NUMBERS, EXTENT, ROUNDING, NONE = Effect
+
+
+@dataclass(frozen=True)
+class With:
+    """Marks an option that has no effect unless another one is given.
+
+    Attributes:
+        option: The other option.
+        example: A value of it, for the note to the user.
+        exactly: Whether it must have this very value; else any that is not none will do.
+    """
+
+    option: str
+    example: str
+    exactly: bool = False
+
+    def is_given(self, options: Any) -> bool:
+        """Whether these options have the other one."""
+        value = getattr(options, self.option)
+        return bool(value == self.example if self.exactly else value)
+
+
+def marks(of: type, kind: type[M]) -> dict[str, M]:
+    """The marks of one kind, `Effect` or `With`, on the fields of a dataclass, by field."""
+    hints = get_type_hints(of, include_extras=True)
+    found = {name: [n for n in notes(hint) if isinstance(n, kind)] for name, hint in hints.items()}
+    return {name: several[0] for name, several in found.items() if several}

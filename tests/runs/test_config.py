@@ -1,0 +1,139 @@
+"""The options of a run: what each does to it, and which runs are the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jobs
+import pytest
+from refusals import experiment
+
+from fl_lightning.runs.config import Config
+from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING
+from fl_lightning.runs.options import Options
+from fl_lightning.runs.run import Run
+
+BEFORE = {"algorithm": "fedavg", "data": "digits", "seed": 0, "rounds": 5, "executor": "sequential"}
+BEFORE |= {"parallel_clients": 10, "compile": False, "deterministic": False, "lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("change", "effect"),
+    [
+        ({"lr": 0.2}, NUMBERS),
+        ({"algorithm.rho": 0.2}, NUMBERS),
+        ({"precision": "bf16-mixed"}, NUMBERS),
+        ({"rounds": 9}, EXTENT),
+        ({"finetune_epochs": [1, 5]}, EXTENT),
+        ({"callback": "mine.py:Mine", "callback.every": 3}, EXTENT),
+        ({"executor": "stacked"}, ROUNDING),
+        ({"parallel_clients": 5}, ROUNDING),
+        ({"compile": True}, ROUNDING),
+        ({"logger": ["mlflow"]}, None),
+        ({"on_divergence": "skip-client"}, None),
+        ({"keep_checkpoints": 3}, None),
+        ({"data_dir": "elsewhere"}, None),
+    ],
+    ids=str,
+)
+def test_what_an_option_does_decides_which_runs_are_the_same(change, effect):
+    before, now = Config(BEFORE), Config(BEFORE | change)
+    for kind in (NUMBERS, EXTENT, ROUNDING):
+        assert before.differences(now, kind) == (sorted(change) if kind is effect else [])
+    always = Config(BEFORE | {"deterministic": True}), Config(now | {"deterministic": True})
+    for first, second, kept in ((before, now, {NUMBERS}), (*always, {NUMBERS, ROUNDING})):
+        if effect in kept:
+            with pytest.raises(ValueError, match=f"{next(iter(change))} was"):
+                first.check_resumption(second)
+        else:
+            first.check_resumption(second)
+
+
+@pytest.mark.parametrize("source", ["image_folder", "mine.py:photos"])
+def test_another_folder_of_own_data_is_another_run_but_may_move(source):
+    before, now = (Config(BEFORE, data=source, data_dir=folder) for folder in ("a", "b"))
+    assert before.differences(now, NUMBERS, EXTENT) == ["data_dir"]
+    before.check_resumption(now)
+
+
+def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
+    (tmp_path / "config.yaml").write_text("algorithm: {name: fedavg}\nrounds: 3\nseed: 0\n")
+    assert Config.read(tmp_path)["sampling"] == Options().sampling == "fixed"
+
+
+def test_the_executor_auto_of_an_older_run_was_the_sequential_one(tmp_path):
+    text = "algorithm: {name: fedavg}\nrounds: 3\nseed: 0\nexecutor: auto\n"
+    (tmp_path / "config.yaml").write_text(text)
+    assert Config.read(tmp_path)["executor"] == "sequential"
+
+
+def test_a_configuration_is_read_as_it_was_written(tmp_path):
+    made = experiment(tmp_path / "run", "--finetune-epochs", "1,5", "--partition.alpha", "1e-3")
+    (tmp_path / "config.yaml").write_text(made.config.text())
+    assert Config.read(tmp_path) == made.config
+    assert {"run_dir", "resume"}.isdisjoint(made.config)
+
+
+OWN = """
+from fl_lightning import Algorithm
+from fl_lightning.terms import SAM
+from helper import RHO
+from parts import first
+
+
+def mine():
+    return Algorithm(SAM(RHO))
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> Callable[..., Path]:
+    """Write a method of a user's that imports from beside it, and a folder of a run."""
+    monkeypatch.chdir(tmp_path)
+    Path("parts").mkdir()
+    for name, text in (("mine.py", OWN), ("parts/__init__.py", ""), ("parts/first.py", "")):
+        Path(name).write_text(text)
+
+    def written(rho: float) -> Path:
+        Path("helper.py").write_text(f"RHO = {rho}\n")
+        return tmp_path / "run"
+
+    return written
+
+
+def test_what_a_users_file_imports_from_beside_it_belongs_to_the_run(own, capsys):
+    argv = "--algorithm", "mine.py:mine"
+    experiment(own(0.05), *argv).run()
+    folder = own(0.05)
+    copied = sorted(str(file.relative_to(folder / "own")) for file in folder.rglob("own/**/*.py"))
+    assert copied == ["helper.py", "mine.py", "parts/__init__.py", "parts/first.py"]
+    same, other = (experiment(own(rho), *argv).config for rho in (0.05, 5.0))
+    assert Config.read(folder).differences(same, NUMBERS) == []
+    assert Config.read(folder).differences(other, NUMBERS) == ["code"]
+    capsys.readouterr()
+    experiment(folder, "--resume", "--rounds", "2").run()
+    assert "helper.py has changed since the run began" in capsys.readouterr().out
+    assert (folder / "own/helper.py").read_text() == "RHO = 0.05\n"
+    assert (folder / "own/helper-from-round-2.py").read_text() == "RHO = 5.0\n"
+
+
+def test_a_run_says_itself_that_it_has_ended(tmp_path):
+    """A run that is extended has not, until its new last round."""
+
+    class Stops:
+        def on_round_end(self, federation, metrics):
+            if federation.round == 3:
+                raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    experiment(folder, "--rounds", "2").run()
+    assert Run.read(folder).ended == {"round": 2, "reason": "the last round"}
+    with pytest.raises(SystemExit):
+        experiment(folder, "--resume", "--rounds", "4", callbacks=[Stops()]).run()
+    (folder / "model.pt").touch()
+    assert Run.read(folder).ended is None
+    experiment(folder, "--resume", "--rounds", "4").run()
+    rows = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    (folder / "metrics.csv").write_text("".join(rows[:3]))
+    with pytest.raises(ValueError, match="ends with round 2 of 4"):
+        Run.read(folder)
+    assert jobs.results(folder)["metrics"][-1]["round"] == "2"
