@@ -4,11 +4,12 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
-from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, checked
 from fl_lightning.core.weighting import Disco, by_size
+from fl_lightning.terms import CenteredGradientVariate, NormalizedAveraging, Proximal
+from fl_lightning.terms.released import LastGradientVariate, SplitProximal, UnclippedPull
 
 
 @checked
@@ -24,10 +25,7 @@ def fedavg() -> Algorithm:
 
 
 @checked
-def fedprox(
-    mu: NonNegativeFloat = 0.1,
-    prox_clip: opt.ProxClip = "whole",
-) -> Algorithm:
+def fedprox(mu: NonNegativeFloat = 0.1, prox_clip: opt.ProxClip = "whole") -> Algorithm:
     """FedProx: a quadratic pull towards the received model (Li et al., MLSys 2020).
 
     Clients step along g(w) + mu (w - w^t).
@@ -41,8 +39,8 @@ def fedprox(
     Released code:
         FL-Simulator clips the half -mu w^t alone: `prox_clip="split"`.
     """
-    split = prox_clip == "split"
-    pull = (terms.Proximal(mu, split), terms.UnclippedPull(mu)) if split else (terms.Proximal(mu),)
+    split = SplitProximal(mu), UnclippedPull(mu)
+    pull = (Proximal(mu),) if prox_clip == "whole" else split
     return Algorithm(*pull, weight=by_size)
 
 
@@ -69,11 +67,10 @@ def fednova(
     """
     correction = {
         "none": (),
-        "own": (terms.LastGradientVariate(),),
-        "mean": (terms.CenteredGradientVariate(),),
+        "own": (LastGradientVariate(),),
+        "mean": (CenteredGradientVariate(),),
     }[variates]
-    normalized = (terms.NormalizedAveraging(), *correction)
-    return Algorithm(*normalized, weight=by_size)
+    return Algorithm(NormalizedAveraging(), *correction, weight=by_size)
 
 
 @checked
@@ -101,6 +98,5 @@ def feddisco(
         FedSSG's code divides alpha by the client's relative size (`size_weighting`) and clips only
         the half h_i - w^t of FedDyn's pull (`prox_clip="split"`).
     """
-    options = {"prox_clip": prox_clip, "size_weighting": size_weighting}
-    base = () if alpha is None else opt.dynamic(alpha, **options)  # type: ignore[arg-type]
+    base = () if alpha is None else opt.dynamic(alpha, "all", prox_clip, size_weighting)
     return Algorithm(*base, weight=Disco(a, b))

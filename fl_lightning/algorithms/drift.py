@@ -1,13 +1,10 @@
 """Drift correction: control variates, duals, client momentum."""
 
-from typing import Annotated, Literal
-
-from typing_extensions import Doc
-
-from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat, checked
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, checked
+from fl_lightning.terms import SSG, ClientMomentum, FedVRADual
+from fl_lightning.terms.released import ReleasedSSG
 
 
 @checked
@@ -27,8 +24,7 @@ def scaffold(
         FedSSG's divides moves by K eta_0 (`correction_lr="base"`) and c in the step by the client's
         relative size (`size_weighting`); FedSOL's averages models by size (`--weighting by_size`).
     """
-    variate = opt.control_variate(correction_lr, size_weighting, whole=True)
-    return Algorithm(variate)
+    return Algorithm(opt.control_variate(correction_lr, size_weighting, whole=True))
 
 
 @checked
@@ -80,7 +76,7 @@ def fedvra(
         None of the authors. FedSSG's is FedDyn under this name, since its additional loss has no
         gradient. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, has this dual step.
     """
-    return Algorithm(terms.FedVRADual(gamma, a=a, d=d))
+    return Algorithm(FedVRADual(gamma, a=a, d=d))
 
 
 @checked
@@ -108,9 +104,7 @@ def feddc(
 
 
 @checked
-def fedcm(
-    alpha: opt.GradientWeight = 0.1,
-) -> Algorithm:
+def fedcm(alpha: opt.GradientWeight = 0.1) -> Algorithm:
     """FedCM: client steps mixed with the global momentum (Xu et al., arXiv 2106.10874).
 
     Clients step along alpha g(w) + (1 - alpha) m, m being the cohort's last mean gradient.
@@ -118,35 +112,21 @@ def fedcm(
     References:
         Xu et al., 2021, https://arxiv.org/abs/2106.10874
     """
-    return Algorithm(terms.ClientMomentum(alpha))
+    return Algorithm(ClientMomentum(alpha))
 
 
 @checked
 def fedssg(
-    alpha: Annotated[NonNegativeFloat, Doc("Strength of the alignment.")] = 0.05,
-    gate: Annotated[
-        Literal["horizon", "running", "none"],
-        Doc("Visits over those expected in the whole run, or so far (main text); none is 1."),
-    ] = "horizon",
-    gate_map: Annotated[
-        Literal["identity", "clip01", "logistic"], Doc("Map of that ratio.")
-    ] = "identity",
-    gate_offset: Annotated[FiniteFloat, Doc("Number added to it; 0 in the main text.")] = 1.0,
-    gate_alignment: Annotated[bool, Doc("Multiply the alignment by the gate (main text).")] = False,
-    gate_memory: Annotated[bool, Doc("Let the gradient memory learn from gated moves.")] = True,
-    alignment: Annotated[
-        Literal["inner", "proximal", "none"],
-        Doc("Inner product with the memory, or FedDC's proximal form (main text)."),
-    ] = "inner",
-    correction: Annotated[bool, Doc("Correct gradients by the gradient memories.")] = True,
+    alpha: opt.Alignment = 0.05,
+    gate: opt.Gate = "horizon",
+    gate_map: opt.GateMap = "identity",
+    gate_offset: opt.GateOffset = 1.0,
+    gate_alignment: opt.GateAlignment = False,
+    gate_memory: opt.GateMemory = True,
+    alignment: opt.AlignmentForm = "inner",
+    correction: opt.Correction = True,
     correction_lr: opt.Length = "base",
-    aggregation: Annotated[
-        Literal["all", "active", "inverse_n"],
-        Doc(
-            "Memory that the server adds: the mean of all clients, of the cohort (Eq. 28), or the "
-            "cohort's sum of models and memories over N (Algorithm 1), which shrinks the model."
-        ),
-    ] = "all",
+    aggregation: opt.Aggregation = "all",
     size_weighting: opt.SizeWeighting = False,
 ) -> Algorithm:
     """FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
@@ -166,19 +146,18 @@ def fedssg(
         tuned, and alpha is the strength of the alignment elsewhere. The appendix's divisor eta E:
         E counts epochs, and the steps of an epoch are missing in it.
     """
-    variant = terms.ReleasedSSG(
+    released = ReleasedSSG(
         alpha,
         gate_offset,
-        gate=gate,
-        gate_map=gate_map,
-        gate_alignment=gate_alignment,
-        gate_memory=gate_memory,
-        alignment=alignment,
-        correction=correction,
-        aggregation=aggregation,
-        length=opt.LENGTHS[correction_lr],
-        scale=opt.by_relative_size(size_weighting),
+        gate,
+        gate_map,
+        gate_alignment,
+        gate_memory,
+        alignment,
+        correction,
+        correction_lr == "base",
+        aggregation,
+        size_weighting,
     )
-    textbook = variant == terms.ReleasedSSG(alpha, gate_offset)
-    term = terms.SSG(alpha, gate_offset) if textbook else variant
-    return Algorithm(term)
+    textbook = released == ReleasedSSG(alpha, gate_offset)
+    return Algorithm(SSG(alpha, gate_offset) if textbook else released)

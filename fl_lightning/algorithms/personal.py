@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
-from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.representation import fedsol
 from fl_lightning.core.algorithm import Algorithm
@@ -17,6 +16,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.prediction import NearestNeighbors
 from fl_lightning.core.weighting import by_size
+from fl_lightning.terms import FirstOrderMAML, LocalOnly
 
 
 @checked
@@ -25,7 +25,7 @@ def local_only() -> Algorithm:
 
     The global model does not move; only its running statistics are averaged.
     """
-    return Algorithm(terms.LocalOnly())
+    return Algorithm(LocalOnly())
 
 
 @checked
@@ -52,7 +52,7 @@ def perfedavg(
     References:
         Fallah et al., NeurIPS 2020, https://arxiv.org/abs/2002.07948
     """
-    return Algorithm(terms.FirstOrderMAML(alpha))
+    return Algorithm(FirstOrderMAML(alpha))
 
 
 @checked

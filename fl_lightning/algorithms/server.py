@@ -4,12 +4,17 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
-from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.shared_options import sgd
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import checked
 from fl_lightning.core.weighting import by_size
+from fl_lightning.terms import (
+    AcceleratedStart,
+    AdaptiveServer,
+    RelaxedInitialization,
+    ServerMomentum,
+)
 
 
 @checked
@@ -21,7 +26,7 @@ def fedavgm(beta: opt.Momentum = 0.9) -> Algorithm:
     References:
         Hsu et al., 2019, https://arxiv.org/abs/1909.06335
     """
-    return Algorithm(terms.ServerMomentum(beta), weight=by_size)
+    return Algorithm(ServerMomentum(beta), weight=by_size)
 
 
 @checked
@@ -42,8 +47,7 @@ def fedadam(
     Released code:
         FL-Simulator starts the second moment at zero: `v0=0`.
     """
-    term = terms.AdaptiveServer(beta1, beta2, tau, v0)
-    return Algorithm(term, server=sgd(0.01), weight=by_size)
+    return Algorithm(AdaptiveServer(beta1, beta2, tau, v0), server=sgd(0.01), weight=by_size)
 
 
 @checked
@@ -60,7 +64,7 @@ def fedyogi(
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
-    term = terms.AdaptiveServer(beta1, beta2, tau, v0, "yogi")
+    term = AdaptiveServer(beta1, beta2, tau, v0, "yogi")
     return Algorithm(term, server=sgd(0.01), weight=by_size)
 
 
@@ -80,7 +84,7 @@ def fedadagrad(
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
     """
-    term = terms.AdaptiveServer(beta1, 0.0, tau, v0, "adagrad")
+    term = AdaptiveServer(beta1, 0.0, tau, v0, "adagrad")
     return Algorithm(term, server=sgd(0.01), weight=by_size)
 
 
@@ -98,7 +102,7 @@ def fedacg(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Algorithm:
     References:
         Kim et al., CVPR 2024, https://arxiv.org/abs/2201.03172
     """
-    return Algorithm(terms.AcceleratedStart(beta, prox))
+    return Algorithm(AcceleratedStart(beta, prox))
 
 
 @checked
@@ -120,5 +124,5 @@ def fedinit(
     Released code:
         The server adds the mean move from the starts, which leaves the shifts out.
     """
-    start = terms.RelaxedInitialization(beta, opt.FIRST[first_participation], server == "models")
-    return Algorithm(start)
+    skip_first = first_participation == "skip"
+    return Algorithm(RelaxedInitialization(beta, skip_first, whole=server == "models"))

@@ -1,7 +1,7 @@
 """Options that several algorithms have: their ranges and help texts, and what their values mean."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from torch.optim import SGD
 from typing_extensions import Doc
@@ -10,13 +10,13 @@ from fl_lightning import terms
 from fl_lightning.core.algorithm import OptimizerFactory
 from fl_lightning.core.constraints import (
     BelowOneFloat,
+    FiniteFloat,
     NonNegativeFloat,
     PositiveFloat,
     PositiveFraction,
 )
-from fl_lightning.core.term import Initializer, Term, initial, received
-from fl_lightning.terms import sol
-from fl_lightning.terms.drift import Fact
+from fl_lightning.core.term import Term
+from fl_lightning.terms import released, sol
 
 # Perturbations
 
@@ -30,9 +30,10 @@ SCALED = {"all": "", "weights": "weight"}
 
 First = Annotated[
     Literal["init", "skip"],
-    Doc("Older model at a client's first visit: w^0, or the received one (no displacement)."),
+    Doc(
+        "At a client's first visit take w^0 for its last model, or skip the perturbation or shift."
+    ),
 ]
-FIRST: dict[str, Initializer] = {"init": initial, "skip": received}
 
 Reference = Annotated[
     Literal["last_active", "last_round", "as_released"],
@@ -51,7 +52,7 @@ TrendScale = Annotated[
         "K of the paper's experiments), or K eta, which makes it a gradient (FedCM)."
     ),
 ]
-TREND_SCALES: dict[str, Fact] = {"steps": "steps", "epochs": "epochs", "gradient": "span"}
+TREND_SCALES: dict[str, Any] = {"steps": "steps", "epochs": "epochs", "gradient": "span"}
 Carry = Annotated[
     bool, Doc("Keep the previous perturbed gradient from one visit of a client to the next.")
 ]
@@ -78,8 +79,8 @@ Dual = Annotated[
 ProxClip = Annotated[
     Literal["whole", "split"],
     Doc(
-        "Let clipping see the whole proximal pull, or, as released code, only the half without w, "
-        "which that code puts into the weight decay."
+        "What --clip-norm clips: the whole proximal term, or only its constant part (released code "
+        "puts the rest into the weight decay)."
     ),
 ]
 SizeWeighting = Annotated[
@@ -96,7 +97,27 @@ Length = Annotated[
         "undecayed K eta_0 (released code)."
     ),
 ]
-LENGTHS: dict[str, Fact] = {"current": "span", "base": "nominal"}
+Alignment = Annotated[NonNegativeFloat, Doc("Strength of the alignment.")]
+Gate = Annotated[
+    Literal["horizon", "running", "none"],
+    Doc("Visits over those expected in the whole run, or so far (main text); none is 1."),
+]
+GateMap = Annotated[Literal["identity", "clip01", "logistic"], Doc("Map of that ratio.")]
+GateOffset = Annotated[FiniteFloat, Doc("Number added to it; 0 in the main text.")]
+GateAlignment = Annotated[bool, Doc("Multiply the alignment by the gate (main text).")]
+GateMemory = Annotated[bool, Doc("Let the gradient memory learn from gated moves.")]
+AlignmentForm = Annotated[
+    Literal["inner", "proximal", "none"],
+    Doc("Inner product with the memory, or FedDC's proximal form (main text)."),
+]
+Correction = Annotated[bool, Doc("Correct gradients by the gradient memories.")]
+Aggregation = Annotated[
+    Literal["all", "active", "inverse_n"],
+    Doc(
+        "Memory that the server adds: the mean of all clients, of the cohort (Eq. 28), or the "
+        "cohort's sum of models and memories over N (Algorithm 1), which shrinks the model."
+    ),
+]
 GradientWeight = Annotated[
     PositiveFraction, Doc("Weight of the client's own gradient; the momentum has the rest.")
 ]
@@ -121,17 +142,11 @@ def sgd(lr: float) -> OptimizerFactory:
     return partial(SGD, lr=lr)
 
 
-def by_relative_size(size_weighting: bool) -> Fact | None:
-    """The divisor of a coefficient: the client's relative size, or none."""
-    return "size" if size_weighting else None
-
-
 def control_variate(correction_lr: str, size_weighting: bool, whole: bool = False) -> Term:
-    """SCAFFOLD's control variate: the paper's, or released code's where options choose it."""
+    """SCAFFOLD's control variate: the paper's, or released code's where an option asks for it."""
     if correction_lr == "current" and not size_weighting:
         return terms.ControlVariate()
-    scale = by_relative_size(size_weighting)
-    return terms.ReleasedControlVariate(length=LENGTHS[correction_lr], scale=scale, whole=whole)
+    return released.ReleasedControlVariate(1.0, correction_lr == "base", size_weighting, whole)
 
 
 def dynamic(
@@ -141,17 +156,20 @@ def dynamic(
     size_weighting: bool = False,
     share: float | None = None,
 ) -> tuple[Term, ...]:
-    """FedDyn's regularizer with the options that its descendants share."""
-    split, scale = prox_clip == "split", by_relative_size(size_weighting)
-    kind = {"all": terms.DynamicRegularizer, "active": terms.CohortDual}[dual]
-    regularizer = kind(lam, scale, share, split)
-    return (regularizer, terms.UnclippedPull(lam, scale)) if split else (regularizer,)
+    """FedDyn's regularizer: the paper's, or released code's where an option asks for it."""
+    split, all_clients = prox_clip == "split", dual == "all"
+    if not (split or size_weighting):
+        return ((terms.DynamicRegularizer if all_clients else terms.CohortDual)(lam, share),)
+    kind = released.ReleasedRegularizer if all_clients else released.ReleasedCohortDual
+    regularizer = kind(lam, share, split, size_weighting)
+    pull = released.UnclippedPull(lam, size_weighting)
+    return (regularizer, pull) if split else (regularizer,)
 
 
-def lesam_term(rho: float, reference: str, first_participation: str) -> Term:
+def lesam(rho: float, reference: str, first_participation: str) -> Term:
     """FedLESAM's perturbation towards the chosen older model."""
     if reference == "last_active":
-        return terms.LESAM(rho, FIRST[first_participation])
+        return terms.LESAM(rho, first_participation == "skip")
     if reference == "last_round":
         return terms.LastRound(rho)
-    return terms.LastRound(rho, "first_coordinates", eps=1e-7)
+    return released.ReleasedLastRound(rho, eps=1e-7)

@@ -4,12 +4,21 @@ from typing import Annotated, Literal
 
 from typing_extensions import Doc
 
-from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval, checked
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size
+from fl_lightning.terms import (
+    ASAM,
+    SAM,
+    SMOO,
+    TOGA,
+    ClientMomentum,
+    ControlVariate,
+    Neighbor,
+)
+from fl_lightning.terms.released import ReleasedClientMomentum, ReleasedControlVariate, ReleasedSMOO
 
 
 @checked
@@ -24,15 +33,11 @@ def fedsam(rho: opt.Rho = 0.01) -> Algorithm:
     References:
         Qu et al., ICML 2022, https://arxiv.org/abs/2206.02618
     """
-    return Algorithm(terms.SAM(rho))
+    return Algorithm(SAM(rho))
 
 
 @checked
-def fedasam(
-    rho: opt.Rho = 0.7,
-    eta: opt.Eta = 0.2,
-    scaled: opt.Scaled = "weights",
-) -> Algorithm:
+def fedasam(rho: opt.Rho = 0.7, eta: opt.Eta = 0.2, scaled: opt.Scaled = "weights") -> Algorithm:
     """FedASAM: sharpness-aware steps in a ball scaled by the weights (Caldarola et al., ECCV 2022).
 
     Clients step along g(w + rho T^2 g / ||T g||), T = |w| + eta.
@@ -46,8 +51,7 @@ def fedasam(
     Released code:
         The authors' scales weights alone; FedSOL's scales all, with eta = 0 (`scaled`, `eta`).
     """
-    perturbation = terms.ASAM(rho, eta, opt.SCALED[scaled])
-    return Algorithm(perturbation, weight=by_size)
+    return Algorithm(ASAM(rho, eta, opt.SCALED[scaled]), weight=by_size)
 
 
 @checked
@@ -69,8 +73,8 @@ def mofedsam(
     Released code:
         FedLESAM's omits alpha before the gradient, by mistake: `gain="one"`.
     """
-    momentum = terms.ClientMomentum(alpha, {"alpha": None, "one": 1.0}[gain])
-    return Algorithm(terms.SAM(rho), momentum)
+    momentum = {"alpha": ClientMomentum, "one": ReleasedClientMomentum}[gain]
+    return Algorithm(SAM(rho), momentum(alpha))
 
 
 @checked
@@ -85,7 +89,7 @@ def fedgamma(rho: opt.Rho = 0.1) -> Algorithm:
     References:
         Dai et al., IEEE TNNLS 2023, https://ieeexplore.ieee.org/document/10269141
     """
-    return Algorithm(terms.SAM(rho), terms.ControlVariate())
+    return Algorithm(SAM(rho), ControlVariate())
 
 
 @checked
@@ -116,8 +120,7 @@ def fedspeed(
         the paper averages amended models (`dual="active"`), which its authors report to collapse
         late unless lam decays. It clips only the half h_i - w^t (`prox_clip="split"`).
     """
-    sam = terms.SAM(rho, mix, ascent)
-    return Algorithm(sam, *opt.dynamic(lam, dual, prox_clip))
+    return Algorithm(SAM(rho, mix, ascent), *opt.dynamic(lam, dual, prox_clip))
 
 
 @checked
@@ -140,8 +143,8 @@ def fedsmoo(
     Released code:
         It reports mu_i (`consensus`), and clips only the half h_i - w^t (`prox_clip="split"`).
     """
-    smoo = terms.SMOO(rho, {"paper": 1.0, "released": 0.0}[consensus])
-    return Algorithm(smoo, *opt.dynamic(lam, prox_clip=prox_clip))
+    smoo = {"paper": SMOO, "released": ReleasedSMOO}[consensus]
+    return Algorithm(smoo(rho), *opt.dynamic(lam, prox_clip=prox_clip))
 
 
 @checked
@@ -161,8 +164,7 @@ def fedlesam(
         It shifts each tensor by one coordinate of w^t - w^(t-1), an indexing error:
         `reference="as_released"`; its intent is `"last_round"`.
     """
-    perturbation = opt.lesam_term(rho, reference, first_participation)
-    return Algorithm(perturbation)
+    return Algorithm(opt.lesam(rho, reference, first_participation))
 
 
 @checked
@@ -182,10 +184,8 @@ def fedlesam_s(
     Released code:
         Its coefficient of c - c_i is 0.1 (`correction`); for the perturbation see `fedlesam`.
     """
-    textbook = terms.ControlVariate()
-    variate = textbook if correction == 1 else terms.ReleasedControlVariate(correction)
-    perturbation = opt.lesam_term(rho, reference, first_participation)
-    return Algorithm(perturbation, variate)
+    variate = ControlVariate() if correction == 1 else ReleasedControlVariate(correction)
+    return Algorithm(opt.lesam(rho, reference, first_participation), variate)
 
 
 @checked
@@ -206,8 +206,8 @@ def fedlesam_d(
     Released code:
         It clips only the half h_i - w^t (`prox_clip="split"`); for the perturbation see `fedlesam`.
     """
-    perturbation = opt.lesam_term(rho, reference, first_participation)
-    return Algorithm(perturbation, *opt.dynamic(lam, prox_clip=prox_clip))
+    lesam = opt.lesam(rho, reference, first_participation)
+    return Algorithm(lesam, *opt.dynamic(lam, prox_clip=prox_clip))
 
 
 @checked
@@ -256,9 +256,9 @@ def fedtoga(
         whole previous direction (`perturbation="fusion"` adds the previous gradient) and, in the
         place of Delta, h_i - w^t.
     """
-    trend: Term = terms.TOGA(rho, kappa, beta, opt.TREND_SCALES[delta])
+    trend: Term = TOGA(rho, kappa, beta, opt.TREND_SCALES[delta])
     if perturbation != "local":
-        trend = terms.Neighbor(trend, fusion=perturbation == "fusion", carry=carry)
+        trend = Neighbor(trend, fusion=perturbation == "fusion", carry=carry)
     share = {"all": None, "active": 1.0}[dual]
     regularizer = opt.dynamic(lam, prox_clip=prox_clip, share=share)
     return Algorithm(trend, *regularizer)

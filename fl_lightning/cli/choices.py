@@ -67,7 +67,7 @@ def choices(
             {"none": nothing, "metric": EarlyStopping, "growth": GrowthStopping}
         ),
         "callback": _choice({"none": nothing}, *RUN_PARTS),
-        **{name: _choice(functions(module)) for name, module in modifiers.PARTS.items()},
+        **{name: _choice(makers) for name, makers in modifiers.PARTS.items()},
     }
 
 

@@ -1,5 +1,7 @@
 """The terms: each one idea of the papers, in the paper's letters.
 
+`fl_lightning.terms.released` has what only released code does.
+
 Imports `core` and below.
 """
 
@@ -12,15 +14,11 @@ from fl_lightning.terms.drift import CenteredGradientVariate as CenteredGradient
 from fl_lightning.terms.drift import ClientMomentum as ClientMomentum
 from fl_lightning.terms.drift import Clip as Clip
 from fl_lightning.terms.drift import ControlVariate as ControlVariate
-from fl_lightning.terms.drift import LastGradientVariate as LastGradientVariate
 from fl_lightning.terms.drift import Proximal as Proximal
-from fl_lightning.terms.drift import ReleasedControlVariate as ReleasedControlVariate
-from fl_lightning.terms.drift import UnclippedPull as UnclippedPull
 from fl_lightning.terms.dual import SSG as SSG
 from fl_lightning.terms.dual import CohortDual as CohortDual
 from fl_lightning.terms.dual import DynamicRegularizer as DynamicRegularizer
 from fl_lightning.terms.dual import FedVRADual as FedVRADual
-from fl_lightning.terms.dual import ReleasedSSG as ReleasedSSG
 from fl_lightning.terms.lesam import LESAM as LESAM
 from fl_lightning.terms.lesam import LastRound as LastRound
 from fl_lightning.terms.personal import FirstOrderMAML as FirstOrderMAML

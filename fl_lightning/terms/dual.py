@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from torch import Tensor
 
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, View, scalar, zeros
-from fl_lightning.terms.drift import Fact, fact
 
 
 @dataclass(frozen=True)
@@ -21,21 +19,16 @@ class DynamicRegularizer(Term):
 
     Attributes:
         alpha: Strength.
-        scale: Divides alpha, e.g. by the client's size.
-        share: Replaces M/N in the mean; 1 is the letter of FedTOGA's Algorithm 1.
-        split: Leave the part `alpha w` to an `UnclippedPull`.
+        share: Replaces M/N in the mean; 1 is FedTOGA's Algorithm 1 to the letter.
     """
 
     alpha: NonNegativeFloat = 0.1
-    scale: Fact | None = None
     share: NonNegativeFloat | None = None
-    split: bool = False
     client = {"h_i": zeros}
     server = {"h": zeros}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        pull = v.h_i - v.anchor if self.split else v.h_i + w - v.anchor
-        return oracle(w) + self.alpha / fact(v, self.scale) * pull
+        return oracle(w) + self.alpha * (v.h_i + w - v.anchor)
 
     def report(self, w: Tensor, v: View) -> Tensor:
         v.h_i = v.h_i + w - v.anchor
@@ -79,8 +72,8 @@ class FedVRADual(DynamicRegularizer):
         return super().update(delta if self.d is None else self.d * v.share * delta, mean, v)
 
     def notes(self, first: View, last: View) -> Iterator[str]:
-        lr, alpha = first.span / first.steps, self.alpha / fact(first, self.scale)
-        gamma = float(1 - (1 - lr * alpha) ** first.steps)
+        lr = first.span / first.steps
+        gamma = float(1 - (1 - lr * self.alpha) ** first.steps)
         if abs(1 - self.a * gamma) > 1:
             yield (
                 f"the dual step a = {self.a:g} is unstable: a visit multiplies the duals by "
@@ -120,62 +113,3 @@ class SSG(Term):
     def _gate(self, v: View) -> Tensor:
         """Visits so far over those expected in the whole run, 0 to about 1, plus the offset."""
         return v.count / (v.expected * v.rounds) + self.offset
-
-
-@dataclass(frozen=True)
-class ReleasedSSG(SSG):
-    """FedSSG with the choices in which its main text, appendix and released code differ.
-
-    They are the options of `fl_lightning.algorithms.fedssg`.
-
-    Attributes:
-        length: Divisor of a move.
-        scale: Divisor of alpha and d, and weight of d_i in d; "size" in the code.
-    """
-
-    gate: Literal["horizon", "running", "none"] = "horizon"
-    gate_map: Literal["identity", "clip01", "logistic"] = "identity"
-    gate_alignment: bool = False
-    gate_memory: bool = True
-    alignment: Literal["inner", "proximal", "none"] = "inner"
-    correction: bool = True
-    aggregation: Literal["all", "active", "inverse_n"] = "all"
-    length: Fact = "nominal"
-    scale: Fact | None = None
-
-    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        g = oracle(w)
-        if self.correction:
-            g = g + (v.d / fact(v, self.scale) - v.d_i)
-        if self.alignment == "none":
-            return g
-        alpha = self.alpha / fact(v, self.scale) * (self._gate(v) if self.gate_alignment else 1.0)
-        return g + alpha * (v.h_i if self.alignment == "inner" else v.h_i + w - v.anchor)
-
-    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        D, old, scale = self._gate(v) * (w - v.anchor), v.d_i, fact(v, self.scale)
-        learnt = D if self.gate_memory else w - v.anchor
-        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d / scale - learnt / fact(v, self.length)
-        message = D, scale * (v.d_i - old)
-        return message if self.aggregation == "all" else (*message, v.h_i)
-
-    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
-        moved = super().update(delta, mean, v)
-        if self.aggregation == "active":  # the cohort's mean of model plus memory (Eq. 28)
-            return delta + mean[2]
-        if self.aggregation == "inverse_n":  # its sum over N (Algorithm 1)
-            return v.share * (v.anchor + delta + mean[2]) - v.anchor
-        return moved
-
-    def _gate(self, v: View) -> Any:
-        if self.gate == "none":
-            return 1.0
-        if self.gate == "horizon":
-            ratio = v.count / (v.expected * v.rounds)
-        else:  # about 1, but 1/p_i in the first round (Eq. 5)
-            ratio = v.count / (v.expected * (v.round + 1) + 1e-6)
-        if self.gate_map == "clip01":
-            ratio = ratio.clamp(max=1.0)
-        elif self.gate_map == "logistic":
-            ratio = ratio.sigmoid()
-        return ratio + self.offset

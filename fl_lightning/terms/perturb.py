@@ -12,7 +12,6 @@ from fl_lightning.core.oracle import Loss, Oracle
 from fl_lightning.core.term import Initializer, Term, View, zeros
 from fl_lightning.core.vector import unit
 from fl_lightning.errors import TermError
-from fl_lightning.terms.drift import Fact, fact
 from fl_lightning.terms.wrapper import WrappedTerm
 
 
@@ -78,12 +77,10 @@ class ASAM(Perturbation):
 class SMOO(Perturbation):
     """FedSMOO's perturbation: `e = rho unit(g - mu_i - s)`, whose dual mu_i pulls e to a common s.
 
-    At each step `mu_i <- mu_i + e - s`; then `s = rho unit(mean(mu_i - lag e))`, with lag 1 in the
-    paper and 0 in the released code.
+    At each step `mu_i <- mu_i + e - s`; then `s = rho unit(mean(mu_i - e))`.
     """
 
     rho: NonNegativeFloat = 0.1
-    lag: NonNegativeFloat = 1.0
     eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
     client = {"mu_i": zeros}
     server = {"s": zeros}
@@ -95,7 +92,7 @@ class SMOO(Perturbation):
         return oracle(w + v.e)
 
     def report(self, w: Tensor, v: View) -> Tensor:
-        return v.mu_i - self.lag * v.e
+        return v.mu_i - v.e
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.s = self.rho * unit(mean, self.eps)
@@ -115,7 +112,7 @@ class TOGA(Perturbation):
     rho: NonNegativeFloat = 0.1
     kappa: NonNegativeFloat = 1.0
     beta: NonNegativeFloat = 0.8
-    per: Fact = "span"
+    per: Literal["steps", "epochs", "span"] = "span"
     eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
     server = {"Delta": zeros}
 
@@ -124,7 +121,7 @@ class TOGA(Perturbation):
         return oracle(w + e) + self.beta * v.Delta
 
     def report(self, w: Tensor, v: View) -> Tensor:
-        return (v.origin - w) / fact(v, self.per)
+        return (v.origin - w) / getattr(v, self.per)
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.Delta = mean
@@ -132,7 +129,7 @@ class TOGA(Perturbation):
 
     def notes(self, first: View, last: View) -> Iterator[str]:
         if self.beta:
-            m, end = (float(self.beta * v.span / fact(v, self.per)) for v in (first, last))
+            m, end = (float(self.beta * v.span / getattr(v, self.per)) for v in (first, last))
             yield (
                 f"beta Delta acts as server momentum: m = beta span / divisor is {m:.2g} in the "
                 f"first round and {end:.2g} in the last"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import BelowOneFloat, NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Initializer, Term, View, initial, zeros
+from fl_lightning.core.term import Initializer, Term, View, initial, received, zeros
 
 
 @dataclass(frozen=True)
@@ -93,19 +93,19 @@ class RelaxedInitialization(Term):
 
     Attributes:
         beta: Length of the shift.
-        old: w_i before the first visit: `initial` (w^0) or `received` (no shift).
+        skip_first: Shift nothing at the first visit, where w_i is w^0 otherwise.
         whole: Let the server average models, shifts included. False averages the moves from the
             starts, as released code does.
     """
 
     beta: NonNegativeFloat = 0.1
-    old: Initializer = initial
+    skip_first: bool = False
     whole: bool = False
     roles = frozenset({"start"})
 
     @property
     def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
-        return {"w_i": self.old}
+        return {"w_i": received if self.skip_first else initial}
 
     def start(self, w: Tensor, v: View) -> Tensor:
         return w + self.beta * (w - v.w_i)

@@ -15,7 +15,7 @@ from torch.optim import SGD, Adagrad
 from fl_lightning import Algorithm, Term, algorithms, by_size, uniform
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.terms import SAM, SOL, TOGA, Distill, HeadSOL, Proximal
-from fl_lightning.terms import ReleasedControlVariate as Variate
+from fl_lightning.terms.released import ReleasedControlVariate as Variate
 
 C = algorithms
 AVG, UNIFORM = C.fedavg(), Algorithm()

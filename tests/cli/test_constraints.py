@@ -25,7 +25,7 @@ CHOICES: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm": dict(ALGORITHMS),
     "partition": functions(schemes),
     "augment": {"crop_flip": CropFlip},
-    **{name: functions(module) for name, module in modifiers.PARTS.items()},
+    **modifiers.PARTS,
 }
 
 

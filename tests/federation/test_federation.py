@@ -41,7 +41,7 @@ from fl_lightning import (
     by_size,
     uniform,
 )
-from fl_lightning.algorithms.modifiers import start
+from fl_lightning.algorithms.modifiers import relaxed
 from fl_lightning.data import Partition
 from fl_lightning.executors import Outcome
 from fl_lightning.terms import SAM
@@ -114,7 +114,7 @@ def test_a_round_is_what_plain_pytorch_computes(weight, executor):
         algorithms.fedacg().replace(weight=by_size),
         algorithms.fedinit(0.5).replace(weight=by_size),
         algorithms.local_only().replace(weight=by_size),
-        start.relaxed(0.5).to(algorithms.scaffold().replace(weight=by_size)),
+        relaxed(0.5).to(algorithms.scaffold().replace(weight=by_size)),
     ],
     ids=str,
 )

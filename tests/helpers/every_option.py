@@ -5,15 +5,11 @@ from inspect import signature
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fl_lightning.algorithms.modifiers import PARTS
-from fl_lightning.algorithms.registry import ALGORITHMS, functions
+from fl_lightning.algorithms.registry import ALGORITHMS
 
 MAKERS: dict[str, Callable[..., Any]] = {
     **ALGORITHMS,
-    **{
-        f"--{part} {name}": make
-        for part, module in PARTS.items()
-        for name, make in functions(module).items()
-    },
+    **{f"--{part} {name}": make for part, makers in PARTS.items() for name, make in makers.items()},
 }
 
 NOT_NONE: dict[str, Any] = {"alpha": 0.1, "v0": 0.01, "d": 1.5, "layers": ("outer",), "capacity": 3}

@@ -20,6 +20,7 @@ from fl_lightning import Algorithm, algorithms, by_size, terms, uniform
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
+from fl_lightning.terms.released import ReleasedLastRound
 from fl_lightning.terms.wrapper import WrappedTerm
 
 State = Callable[[Federation], torch.Tensor]
@@ -118,7 +119,7 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
 
     def lesam(variant: set[str]) -> Algorithm:
         if "sumnorm" in variant:
-            return Algorithm(terms.LastRound(rho, "sum_of_norms"))
+            return Algorithm(ReleasedLastRound(rho, "sum_of_norms"))
         return c.fedlesam(**reference(variant))
 
     def correction(variant: set[str]) -> float:

@@ -15,10 +15,8 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.terms import (
     CenteredGradientVariate,
     Clip,
-    Proximal,
-    ReleasedControlVariate,
-    UnclippedPull,
 )
+from fl_lightning.terms.released import ReleasedControlVariate, SplitProximal, UnclippedPull
 
 
 def test_span_is_the_way_of_a_unit_gradient() -> None:
@@ -48,15 +46,15 @@ def test_the_head_is_not_whatever_begins_with_its_name() -> None:
 
 def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
     v = view(anchor=vec(1, 4), size=vec(2))
-    close(direction_of(Proximal(mu=0.5, split=True), v), 3 - 0.5 * 1, 4 - 0.5 * 4)
+    close(direction_of(SplitProximal(mu=0.5), v), 3 - 0.5 * 1, 4 - 0.5 * 4)
     close(direction_of(UnclippedPull(mu=0.5), v), 3 + 0.5 * 3, 4 + 0.5 * 2)
-    close(direction_of(UnclippedPull(mu=0.5, scale="size"), v), 3 + 0.25 * 3, 4 + 0.25 * 2)
+    close(direction_of(UnclippedPull(mu=0.5, size_weighting=True), v), 3 + 0.25 * 3, 4 + 0.25 * 2)
 
 
-def test_a_size_weighs_the_kept_variate_too_unless_it_is_said_otherwise() -> None:
+def test_size_scaling_applies_to_c_i() -> None:
     """FedDC: c_i <- c_i - c / om_i + move / length; the server gets om_i times the change."""
     v = view(c=vec(1, 2), c_i=vec(5, 5), origin=vec(3, 2), span=vec(0.5), size=vec(2))
-    message = ReleasedControlVariate(scale="size").report(vec(1, 3), v)
+    message = ReleasedControlVariate(size_weighting=True).report(vec(1, 3), v)
     close(v.c_i, 5 - 0.5 + 4, 5 - 1 - 2)
     close(message, 2 * 3.5, 2 * -3)
 

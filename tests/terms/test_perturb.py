@@ -12,6 +12,7 @@ from fl_lightning import Algorithm, Term, TermError, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, SOL, TOGA, LastRound, Neighbor, Proximal
+from fl_lightning.terms.released import ReleasedSMOO
 
 
 def test_sam_mixes_the_plain_gradient_in() -> None:
@@ -30,10 +31,10 @@ def test_asam_scales_only_the_parameters_that_are_named() -> None:
     close(direction_of(ASAM(rho=2.0, eta=1.0, scaled="weight"), v), *expected)
 
 
-@pytest.mark.parametrize("lag", [1.0, 0.0])
-def test_smoos_dual_pulls_the_perturbation_to_the_common_one(lag: float) -> None:
+@pytest.mark.parametrize(("kind", "lag"), [(SMOO, 1.0), (ReleasedSMOO, 0.0)])
+def test_smoos_dual_pulls_the_perturbation_to_the_common_one(kind: type[SMOO], lag: float) -> None:
     """G = (3, 4) is what is left of g - mu_i - s, so that e = (0.3, 0.4)."""
-    term = SMOO(rho=0.5, lag=lag, eps=0.0)
+    term = kind(rho=0.5, eps=0.0)
     v = view(mu_i=vec(0, -1), s=vec(0, 1), e=vec(0, 0))
     close(direction_of(term, v), 3.3, 2 * 2.4)
     close(v.e, 0.3, 0.4)

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fl_lightning import algorithms
-from fl_lightning.algorithms.modifiers import perturb
+from fl_lightning.algorithms import modifiers
 from fl_lightning.core.algorithm import dummy_facts
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import (
@@ -49,7 +49,7 @@ COLUMN = nn.Linear(1, 2, bias=False)
         *algorithms.fedsol(scope="all").terms,
         *algorithms.fedsol_ft().terms,
         *algorithms.fedsol_ablation().terms,
-        *perturb.sol().to(algorithms.fedavg()).terms,
+        *modifiers.sol().to(algorithms.fedavg()).terms,
         SOL(Distill()),
         HeadSOL(),
     ],

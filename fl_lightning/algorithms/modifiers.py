@@ -1,0 +1,208 @@
+"""Modifiers, which the command line adds to any algorithm.
+
+`--algorithm scaffold --perturb lesam --server-optimizer adam` is SCAFFOLD on LESAM's gradients with
+Adam on the server. A combination of two terms with one role is refused.
+
+Imports `terms` and below.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl_lightning import terms
+from fl_lightning.algorithms import shared_options as opt
+from fl_lightning.algorithms.shared_options import sgd
+from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
+from fl_lightning.core.constraints import checked
+from fl_lightning.core.term import Term
+
+_DOES = {
+    "perturb": "says where gradients are taken",
+    "start": "says where clients start",
+    "server": "says what the server does with the mean update",
+}
+
+
+@dataclass(frozen=True)
+class Modifier:
+    """An addition to an algorithm; None adds nothing.
+
+    Attributes:
+        inner: A term inside all others.
+        outer: A term outside of all others.
+        server: Replaces the server's optimizer.
+        around: Makes another term of the algorithm's perturbation.
+    """
+
+    inner: Term | None = None
+    outer: Term | None = None
+    server: OptimizerFactory | None = None
+    around: Callable[[Term], Term] | None = None
+
+    def to(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm with this addition.
+
+        Raises:
+            ValueError: If the algorithm has a term of that role already, or no perturbation for
+                `around`.
+        """
+        for added in filter(None, (self.inner, self.outer)):
+            _check(added, algorithm)
+        made = [*filter(None, (self.inner, *algorithm.terms, self.outer))]
+        if self.around is not None:
+            if not any("perturb" in term.roles for term in made):
+                raise ValueError(
+                    "a neighborhood ascent needs a perturbation, but this algorithm does not "
+                    "perturb: add one, as --perturb sam"
+                )
+            made = [self.around(term) if "perturb" in term.roles else term for term in made]
+        return algorithm.replace(terms=made, server=self.server or algorithm.server)
+
+
+def _check(added: Term, algorithm: Algorithm) -> None:
+    for term in algorithm.terms:
+        for role in sorted(term.roles & added.roles):
+            raise ValueError(
+                f"{type(added).__name__} cannot be added, because {type(term).__name__} already "
+                f"{_DOES[role]}: choose an algorithm without it, or omit the addition"
+            )
+
+
+def unchanged() -> Modifier:
+    """As the algorithm says."""
+    return Modifier()
+
+
+# --perturb: where gradients are taken
+
+
+@checked
+def sam(rho: opt.Rho = 0.1) -> Modifier:
+    """SAM: along the own gradient."""
+    return Modifier(terms.SAM(rho))
+
+
+@checked
+def asam(rho: opt.Rho = 0.7, eta: opt.Eta = 0.2, scaled: opt.Scaled = "weights") -> Modifier:
+    """ASAM: along the own gradient, in a ball scaled by the weights."""
+    return Modifier(terms.ASAM(rho, eta, opt.SCALED[scaled]))
+
+
+@checked
+def lesam(rho: opt.Rho = 0.1, first_participation: opt.First = "init") -> Modifier:
+    """LESAM: back to the model of the client's last visit."""
+    return Modifier(terms.LESAM(rho, first_participation == "skip"))
+
+
+@checked
+def last_round(rho: opt.Rho = 0.1) -> Modifier:
+    """LESAM with the last round's model for every client."""
+    return Modifier(terms.LastRound(rho))
+
+
+@checked
+def smoo(rho: opt.Rho = 0.1) -> Modifier:
+    """FedSMOO's perturbations that agree on a common one."""
+    return Modifier(terms.SMOO(rho))
+
+
+@checked
+def toga(
+    rho: opt.Rho = 0.1,
+    kappa: opt.Kappa = 1.0,
+    beta: opt.TrendBeta = 0.8,
+    delta: opt.TrendScale = "gradient",
+) -> Modifier:
+    """FedTOGA's trend in ascent and descent."""
+    return Modifier(terms.TOGA(rho, kappa, beta, opt.TREND_SCALES[delta]))
+
+
+@checked
+def sol(
+    rho: opt.Rho = 2.0, scope: opt.Scope = "all", per: opt.Per = "column", tau: opt.Tau = 3.0
+) -> Modifier:
+    """FedSOL's perturbation along the distillation loss."""
+    return Modifier(terms.SOL(terms.Distill(tau=tau), rho, per, scope))
+
+
+# --ascent: FedTOGA's neighborhood perturbation, for perturbations of two gradients a step
+
+
+def neighbor(carry: opt.Carry = False) -> Modifier:
+    """The previous perturbed gradient instead of a new one: one pass a step (N-P)."""
+    return Modifier(around=lambda term: terms.Neighbor(term, carry=carry))
+
+
+def fusion(carry: opt.Carry = False) -> Modifier:
+    """The previous perturbed gradient added to the new one."""
+    return Modifier(around=lambda term: terms.Neighbor(term, fusion=True, carry=carry))
+
+
+# --client-start: where clients start
+
+
+@checked
+def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") -> Modifier:
+    """Away from the client's own last model: relaxed initialization.
+
+    Duals and proximal terms still count from the received model w^t; FL-Simulator's count from the
+    start.
+    """
+    return Modifier(outer=terms.RelaxedInitialization(beta, first_participation == "skip"))
+
+
+# --server-optimizer: what the server does with the mean update
+
+
+@checked
+def momentum(beta: opt.Momentum = 0.9) -> Modifier:
+    """Momentum."""
+    return Modifier(outer=terms.ServerMomentum(beta))
+
+
+@checked
+def adam(beta1: opt.Beta1 = 0.9, beta2: opt.Beta2 = 0.99, tau: opt.Adaptivity = 1e-3) -> Modifier:
+    """Adam without bias correction."""
+    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau), server=sgd(0.01))
+
+
+@checked
+def yogi(beta1: opt.Beta1 = 0.9, beta2: opt.Beta2 = 0.99, tau: opt.Adaptivity = 1e-3) -> Modifier:
+    """Yogi."""
+    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau, kind="yogi"), server=sgd(0.01))
+
+
+@checked
+def adagrad(tau: opt.Adaptivity = 1e-3) -> Modifier:
+    """Adagrad."""
+    return Modifier(outer=terms.AdaptiveServer(0.0, 0.0, tau, kind="adagrad"), server=sgd(0.01))
+
+
+@checked
+def lookahead(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Modifier:
+    """FedACG's momentum, along which clients start."""
+    return Modifier(outer=terms.AcceleratedStart(beta, prox))
+
+
+Makers = Mapping[str, Callable[..., Modifier]]
+
+
+def _choices(default: str, *makers: Callable[..., Modifier]) -> Makers:
+    return {default: unchanged, **{make.__name__: make for make in makers}}
+
+
+PARTS: Mapping[str, Makers] = {
+    "perturb": _choices("none", sam, asam, lesam, last_round, smoo, toga, sol),
+    "ascent": _choices("own", neighbor, fusion),
+    "client_start": _choices("received", relaxed),
+    "server_optimizer": _choices("mean", momentum, adam, yogi, adagrad, lookahead),
+}
+"""The choices of each option, in the order of addition; the first one of an option adds nothing."""
+
+
+def method_name(options: Mapping[str, Any]) -> str:
+    """The algorithm and its modifiers, such as `scaffold+lesam`."""
+    nothing = {"none", *(next(iter(makers)) for makers in PARTS.values())}
+    names = [options.get(part, "none") for part in PARTS]
+    return "+".join([options["algorithm"], *(name for name in names if name not in nothing)])

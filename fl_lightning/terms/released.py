@@ -1,0 +1,215 @@
+"""Variants of the terms that only released code has; options of the methods choose them."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.constraints import NonNegativeFloat
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Term, View, zeros
+from fl_lightning.terms.drift import ClientMomentum, ControlVariate, Proximal
+from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer
+from fl_lightning.terms.lesam import LastRound
+from fl_lightning.terms.perturb import SMOO
+
+# A proximal pull `mu (w - w^t)` of which clipping sees only `-mu w^t`
+
+
+@dataclass(frozen=True)
+class SplitProximal(Proximal):
+    """FedProx in FL-Simulator: `g - mu w^t`; an `UnclippedPull` has the rest."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) - self.mu * v.anchor
+
+
+@dataclass(frozen=True)
+class UnclippedPull(Term):
+    """The part `mu w` of a proximal pull, outside of any clipping.
+
+    FedDyn's and FL-Simulator's code puts it into the weight decay.
+
+    Attributes:
+        mu: Strength of the pull.
+        size_weighting: Divide it by the client's relative size.
+    """
+
+    mu: NonNegativeFloat = 0.1
+    size_weighting: bool = False
+    roles = frozenset({"unclipped"})
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) + (self.mu / v.size if self.size_weighting else self.mu) * w
+
+
+@dataclass(frozen=True)
+class ReleasedRegularizer(DynamicRegularizer):
+    """FedDyn's dual in released code.
+
+    Attributes:
+        split: Leave the part `alpha w` to an `UnclippedPull`.
+        size_weighting: Divide alpha by the client's relative size.
+    """
+
+    split: bool = False
+    size_weighting: bool = False
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        alpha = self.alpha / v.size if self.size_weighting else self.alpha
+        return oracle(w) + alpha * (v.h_i - v.anchor if self.split else v.h_i + w - v.anchor)
+
+
+@dataclass(frozen=True)
+class ReleasedCohortDual(CohortDual, ReleasedRegularizer):
+    """The same, with the cohort's mean dual."""
+
+
+# Control variates and momenta
+
+
+@dataclass(frozen=True)
+class ReleasedControlVariate(ControlVariate):
+    """SCAFFOLD's control variates in released code: `g + k (c - c_i)`.
+
+    Attributes:
+        k: Coefficient of the correction (FedLESAM-S's code 0.1).
+        base_lr: Divide the move by K eta_0 instead of this visit's own steps and rates.
+        size_weighting: Divide c by the client's relative size, with which the server then weighs
+            the change of c_i.
+        whole: Do not divide c where c_i learns (FedSSG's SCAFFOLD).
+    """
+
+    k: NonNegativeFloat = 1.0
+    base_lr: bool = False
+    size_weighting: bool = False
+    whole: bool = False
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        c = v.c / v.size if self.size_weighting else v.c
+        return oracle(w) + self.k * (c - v.c_i)
+
+    def report(self, w: Tensor, v: View) -> Tensor:
+        old, size = v.c_i, v.size if self.size_weighting else 1.0
+        c = v.c if self.whole else v.c / size
+        v.c_i = v.c_i - c + (v.origin - w) / (v.nominal if self.base_lr else v.span)
+        return size * (v.c_i - old)
+
+
+@dataclass(frozen=True)
+class LastGradientVariate(Term):
+    """`g - d_i`, d_i being the client's last mean gradient: FedNova in FedSOL's repository.
+
+    It forgets to add back the mean of all d_i, as `CenteredGradientVariate` does.
+    """
+
+    client = {"d_i": zeros}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) - v.d_i
+
+    def report(self, w: Tensor, v: View) -> Any:
+        v.d_i = (v.origin - w) / v.span
+        return ()
+
+
+@dataclass(frozen=True)
+class ReleasedClientMomentum(ClientMomentum):
+    """`g + (1 - alpha) m`: MoFedSAM in FedLESAM's repository, which forgets alpha before g."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) + (1 - self.alpha) * v.m
+
+
+# Perturbations
+
+
+@dataclass(frozen=True)
+class ReleasedSMOO(SMOO):
+    """FedSMOO's perturbation in its code, where a client reports mu_i alone."""
+
+    def report(self, w: Tensor, v: View) -> Tensor:
+        return v.mu_i
+
+
+@dataclass(frozen=True)
+class ReleasedLastRound(LastRound):
+    """FedLESAM's perturbation in its code, which means to divide G by the sum of its norms.
+
+    Attributes:
+        shape: "first_coordinates" shifts all entries of tensor k by the k-th coordinate of G, as
+            the code does by an indexing error; "sum_of_norms" is what it means.
+    """
+
+    shape: Literal["first_coordinates", "sum_of_norms"] = "first_coordinates"
+
+    def direction(self, G: Tensor, v: View) -> Tensor:
+        sizes = v.layout.sizes
+        if self.shape == "sum_of_norms":
+            norms = torch.stack([part.norm() for part in G.split(sizes)])
+            return G / (norms.sum() + self.eps)
+        first = G[: len(sizes)] / (G[: len(sizes)].abs().sum() + self.eps)
+        return torch.cat([x.expand(n) for x, n in zip(first, sizes, strict=True)])
+
+
+# FedSSG
+
+
+@dataclass(frozen=True)
+class ReleasedSSG(SSG):
+    """FedSSG with the choices in which its main text, appendix and released code differ.
+
+    Its attributes are the options of `fl_lightning.algorithms.fedssg`; `base_lr` is the base of
+    `correction_lr`.
+    """
+
+    gate: Literal["horizon", "running", "none"] = "horizon"
+    gate_map: Literal["identity", "clip01", "logistic"] = "identity"
+    gate_alignment: bool = False
+    gate_memory: bool = True
+    alignment: Literal["inner", "proximal", "none"] = "inner"
+    correction: bool = True
+    base_lr: bool = True
+    aggregation: Literal["all", "active", "inverse_n"] = "all"
+    size_weighting: bool = False
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        g, size = oracle(w), self._size(v)
+        if self.correction:
+            g = g + (v.d / size - v.d_i)
+        if self.alignment == "none":
+            return g
+        alpha = self.alpha / size * (self._gate(v) if self.gate_alignment else 1.0)
+        return g + alpha * (v.h_i if self.alignment == "inner" else v.h_i + w - v.anchor)
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
+        D, old, size = self._gate(v) * (w - v.anchor), v.d_i, self._size(v)
+        learnt = (D if self.gate_memory else w - v.anchor) / (v.nominal if self.base_lr else v.span)
+        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d / size - learnt
+        message = D, size * (v.d_i - old)
+        return message if self.aggregation == "all" else (*message, v.h_i)
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        moved = super().update(delta, mean, v)
+        if self.aggregation == "active":  # the cohort's mean of model plus memory (Eq. 28)
+            return delta + mean[2]
+        if self.aggregation == "inverse_n":  # its sum over N (Algorithm 1)
+            return v.share * (v.anchor + delta + mean[2]) - v.anchor
+        return moved
+
+    def _size(self, v: View) -> Any:
+        return v.size if self.size_weighting else 1.0
+
+    def _gate(self, v: View) -> Any:
+        if self.gate == "none":
+            return 1.0
+        if self.gate == "horizon":
+            ratio = v.count / (v.expected * v.rounds)
+        else:  # about 1, but 1/p_i in the first round (Eq. 5)
+            ratio = v.count / (v.expected * (v.round + 1) + 1e-6)
+        if self.gate_map == "clip01":
+            ratio = ratio.clamp(max=1.0)
+        elif self.gate_map == "logistic":
+            ratio = ratio.sigmoid()
+        return ratio + self.offset
