@@ -49,6 +49,22 @@ def command(launcher: str, folder: Path, rounds: int) -> list[str]:
     return [sys.executable, *f"{start} {options}".split()]
 
 
+def start(o: argparse.Namespace, folder: Path, name: str) -> "subprocess.Popen[bytes]":
+    """Begin or resume a run, whose processes are found by a name; its output goes to its log."""
+    with log_of(folder, name).open("w") as file:
+        return subprocess.Popen(
+            command(o.launcher, folder, o.rounds),
+            env={**os.environ, RUN: name, "OMP_NUM_THREADS": "1"},
+            stdout=file,
+            stderr=file,
+        )
+
+
+def log_of(folder: Path, name: str) -> Path:
+    """The file of what the processes of this name print."""
+    return folder.with_suffix(f".{name}.log")
+
+
 def processes(name: str) -> dict[int, str]:
     """The processes of a run that are alive, each with its rank; the launcher's is empty."""
     found = {}
@@ -68,19 +84,11 @@ def kill_once(o: argparse.Namespace, folder: Path, number: int, within: float) -
         Who was killed, or nothing if the run had ended before, and the seconds until the last
         process had ended.
     """
-    name, log = f"{os.getpid()}-{number}", folder.with_suffix(f".{number}.log")
+    name = f"{os.getpid()}-{number}"
     victim = random.choice(["0", "1", "launcher"]) if o.victim == "any" else o.victim
     if victim == "0" and o.launcher == "python":
         victim = "launcher"  # it is the first rank
-    with log.open("w") as file:
-        launcher = subprocess.Popen(
-            command(o.launcher, folder, o.rounds),
-            env={**os.environ, RUN: name, "OMP_NUM_THREADS": "1"},
-            stdout=file,
-            stderr=file,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    launcher = start(o, folder, name)
     if o.at == "import":
         while launcher.poll() is None and not {"0", "1"} & {*processes(name).values()}:
             time.sleep(0.02)
@@ -108,9 +116,10 @@ def kill_once(o: argparse.Namespace, folder: Path, number: int, within: float) -
         time.sleep(0.1)
     took = time.monotonic() - killed
     launcher.wait()
-    if victim == "launcher" or re.search(rf"rank\s*:?\s*{victim}\b", log.read_text()):
+    said = log_of(folder, name).read_text()
+    if victim == "launcher" or re.search(rf"rank\s*:?\s*{victim}\b", said):
         return victim, took
-    print(log.read_text()[-3000:])
+    print(said)
     return f"{victim} NOT NAMED", took
 
 
@@ -123,6 +132,7 @@ def main() -> None:
     parser.add_argument("--import-s", type=float, default=4.0)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--within-s", type=float, help="default: the time of a whole run")
     parser.add_argument("--seed", type=int, default=0)
     o = parser.parse_args()
     random.seed(o.seed)
@@ -130,11 +140,9 @@ def main() -> None:
     with TemporaryDirectory() as parent:
         began = time.monotonic()
         alone = Path(parent, "alone")
-        subprocess.run(
-            command(o.launcher, alone, o.rounds), check=True, stdout=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        within, expected = time.monotonic() - began, jobs.results(alone)
+        if start(o, alone, "alone").wait():
+            raise SystemExit(log_of(alone, "alone").read_text())
+        within, expected = o.within_s or time.monotonic() - began, jobs.results(alone)
         print(f"a run takes {within:.1f} s", flush=True)
         while tried < o.kills:
             runs, folder = runs + 1, Path(parent, str(runs))
@@ -146,12 +154,8 @@ def main() -> None:
                     outcomes[who] += 1
                     print(f"kill {tried}: {who}, all ended after {took:.1f} s", flush=True)
                 jobs.wait_for_later_names(folder)
-            with folder.with_suffix(".end.log").open("w") as file:
-                code = subprocess.run(
-                    command(o.launcher, folder, o.rounds), stdout=file, stderr=file,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
-                ).returncode  # fmt: skip
-            same = code == 0 and jobs.results(folder) == expected
+            ended = start(o, folder, "end").wait() == 0
+            same = ended and jobs.results(folder) == expected
             different += not same
             print(f"run {runs}: {'equal' if same else 'DIFFERENT'}", flush=True)
     print(f"{o.launcher}, killed at {o.at} moment: {dict(outcomes)}, of {tried} kills")

@@ -11,6 +11,7 @@ from time import sleep
 from traceback import FrameSummary, extract_tb
 from typing import NoReturn
 
+import lightning
 import torch
 from lightning.fabric.utilities import distributed as fabric_distributed
 
@@ -34,6 +35,7 @@ CHECKED = *PACKAGE, Path(torch.optim.__file__).parent
 LIBRARIES = (
     *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")),
     Path(torch.__file__).parent,
+    Path(lightning.__file__).parent,
 )
 
 COLLECTIVES = Path(torch.distributed.__file__).parent, Path(fabric_distributed.__file__)
