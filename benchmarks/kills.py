@@ -9,7 +9,7 @@ A run on the digits is killed with SIGKILL, resumed and killed again until it en
 `metrics.csv` but for times, every bit of the model and TensorBoard's steps must equal those of a
 run that was not killed. One kill in five comes at any instant. The others come when the victim is
 in a chosen stage after a random time. With two ranks the victim is the first, the second or both.
-Ranks are forked processes, so that a start takes a second.
+Ranks are forked processes without a launcher, so that a start takes a second (see `orphans.py`).
 """
 
 import argparse
