@@ -1,6 +1,6 @@
 """`fl-lightning show`: an algorithm's docstring, options, terms and costs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from inspect import cleandoc, getdoc
 from itertools import takewhile
@@ -11,13 +11,15 @@ import torch
 from docstring_parser import parse
 
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli.arguments import ArgumentParser, options_of
+from fl_lightning.cli.arguments import NEEDED, ArgumentParser, options_of
+from fl_lightning.cli.choices import Choice, find_function
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.cli.summary import weighting
+from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import Range, notes
 from fl_lightning.core.term import Term
-from fl_lightning.runs.converters import metavar, nearest, shown
+from fl_lightning.runs.converters import metavar, shown
 from fl_lightning.terms.wrapper import with_inner
 
 SECTIONS = "References", "Released code"
@@ -27,16 +29,22 @@ SECTIONS = "References", "Released code"
 def main(argv: Sequence[str]) -> None:
     """Print the explanation of the algorithm that `argv` names."""
     parser = ArgumentParser("fl-lightning show", description=__doc__)
-    parser.add_argument("algorithm", help="its name; fl-lightning list shows all")
-    name = parser.parse_args(argv).algorithm.lower().replace("-", "_")
-    if name not in ALGORITHMS:
-        exit_with_error(f"there is no algorithm {name!r}{nearest(name, ALGORITHMS)}")
-    print(explanation(name))
+    parser.add_argument("algorithm", help="a name of fl-lightning list, or file.py:function")
+    choice = Choice(ALGORITHMS, "")
+    name = choice.known(parser.parse_args(argv).algorithm)
+    make = find_function("algorithm", choice, name)
+    if needed := [o.name for o in options_of(make) if o.default is NEEDED]:
+        exit_with_error(f"{name} has no default for {needed[0]}: give it one, to be shown")
+    print(explanation(name, make))
 
 
-def explanation(name: str) -> str:
-    """The text for a terminal of 80 columns."""
-    make = ALGORITHMS[name]
+def explanation(name: str, make: Callable[..., Algorithm]) -> str:
+    """The text for a terminal of 80 columns.
+
+    Args:
+        name: What `--algorithm` takes.
+        make: The function of that name.
+    """
     algorithm, doc = make(), parse(make.__doc__ or "")
     terms = [*with_inner(algorithm.terms)]
     paragraphs = [doc.short_description or "", *(doc.long_description or "").split("\n\n")]
@@ -59,7 +67,7 @@ def explanation(name: str) -> str:
     for verb, (number, states) in (("sends", sent), ("receives", received), ("keeps", kept)):
         named = f" ({', '.join(states)})" if states else ""
         lines.append(f"  {verb:9} {number} model(s){named}")
-    lines.append(f"  {'evaluates':9} {gradients} gradient(s) a step")
+    lines.append(f"  {'evaluates':9} {gradients} gradient{'s' * (gradients > 1)} a step")
     lines.append(f"  is {weighting(algorithm)} in the mean update (--weighting)")
     server = algorithm.server([torch.zeros(1)]).param_groups[0]
     lines += ["", f"The server's learning rate is {server['lr']:g} (--server-lr)"]

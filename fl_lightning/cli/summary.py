@@ -26,8 +26,9 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
     further = cost.forward_passes
-    passes = f" and {further} forward pass(es)" if further else ""
-    threads = f", {torch.get_num_threads()} thread(s) each" if w.device.type == "cpu" else ""
+    passes = f" and {_count(further, 'forward pass', 'es')}" if further else ""
+    threads = f" of {_count(torch.get_num_threads(), 'thread')}" if w.device.type == "cpu" else ""
+    ranks = _count(federation.fabric.world_size, "rank")
     source = "the clients" if o.validation_from == "clients" else "the test set"
     held_out = f"{len(data.validation or ()):,} samples of {source} are held out for validation"
     budget = DiskBudget(federation, o.keep_checkpoints)
@@ -36,17 +37,20 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
             f"{name} on {names['data']}: {len(train):,} training and {len(test):,} test samples",
             f"{o.clients:,} clients, {100 * o.participation:.3g}% a round, "
             f"{weighting(federation.algorithm)}; {o.rounds:,} rounds, seed {o.seed}",
-            f"{names['model']}: {w.numel():,} parameters, "
-            f"{federation.fabric.world_size} rank(s) on {w.device.type}{threads}",
-            f"a client sends {up:.3g} and receives {down:.3g} times the parameters"
-            f"{'' if cost.exact else ' at most (could not be counted)'}, keeps {kept:.3g} times, "
-            f"{cost.gradients} gradient(s){passes} a step",
+            f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}",
+            f"per client: upload {up:.3g}x, download {down:.3g}x, state {kept:.3g}x the model"
+            f"{'' if cost.exact else ' at most (could not be counted)'}; "
+            f"{_count(cost.gradients, 'gradient')}{passes} a step",
             *([] if data.validation is None else [held_out]),
-            *_notes(name, o, federation),
             *([f"{name}, {budget}"] if budget.row else []),
             data.partition.describe(train.y, train.classes),
+            *_notes(name, o, federation),
         ]
     )
+
+
+def _count(number: int, thing: str, plural: str = "s") -> str:
+    return f"{number} {thing}{plural if number != 1 else ''}"
 
 
 def weighting(algorithm: Algorithm) -> str:

@@ -1,7 +1,22 @@
-"""`fl-lightning list`."""
+"""`fl-lightning list` and `show`."""
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.list_algorithms import main
+from fl_lightning.cli.show_algorithm import main as show
+
+OWN = """
+from fl_lightning import Algorithm
+from fl_lightning.terms import SAM
+
+
+def mine(rho: float = 0.2) -> Algorithm:
+    \"\"\"SAM with my radius.\"\"\"
+    return Algorithm(SAM(rho))
+
+
+def bare(rho: float) -> Algorithm:
+    return Algorithm(SAM(rho))
+"""
 
 
 def test_the_list_has_a_row_of_costs_for_each_algorithm_and_fits_a_terminal(capsys):
@@ -12,3 +27,15 @@ def test_the_list_has_a_row_of_costs_for_each_algorithm_and_fits_a_terminal(caps
     assert rows["fedavg"] == ["1", "1", "0", "1"]
     assert rows["scaffold"] == ["2", "2", "1", "1"]
     assert max(map(len, lines)) <= 80
+
+
+def test_an_own_algorithm_is_shown_like_those_of_the_package(tmp_path, capsys, sentence):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    show([f"{file}:mine"])
+    said = capsys.readouterr().out
+    assert "SAM with my radius." in said
+    assert "rho X" in said
+    assert "SAM(rho=0.2" in said
+    assert "there is no algorithm" in sentence(show, ["fedagv"])
+    assert "has no default for rho" in sentence(show, [f"{file}:bare"])
