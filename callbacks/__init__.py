@@ -8,48 +8,45 @@
 - `on_last_round_end(federation, metrics)`: the same after the last round, also of an early end
 - `on_round_logged(federation, metrics)`: show, save
 - `on_fit_end(federation)`
+
+A callback may need something in the training. A recipe's run gives it what its attributes name:
+
+- `terms`: terms that the algorithm gets in addition, such as those that keep further models
+- `diagnostics`: if true, terms publish their `diagnostics` too
 """
 
-from fl_lightning.callbacks.checkpoint import Checkpoint
-from fl_lightning.callbacks.client_measures import Consistency, LocalModels, StateNorms
-from fl_lightning.callbacks.early_stopping import EarlyStopping, GrowthStopping
-from fl_lightning.callbacks.evaluation import Evaluation
-from fl_lightning.callbacks.global_measures import (
-    ClassAccuracy,
-    ModelScores,
-    Sharpness,
-    TrainingScores,
-)
-from fl_lightning.callbacks.measure import Measure
-from fl_lightning.callbacks.measure_names import measures
-from fl_lightning.callbacks.personalization import Personalization
-from fl_lightning.callbacks.perturbation import LayerStrength, PerturbationDrift
-from fl_lightning.callbacks.progress import ProgressBar
-from fl_lightning.callbacks.tensorboard import (
-    TensorBoardScalars,
-    TensorBoardSummary,
-    partition_heat_map,
-)
+import re
 
-__all__ = [
-    "Checkpoint",
-    "ClassAccuracy",
-    "Consistency",
-    "EarlyStopping",
-    "Evaluation",
-    "GrowthStopping",
-    "LayerStrength",
-    "LocalModels",
-    "Measure",
-    "ModelScores",
-    "Personalization",
-    "PerturbationDrift",
-    "ProgressBar",
-    "Sharpness",
-    "StateNorms",
-    "TensorBoardScalars",
-    "TensorBoardSummary",
-    "TrainingScores",
-    "measures",
-    "partition_heat_map",
-]
+from fl_lightning.callbacks import client_measures, early_stopping, global_measures, perturbation
+from fl_lightning.callbacks.bases import Measure as Measure
+from fl_lightning.callbacks.bases import Stopping as Stopping
+from fl_lightning.callbacks.checkpoint import Checkpoint as Checkpoint
+from fl_lightning.callbacks.client_measures import Consistency as Consistency
+from fl_lightning.callbacks.client_measures import Diagnostics as Diagnostics
+from fl_lightning.callbacks.client_measures import LocalModels as LocalModels
+from fl_lightning.callbacks.client_measures import StateNorms as StateNorms
+from fl_lightning.callbacks.early_stopping import EarlyStopping as EarlyStopping
+from fl_lightning.callbacks.early_stopping import GrowthStopping as GrowthStopping
+from fl_lightning.callbacks.evaluation import Evaluation as Evaluation
+from fl_lightning.callbacks.global_measures import ClassAccuracy as ClassAccuracy
+from fl_lightning.callbacks.global_measures import EvaluateModels as EvaluateModels
+from fl_lightning.callbacks.global_measures import Sharpness as Sharpness
+from fl_lightning.callbacks.global_measures import TrainingScores as TrainingScores
+from fl_lightning.callbacks.personalization import Personalization as Personalization
+from fl_lightning.callbacks.perturbation import LayerStrength as LayerStrength
+from fl_lightning.callbacks.perturbation import PerturbationDrift as PerturbationDrift
+from fl_lightning.callbacks.progress import ProgressBar as ProgressBar
+from fl_lightning.callbacks.tensorboard import TensorBoardScalars as TensorBoardScalars
+from fl_lightning.callbacks.tensorboard import TensorBoardSummary as TensorBoardSummary
+from fl_lightning.callbacks.tensorboard import partition_heat_map as partition_heat_map
+
+OFFERED = client_measures, early_stopping, global_measures, perturbation
+"""The modules whose classes `--callback` offers by name."""
+
+CALLBACKS = {
+    re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): callback
+    for module in OFFERED
+    for name, callback in vars(module).items()
+    if name[0] != "_" and getattr(callback, "__module__", "") == module.__name__
+}
+"""The callbacks that `--callback` offers, by name: `class_accuracy` is `ClassAccuracy`."""

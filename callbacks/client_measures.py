@@ -2,57 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fl_lightning.analysis.mean_loss import some_samples
-from fl_lightning.callbacks.measure import (
-    ClientScorer,
-    Measure,
-    TrainingLoss,
-    score_together,
-    write_csv,
-)
+from fl_lightning.callbacks.bases import CohortMeasure
+from fl_lightning.callbacks.scoring import ClientScorer, TrainingLoss, score_together, write_csv
+from fl_lightning.core.constraints import NonNegativeInt, PositiveInt
 from fl_lightning.core.term import States
 from fl_lightning.data import DeviceDataset
 from fl_lightning.executors import Outcome
 from fl_lightning.federation.federation import Federation, Metrics
-
-
-class CohortMeasure(Measure):
-    """A measure with a row of numbers for each client of the cohort.
-
-    Attributes:
-        cohort: The clients of the round.
-        due: Whether the round is measured.
-        rows: The rows of the clients that this rank has trained, by client.
-    """
-
-    cohort: Sequence[int]
-    due: bool
-    rows: dict[int, list[float]]
-
-    def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
-        """Begin a round."""
-        self.cohort, self.rows = cohort, {}
-        self.due = self.is_due(federation, federation.round + 1)
-
-    def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Measure nothing: an early end is known after the clients' visits only."""
-
-    def counted(self, federation: Federation) -> list[int]:
-        """The clients of the round but for those skipped."""
-        return [client for client in self.cohort if client not in federation.skipped]
-
-    def table(self, federation: Federation, width: int) -> Tensor:
-        """The rows of all counted clients, (M, width) float64, from those of all ranks."""
-        rows = [self.rows.get(client, [0.0] * width) for client in self.counted(federation)]
-        table = torch.tensor(rows, device=federation.w.device).double().reshape(len(rows), width)
-        federation.all_reduce_sum(table)
-        return table
+from fl_lightning.federation.mean_loss import some_samples
 
 
 class LocalModels(CohortMeasure):
@@ -94,6 +57,15 @@ class LocalModels(CohortMeasure):
         }
 
 
+class Diagnostics:
+    """Adds what terms log as diagnostics, such as FedSOL's `term/cos` and `term/proximal_loss`.
+
+    It costs up to two gradients and a forward pass in every local step.
+    """
+
+    diagnostics = True
+
+
 class StateNorms(CohortMeasure):
     """Adds the norms of the states that a method keeps, such as duals and control variates.
 
@@ -130,6 +102,7 @@ def _kept(federation: Federation, lifetime: str, states: Sequence[States]) -> di
     }
 
 
+@dataclass(eq=False)
 class Consistency(CohortMeasure):
     """Follows one client: how its own loss and the global loss change (FedSSG's Figure 2).
 
@@ -139,16 +112,17 @@ class Consistency(CohortMeasure):
     (https://arxiv.org/abs/2509.13895) does not define its axes; this is our reading.
 
     Args:
-        path: The file, consistency.csv.
         client: The client.
-        samples: Number of random samples of the global loss; None is all.
+        samples: Number of random training samples of the global loss; None is all.
+        folder: The folder of the table consistency.csv.
     """
 
-    def __init__(self, path: Path, client: int = 0, samples: int | None = None):
-        super().__init__(every=1)
-        self.path, self.client, self.samples = path, client, samples
-        self.pairs: list[list[float]] = []
-        self.last: float | None = None
+    every: int = field(default=1, init=False)
+    client: NonNegativeInt = 0
+    samples: PositiveInt | None = None
+    folder: Path = field(kw_only=True)
+    pairs: list[list[float]] = field(default_factory=list, init=False)
+    last: float | None = field(default=None, init=False)
 
     def on_fit_start(self, federation: Federation) -> None:
         """Raise a ValueError if there is no such client."""
@@ -185,7 +159,8 @@ class Consistency(CohortMeasure):
         found = {"consistency/local": own - before, "consistency/global": after - self._before}
         self.pairs.append([federation.round, *found.values()])
         if federation.fabric.is_global_zero:
-            write_csv(self.path, [["round", "local", "global"], *self.pairs])
+            header = "round", "local", "global"
+            write_csv(self.folder / "consistency.csv", [header, *self.pairs])
         return found
 
     def state_dict(self) -> dict[str, Any]:

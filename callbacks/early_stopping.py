@@ -2,46 +2,16 @@
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat, PositiveInt, check
+from fl_lightning.callbacks.bases import Stopping
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.runs.run import higher_is_better
 
 
 @dataclass(eq=False)
-class _Stopping:
-    """Ends the run after `patience` rounds in a row without progress.
-
-    The first rank decides. A resumed run that had ended ends again, unless its patience is raised.
-    """
-
-    waited: int = field(default=0, init=False)
-    patience: PositiveInt = 10
-    saved: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        check(self, f" of {type(self).__name__}")
-
-    def on_fit_start(self, federation: Federation) -> None:
-        """End a resumed run that had ended."""
-        federation.should_stop |= self.waited >= self.patience
-
-    def _count(self, federation: Federation, progress: bool) -> None:
-        self.waited = federation.fabric.broadcast(0 if progress else self.waited + 1)
-        federation.should_stop |= self.waited >= self.patience
-
-    def state_dict(self) -> dict[str, Any]:
-        """The rounds waited, and what the next round is compared with."""
-        return {name: getattr(self, name) for name in ("waited", *self.saved)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
-        vars(self).update(state)
-
-
-@dataclass(eq=False)
-class EarlyStopping(_Stopping):
+class EarlyStopping(Stopping):
     """Ends a run when a scalar of the rounds has stopped improving.
 
     Rounds that do not record it do not count. Raises a ValueError after `patience` evaluations if
@@ -82,7 +52,7 @@ class EarlyStopping(_Stopping):
 
 
 @dataclass(eq=False)
-class GrowthStopping(_Stopping):
+class GrowthStopping(Stopping):
     """Ends a run when the distance of the model from its start, |w^t - w^0|, hardly grows.
 
     It needs no data. Logs the distance as `server/distance` and its relative growth

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from fl_lightning.callbacks.measure import Measure, score_together
+from fl_lightning.callbacks.bases import Measure
+from fl_lightning.callbacks.scoring import score_together
 from fl_lightning.data import DeviceDataset
 from fl_lightning.federation.federation import Federation, Metrics
 

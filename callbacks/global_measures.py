@@ -3,20 +3,21 @@
 from dataclasses import dataclass
 from math import ceil
 
-from fl_lightning.analysis.mean_loss import some_samples
-from fl_lightning.callbacks.measure import (
-    Measure,
+from fl_lightning.callbacks.bases import Measure
+from fl_lightning.callbacks.scoring import (
     TrainingLoss,
     score,
     score_together,
     share_of,
     training_samples,
 )
+from fl_lightning.core.constraints import PositiveFloat, PositiveInt
 from fl_lightning.core.vector import unit
 from fl_lightning.data import DeviceDataset
 from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.federation.mean_loss import some_samples
 from fl_lightning.federation.server import load_model
-from fl_lightning.terms import ClientModels
+from fl_lightning.terms.client_models import ClientModels, Model
 
 
 @dataclass(eq=False)
@@ -26,10 +27,10 @@ class TrainingScores(Measure):
     `train/loss` is another number, the mean over local steps and local models.
 
     Args:
-        samples: Number of samples, drawn at random; None is all.
+        samples: Number of random training samples; None is all.
     """
 
-    samples: int | None = None
+    samples: PositiveInt | None = None
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
@@ -47,11 +48,11 @@ class Sharpness(Measure):
 
     Args:
         rho: Radius.
-        samples: Number of samples, drawn at random; None is all.
+        samples: Number of random training samples; None is all.
     """
 
-    rho: float = 0.05
-    samples: int | None = None
+    rho: PositiveFloat = 0.05
+    samples: PositiveInt | None = None
 
     def measure(self, federation: Federation) -> Metrics:
         """Two forward passes and one gradient over the samples."""
@@ -98,19 +99,28 @@ class ClassAccuracy(Measure):
         }
 
 
-class ModelScores(Measure):
+class EvaluateModels(Measure):
     """Adds accuracy and loss of other models than the server's, e.g. `test/accuracy@cohort`.
 
-    The algorithm needs a `terms.ClientModels`, which keeps them. They are scored with the global
-    buffers.
+    The models are kept by a term, `terms.ClientModels`, which the algorithm needs. They are scored
+    with the global buffers.
 
     Args:
         test: The test set, on the device.
+        models: The mean of the cohort's models, or of all clients' last models.
+
+    Attributes:
+        terms: The terms to add to the algorithm.
     """
 
-    def __init__(self, test: DeviceDataset, every: int = 1):
+    def __init__(
+        self,
+        test: DeviceDataset,
+        models: tuple[Model, ...] = ("cohort", "clients"),
+        every: int = 1,
+    ):
         super().__init__(every)
-        self.test = test
+        self.test, self.terms = test, (ClientModels(models),)
 
     def measure(self, federation: Federation) -> Metrics:
         """Score each model."""

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fl_lightning.analysis.mean_loss import some_samples
-from fl_lightning.callbacks.measure import write_csv
-from fl_lightning.core.prediction import PersonalModel
+from fl_lightning.callbacks.scoring import write_csv
+from fl_lightning.core.prediction import PersonalModel, is_right
 from fl_lightning.data import DeviceDataset, Partition, aligned
 from fl_lightning.errors import DivergenceError, TermError
 from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.fine_tuning import FineTuning
+from fl_lightning.federation.mean_loss import some_samples
 
 
 @dataclass(eq=False)
@@ -119,12 +119,12 @@ class Personalization:
         index, right = index[some_samples(len(index), None)].to(self.test.y.device), 0
         with torch.inference_mode():
             predict = federation.algorithm.predict(model)
-            for batch in index.split(self.batch_size):
-                scores = predict(self.test.inputs(batch))
-                if scores.ndim != 2 or len(scores) != len(batch):
+            for x, y in self.test.batches(index, self.batch_size):
+                scores = predict(x)
+                if scores.ndim != 2 or len(scores) != len(y):
                     raise TermError(
                         f"the algorithm's predict gave scores of shape {tuple(scores.shape)} for "
-                        f"{len(batch)} samples; they are (samples, classes)"
+                        f"{len(y)} samples; they are (samples, classes)"
                     )
-                right += int((scores.argmax(1) == self.test.y[batch]).sum())
+                right += int(is_right(scores, y).sum())
         return right / len(index)

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.callbacks.client_measures import CohortMeasure
-from fl_lightning.callbacks.measure import TrainingLoss
+from fl_lightning.callbacks.bases import CohortMeasure
+from fl_lightning.callbacks.scoring import TrainingLoss
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.constraints import PositiveInt
 from fl_lightning.core.oracle import BatchOracle, Oracle, Request
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout, unit
@@ -57,11 +58,11 @@ class PerturbationDrift(CohortMeasure):
 
     Args:
         steps: Number of first steps of each visit to average over.
-        samples: Number of random samples of the global gradient; None is all.
+        samples: Number of random training samples of the global gradient; None is all.
     """
 
-    steps: int = 1
-    samples: int | None = None
+    steps: PositiveInt = 1
+    samples: PositiveInt | None = None
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
         """Take the first steps of this rank's part of the cohort."""

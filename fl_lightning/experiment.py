@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from lightning.fabric import Fabric
@@ -19,9 +20,9 @@ from fl_lightning.callbacks import (
     TensorBoardScalars,
     TensorBoardSummary,
 )
-from fl_lightning.callbacks.checked import CheckedCallback
 from fl_lightning.cli import build
 from fl_lightning.cli.argv import given, with_resumed_options
+from fl_lightning.cli.callbacks import callback_text, read_callback
 from fl_lightning.cli.choices import choices
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.parser import parse
@@ -65,8 +66,8 @@ class Experiment:
         algorithm: The default algorithm, or as in YAML {"name": "fedsam", "rho": 0.1}.
         partition: The default partition scheme, likewise.
         augment: The default augmentation of training images.
-        callbacks: User-defined callbacks, called after the recipe's and before the checkpoint,
-            which saves their states.
+        callbacks: User-defined callbacks, called before those of `--callback`. The checkpoint saves
+            their states.
         doc: The recipe's docstring, shown by `--help`.
         argv: The command line without the program; that of the process if None.
         **defaults: Options whose default differs from `Options` and `LaunchOptions`.
@@ -102,6 +103,10 @@ class Experiment:
             values, self.chosen = parse(
                 groups, offered, with_resumed_options(argv), doc or "", **defaults
             )
+            self._chosen_callbacks = [
+                read_callback(text) for text in values["callback"] if text != "none"
+            ]
+            values["callback"] = tuple(map(callback_text, self._chosen_callbacks))
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
         self.callbacks = callbacks
@@ -117,7 +122,13 @@ class Experiment:
     def config(self) -> Config:
         """The options of the run, without those that its algorithm cannot use."""
         unused = build.unused_by(build.algorithm(self.chosen))
-        return Config.of(self.options, self._launch.precision, self.chosen, unused)
+        return Config.of(self.options, self._launch.precision, self.chosen, self._files, unused)
+
+    @property
+    def _files(self) -> list[Path]:
+        """The user's files that the run uses."""
+        every = *self.chosen.values(), *self._chosen_callbacks
+        return [c.file for c in every if c.file]
 
     def run(self) -> None:
         """Train: load and split the data, run the rounds, print where the results lie."""
@@ -147,15 +158,11 @@ class Experiment:
         scored = [Evaluation(data.test, o.evaluate_every)]
         if data.validation is not None:
             scored.append(Evaluation(data.validation, o.evaluate_every, name="val"))
-        parts = {**vars(data), "folder": run.path}
-        own = [*self.callbacks, *build.callbacks(self.chosen["callback"], parts)]
-        checked = [*map(CheckedCallback, own)]
-        measuring = build.measures(o, data.test, run.path)
-        stopping = build.stopping(self.chosen["early_stopping"], o)
+        own = build.callbacks(self.callbacks, self._chosen_callbacks, data, run.path)
         try:
             augment = self.chosen["augment"]()
             clients = run.path / "clients"
-            federation = build.federation(fabric, model, algorithm, data, augment, clients, o)
+            federation = build.federation(fabric, model, algorithm, data, augment, clients, own, o)
             federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
@@ -163,7 +170,7 @@ class Experiment:
             run.path,
             o.checkpoint_every,
             o.keep_checkpoints,
-            [*scored, *measuring, *own, *stopping],
+            [*scored, *own],
             monitor=f"{scored[-1].name}/accuracy",
         )
         if o.resume:
@@ -174,17 +181,15 @@ class Experiment:
             partition.save(run.path)  # with the validation samples, as it was made
         done, progress = federation.round, ProgressBar()
         loggers += [
+            MetricsCSV(run.path / "metrics.csv", after=done),  # names what is no number
             TensorBoardScalars(run.path, after=done),
-            MetricsCSV(run.path / "metrics.csv", after=done),
             *start_trackers(o.logger or (), run.path, self.config),
         ]
         callbacks += [
             TensorBoardSummary(self.config, data.partition, train.y, train.classes),
             *scored,
-            *measuring,
+            *own,
             progress,
-            *checked,
-            *stopping,
             checkpoint,  # saves the states of the others
         ]
         if o.finetune_epochs:
@@ -196,7 +201,7 @@ class Experiment:
         """Write the options into the folder, and print notes and the summary."""
         o, fabric, done = self.options, federation.fabric, federation.round
         if fabric.is_global_zero:
-            begin(run, fabric, self.chosen, done)
+            begin(run, fabric, self.chosen, self._files, done)
         for note in unused_option_notes(self._given, o, self.chosen):
             fabric.print(note)
         names = {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method}

@@ -76,7 +76,7 @@ def run(words: list[str]) -> int:
         words += ["--recipe", SMALL, "--rounds", "2"]
     if "--round" in words:
         words[words.index("--round") + 1] = "2"
-    if "--measure-client" in words:  # it has to take part
+    if any(word.startswith("consistency:client=") for word in words):  # it has to take part
         words += ["--participation", "1"]
     if words[1] == "partition":
         words = [*words[:2], SMALL, *words[2:]]

@@ -1,6 +1,6 @@
 """Analysis of trained models: curvature, loss surfaces, features, scores by class and by client.
 
-Imports `data`, `core` and below.
+Imports `federation` and below.
 """
 
 from fl_lightning.analysis.curvature import Hessian, hessian
@@ -12,8 +12,8 @@ from fl_lightning.analysis.landscape import (
     interpolate,
     surface,
 )
-from fl_lightning.analysis.mean_loss import MeanLoss
 from fl_lightning.analysis.predictions import Predictions, embedding, predict, silhouette
+from fl_lightning.federation.mean_loss import MeanLoss
 
 __all__ = [
     "Hessian",

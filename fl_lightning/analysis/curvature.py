@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_lightning.analysis.mean_loss import MeanLoss
+from fl_lightning.federation.mean_loss import MeanLoss
 
 Product = Callable[[Tensor], Tensor]
 """`product(v)` is the Hessian times `v`."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.analysis.curvature import top_eigenpairs
-from fl_lightning.analysis.mean_loss import MeanLoss
 from fl_lightning.data import DeviceDataset
+from fl_lightning.federation.mean_loss import MeanLoss
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.analysis.mean_loss import evaluating, some_samples
 from fl_lightning.core.oracle import record_activations
+from fl_lightning.core.prediction import is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset, Partition
+from fl_lightning.federation.mean_loss import evaluating, some_samples
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Predictions:
     @property
     def right(self) -> Tensor:
         """(n,) whether the prediction is right; one of NaN is not."""
-        return (self.predicted == self.y) & ~self.logits.isnan().any(1)
+        return is_right(self.logits, self.y)
 
     def confusion(self) -> Tensor:
         """(classes, classes) int64: samples by their class (rows) and prediction (columns)."""
@@ -66,8 +67,8 @@ def predict(
     head, features, logits = Layout(module).head, [], []
     index = some_samples(len(data), samples).to(data.y.device)
     with evaluating(module), record_activations(module, (head,)) as activations:
-        for batch in index.split(batch_size):
-            logits.append(module(data.inputs(batch)).float().cpu())
+        for x, _ in data.batches(index, batch_size):
+            logits.append(module(x).float().cpu())
             features.append(activations[head][0].flatten(1).float().cpu())
     order = index.argsort().cpu()
     y = data.y[index].cpu()

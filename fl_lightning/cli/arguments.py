@@ -41,6 +41,16 @@ def options_of(
     return options
 
 
+class _Repeated(argparse.Action):
+    """Collects the values of a flag that can be repeated; they replace the default."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, flag: str | None = None) -> None:
+        """Add a value."""
+        earlier = getattr(namespace, self.dest)
+        earlier = () if earlier is self.default else earlier
+        setattr(namespace, self.dest, (*earlier, values))
+
+
 class _Formatter(argparse.HelpFormatter):
     """Keeps the lines of a module's docstring, and wraps the summaries of functions."""
 
@@ -87,22 +97,19 @@ def add_parameters(parser: argparse.ArgumentParser, options: Sequence[Option]) -
     The flag of a Sequence can be repeated; one without a default is the command's positional one.
     """
     for option in options:
-        repeated = get_origin(option.kind) is Sequence
-        inner = replace(option, kind=get_args(option.kind)[0]) if repeated else option
         if option.default is NEEDED:
-            parser.add_argument(
-                option.name, nargs="+", type=partial(_read, inner.kind), help=option.help
-            )
+            (kind,) = get_args(option.kind)
+            parser.add_argument(option.name, nargs="+", type=partial(_read, kind), help=option.help)
         elif option.kind is bool:
             parser.add_argument(flag_of(option.name), action="store_true", help=option.help)
-        elif repeated:
-            inner = replace(inner, help=f"{option.help} It can be repeated.")
-            _add(parser, inner, action="append", default=[*option.default])
         else:
             _add(parser, option, default=option.default)
 
 
 def _add(group: Any, option: Option, **further: Any) -> None:
+    if get_origin(option.kind) is Sequence:
+        (kind,), help = get_args(option.kind), f"{option.help} It can be repeated."
+        option, further = replace(option, kind=kind, help=help), {**further, "action": _Repeated}
     group.add_argument(
         flag_of(option.name),
         dest=option.name,

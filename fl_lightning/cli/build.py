@@ -1,6 +1,6 @@
 """The parts of a run from the chosen functions, whose results are checked: users may write them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
@@ -13,12 +13,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.callbacks import measure_names
-from fl_lightning.callbacks.global_measures import ModelScores
-from fl_lightning.callbacks.measure import Measure
+from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.schedule import Decay
-from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import WEIGHTS, by_size, uniform, with_base
 from fl_lightning.data import (
     ClientData,
@@ -32,9 +29,9 @@ from fl_lightning.executors import Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
-from fl_lightning.runs.converters import parse_bytes
+from fl_lightning.runs.converters import nearest, parse_bytes
 from fl_lightning.runs.options import Options
-from fl_lightning.terms import ClientModels, Clip
+from fl_lightning.terms import Clip
 
 OF_OPTIMIZER = "lr", "momentum", "weight_decay"
 """Options of the local optimizer."""
@@ -107,26 +104,33 @@ def run_data(
     return RunData(train, test, partition, validation)
 
 
-def callbacks(chosen: Chosen, parts: Mapping[str, Any]) -> list[Any]:
-    """The callback of a class or function, which may return several or none.
+def callbacks(
+    of_recipe: Sequence[Any], chosen: Sequence[Chosen], data: RunData, folder: Path
+) -> list[Any]:
+    """The recipe's callbacks, and those of the chosen classes and functions.
 
-    It gets the parts of the run that it asks for.
+    Each gets the parts of the run that it asks for; a function may return several or none. Stopping
+    rules come last, since they compare what the others measure.
     """
-    made = chosen.call_with(**parts)
-    if isinstance(made, list | tuple):
-        return [*made]
-    return [] if made is None else [made]
-
-
-def stopping(chosen: Chosen, o: Options) -> list[Any]:
-    """The rule of early stopping, if there is one."""
-    monitor = str(chosen.options.get("monitor", ""))
-    if monitor.startswith("val/") and o.validation is None:
-        raise ValueError(
-            f"early stopping by {monitor} needs a validation part: add --validation 0.1, or "
-            "--early-stopping.monitor test/loss"
-        )
-    return callbacks(chosen, {})
+    made = [*of_recipe]
+    for callback in chosen:
+        one = callback.call_with(**vars(data), folder=folder)
+        made += one if isinstance(one, list | tuple) else [] if one is None else [one]
+    for new in made:
+        name = type(new).__name__
+        if str(getattr(new, "monitor", "")).startswith("val/") and data.validation is None:
+            raise ValueError(
+                f"{name} monitors {new.monitor}, which needs a validation part: add "
+                "--validation 0.1, or monitor=test/loss"
+            )
+        if isinstance(new, Measure) and [*map(type, made)].count(type(new)) > 1:
+            raise ValueError(f"{name} would measure twice under equal names: give it once")
+        hooks = [hook for hook in dir(new) if hook.startswith("on_")]
+        if unknown := [hook for hook in hooks if hook not in HOOKS]:
+            raise ValueError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
+        if not (hooks or hasattr(new, "terms") or hasattr(new, "diagnostics")):
+            raise ValueError(f"{name} is no callback: give it one of {', '.join(HOOKS)}")
+    return sorted(made, key=lambda callback: isinstance(callback, Stopping))
 
 
 def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
@@ -141,15 +145,12 @@ def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
 
 def with_general_options(algorithm: Algorithm, o: Options) -> Algorithm:
     """The algorithm with the options' weights, server learning rate, clipping and local SGD."""
-    unused, outer = unused_by(algorithm), list[Term]()
+    unused = unused_by(algorithm)
     if o.weighting is not None:
         algorithm = algorithm.replace(weight=with_base(algorithm.weight, WEIGHTS[o.weighting]))
     if o.server_lr is not None:
         algorithm = algorithm.replace(server=partial(_at, algorithm.server, o.server_lr))
-    if algorithm.clips and o.clip_norm is not None:
-        outer.append(Clip(o.clip_norm))
-    if models := [model for model in o.score_models if model != "server"]:
-        outer.append(ClientModels(tuple(models)))
+    outer = [Clip(o.clip_norm)] if algorithm.clips and o.clip_norm is not None else []
     taken = {name: getattr(o, name) for name in OF_OPTIMIZER if name not in unused}
     # fused: one pass over the weights for decay, momentum and step
     make = partial(SGD, fused=True) if algorithm.local is SGD_OF_OPTIONS else algorithm.local
@@ -183,9 +184,10 @@ def federation(
     data: RunData,
     augment: CropFlip | None,
     state_dir: Path,
+    callbacks: Sequence[Any],
     o: Options,
 ) -> Federation:
-    """The simulation, before its first round."""
+    """The simulation, before its first round, with what the callbacks need in it."""
     clients = ClientData(
         data.train,
         data.partition,
@@ -196,10 +198,11 @@ def federation(
         seed=o.seed,
     )
     memory = o.client_state_memory
+    terms = [term for callback in callbacks for term in getattr(callback, "terms", ())]
     return Federation(
         fabric,
         model,
-        algorithm,
+        algorithm.with_outer_terms(*terms),
         clients,
         rounds=o.rounds,
         sampler=make_sampler(o.sampling, o.participation, clients.sizes),
@@ -210,17 +213,8 @@ def federation(
         client_state_memory=None if memory is None else parse_bytes(memory),
         on_divergence=o.on_divergence,
         deterministic=o.deterministic,
-        diagnostics="proximal" in (o.measure or ()),
+        diagnostics=any(getattr(callback, "diagnostics", False) for callback in callbacks),
     )
-
-
-def measures(o: Options, test: DeviceDataset, folder: Path) -> list[Measure]:
-    """The measures of the options; `folder` is the run's, `test` is on the device."""
-    numbers = o.measure_every, o.measure_client, o.measure_rho, o.measure_samples
-    found = measure_names.measures(o.measure or (), test, folder, *numbers)
-    if {*o.score_models} - {"server"}:
-        found.insert(0, ModelScores(test, o.evaluate_every))
-    return found
 
 
 def executor(o: Options) -> Callable[..., Executor]:

@@ -1,4 +1,4 @@
-"""Options whose value is one of several functions: data, model, algorithm, callback and others."""
+"""Options whose value is one of several functions: data, model, algorithm, partition and others."""
 
 import runpy
 import sys
@@ -9,16 +9,13 @@ from typing import Any, cast
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
-from fl_lightning.callbacks import EarlyStopping, GrowthStopping
+from fl_lightning.cli.arguments import NEEDED, Option, options_of
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.data import CropFlip, schemes
-from fl_lightning.runs.converters import nearest
+from fl_lightning.runs.converters import is_option, nearest
 
 SIZES = "inputs", "classes", "channels", "size"
 """Parameters of a model that follow from the data."""
-
-RUN_PARTS = "train", "test", "validation", "partition", "folder"
-"""Parameters of a callback that the run fills in."""
 
 Default = str | Mapping[str, Any]
 """A default as in YAML: a name, or {"name": "fedsam", "rho": 0.1}."""
@@ -63,10 +60,6 @@ def choices(
         "partition": _choice(
             functions(schemes), "y", "clients", "seed", "domains", default=partition
         ),
-        "early_stopping": _choice(
-            {"none": nothing, "metric": EarlyStopping, "growth": GrowthStopping}
-        ),
-        "callback": _choice({"none": nothing}, *RUN_PARTS),
         **{name: _choice(makers) for name, makers in modifiers.PARTS.items()},
     }
 
@@ -81,6 +74,34 @@ def _choice(
     options = {"name": default} if isinstance(default, str) else dict(default)
     name = options.pop("name") or next(iter(functions))
     return Choice(functions, name, options, frozenset(filled_in))
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The function selected for a choice, before its options are read."""
+
+    kind: str
+    choice: Choice
+    name: str
+    function: Callable[..., Any]
+    options: list[Option]
+
+
+def select(kind: str, choice: Choice, name: str) -> Selected:
+    """The function of that name with its options; SystemExit if nothing fills in a parameter."""
+    function, prefix = find_function(kind, choice, name), f"{kind}."
+    options = options_of(function, choice.defaults if name == choice.default else {}, prefix)
+    filled_in = {prefix + parameter for parameter in choice.filled_in}
+    own = [o for o in options if o.name not in filled_in]
+    taken = [o for o in own if is_option(o.kind)]
+    if unknown := [o.name for o in own if o.default is NEEDED and o not in taken]:
+        parts = ", ".join(p.removeprefix(prefix) for p in sorted(filled_in))
+        rename = f"rename it to one of {parts}, " if parts else ""
+        exit_with_error(
+            f"{name} has a parameter {unknown[0].removeprefix(prefix)!r} that nothing fills in: "
+            f"{rename}annotate it as int, float, bool or str, or give it a default"
+        )
+    return Selected(kind, choice, name, function, taken)
 
 
 def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:

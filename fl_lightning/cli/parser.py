@@ -7,34 +7,23 @@ names, which flags override. argparse instead of jsonargparse, which lacks short
 of flags, errors of one line, and help for functions.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from docstring_parser import parse as parse_docstring
 
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, Option, add_options, options_of
 from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of
-from fl_lightning.cli.choices import Choice, find_function
+from fl_lightning.cli.callbacks import callback_help
+from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.runs.chosen import Chosen
-from fl_lightning.runs.converters import is_option, nearest
+from fl_lightning.runs.converters import nearest
 
 FIRST = "algorithm"
 """The choice that `--help` shows before everything else."""
-
-
-@dataclass(frozen=True)
-class _Selected:
-    """The function selected for a choice, before its options are read."""
-
-    kind: str
-    choice: Choice
-    name: str
-    function: Callable[..., Any]
-    options: list[Option]
 
 
 def parse(
@@ -66,7 +55,7 @@ def parse(
     for name, choice in choices.items():
         in_files = choice.known(str(config.get(name, choice.default)))
         flag = last_value(argv, flag_of(name))
-        selected[name] = _select(name, choice, in_files if flag is None else choice.known(flag))
+        selected[name] = select(name, choice, in_files if flag is None else choice.known(flag))
         of_files = [key for key in config if key.startswith(f"{name}.")]
         if name in config and of_files and selected[name].name != in_files:
             replaced[name] = in_files
@@ -94,24 +83,8 @@ def parse(
     return {o.name: values[o.name] for options in general.values() for o in options}, chosen
 
 
-def _select(kind: str, choice: Choice, name: str) -> _Selected:
-    function, prefix = find_function(kind, choice, name), f"{kind}."
-    options = options_of(function, choice.defaults if name == choice.default else {}, prefix)
-    filled_in = {prefix + parameter for parameter in choice.filled_in}
-    own = [o for o in options if o.name not in filled_in]
-    taken = [o for o in own if is_option(o.kind)]
-    if unknown := [o.name for o in own if o.default is NEEDED and o not in taken]:
-        parts = ", ".join(p.removeprefix(prefix) for p in sorted(filled_in))
-        rename = f"rename it to one of {parts}, " if parts else ""
-        exit_with_error(
-            f"{name} has a parameter {unknown[0].removeprefix(prefix)!r} that nothing fills in: "
-            f"{rename}annotate it as int, float, bool or str, or give it a default"
-        )
-    return _Selected(kind, choice, name, function, taken)
-
-
 def _note_defaults(
-    s: _Selected, methods: Mapping[str, Any], replaced: str, config: Mapping[str, Any]
+    s: Selected, methods: Mapping[str, Any], replaced: str, config: Mapping[str, Any]
 ) -> None:
     """Say that a function has its own defaults, where the files have options for others alone."""
     named = s.name in methods or any(key.startswith(f"{s.kind}.") for key in config)
@@ -124,7 +97,7 @@ def _note_defaults(
 
 
 def _row(
-    s: _Selected, choices: Collection[str], methods: Mapping[str, Any], known: Collection[str]
+    s: Selected, choices: Collection[str], methods: Mapping[str, Any], known: Collection[str]
 ) -> dict[str, Any]:
     """The options that the files have for the chosen method."""
     where, functions = "the configuration's methods", s.choice.functions
@@ -144,13 +117,14 @@ def _parse_flags(
     argv: Sequence[str],
     description: str,
     general: Mapping[str, Sequence[Option]],
-    selected: Mapping[str, _Selected],
+    selected: Mapping[str, Selected],
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
     parser = ArgumentParser(usage="%(prog)s [options]", description=description, add_help=False)
     _add_choice(parser, selected[FIRST], config)
     for title, options in general.items():
-        group = parser.add_argument_group(title)
+        about = callback_help(values_of(argv, "--callback")) if title == "callbacks" else None
+        group = parser.add_argument_group(title, about)
         if title == "options":
             group.add_argument("-h", "--help", action="help", help="show this help")
             group.add_argument("--config", metavar="FILE", help="YAML file of options or a preset")
@@ -169,7 +143,7 @@ def _parse_flags(
 
 
 def _note_options_of_others(
-    parser: ArgumentParser, argv: Sequence[str], selected: Iterable[_Selected]
+    parser: ArgumentParser, argv: Sequence[str], selected: Iterable[Selected]
 ) -> list[str]:
     """Say which flags are of functions in place of the chosen, as a sweep gives all runs the same.
 
@@ -180,7 +154,7 @@ def _note_options_of_others(
     for s in selected:
         if s.kind != FIRST and last_value(argv, flag_of(s.kind)) in (None, "none"):
             continue
-        every = (_select(s.kind, s.choice, name) for name in s.choice.functions)
+        every = (select(s.kind, s.choice, name) for name in s.choice.functions)
         names = {option.name for other in every for option in other.options}
         others |= dict.fromkeys(names - {option.name for option in s.options}, s.name)
     for name in others:
@@ -192,7 +166,7 @@ def _note_options_of_others(
     return unknown
 
 
-def _add_choice(parser: ArgumentParser, s: _Selected, config: Mapping[str, Any]) -> None:
+def _add_choice(parser: ArgumentParser, s: Selected, config: Mapping[str, Any]) -> None:
     summary = parse_docstring(s.function.__doc__ or "").short_description
     group = parser.add_argument_group(f"{s.kind} {s.name}", summary)
     text = f"one of {', '.join(s.choice.functions)}; or your own, file.py:function"

@@ -30,6 +30,11 @@ Predict = Callable[[PersonalModel], Callable[[Tensor], Tensor]]
 """`predict(own)` prepares a client once and returns a map from inputs to scores (b, classes)."""
 
 
+def is_right(scores: Tensor, y: Tensor) -> Tensor:
+    """Whether the class of the highest score is the label, (b,); NaN is never right."""
+    return (scores.argmax(1) == y) & ~scores.isnan().any(1)  # argmax takes NaN for the highest
+
+
 def from_logits(own: PersonalModel) -> Callable[[Tensor], Tensor]:
     """The model's outputs."""
     return lambda x: own.look(x)[1]

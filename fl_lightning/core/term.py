@@ -79,7 +79,7 @@ class Term:
             second term of one of these. "unclipped" keeps the term's gradients unclipped. A term
             of the role "measure" trains nothing, and does not count in the method's cost.
         logs: Names of the scalars that it publishes by `v.log`.
-        diagnostics: Names of those that cost more; they are published with `--measure proximal`.
+        diagnostics: Names of those that cost more; `--callback diagnostics` publishes them.
 
     Example:
         >>> from dataclasses import dataclass

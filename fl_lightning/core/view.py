@@ -123,7 +123,7 @@ class View:
         Args:
             name: One of the term's `logs` or `diagnostics`.
             value: A number, a 0-dim tensor, or a function that makes it, called only if it counts:
-                diagnostics count with `--measure proximal` alone.
+                diagnostics count with `--callback diagnostics` alone.
             weight: Weight of this call in the mean, e.g. 0 in a step where it has no meaning.
 
         Raises:

@@ -1,5 +1,6 @@
 """A data set as tensors on one device: a batch is an index and one multiply-add."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -123,6 +124,11 @@ class DeviceDataset:
             scale, shift = self._scale_and_shift
             x = torch.addcmul(shift, x.float(), scale)
         return channels_last(x)
+
+    def batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and labels of the samples at `index`, at most `size` at a time, in its order."""
+        for batch in index.split(size) if len(index) else ():
+            yield self.inputs(batch), self.y[batch]
 
 
 TrainTest = tuple[DeviceDataset, DeviceDataset]

@@ -13,9 +13,6 @@ from fl_lightning.runs.config_yaml import dump, flat, load
 from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING, Effect, marks
 from fl_lightning.runs.options import Options
 
-OF_CHOICES = {"callback": EXTENT, "early_stopping": EXTENT}
-"""Effects of choices that do more or less than change the numbers."""
-
 PLACE = frozenset({"run_dir", "resume"})
 """Options that say where a run lies: no part of it."""
 
@@ -39,17 +36,21 @@ class Config(dict[str, Any]):
         options: Options,
         precision: str,
         chosen: Mapping[str, Chosen],
+        files: Collection[Path] = (),
         unused: Collection[str] = (),
     ) -> "Config":
-        """The configuration that a command line asks for, without the `unused` options."""
+        """The configuration that a command line asks for, without the `unused` options.
+
+        `files` are those of the user.
+        """
         parts = {kind: {"name": c.name, **c.options} for kind, c in chosen.items()}
         general = {**asdict(options), "precision": precision}
         kept = {k: v for k, v in general.items() if k not in PLACE and k not in unused}
         config = cls(plain(flat(parts | kept)))
         if config._has_own_folder:
             config["data_dir"] = str(Path(config["data_dir"]).absolute())
-        if files := copies(c.file for c in chosen.values() if c.file):
-            config["code"] = digest(files)
+        if files:
+            config["code"] = digest(copies(files))
         return config
 
     @classmethod
@@ -137,8 +138,8 @@ def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
 
 @cache
 def _effects() -> dict[str, Effect]:
-    """The effects of the general options that have one, and of the choices."""
-    return marks(Options, Effect) | OF_CHOICES
+    """The effects of the general options that have one."""
+    return marks(Options, Effect)
 
 
 @cache

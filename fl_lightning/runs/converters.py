@@ -2,6 +2,7 @@
 
 import re
 import types
+from collections.abc import Sequence
 from difflib import get_close_matches
 from inspect import Parameter
 from os.path import expanduser
@@ -26,6 +27,9 @@ def convert(kind: Any, value: Any) -> Any:
         if value not in arguments:
             raise ValueError(f"{value!r} is none of {', '.join(arguments)}")
         return value
+    if origin is Sequence:
+        parts = value if isinstance(value, list | tuple) else [value]
+        return tuple(convert(arguments[0], part) for part in parts)
     if origin is tuple:
         parts = [p.strip() for p in value.split(",") if value] if isinstance(value, str) else value
         parts = parts if isinstance(parts, list | tuple) else [parts]  # 5 is a list of one

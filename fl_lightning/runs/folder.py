@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from itertools import count
@@ -89,7 +89,9 @@ def shared(run: Run, fabric: Fabric) -> Iterator[None]:
         yield
 
 
-def begin(run: Run, fabric: Fabric, chosen: Mapping[str, Chosen], round: int) -> None:
+def begin(
+    run: Run, fabric: Fabric, chosen: Mapping[str, Chosen], files: Iterable[Path], round: int
+) -> None:
     """Write the options, the environment and the user's code of a run that begins or continues.
 
     Call it on the first rank.
@@ -98,11 +100,12 @@ def begin(run: Run, fabric: Fabric, chosen: Mapping[str, Chosen], round: int) ->
         run: The run.
         fabric: The launched Fabric.
         chosen: The chosen functions.
+        files: The user's files.
         round: Rounds that the run has had.
     """
     _write(run.path / "environment.yaml", dump(environment(fabric) | recorded(chosen)))
     _write(run.path / "config.yaml", run.config.text())
-    for file in _copy_code(run.path, chosen, round):
+    for file in _copy_code(run.path, files, round):
         print(f"note: {file} has changed since the run began ({run.path / 'own'})")
 
 
@@ -119,9 +122,9 @@ def end(run: Run, round: int, reason: str) -> None:
     _write(file, dump({**made, "ended": {"round": round, "reason": reason}}))
 
 
-def _copy_code(folder: Path, chosen: Mapping[str, Chosen], round: int) -> Iterator[Path]:
+def _copy_code(folder: Path, files: Iterable[Path], round: int) -> Iterator[Path]:
     """Copy the user's code into `own/`; yields the files that have changed since round 0."""
-    for part, file in copies(c.file for c in chosen.values() if c.file).items():
+    for part, file in copies(files).items():
         content, copy = file.read_bytes(), folder / part
         if copy.is_file() and copy.read_bytes() != content:
             yield file

@@ -4,6 +4,7 @@ import csv
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from lightning.fabric.loggers.logger import Logger
@@ -47,8 +48,20 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append a row, or add to the last one if it is of the same round."""
-        row = {"round": str(step), **{tag: repr(float(value)) for tag, value in metrics.items()}}
+        """Append a row, or add to the last one if it is of the same round.
+
+        Raises:
+            ValueError: If a callback has added a metric that is no number, or is named round.
+        """
+        row = {"round": str(step)}
+        for tag, value in metrics.items():
+            if tag in row:
+                raise ValueError(f"metrics[{tag!r}] is already the number of the round: rename it")
+            try:
+                row[tag] = repr(float(value))
+            except (TypeError, ValueError, RuntimeError):
+                shown = shorten(repr(value), 80)
+                raise ValueError(f"metrics[{tag!r}] is not one number, but {shown}") from None
         again = bool(self._rows) and self._rows[-1]["round"] == row["round"]
         if again:
             self._rows[-1] |= row

@@ -4,6 +4,7 @@ What an option does to a run stands in its annotation, and nowhere else: see `Ef
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log10
 from pathlib import Path
@@ -28,17 +29,6 @@ from fl_lightning.runs.converters import parse_bytes
 from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, With
 from fl_lightning.runs.trackers import Tracker, check_installed
 
-MeasureName = Literal[
-    "train",
-    "classes",
-    "local",
-    "sharpness",
-    "perturbation",
-    "consistency",
-    "duals",
-    "strength",
-    "proximal",
-]
 Kept = Annotated[int, Range("a whole number from 1 to 100", lambda x: 1 <= x <= 100)]
 
 
@@ -134,28 +124,15 @@ class EvaluationOptions:
 
 
 @dataclass(frozen=True)
-class MeasureOptions:
-    """Measures. They do not change the training.
+class CallbackOptions:
+    """Measures and rules that end a run. They do not change the training.
 
     Attributes:
-        measure: Measures of the run, as scalars: train, classes, local, sharpness, perturbation,
-            consistency, duals, strength, proximal (of FedSOL, and what other terms name as
-            diagnostics).
-        measure_every: Rounds between measures; consistency follows every visit.
-        measure_client: The client of consistency.
-        measure_rho: Radius of sharpness.
-        measure_samples: Training samples that train, sharpness, perturbation and consistency use;
-            none for all.
-        score_models: Models that are scored on the test set: the server's, the mean of the cohort's
-            models, the mean of all clients' last models.
+        callback: One of these callbacks with its options, e.g. sharpness:rho=0.1,every=5; or your
+            own, file.py:Name:key=value.
     """
 
-    measure: Annotated[tuple[MeasureName, ...] | None, EXTENT] = None
-    measure_every: Annotated[PositiveInt, EXTENT, With("measure", "train,classes")] = 10
-    measure_client: Annotated[NonNegativeInt, EXTENT, With("measure", "consistency")] = 0
-    measure_rho: Annotated[PositiveFloat, EXTENT, With("measure", "sharpness")] = 0.05
-    measure_samples: Annotated[PositiveInt | None, EXTENT, With("measure", "train")] = None
-    score_models: tuple[Literal["server", "cohort", "clients"], ...] = ("server",)
+    callback: Annotated[Sequence[str], EXTENT] = ()
 
 
 @dataclass(frozen=True)
@@ -186,7 +163,7 @@ GROUPS: dict[str, type] = {
     "options": SimulationOptions,
     "local training": TrainingOptions,
     "evaluation and checkpoints": EvaluationOptions,
-    "measures": MeasureOptions,
+    "callbacks": CallbackOptions,
     "execution": ExecutionOptions,
 }
 """The groups by their titles in `--help`."""
@@ -194,7 +171,7 @@ GROUPS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Options(
-    ExecutionOptions, MeasureOptions, EvaluationOptions, TrainingOptions, SimulationOptions
+    ExecutionOptions, CallbackOptions, EvaluationOptions, TrainingOptions, SimulationOptions
 ):
     """The options of every recipe."""
 

@@ -126,8 +126,12 @@ def _flags(table: TableFile, *parts: Options) -> list[str]:
 
 
 def _as_flags(options: Options) -> list[str]:
-    pairs = ((flag_of(option), format_value(value)) for option, value in flat(options).items())
-    return [word for flag, value in pairs for word in (flag, value)]
+    return [
+        word
+        for option, value in flat(options).items()
+        for each in (value if option == "callback" and isinstance(value, list) else [value])
+        for word in (flag_of(option), format_value(each))
+    ]
 
 
 def _existing(runs: Path) -> list[tuple[Path, Config]]:

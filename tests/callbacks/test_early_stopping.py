@@ -70,11 +70,12 @@ def test_a_run_ends_when_the_model_stops_moving(tau, ends):
     assert stopping.distance == pytest.approx(moved)
 
 
-PATIENCE = "--early-stopping", "metric", "--early-stopping.monitor", "train/loss"
-ENDS = *PATIENCE, "--early-stopping.patience", "2", "--early-stopping.min-delta", "9"
+STOPPING = "early_stopping:monitor=train/loss,min_delta=9,patience"
+ENDS = "--callback", f"{STOPPING}=2"
 """The first round is the best: a run ends after round 3."""
 
-EVERY_2 = "--evaluate-every", "2", "--measure", "classes,local", "--measure-every", "2"
+MEASURES = "--callback", "class_accuracy:every=2", "--callback", "local_models:every=2"
+EVERY_2 = "--evaluate-every", "2", *MEASURES
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -89,13 +90,13 @@ def test_an_early_end_is_a_normal_one(ranks, tmp_path):
     rows = jobs.results(folder)["metrics"]
     for tag in ("test/accuracy", "test/clients"):
         assert [bool(row[tag]) for row in rows] == [False, True, True]
-    jobs.run(folder, [0] * ranks, "--early-stopping.patience", "4")
+    jobs.run(folder, [0] * ranks, "--callback", f"{STOPPING}=4")
     assert len(jobs.results(folder)["metrics"]) == 5
 
 
 def test_a_resumed_run_may_be_without_early_stopping(tmp_path):
     experiment(tmp_path / "run", *ENDS, rounds=7).run()
-    experiment(tmp_path / "run", "--resume", "--early-stopping", "none", rounds=7).run()
+    experiment(tmp_path / "run", "--resume", "--callback", "none", rounds=7).run()
     assert len(jobs.results(tmp_path / "run")["metrics"]) == 7
 
 
@@ -171,13 +172,13 @@ def two(at: int = 1):
 def test_a_callback_of_a_file_gets_the_parts_of_the_run(tmp_path, sentence):
     own = tmp_path / "own.py"
     own.write_text(OWN)
-    argv = "--callback", f"{own}:Ends", "--callback.at", "3", "--algorithm", "scaffold"
+    argv = "--callback", f"{own}:Ends:at=3", "--algorithm", "scaffold"
     experiment(tmp_path / "run", *argv, rounds=5).run()
     rows = jobs.results(tmp_path / "run")["metrics"]
     assert len(rows) == 3
     for row in rows:
         assert float(row["mine/accuracy"]) == pytest.approx(float(row["test/accuracy"]))
     assert torch.load(tmp_path / "run/seen.pt", weights_only=True) == [["c"]]
-    assert "a callback is an object with" in sentence(
+    assert "function is no callback" in sentence(
         experiment(tmp_path / "other", "--callback", f"{own}:two").run
     )

@@ -2,8 +2,10 @@
 
 import csv
 from functools import partial
+from inspect import signature
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -25,25 +27,22 @@ from torch.nn import functional as F
 
 from fl_lightning import Algorithm, DeviceDataset, Federation, algorithms
 from fl_lightning.callbacks import (
+    CALLBACKS,
     ClassAccuracy,
     Consistency,
+    EvaluateModels,
     Evaluation,
     LayerStrength,
     LocalModels,
-    ModelScores,
+    Measure,
     PerturbationDrift,
     Sharpness,
     StateNorms,
     TrainingScores,
-    measures,
 )
-from fl_lightning.callbacks.measure import TrainingLoss
-from fl_lightning.cli import build
+from fl_lightning.callbacks.scoring import TrainingLoss
 from fl_lightning.executors import Outcome
-from fl_lightning.runs.options import MeasureName, Options
-from fl_lightning.terms import SAM, ClientModels
-
-NAMES = get_args(MeasureName)
+from fl_lightning.terms import SAM
 
 
 def samples(count: int = 11) -> DeviceDataset:
@@ -52,6 +51,16 @@ def samples(count: int = 11) -> DeviceDataset:
     y = 2 * torch.randint(2, (count,), generator=g)
     x = torch.randn(count, 6, generator=g, dtype=torch.float64) + y[:, None]
     return DeviceDataset(x, y, ("a", "b", "c"))
+
+
+def every_measure(folder: Path) -> list[Measure]:
+    """Those that need no term of their own, in every round."""
+    given = {"every": 1, "client": 2, "test": samples(), "folder": folder}
+    kinds = [c for c in CALLBACKS.values() if issubclass(c, Measure) and c is not EvaluateModels]
+    return [
+        kind(**{name: given[name] for name in signature(kind).parameters if name in given})
+        for kind in kinds
+    ]
 
 
 def measured(
@@ -84,7 +93,7 @@ def global_loss(run: Federation, w: Tensor) -> Tensor:
 def test_measures_do_not_change_the_training(executor, tmp_path):
     """Bit for bit, with dropout, BatchNorm, momentum, and a method that keeps states."""
     algorithm = hard(algorithms.fedlesam_d())
-    found = measures(NAMES, samples(), tmp_path, every=1, client=2)
+    found = every_measure(tmp_path)
     run, metrics = measured(*found, algorithm=algorithm, executor=executor, diagnostics=True)
     plain, without = measured(algorithm=algorithm, executor=executor)
     assert not any(distances(run, plain).values())
@@ -95,8 +104,9 @@ def test_measures_do_not_change_the_training(executor, tmp_path):
 
 def test_ranks_share_what_is_measured(tmp_path):
     def scalars(fabric: Fabric) -> dict[str, float]:
-        found = measures(NAMES, samples(), tmp_path, every=1, client=2)
-        _, metrics = measured(*found, algorithm=algorithms.feddyn(), fabric=fabric, rounds=2)
+        _, metrics = measured(
+            *every_measure(tmp_path), algorithm=algorithms.feddyn(), fabric=fabric, rounds=2
+        )
         return {tag: value for tag, value in metrics[-1].items() if "time/" not in tag}
 
     alone = scalars(Fabric(accelerator="cpu", devices=1))
@@ -189,8 +199,8 @@ def test_local_models_on_the_test_set_and_forgetting(executor):
 
 def test_consistency_follows_the_visits_of_one_client(tmp_path):
     """Client 2 takes part in rounds 1 and 2, not in round 3."""
-    path, models = tmp_path / "consistency.csv", Models()
-    run, metrics = measured(Consistency(path, client=2), models, module=plain())
+    models = Models()
+    run, metrics = measured(Consistency(2, folder=tmp_path), models, module=plain())
     index = run.clients.partition[2]
     x, y = run.clients.dataset.x[index], run.clients.dataset.y[index]
 
@@ -201,18 +211,18 @@ def test_consistency_follows_the_visits_of_one_client(tmp_path):
     assert metrics[1]["consistency/local"] == pytest.approx(second - first, rel=1e-4)
     assert metrics[1]["consistency/global"] == pytest.approx(both[1] - both[0], rel=1e-6)
     assert not any("consistency/local" in metrics[k] for k in (0, 2))
-    with path.open() as file:
+    with (tmp_path / "consistency.csv").open() as file:
         assert [row["round"] for row in csv.DictReader(file)] == ["2"]
 
 
 def test_consistency_continues_in_a_resumed_run(tmp_path):
-    whole, first, again = (Consistency(tmp_path / name, 0) for name in ("a", "b", "b"))
+    whole, first, again = (Consistency(0, folder=tmp_path) for _ in range(3))
     _, metrics = measured(whole, module=plain())
     measured(first, module=plain(), rounds=1)
     again.load_state_dict(first.state_dict())
     _, rest = measured(again, module=plain(), rounds=3)  # the same rounds from the first on
     assert again.last == whole.last
-    other = Consistency(tmp_path / "c", 1)
+    other = Consistency(1, folder=tmp_path)
     other.load_state_dict(first.state_dict())
     assert other.last is None  # of another client
     assert rest[0]["consistency/local"] == pytest.approx(0, abs=1e-12)
@@ -221,7 +231,7 @@ def test_consistency_continues_in_a_resumed_run(tmp_path):
 
 def test_a_client_that_does_not_exist_cannot_be_followed(tmp_path):
     with pytest.raises(ValueError, match="client 6 cannot be measured: the last one is 5"):
-        measured(Consistency(tmp_path / "consistency.csv", client=6))
+        measured(Consistency(6, folder=tmp_path))
 
 
 def test_sams_perturbation_drifts_from_the_global_one():
@@ -287,10 +297,9 @@ def test_fedsols_strength_of_each_parameter_at_the_end_of_local_training():
 @on_eager_executors
 def test_the_cohorts_and_all_clients_mean_models_are_scored(executor):
     test, models = samples(40), Models()
-    algorithm = algorithms.feddyn().with_outer_terms(ClientModels())
-    run, metrics = measured(
-        ModelScores(test), models, algorithm=algorithm, module=plain(), executor=executor
-    )
+    measure = EvaluateModels(test)
+    algorithm = algorithms.feddyn().with_outer_terms(*measure.terms)
+    run, metrics = measured(measure, models, algorithm=algorithm, module=plain(), executor=executor)
     last = dict.fromkeys(range(6), run.server.initial_w)
     for clients in models.rounds:
         last |= clients
@@ -303,8 +312,3 @@ def test_the_cohorts_and_all_clients_mean_models_are_scored(executor):
     bare, _ = measured(algorithm=algorithms.feddyn(), module=plain(), executor=executor)
     assert run.w.equal(bare.w)
     assert run.cost == bare.cost  # a measure sends nothing
-
-
-@pytest.mark.parametrize(("models", "count"), [((), 0), (("server",), 0), (("cohort",), 1)])
-def test_the_servers_model_alone_needs_no_model_scores(models, count, tmp_path):
-    assert len(build.measures(Options(score_models=models), samples(), tmp_path)) == count

@@ -31,8 +31,12 @@ NAMES = [
     ("--accelerator abacus", "abacus"),
     ("--logger wandbb", "'wandbb' is none of wandb, mlflow, trackio"),
     ("--validation 0.001", "leaves 0 validation"),
-    ("--early-stopping metric", "val/loss needs a validation part"),
-    ("--early-stopping growth --early-stopping.patience 0", "patience of GrowthStopping"),
+    ("--callback early_stopping", "val/loss, which needs a validation part"),
+    ("--callback growth_stopping:patience=0", "patience of GrowthStopping"),
+    ("--callback sharpnes:rho=0.1", "did you mean sharpness"),
+    ("--callback sharpness:rh=0.1", "sharpness has no option 'rh'; did you mean rho"),
+    ("--callback sharpness:rho=wide", "sharpness: rho: 'wide' is not a number"),
+    ("--callback sharpness --callback sharpness:rho=0.1", "measure twice"),
     ("--callback nowhere.py:Mine", "no file 'nowhere.py'"),
 ]
 

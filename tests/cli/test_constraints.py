@@ -11,6 +11,7 @@ import pytest
 from fl_lightning import terms
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
+from fl_lightning.callbacks import CALLBACKS
 from fl_lightning.data import CropFlip, schemes
 from fl_lightning.runs.options import Options
 
@@ -40,7 +41,7 @@ def numbers(hints: dict[str, Any]) -> Iterator[tuple[str, type]]:
 def of_options() -> Iterator[str]:
     for name, kind in numbers(get_type_hints(Options)):
         bad = ["-1", "nan", "inf"] if kind is float else ["-1", "0", "1.5", "nan", "1" + "0" * 20]
-        for value in bad if name not in ("seed", "measure_client") else bad[:1]:
+        for value in bad if name != "seed" else bad[:1]:
             yield f"--{name.replace('_', '-')}={value}"
 
 
@@ -54,6 +55,12 @@ def of_choices() -> Iterator[str]:
                     needed = NEEDED.get(choice, "") + NEEDED.get(f"{choice}.{name}", "")
                     for value in ["nan", "-1"] if name not in ANY_SIGN else ["nan"]:
                         yield f"--{kind}={choice}{needed} --{kind}.{name}={value}"
+
+
+def of_callbacks() -> Iterator[str]:
+    for callback, function in CALLBACKS.items():
+        for name, _ in numbers(get_type_hints(function.__init__)):
+            yield f"--callback={callback}:{name}=-1"
 
 
 MORE = [
@@ -81,7 +88,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("argv", [*of_options(), *of_choices(), *MORE])
+@pytest.mark.parametrize("argv", [*of_options(), *of_choices(), *of_callbacks(), *MORE])
 def test_a_number_out_of_range_is_refused_and_shown(argv, refused):
     said = refused(*argv.split())
     value = argv.split()[-1].split("=")[-1].split(",")[-1]

@@ -52,6 +52,12 @@ def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
     assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
 
 
+def test_a_row_may_have_several_callbacks(planned):
+    jobs = planned(SMALL + "rows: {a: {callback: ['sharpness:rho=0.1,every=2', diagnostics]}}\n")
+    both = ["sharpness:every=2,rho=0.1,samples=none", "diagnostics"]
+    assert options(jobs, "callback") == [(both,)]
+
+
 def test_a_row_may_spell_its_method_as_a_paper_does(planned):
     rows = "rows: {FedLESAM-S: {}, small: {algorithm.rho: 0.01}}\n"
     column = "columns: {a: {methods: {fedsam: {lr: 0.3}}}}\n"
@@ -132,7 +138,7 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     assert f"# {again.folder} is finished" in capsys.readouterr().out.splitlines()
     assert planned(text, "--rounds", "3")[0].state == "missing"
     config = again.folder / "config.yaml"
-    newer = "sampling:", "early_stopping:"
+    newer = "sampling:", "callback:"
     text_of = re.sub(r"\n {2}name: none", " none", config.read_text())
     without = [line for line in text_of.splitlines() if not line.startswith(newer)]
     config.write_text("\n".join(without))

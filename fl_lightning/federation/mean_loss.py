@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fl_lightning.core.network import functional_call
+from fl_lightning.core.prediction import is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
 
@@ -94,8 +95,7 @@ class MeanLoss:
         def of_batch(x: Tensor, y: Tensor) -> Tensor:
             def one(w: Tensor) -> Tensor:
                 out = self._forward(w, x)
-                right = (out.argmax(1) == y) & ~out.isnan().any(1)  # argmax takes NaN for a class
-                return torch.stack([self.loss(out, y).double(), right.double().mean()])
+                return torch.stack([self.loss(out, y).double(), is_right(out, y).double().mean()])
 
             return torch.stack([one(w) for w in points])
 
@@ -104,8 +104,8 @@ class MeanLoss:
     def _mean(self, of_batch: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The mean over the samples of a mean over each batch."""
         parts = (
-            of_batch(self.data.inputs(i), self.data.y[i]) * (len(i) / len(self.index))
-            for i in self.index.split(self.batch_size)
+            of_batch(x, y) * (len(y) / len(self.index))
+            for x, y in self.data.batches(self.index, self.batch_size)
         )
         with evaluating(self.module):
             return reduce(torch.add, parts)

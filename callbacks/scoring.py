@@ -1,55 +1,20 @@
-"""Measures: callbacks that add scalars to some rounds and do not change the training."""
+"""Accuracy, loss and gradient of models during a run; the ranks share the samples."""
 
 import csv
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.analysis.mean_loss import MeanLoss, some_samples
-from fl_lightning.core.constraints import PositiveInt, check
+from fl_lightning.core.prediction import is_right
 from fl_lightning.data import DeviceDataset
 from fl_lightning.executors import Outcome
-from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.mean_loss import MeanLoss, some_samples
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.files import atomic
-
-
-@dataclass(eq=False)
-class Measure:
-    """Adds scalars to every `every`-th round and the last one. All ranks take part.
-
-    Subclasses override `measure`, and the other hooks of a callback where they need them.
-
-    Args:
-        every: Measure after every `every`-th round.
-    """
-
-    every: PositiveInt = 10
-
-    def __post_init__(self) -> None:
-        check(self, f" of {type(self).__name__}")
-
-    def measure(self, federation: Federation) -> Metrics:
-        """The scalars of the round that has ended, by tag."""
-        raise NotImplementedError
-
-    def is_due(self, federation: Federation, round: int) -> bool:
-        """Whether a round, from 1, is measured."""
-        return round % self.every == 0 or round == federation.rounds
-
-    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Measure, and add to `metrics`."""
-        if self.is_due(federation, federation.round):
-            metrics.update(self.measure(federation))
-
-    def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Measure the last round of a run that ends early."""
-        if not self.is_due(federation, federation.round):
-            metrics.update(self.measure(federation))
 
 
 def training_samples(federation: Federation, samples: int | None = None) -> Tensor:
@@ -109,9 +74,9 @@ def score(
     right = [index.new_zeros(0, dtype=torch.bool)]
     total = torch.zeros((), dtype=torch.float64, device=index.device)
     with federation.fabric.autocast():
-        for batch in index.split(batch_size) if len(index) else ():
-            out, y = module(data.inputs(batch)).float(), data.y[batch]
-            right.append((out.argmax(1) == y) & ~out.isnan().any(1))  # argmax takes NaN for a class
+        for x, y in data.batches(index, batch_size):
+            out = module(x).float()
+            right.append(is_right(out, y))
             total += federation.loss(out, y).double() * len(y)
     return torch.cat(right), total
 

@@ -1,0 +1,118 @@
+"""What callbacks are made from: measures of some rounds, and rules that end a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import Doc
+
+from fl_lightning.core.constraints import PositiveInt, check
+from fl_lightning.federation.federation import Federation, Metrics
+
+HOOKS = (
+    "on_fit_start",
+    "on_round_start",
+    "on_client_end",
+    "on_round_end",
+    "on_last_round_end",
+    "on_round_logged",
+    "on_fit_end",
+)
+"""What a federation calls (see `fl_lightning.callbacks`)."""
+
+
+@dataclass(eq=False)
+class Measure:
+    """Adds scalars to every `every`-th round and the last one. All ranks take part.
+
+    Subclasses override `measure`, and the other hooks of a callback where they need them.
+    """
+
+    every: Annotated[PositiveInt, Doc("Rounds between measures.")] = 10
+
+    def __post_init__(self) -> None:
+        check(self, f" of {type(self).__name__}")
+
+    def measure(self, federation: Federation) -> Metrics:
+        """The scalars of the round that has ended, by tag."""
+        raise NotImplementedError
+
+    def is_due(self, federation: Federation, round: int) -> bool:
+        """Whether a round, from 1, is measured."""
+        return round % self.every == 0 or round == federation.rounds
+
+    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Measure, and add to `metrics`."""
+        if self.is_due(federation, federation.round):
+            metrics.update(self.measure(federation))
+
+    def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Measure the last round of a run that ends early."""
+        if not self.is_due(federation, federation.round):
+            metrics.update(self.measure(federation))
+
+
+class CohortMeasure(Measure):
+    """A measure with a row of numbers for each client of the cohort.
+
+    Attributes:
+        cohort: The clients of the round.
+        due: Whether the round is measured.
+        rows: The rows of the clients that this rank has trained, by client.
+    """
+
+    cohort: Sequence[int]
+    due: bool
+    rows: dict[int, list[float]]
+
+    def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
+        """Begin a round."""
+        self.cohort, self.rows = cohort, {}
+        self.due = self.is_due(federation, federation.round + 1)
+
+    def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
+        """Skipped on an early stop, which is decided after training."""
+
+    def counted(self, federation: Federation) -> list[int]:
+        """The clients of the round but for those skipped."""
+        return [client for client in self.cohort if client not in federation.skipped]
+
+    def table(self, federation: Federation, width: int) -> Tensor:
+        """The rows of all counted clients, (M, width) float64, from those of all ranks."""
+        rows = [self.rows.get(client, [0.0] * width) for client in self.counted(federation)]
+        table = torch.tensor(rows, device=federation.w.device).double().reshape(len(rows), width)
+        federation.all_reduce_sum(table)
+        return table
+
+
+@dataclass(eq=False)
+class Stopping:
+    """Ends the run after `patience` rounds in a row without progress.
+
+    The first rank decides. A resumed run that had ended ends again, unless its patience is raised.
+    """
+
+    waited: int = field(default=0, init=False)
+    patience: PositiveInt = 10
+    saved: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check(self, f" of {type(self).__name__}")
+
+    def on_fit_start(self, federation: Federation) -> None:
+        """End a resumed run that had ended."""
+        federation.should_stop |= self.waited >= self.patience
+
+    def _count(self, federation: Federation, progress: bool) -> None:
+        self.waited = federation.fabric.broadcast(0 if progress else self.waited + 1)
+        federation.should_stop |= self.waited >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rounds waited, and what the next round is compared with."""
+        return {name: getattr(self, name) for name in ("waited", *self.saved)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        vars(self).update(state)

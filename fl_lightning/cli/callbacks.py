@@ -1,0 +1,78 @@
+"""Callbacks as text: `sharpness:rho=0.1,every=5`, or your own as `file.py:Name:key=value`."""
+
+import re
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Any
+
+from docstring_parser import parse
+
+from fl_lightning.callbacks import CALLBACKS
+from fl_lightning.cli.arguments import NEEDED
+from fl_lightning.cli.choices import Choice, Selected, select
+from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.converters import convert, metavar, nearest, shown
+
+RUN_PARTS = "train", "test", "validation", "partition", "folder"
+"""Parameters of a callback that the run fills in."""
+
+CHOICE = Choice(CALLBACKS, "none", filled_in=frozenset(RUN_PARTS))
+
+
+def read_callback(text: str) -> Chosen:
+    """The callback that a text names, with its options.
+
+    Raises:
+        SystemExit: With one sentence, if there is no such callback or option.
+    """
+    selected, given = _split(text)
+    name, kinds = selected.name, {o.name.partition(".")[2]: o.kind for o in selected.options}
+    values = {o.name.partition(".")[2]: o.default for o in selected.options}
+    for option, value in given.items():
+        if option not in kinds:
+            exit_with_error(f"{name} has no option {option!r}{nearest(option, kinds)}")
+        try:
+            values[option] = convert(kinds[option], value)
+        except ValueError as error:
+            exit_with_error(f"--callback {name}: {option}: {error}")
+    if missing := [option for option, value in values.items() if value is NEEDED]:
+        exit_with_error(f"--callback {name} needs {missing[0]}: add :{missing[0]}=...")
+    return Chosen(name, selected.function, values)
+
+
+def callback_text(callback: Chosen) -> str:
+    """The text that `read_callback` reads, with every option."""
+    options = ",".join(f"{option}={shown(value)}" for option, value in callback.options.items())
+    return f"{callback.name}:{options}" if options else callback.name
+
+
+def callback_help(texts: Sequence[str]) -> str:
+    """A line for each callback, and the options of those that these texts name."""
+    width = max(map(len, CALLBACKS)) + 2
+    lines = [line for name, c in CALLBACKS.items() for line in _hanging(name, _about(c), width)]
+    for selected, _ in (_split(text) for text in texts if text != "none"):
+        lines += ["", f"options of {selected.name}:"]
+        for o in selected.options:
+            name = f"{o.name.partition('.')[2]}={metavar(o.kind)}"
+            lines += _hanging(name, f"{o.help} (default: {shown(o.default)})", width)
+    return "\n".join(lines)
+
+
+def _split(text: str) -> tuple[Selected, dict[str, str]]:
+    """The callback that a text names, and its options as text. A value may have commas."""
+    name, _, options = text.partition(":")
+    if name.endswith(".py"):
+        function, _, options = options.partition(":")
+        name = f"{name}:{function}"
+    pairs = (pair.partition("=") for pair in re.split(r",(?=[\w-]+=)", options) if pair)
+    given = {option.replace("-", "_"): value for option, _, value in pairs}
+    return select("callback", CHOICE, CHOICE.known(name)), given
+
+
+def _about(callback: Any) -> str:
+    return parse(callback.__doc__ or "").short_description or ""
+
+
+def _hanging(name: str, text: str, width: int) -> list[str]:
+    return wrap(f"  {name:<{width}}{text}", 79, subsequent_indent=" " * (width + 2))
