@@ -73,7 +73,7 @@ class DeviceDataset:
         held = sha256(self.y.cpu().numpy().tobytes())
         held.update(repr((self.classes, self.mean, self.std, self.x.dtype, self.shape)).encode())
         step = max(1, -(-self.x.nbytes // DIGESTED))
-        for block in self.x[::step].split(512):  # so that a memory map is never read as a whole
+        for block in self.x[::step].split(512):  # a mapped file may be larger than the memory
             held.update(block.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return held.hexdigest()[:16]
 
@@ -93,8 +93,8 @@ class DeviceDataset:
                 "use smaller or fewer of them, or --accelerator cpu"
             ) from error
 
-    def subset(self, index: Tensor) -> "DeviceDataset":
-        """The samples at `index`, (m,) int64, as a data set."""
+    def subset(self, index: Tensor | slice) -> "DeviceDataset":
+        """The samples at `index`, (m,) int64, copied; or those of a slice, which are a view."""
         domains = None if self.domains is None else self.domains[index]
         return replace(self, x=self.x[index], y=self.y[index], domains=domains)
 
@@ -162,7 +162,7 @@ def pixel_moments(x: Tensor) -> Tensor:
         (2, channels) float64.
     """
     total = torch.zeros(2, x.shape[1], dtype=torch.float64)
-    for block in torch.split(x, 512):  # so that a memory map is never read as a whole
+    for block in torch.split(x, 512):  # a mapped file may be larger than the memory
         pixels = block.float() / 255
         total[0] += pixels.mean((2, 3)).sum(0)
         total[1] += pixels.square().mean((2, 3)).sum(0)

@@ -22,11 +22,11 @@ def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> Train
     """CINIC-10 (Darlow et al. 2018), 90,000 / 90,000 images of 32x32 in 10 classes, as in FedSOL.
 
     In `root/CINIC-10` or in `root` itself: `train/<class>/*.png` and `test/<class>/*.png`; `valid`
-    is not used. Images are decoded into a memory map once, as by `image_folder`.
+    is not used. Images are decoded once, as by `image_folder`.
 
     Args:
         root: The folder.
-        cache: The folder of memory maps; by default `.cache` next to the images.
+        cache: The folder of decoded images, by default `.cache` next to the images.
     """
     url = "https://datashare.ed.ac.uk/handle/10283/3192"
     folder = _find("CINIC-10", root, ("train", "test"), url)
@@ -50,8 +50,8 @@ def office_home(
         root: The folder.
         test_domain: The domain held out for testing.
         size: Pixels of a side.
-        cache: The folder of memory maps; by default `.cache` next to the images.
-        crop: The share of the shorter side that is kept when images are cut.
+        cache: The folder of decoded images, by default `.cache` next to the images.
+        crop: The fraction of the shorter side that remains when images are cut.
     """
     domains, url = get_args(OfficeHome), "https://www.hemanthdv.org/officeHomeDataset.html"
     folder = _find("OfficeHome", root, domains, url)
@@ -68,15 +68,14 @@ def domain_net(
     """DomainNet (Peng et al. 2019), 586,575 images, 345 classes, 6 domains, one held out.
 
     In `root/DomainNet` or in `root` itself, otherwise as `office_home`; FedLESAM has 5 or 50
-    clients. The memory map takes 88 GB on disk at 224 pixels, 7 GB at 64, and training needs most
-    of it in memory.
+    clients. The decoded images take 88 GB at 224 pixels, 7 GB at 64.
 
     Args:
         root: The folder.
         test_domain: The domain held out for testing.
         size: Pixels of a side.
-        cache: The folder of memory maps; by default `.cache` next to the images.
-        crop: The share of the shorter side that is kept when images are cut.
+        cache: The folder of decoded images, by default `.cache` next to the images.
+        crop: The fraction of the shorter side that remains when images are cut.
     """
     domains, url = get_args(DomainNet), "http://ai.bu.edu/M3SDA"
     folder = _find("DomainNet", root, domains, url)

@@ -1,6 +1,5 @@
-"""Folders of images, decoded once into a memory map that later calls open."""
+"""Folders of images, decoded once into a file that later calls map into memory."""
 
-import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -20,10 +18,6 @@ from fl_lightning.core.constraints import PositiveFraction, PositiveInt, checked
 from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
-FILES_PER_TASK = 64
-"""Images decoded by one task of the thread pool."""
-LARGE_FILE = 10_000
-"""Bytes."""
 
 
 @checked
@@ -35,38 +29,31 @@ def image_folder(
 ) -> TrainTest:
     """Images in folders by class: `root/train/<class>/*.jpg` and `root/test/<class>/*.jpg`.
 
-    Images become RGB of 8 bits, upright as their EXIF orientation says; 16 bits are scaled. Of
-    several frames or pages the first is read. The first call decodes them into a memory map. Later
-    calls open it as long as names, sizes and times of the files are the same. Mean and standard
-    deviation are those of the training pixels. Files with other suffixes than `SUFFIXES` are left
-    out with a warning.
+    Images become 8-bit RGB, upright as their EXIF orientation says; 16-bit images are scaled. Of
+    several frames or pages the first is read. Files with other suffixes than `SUFFIXES` are left
+    out with a warning. Mean and standard deviation are those of the training pixels.
+
+    The first call decodes all images, which must fit in memory, and writes them to the cache. Later
+    calls map that file into memory, as long as the images' names, sizes and times are the same.
 
     Args:
         root: The folder.
         size: Images are scaled and cut around the center to size x size; None keeps images that all
-            share one size.
-        cache: The folder of memory maps, `root/.cache` by default.
-        crop: The share of the shorter side that is kept when `size` cuts around the center; 0.875
-            is the common "scale to 256, cut out 224".
+            have the same size.
+        cache: The folder of decoded images, `root/.cache` by default.
+        crop: The fraction of the shorter side that remains when images are cut; 0.875 is the common
+            "resize to 256, crop to 224".
 
     Returns:
-        The training and the test set, whose images are read from the map on use.
+        The training and the test set.
 
     Raises:
-        FileNotFoundError: If there is no such folder, or no image in it.
-        ValueError: If an image cannot be read, a class has none, images differ in size without
-            `size`, a number is out of range, or the disk has no room for the map.
+        FileNotFoundError: If a folder is missing, or has no folders of classes.
+        ValueError: If an image cannot be read, a class has no images or no training images, images
+            differ in size without `size`, a number is out of range, or the cache cannot be written.
     """
-    root = Path(root)
-    layout = f"{root}/<train or test>/<class>/*.jpg"
-    in_train, in_test = (_subfolders(root / part, layout) for part in ("train", "test"))
-    if extra := sorted(set(in_test) - set(in_train)):
-        raise ValueError(
-            f"{root}/test/{extra[0]} has no counterpart in {root}/train: add or remove it"
-        )
-    train, test = _hold_out(root, ("train", "test"), 1, layout, size, cache, crop)
-    none: dict[str, Any] = {"domains": None, "domain_names": ()}
-    return replace(train, **none), replace(test, **none)
+    train, test = domain_folder(root, "test", size, cache, crop, ("train", "test"))
+    return _without_domains(train), _without_domains(test)
 
 
 @checked
@@ -80,169 +67,144 @@ def domain_folder(
 ) -> TrainTest:
     """Images by domain, `root/<domain>/<class>/*.jpg`, with one domain held out for testing.
 
-    One map serves whichever domain is held out. Training images around a domain held out in the
-    middle are copied from the map into memory.
+    Images are read as by `image_folder`. One file in the cache serves whichever domain is held out.
 
     Args:
         root: The folder.
         test_domain: The domain held out.
         size: Images are scaled and cut around the center to size x size; None keeps images that all
-            share one size.
-        cache: The folder of memory maps, `root/.cache` by default.
-        crop: The share of the shorter side that is kept when `size` cuts around the center.
+            have the same size.
+        cache: The folder of decoded images, `root/.cache` by default.
+        crop: The fraction of the shorter side that remains when images are cut.
         domains: The domains that are used, all subfolders by default.
 
     Returns:
         All other domains, and the held-out one, both with their `domains`.
 
     Raises:
-        FileNotFoundError: If there is no such folder, or no image in it.
+        FileNotFoundError: As in `image_folder`.
         ValueError: If the domain is unknown, and as in `image_folder`.
     """
-    root, layout = Path(root), f"{root}/<domain>/<class>/*.jpg"
-    names = tuple(domains or _subfolders(root, layout))
-    if test_domain not in names:
-        raise ValueError(f"{root} has no domain {test_domain!r}: choose one of {', '.join(names)}")
-    return _hold_out(root, names, names.index(test_domain), layout, size, cache, crop)
-
-
-def _hold_out(
-    root: Path,
-    groups: tuple[str, ...],
-    held_out: int,
-    layout: str,
-    size: int | None,
-    cache: Path | str | None,
-    crop: float,
-) -> TrainTest:
-    """All groups of class folders but one for training, and that one for testing, as domains."""
     if crop < 1 and size is None:
         raise ValueError(f"crop is {crop} and size is None: give both, or omit crop")
-    files = [
-        (number, name, f"{group}/{name}/{image}")
-        for number, group in enumerate(groups)
-        for name in _subfolders(root / group, layout)
-        for image in _images_in(root / group / name)
-    ]
-    numbers, names, paths = zip(*files, strict=True)
-    domains, (classes, y) = torch.tensor(numbers), np.unique(names, return_inverse=True)
-    sizes = domains.bincount()
-    images, moments = _decoded(
-        root, paths, sizes.tolist(), size, crop, Path(cache or root / ".cache")
-    )
-    weights = sizes.double().index_fill(0, torch.tensor(held_out), 0.0)
-    mean, std = mean_and_std((moments * (weights / weights.sum())[:, None, None]).sum(0))
-    whole = DeviceDataset(
-        images, torch.from_numpy(y), tuple(classes.tolist()), mean, std, domains, groups
-    )
+    root = Path(root)
+    names = domains or tuple(p.name for p in _subfolders(root, f"{root}/<domain>/<class>/*.jpg"))
+    if test_domain not in names or len(names) < 2:
+        raise ValueError(
+            f"test_domain is {test_domain!r}, and the domains in {root} are {', '.join(names)}: "
+            "name one of at least two"
+        )
+    by_domain = [_images_in(root / name) for name in names]
+    sizes = torch.tensor([len(paths) for paths in by_domain])
+    paths = [path for part in by_domain for path in part]
+    x, moments = _decoded(paths, sizes, size, crop, Path(cache or root / ".cache"))
+    classes, y = np.unique([path.parent.name for path in paths], return_inverse=True)
+    trained = torch.tensor([name != test_domain for name in names])
+    weights = sizes[trained].double()[:, None, None]
+    mean, std = mean_and_std((moments[trained] * (weights / weights.sum())).sum(0))
+    number = torch.arange(len(names)).repeat_interleave(sizes)
+    whole = DeviceDataset(x, torch.from_numpy(y), (*classes.tolist(),), mean, std, number, names)
 
     def part(chosen: Tensor) -> DeviceDataset:
         where = chosen.nonzero().flatten()
-        first, stop = int(where[0]), int(where[-1]) + 1
-        x = images[first:stop] if stop - first == len(where) else images[chosen]
-        return replace(whole, x=x, y=whole.y[chosen], domains=domains[chosen])
+        run = slice(int(where[0]), int(where[-1]) + 1)
+        return whole.subset(where if run.stop - run.start > len(where) else run)
 
-    return part(domains != held_out), part(domains == held_out)
-
-
-def _subfolders(folder: Path, layout: str) -> list[str]:
-    found = folder.iterdir() if folder.is_dir() else ()
-    names = sorted(p.name for p in found if p.is_dir() and not p.name.startswith("."))
-    if not names:
-        raise FileNotFoundError(f"{folder} holds no folders: the layout is {layout}")
-    return names
-
-
-def _images_in(folder: Path) -> list[str]:
-    """The names of a class's images, sorted."""
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    images = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
-    if others := [name for name in names if Path(name).suffix.lower() not in SUFFIXES]:
-        warnings.warn(
-            f"{len(others)} files of {folder} are left out, such as {others[0]}: convert images to "
-            f"one of {' '.join(SUFFIXES)}",
-            stacklevel=2,
+    train, test = part(trained[number]), part(~trained[number])
+    if extra := {*test.y.tolist()} - {*train.y.tolist()}:
+        name = classes[min(extra)]
+        raise ValueError(
+            f"{root / test_domain / name} is a class without training images: add some, or "
+            "remove the folder"
         )
-    if not images:
-        raise ValueError(f"{folder} holds no images: add some, or remove the folder")
+    return train, test
+
+
+def _without_domains(data: DeviceDataset) -> DeviceDataset:
+    return replace(data, domains=None, domain_names=())
+
+
+def _subfolders(folder: Path, layout: str) -> list[Path]:
+    found = sorted(folder.glob("[!.]*/"))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no folders: the layout is {layout}")
+    return found
+
+
+def _images_in(folder: Path) -> list[Path]:
+    """The images of all classes in a folder, sorted by class and name."""
+    images = list[Path]()
+    for of_class in _subfolders(folder, f"{folder}/<class>/*.jpg"):
+        files = sorted(of_class.glob("[!.]*"))
+        found = [file for file in files if file.suffix.lower() in SUFFIXES]
+        if others := sorted({*files} - {*found}):
+            warnings.warn(
+                f"{len(others)} files of {of_class} are left out, such as {others[0].name}: "
+                f"convert images to one of {' '.join(SUFFIXES)}",
+                stacklevel=2,
+            )
+        if not found:
+            raise ValueError(f"{of_class} holds no images: add some, or remove the folder")
+        images += found
     return images
 
 
 def _decoded(
-    root: Path, files: Sequence[str], sizes: list[int], size: int | None, crop: float, cache: Path
+    paths: Sequence[Path], sizes: Tensor, size: int | None, crop: float, cache: Path
 ) -> tuple[Tensor, Tensor]:
-    """All images as a mapped (n, 3, height, width) uint8 tensor, and each group's pixel moments."""
-    digest = sha256(b"2")  # another number when images are read in another way
-    for file in files:
-        stat = os.stat(root / file)
-        digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    name = f"{digest.hexdigest()[:16]}-{size or 'full'}" + (f"-{crop}" if crop < 1 else "")
-    folder = cache / name
-    if not folder.exists():
+    """The images of several groups, of these sizes.
+
+    Returns:
+        (n, 3, height, width) uint8, mapped from the file in the cache, and (groups, 2, 3), their
+        `pixel_moments`.
+    """
+    digest = sha256(repr((3, size, crop, sizes.tolist())).encode())  # 3: how images are read
+    for path in paths:
+        stat = path.stat()
+        digest.update(f"{path.parts[-3:]} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    file = cache / f"{digest.hexdigest()[:16]}.pt"
+    if not file.exists():
+        aside = cache / f"{uuid4().hex}.part"
         try:
             cache.mkdir(parents=True, exist_ok=True)
-            scratch = TemporaryDirectory(dir=cache)
-        except OSError as error:
-            raise ValueError(f"{cache} cannot be written ({error}): name a cache folder") from error
-        with scratch:
-            made = Path(scratch.name) / name
-            made.mkdir()
-            _decode([root / file for file in files], sizes, size, crop, made)
-            try:
-                made.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # else another process was faster
-                    raise
-    # copy on write: torch wants memory that it may write to, the file stays as it is
-    images = torch.from_numpy(np.load(folder / "images.npy", mmap_mode="c"))
-    return images, torch.from_numpy(np.load(folder / "moments.npy"))
+            aside.touch()  # before images are decoded, which may take long
+            x = _decode(paths, size, crop)
+            moments = torch.stack([pixel_moments(group) for group in x.split(sizes.tolist())])
+            torch.save((x, moments), aside)
+            aside.replace(file)
+        except (OSError, RuntimeError) as error:
+            raise ValueError(
+                f"{len(paths)} images cannot be decoded into {cache} ({error}): free disk space or "
+                "memory, or name another folder with --data.cache"
+            ) from error
+        finally:
+            aside.unlink(missing_ok=True)
+    x, moments = torch.load(file, mmap=True)
+    return x, moments
 
 
-def _decode(
-    paths: list[Path], sizes: list[int], size: int | None, crop: float, folder: Path
-) -> None:
-    height, width = _read(paths[0], size, crop).shape[1:]
-    shape = (len(paths), 3, height, width)
-    file = folder / "images.npy"
-    images = np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
-    _reserve(file)
+def _decode(paths: Sequence[Path], size: int | None, crop: float) -> Tensor:
+    shape = _read(paths[0], size, crop).shape
+    x = torch.empty(len(paths), *shape, dtype=torch.uint8)
 
-    def decode(start: int) -> None:
-        for number, path in enumerate(paths[start : start + FILES_PER_TASK], start):
-            image = _read(path, size, crop)
-            if image.shape != shape[1:]:
+    def decode(some: Tensor) -> None:
+        for i in some.tolist():
+            image = _read(paths[i], size, crop)
+            if image.shape != shape:
                 raise ValueError(
-                    f"{path} has {image.shape[2]}x{image.shape[1]} pixels, {paths[0]} has "
-                    f"{width}x{height}: bring all to one size with --data.size"
+                    f"{paths[i]} has {image.shape[2]}x{image.shape[1]} pixels, {paths[0]} has "
+                    f"{shape[2]}x{shape[1]}: bring all to one size with --data.size"
                 )
-            images[number] = image
+            x[i] = image
 
-    # opening a file holds the interpreter's lock: threads help only where decoding takes long
-    threads = os.cpu_count() if paths[0].stat().st_size > LARGE_FILE else 1
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(decode, range(0, len(paths), FILES_PER_TASK)):
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(decode, torch.arange(len(paths)).split(64)):
             pass
-    images.flush()
-    groups = torch.split(torch.from_numpy(images), sizes)
-    np.save(folder / "moments.npy", torch.stack([pixel_moments(group) for group in groups]).numpy())
+    return x
 
 
-def _reserve(path: Path) -> None:
-    """Allocate a sparse file: a mapped page without room on disk would raise SIGBUS."""
-    size = path.stat().st_size
-    try:
-        with path.open("r+b") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-    except OSError as error:
-        raise ValueError(
-            f"the decoded images take {size / 1e6:,.1f} MB, not free in {path.parents[2]} "
-            f"({error.strerror}): free some, or use a smaller size or another cache"
-        ) from error
-
-
-def _read(path: Path, size: int | None, crop: float) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """One image as (3, height, width)."""
+def _read(path: Path, size: int | None, crop: float) -> Tensor:
+    """One image as (3, height, width) uint8."""
     try:
         with Image.open(path) as image:
             if size:  # a large JPEG is decoded at a fraction of its size
@@ -253,7 +215,7 @@ def _read(path: Path, size: int | None, crop: float) -> np.ndarray[Any, np.dtype
         raise ValueError(f"{path} cannot be read ({error}): replace it or remove it") from error
     if size:
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
-    return np.asarray(rgb).transpose(2, 0, 1)
+    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1)
 
 
 def _with_eight_bits(image: Image.Image) -> Image.Image:

@@ -1,7 +1,9 @@
 """Folders of images, and of domains of images."""
 
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -48,10 +50,10 @@ def test_images_are_brought_to_one_size_when_asked(tmp_path: Path):
     Image.new("L", (9, 7), 128).save(tmp_path / "train/dog/9.jpg")
     with pytest.raises(ValueError, match=r"9\.jpg has 9x7 pixels.*--data\.size"):
         image_folder(tmp_path)
-    train, _ = image_folder(tmp_path, size=4, cache=tmp_path / "maps")
+    train, _ = image_folder(tmp_path, size=4, cache=tmp_path / "decoded")
     assert train.x.shape == (7, 3, 4, 4)
     assert (train.x[-1] == 128).all()
-    assert [path.suffix for path in (tmp_path / "maps").iterdir()] == [""]
+    assert len(list((tmp_path / "decoded").iterdir())) == 1
 
 
 def test_an_image_that_is_too_large_for_pil_is_named(tmp_path: Path, monkeypatch):
@@ -61,13 +63,34 @@ def test_an_image_that_is_too_large_for_pil_is_named(tmp_path: Path, monkeypatch
         image_folder(tmp_path)
 
 
-def test_a_corrupted_image_is_named_and_leaves_no_map(tmp_path: Path):
+def test_a_corrupted_image_is_named_and_nothing_is_left_in_the_cache(tmp_path: Path):
     write_images(tmp_path, SPLITS)
     broken = tmp_path / "train/dog/1.png"
     broken.write_bytes(broken.read_bytes()[:60])
     with pytest.raises(ValueError, match=r"train/dog/1\.png cannot be read"):
         image_folder(tmp_path)
     assert not list((tmp_path / ".cache").iterdir())
+
+
+@pytest.mark.parametrize("failing", ["torch.save", "pathlib.Path.touch"])
+def test_a_cache_that_cannot_be_written_is_named(failing: str, tmp_path: Path, monkeypatch):
+    write_images(tmp_path, SPLITS)
+    monkeypatch.setattr(failing, Mock(side_effect=OSError(ENOSPC, "No space left on device")))
+    with pytest.raises(ValueError, match=r"/\.cache .*No space left.*--data\.cache"):
+        image_folder(tmp_path)
+    assert not list((tmp_path / ".cache").iterdir())
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "PA", "CMYK"])
+def test_images_of_other_modes_become_rgb(mode: str, tmp_path: Path):
+    write_images(tmp_path, SPLITS, size=(2, 2))
+    color = 255 if mode in ("L", "1", "LA") else (255, 0, 0)
+    image = Image.new("L" if isinstance(color, int) else "RGB", (2, 2), color).convert(mode)
+    if "A" in mode:
+        image.putalpha(Image.new("L", (2, 2), 100))
+    image.save(tmp_path / f"train/dog/9.{'tif' if mode in ('CMYK', 'PA') else 'png'}")
+    train, _ = image_folder(tmp_path)
+    assert train.x[-1, :, 0, 0].tolist() == [255] * 3 if color == 255 else [255, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["ramp.png", "ramp.tif", "ramp.pgm"])
@@ -101,19 +124,24 @@ def test_a_class_without_images_is_refused(tmp_path: Path):
         image_folder(tmp_path)
 
 
-def test_images_are_turned_as_their_exif_orientation_says(tmp_path: Path):
-    write_images(tmp_path, SPLITS, size=(5, 3))
-    image = Image.open(tmp_path / "train/cat/0.png")
-    exif = image.getexif()
+@pytest.mark.parametrize("suffix", ["png", "webp", "tif", "jpg"])
+def test_images_are_turned_as_their_exif_orientation_says(suffix: str, tmp_path: Path):
+    write_images(tmp_path, SPLITS, size=(16, 8))
+    halves = Image.new("RGB", (16, 8), "red")
+    halves.paste("blue", (0, 0, 8, 8))
+    exif = halves.getexif()
     exif[0x0112] = 6  # turn it by 90 degrees clockwise
-    image.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "train/cat/9.png", exif=exif)
+    turned = halves.transpose(Image.Transpose.ROTATE_90)
+    options = {"quality": 100, "subsampling": 0} if suffix == "jpg" else {"lossless": True}
+    turned.save(tmp_path / f"train/cat/9.{suffix}", exif=exif, **options)
     train, _ = image_folder(tmp_path)
-    assert train.x[3].equal(train.x[0])
+    expected = torch.from_numpy(np.array(halves)).permute(2, 0, 1).int()
+    assert (train.x[3] - expected).abs().max() <= 3
 
 
 def test_a_missing_folder_is_named_with_the_layout(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"nothing/train holds no folders.*/<class>"):
         image_folder(tmp_path / "nothing")
     write_images(tmp_path, ["train/cat", "test/cat", "test/cow"])
-    with pytest.raises(ValueError, match="test/cow"):
+    with pytest.raises(ValueError, match="test/cow is a class without training images"):
         image_folder(tmp_path)

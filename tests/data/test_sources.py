@@ -155,12 +155,14 @@ def test_missing_folders_and_unknown_domains_are_named(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"OfficeHome.*Art, Clipart, .*hemanthdv"):
         sources.office_home(tmp_path, "Art")
     write_images(tmp_path, [f"{domain}/bee" for domain in DOMAINS])
-    with pytest.raises(ValueError, match=r"no domain 'Real'.* clipart, .* sketch"):
+    with pytest.raises(ValueError, match=r"'Real'.* clipart, .* sketch"):
         sources.domain_net(tmp_path, "Real", size=4)
     with pytest.raises(ValueError, match="crop of domain_folder"):
         sources.domain_net(tmp_path, "real", size=4, crop=0.0)
     with pytest.raises(ValueError, match=r"crop is 0\.5 and size is None"):
         domain_folder(tmp_path, "real", crop=0.5)
+    with pytest.raises(ValueError, match="at least two"):
+        domain_folder(tmp_path, "real", domains=("real",))
 
 
 def assert_normalized(x: Tensor, tolerance: float) -> None:

@@ -9,24 +9,13 @@ from unittest.mock import Mock
 import jobs
 import pytest
 import torch
-from image_files import write_images
 from refusals import Stops, scaffold
 
-from fl_lightning.data import image_folder
 from fl_lightning.federation.row_files import RowFiles
 
 
 def fails(code: int) -> Mock:
     return Mock(side_effect=OSError(code, os.strerror(code)))
-
-
-def test_a_disk_without_room_for_decoded_images_is_reported(tmp_path, refused, monkeypatch):
-    """A write to a mapped file would end the process with SIGBUS."""
-    write_images(tmp_path, [f"{s}/{name}" for s in ("train", "test") for name in ("cat", "dog")])
-    monkeypatch.setattr(os, "posix_fallocate", fails(ENOSPC))
-    argv = "--data-dir", str(tmp_path), "--data.size", "70"
-    assert "the decoded images take 0.2 MB" in refused(*argv, data=image_folder)
-    assert not list((tmp_path / ".cache").iterdir())
 
 
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
