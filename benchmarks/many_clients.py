@@ -73,7 +73,7 @@ def measure(
     pool = DeviceDataset(torch.randn(POOL, *shape), torch.arange(POOL) % 10, tuple("0123456789"))
     pooled = status("VmRSS") - imported
     started = time.perf_counter()
-    split = schemes.class_priors(pool.y, clients, 0, alpha=0.3, reuse=True, size=SAMPLES)
+    split = schemes.label_prior(pool.y, clients, 0, alpha=0.3, reuse=True, size=SAMPLES)
     seconds = {"split s": time.perf_counter() - started}
     data = ClientData(pool, split, batch_size=SAMPLES)
     federation = Federation(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.scoring import write_csv
 from fl_lightning.core.prediction import PersonalModel, is_right
-from fl_lightning.data import DeviceDataset, Partition, aligned
+from fl_lightning.data import DeviceDataset, Partition, matched_test_split
 from fl_lightning.errors import DivergenceError, TermError
 from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.federation import Federation, Metrics
@@ -23,10 +23,10 @@ class Personalization:
     """Fine-tunes the global model on every client after the last round, and scores these models.
 
     A client's test set holds test samples in the proportions of its own classes, as far as there
-    are enough, as in FedSOL (see `aligned`). Logs `personal/accuracy_<e>` and `personal/std_<e>`,
-    mean and standard deviation over clients, for each number of epochs `e`, and for 0: the global
-    model, or the one that the algorithm keeps for the client. A resumed run repeats what was
-    interrupted.
+    are enough, as in FedSOL (see `matched_test_split`). Logs `personal/accuracy_<e>` and
+    `personal/std_<e>`, mean and standard deviation over clients, for each number of epochs `e`, and
+    for 0: the global model, or the one that the algorithm keeps for the client. A resumed run
+    repeats what was interrupted.
 
     Args:
         test: The test set, on the device.
@@ -67,7 +67,9 @@ class Personalization:
         epochs = ", ".join(map(str, self.epochs[1:]))
         fabric.print(f"{clients.num_clients:,} clients fine-tune for {epochs} epochs")
         tuning = FineTuning(federation, self.lr)
-        tests = aligned(self.test.y.cpu(), clients.class_counts, self.samples, federation.seed)
+        tests = matched_test_split(
+            self.test.y.cpu(), clients.class_counts, self.samples, federation.seed
+        )
         scores = self._scores(tuning, tests)
         federation.all_reduce_sum(scores)
         scores, votes = scores[:-1], scores[-1]

@@ -18,7 +18,7 @@ if __name__ == "__main__":
         models=[lenet, resnet18_gn],
         augment=CropFlip(padding=4, crop=0.5, flip=0.5),
         algorithm="fedtoga",
-        partition={"name": "class_priors", "alpha": 0.1, "reuse": True},
+        partition={"name": "label_prior", "alpha": 0.1, "reuse": True},
         clients=100,
         participation=0.1,
         rounds=800,

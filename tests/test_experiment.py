@@ -87,7 +87,7 @@ def test_the_configuration_repeats_the_run(finished, tmp_path):
 
 def test_the_saved_partition_can_be_used_again(finished, tmp_path):
     (file,) = finished.glob("partition-*.npz")
-    experiment(tmp_path / "again", "--partition=saved", f"--partition.file={file}").run()
+    experiment(tmp_path / "again", "--partition=from_file", f"--partition.file={file}").run()
     assert jobs.results(tmp_path / "again") == jobs.results(finished)
 
 

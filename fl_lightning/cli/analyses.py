@@ -14,7 +14,7 @@ from typing_extensions import Doc
 from fl_lightning import analysis
 from fl_lightning.analysis import figures
 from fl_lightning.core.constraints import PositiveInt, checked
-from fl_lightning.data import DeviceDataset, aligned
+from fl_lightning.data import DeviceDataset, matched_test_split
 from fl_lightning.report.table import Table
 from fl_lightning.runs.run import Run
 
@@ -204,7 +204,7 @@ def clients(subjects: Subjects, split: Split = "test") -> Result:
         if split == "test":
             train = s.run.data()[0]
             counts = partition.histogram(train.y, len(train.classes))
-            partition = aligned(s.data.y, counts, seed=s.run.config["seed"])
+            partition = matched_test_split(s.data.y, counts, seed=s.run.config["seed"])
         results[label] = scores = analysis.predict(s.model, s.data).accuracy_by_client(partition)
         percent = Series(100 * scores).dropna()
         worst = percent.nsmallest(ceil(len(percent) / 10))

@@ -14,7 +14,7 @@ from fl_lightning.core.constraints import NonNegativeInt, UnitInterval, check
 class CropFlip:
     """Random crops of the padded image, horizontal flips and holes, independent for each sample.
 
-    Images are augmented after normalization, so that zeros and holes are the mean color.
+    Images are augmented after normalization, so a zero is the mean color.
 
     FL-Simulator, FedLESAM, FedTOGA and FedSSG crop every other sample of CIFAR:
     `CropFlip(crop=0.5)`. FedSOL crops every sample, before it normalizes: `CropFlip(mode="black",
@@ -26,10 +26,10 @@ class CropFlip:
             0: no crops.
         crop: The probability that a sample is cropped.
         flip: The probability of a horizontal flip.
-        mode: How the border is filled: zero is the mean color; black, as by torchvision's
-            `RandomCrop` before `Normalize`; reflect mirrors the image.
-        cutout: The side of a square hole, made last. Its center is any pixel, so that it may extend
-            over the border (Cutout, DeVries and Taylor 2017, arXiv:1708.04552). 0: no hole.
+        mode: What fills the border: zero, the mean color; black, as with torchvision's `RandomCrop`
+            before `Normalize`; reflect, the mirrored image.
+        cutout: The side of a square hole, filled with zeros last. Its center is any pixel, so part
+            of it may lie outside (Cutout, DeVries and Taylor 2017, arXiv:1708.04552). 0: no hole.
 
     Raises:
         ValueError: If a number is out of range, or the mode is unknown.

@@ -134,7 +134,7 @@ class ClientData:
             self.augment.check_shape(self.dataset.shape)
 
     def lasting(self, epochs: float) -> "ClientData":
-        """The same clients with visits of another number of epochs."""
+        """The same clients, with visits of this many epochs."""
         other = copy(self)
         other.epochs, other.steps = epochs, None
         return other
@@ -173,7 +173,7 @@ class ClientData:
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that depend on the data set's digest and the partition."""
+        """16 hexadecimal digits: SHA-256 of the digests of the partition and the data set."""
         return sha256(f"{self.partition.digest}{self.dataset.digest}".encode()).hexdigest()[:16]
 
     def num_steps(self, client: int) -> int:

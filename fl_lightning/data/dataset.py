@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 DIGESTED = 32 * 2**20
-"""Bytes of samples that a digest reads at most: evenly spaced ones of a larger data set."""
+"""Most bytes of samples that a digest reads; of a larger data set, evenly spaced samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class DeviceDataset:
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that depend on labels, normalization, and `DIGESTED` of samples."""
+        """16 hexadecimal digits: SHA-256 of labels, normalization and `DIGESTED` of the samples."""
         held = sha256(self.y.cpu().numpy().tobytes())
         held.update(repr((self.classes, self.mean, self.std, self.x.dtype, self.shape)).encode())
         step = max(1, -(-self.x.nbytes // DIGESTED))
@@ -100,7 +100,7 @@ class DeviceDataset:
 
     @cached_property
     def _scale_and_shift(self) -> list[Tensor]:
-        """Those of `(pixel / 255 - mean) / std`, as large as a sample: a CPU then vectorizes it."""
+        """Of `(pixel / 255 - mean) / std`; as large as a sample, which a CPU vectorizes better."""
         std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
         mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
         pair = 1 / (255 * std), -mean / std
@@ -108,7 +108,7 @@ class DeviceDataset:
 
     @property
     def black(self) -> Tensor:
-        """(channels, 1, 1) float32: a black pixel after normalization; 0 in features."""
+        """(channels, 1, 1) float32: a black pixel after normalization; 0 for features."""
         if self.x.is_floating_point():
             return torch.zeros(1, 1, 1, device=self.x.device)
         return self._scale_and_shift[1][:, :1, :1]
@@ -147,7 +147,7 @@ def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> 
             f"give one int64 label for each of {n} samples"
         )
     if not all(isinstance(name, str) for name in names or (None,)) or len({*names}) < len(names):
-        raise ValueError(f"the names of {name} are {names!r}: give each another text")
+        raise ValueError(f"the names of {name} are {names!r}: give distinct texts")
     if n and not (labels.min() >= 0 and labels.max() < len(names)):
         raise ValueError(
             f"{name} goes from {int(labels.min())} to {int(labels.max())}, but there are "

@@ -1,7 +1,7 @@
 """Published data sets that are folders of images: CINIC-10, OfficeHome and DomainNet.
 
-Their functions raise FileNotFoundError if the folders are missing, and ValueError for an unknown
-domain or an image that cannot be read.
+Their functions raise FileNotFoundError if the folders are missing, and ValueError as
+`image_folder` and `domain_folder` do.
 """
 
 from dataclasses import replace
@@ -21,8 +21,8 @@ DomainNet = Literal["clipart", "infograph", "painting", "quickdraw", "real", "sk
 def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> TrainTest:
     """CINIC-10 (Darlow et al. 2018), 90,000 / 90,000 images of 32x32 in 10 classes, as in FedSOL.
 
-    In `root/CINIC-10` or in `root` itself: `train/<class>/*.png` and `test/<class>/*.png`; `valid`
-    is not used. Images are decoded once, as by `image_folder`.
+    The folders `train` and `test` lie in `root/CINIC-10` or in `root` itself; `valid` is not used.
+    Images are decoded once, as by `image_folder`.
 
     Args:
         root: The folder.
@@ -42,9 +42,9 @@ def office_home(
 ) -> TrainTest:
     """OfficeHome (Venkateswara et al. 2017), 15,588 images, 65 classes, 4 domains, one held out.
 
-    In `root/OfficeHome` or in `root` itself, as `<domain>/<class>/*.jpg`. Scaled to 256 pixels, cut
-    to 224 and normalized as ImageNet, as in FedLESAM, whose clients are `--partition by_domain`
-    with 3 or 30 clients.
+    The domains' folders lie in `root/OfficeHome` or in `root` itself. Images are resized to 256
+    pixels, cropped to 224 and normalized as ImageNet, as in FedLESAM, which has 3 or 30 clients
+    with `--partition by_domain`.
 
     Args:
         root: The folder.
@@ -67,8 +67,8 @@ def domain_net(
 ) -> TrainTest:
     """DomainNet (Peng et al. 2019), 586,575 images, 345 classes, 6 domains, one held out.
 
-    In `root/DomainNet` or in `root` itself, otherwise as `office_home`; FedLESAM has 5 or 50
-    clients. The decoded images take 88 GB at 224 pixels, 7 GB at 64.
+    Otherwise as `office_home`, in `root/DomainNet`; FedLESAM has 5 or 50 clients. The decoded
+    images take 88 GB at 224 pixels, 7 GB at 64.
 
     Args:
         root: The folder.

@@ -1,5 +1,6 @@
 """Folders of images, decoded once into a file that later calls map into memory."""
 
+import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +8,6 @@ from dataclasses import replace
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import PositiveFraction, PositiveInt, checked
 from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
+from fl_lightning.files import atomic
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
 
@@ -164,21 +165,18 @@ def _decoded(
         digest.update(f"{path.parts[-3:]} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     file = cache / f"{digest.hexdigest()[:16]}.pt"
     if not file.exists():
-        aside = cache / f"{uuid4().hex}.part"
+        own = file.with_suffix(f".{os.getpid()}")  # several processes may decode the same images
         try:
-            cache.mkdir(parents=True, exist_ok=True)
-            aside.touch()  # before images are decoded, which may take long
-            x = _decode(paths, size, crop)
-            moments = torch.stack([pixel_moments(group) for group in x.split(sizes.tolist())])
-            torch.save((x, moments), aside)
-            aside.replace(file)
-        except (OSError, RuntimeError) as error:
+            with atomic(own) as out:  # opened first, since decoding may take long
+                x = _decode(paths, size, crop)
+                groups = x.split(sizes.tolist())
+                torch.save((x, torch.stack([pixel_moments(group) for group in groups])), out)
+            own.replace(file)
+        except OSError as error:
             raise ValueError(
-                f"{len(paths)} images cannot be decoded into {cache} ({error}): free disk space or "
-                "memory, or name another folder with --data.cache"
+                f"the decoded images cannot be written to {cache} ({error.strerror}): free space "
+                "there, or name another folder with --data.cache"
             ) from error
-        finally:
-            aside.unlink(missing_ok=True)
     x, moments = torch.load(file, mmap=True)
     return x, moments
 

@@ -1,4 +1,4 @@
-"""Building blocks of the partition schemes: shares, levels, and draws from class priors."""
+"""Building blocks of the partition schemes: shares, sizes, and draws from label priors."""
 
 from bisect import bisect_right
 
@@ -20,16 +20,16 @@ def check_labels(y: Tensor, clients: int) -> Tensor:
 
 
 def even_shares(n: int, shares: int) -> Tensor:
-    """(n,) the share of each of n things; sizes differ by one at most, the first are the larger."""
+    """(n,) the share of each of n samples; sizes differ by one at most, larger ones first."""
     sizes = torch.full((shares,), n // shares)
     sizes[: n % shares] += 1
     return torch.arange(shares).repeat_interleave(sizes)
 
 
 def log_normal_shares(n: int, shares: int, sigma: float, g: torch.Generator) -> Tensor:
-    """(n,) as `even_shares`, but of sizes exp(sigma * z) with z ~ N(0, 1), at least 1.
+    """(n,) as `even_shares`, with sizes of at least 1 proportional to exp(sigma * z), z ~ N(0, 1).
 
-    With sigma = 0 they are the even ones and nothing is drawn.
+    With sigma = 0 sizes are even and nothing is drawn.
     """
     if sigma == 0:
         return even_shares(n, shares)
@@ -69,9 +69,9 @@ def rank_within(group: Tensor) -> Tensor:
 
 
 def water_level(sizes: Tensor, lower: int, total: int) -> Tensor:
-    """Sizes raised to `lower` and cut at the level at which they sum to `total`.
+    """Clamp the sizes to [lower, level], with the level at which they sum to `total`.
 
-    The remainder goes to the first of those cut, one each. The total is at least
+    The remainder goes to the first of the sizes above the level, one each. The total is at least
     `lower * len(sizes)` and at most `sizes.clamp(min=lower).sum()`.
     """
     levels = range(lower, int(sizes.max()) + 1)
@@ -86,7 +86,7 @@ def water_level(sizes: Tensor, lower: int, total: int) -> Tensor:
 def resize(owners: Tensor, target: Tensor, g: torch.Generator) -> Tensor:
     """Move as few samples as possible so that client i holds `target[i]` of them.
 
-    The samples that a client gives are random; clients that lack some take them giver by giver.
+    A client gives random samples; clients that lack some take those of one giver after another.
     """
     order = torch.randperm(len(owners), generator=g)
     given = order[rank_within(owners[order]) >= target[owners[order]]]
@@ -118,7 +118,7 @@ def random_classes(num: int, clients: int, counts: Tensor, g: torch.Generator) -
 
 
 def draw_classes(log_prior: Tensor, left: Tensor, clients: Tensor, g: torch.Generator) -> Tensor:
-    """One class per entry of `clients`, from that client's prior over the classes left.
+    """Draw a class for each entry of `clients`, from that client's prior over the classes left.
 
     A client whose prior is zero on all of them draws in proportion to what is left. `log_prior` is
     (num_clients, classes), up to a constant per client; `left` counts the samples of each class.

@@ -1,7 +1,7 @@
 """Ways to split a labeled data set over clients.
 
 Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition` of the (n,) int64 labels,
-the number of clients and a seed. All end in bounded time. All but `class_priors(reuse=True)` give
+the number of clients and a seed. All end in bounded time. All but `label_prior(reuse=True)` give
 every sample to exactly one client. They raise ValueError for numbers out of range and for splits
 that are impossible with the data.
 """
@@ -66,15 +66,15 @@ def dirichlet(
     *,
     alpha: PositiveFloat = 0.1,
     min_size: NonNegativeInt = 10,
+    self_balancing: bool = True,
     balanced: bool = False,
 ) -> Partition:
-    """Label skew: each class is cut over the clients in proportions q ~ Dirichlet(alpha).
+    """Label skew: each class is divided among the clients in proportions q ~ Dirichlet(alpha).
 
-    This is the LDA of FedSOL and FedNTD: clients that hold their share n / clients get nothing
-    more. The papers' code redraws the whole split until every client holds `min_size` samples,
-    thousands of times at alpha = 0.05. Here samples move from the largest clients to those that
-    lack some, in runs from one giver, so that the skew stays. The Dirichlet of FedSSG, FedLESAM and
-    FedTOGA is `class_priors`.
+    This is LDA, as in FedSOL and FedNTD. Their code redraws the whole split until every client
+    holds `min_size` samples, thousands of times at alpha = 0.05. Here samples move from the largest
+    clients to those that lack some, in runs from one giver, so that the skew stays. The Dirichlet
+    of FedSSG, FedLESAM and FedTOGA is `label_prior`.
 
     Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification", 2019, arXiv:1909.06335.
@@ -82,6 +82,8 @@ def dirichlet(
     Args:
         alpha: Concentration; the smaller, the fewer clients share a class.
         min_size: The smallest number of samples of a client.
+        self_balancing: A client that holds n / clients of the n samples gets no further classes, as
+            in the papers' code; False is the plain LDA of Hsu et al.
         balanced: Make sizes differ by one at most; costs some of the skew.
     """
     y, n, g = check_labels(y, clients), len(y), generator(seed, "partition")
@@ -95,7 +97,7 @@ def dirichlet(
     for label in y.bincount().nonzero():
         samples = (y == label).nonzero().flatten()
         samples = samples[torch.randperm(len(samples), generator=g)]
-        full = sizes * clients >= n
+        full = (sizes * clients >= n) & self_balancing
         q = log_dirichlet(alpha, (clients,), g).masked_fill(full, -torch.inf).softmax(0)
         share = q.cumsum(0)
         cuts = (share / share[-1] * len(samples)).long()
@@ -107,7 +109,7 @@ def dirichlet(
 
 
 @checked
-def class_priors(
+def label_prior(
     y: Tensor,
     clients: int,
     seed: int,
@@ -118,10 +120,10 @@ def class_priors(
     size: PositiveInt | None = None,
     sigma: NonNegativeFloat = 0.0,
 ) -> Partition:
-    """Equal sizes: each client has a random class prior and draws its samples from it.
+    """Each client draws its samples from a random distribution of labels; sizes are equal.
 
     The Dirichlet (`alpha`) and pathological (`classes`) splits of FedSMOO, FedLESAM and FedTOGA,
-    with `reuse=True`, and of FedDyn, FedDC and FedSSG, without. The code of the latter also has
+    with `reuse=True`, and of FedDyn, FedDC and FedSSG, without. The code of these three also has
     unequal sizes (`sigma=0.3`). The remainder goes to the first clients, one each; FedSSG's code
     rounds CIFAR over 100 clients to one of 599 and 99 of 499.
 
@@ -129,14 +131,14 @@ def class_priors(
     FL-Simulator (github.com/woodenchild95/FL-Simulator) for reuse.
 
     Args:
-        alpha: Draw the priors from Dirichlet(alpha, ..., alpha); or give `classes`.
-        classes: Number of random classes over which each prior is uniform; or give `alpha`. Without
-            `reuse` they may run out, and a client gets others too; in `pathological` it does not.
-        reuse: Start an exhausted class over in whole passes, so samples may be held more than once
-            or never. Otherwise it is left out, clients whose classes are all exhausted draw from
-            what is left, and every sample is held exactly once.
-        size: Mean number of samples of a client, with `reuse`, so that clients may outnumber
-            samples; by default the data is shared out.
+        alpha: Draw each client's prior from Dirichlet(alpha, ..., alpha); or give `classes`.
+        classes: Make each client's prior uniform over this many random classes; or give `alpha`.
+            Without `reuse` classes run out and a client gets others too, unlike in `pathological`.
+        reuse: Draw an exhausted class again from its first sample, so that samples may be held more
+            than once or never. Without it every sample is held exactly once, and clients whose
+            classes are exhausted draw from what is left.
+        size: Mean number of samples of a client, with `reuse`; clients may then outnumber samples.
+            By default the samples are divided among the clients.
         sigma: Spread of the log-normal sizes; with 0 they differ by one at most.
     """
     if size is not None and not reuse:
@@ -174,10 +176,10 @@ def class_priors(
 def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Partition:
     """A fixed number of classes per client; clients that hold a class share it evenly.
 
-    Every class is held, by equally many clients as far as its count permits. The classes that meet
-    at a client are random: pairs of clients trade classes that only one of them holds, which keeps
-    both counts (the curveball algorithm, Strona et al., Nature Communications 2014). The papers'
-    pathological split is `class_priors(classes=...)`.
+    Every class is held by equally many clients, as far as it has samples. Which classes a client
+    holds is random: pairs of clients trade classes that only one of them holds, which keeps both
+    counts (the curveball algorithm, Strona et al., Nature Communications 2014). The papers'
+    pathological split is `label_prior(classes=...)`.
 
     Args:
         classes: Number of classes per client.
@@ -221,13 +223,13 @@ def shards(
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     AISTATS 2017, arXiv:1602.05629. Their MNIST split is 100 clients with two shards of 300.
-    FedSOL's Sharding is `by_class=True`, the same on CIFAR-10. Where classes do not divide the
-    shards (PathMNIST), its code copies samples; here every sample is held exactly once.
+    FedSOL's Sharding is `by_class=True`, which is the same on CIFAR-10. Where classes do not divide
+    into shards (PathMNIST), its code copies samples; here every sample is held exactly once.
 
     Args:
         per_client: Number of shards per client.
-        by_class: Cut every class into equally many shards, so that none mixes classes and the sizes
-            of the clients follow those of the classes.
+        by_class: Cut every class into equally many shards: no shard mixes classes, and a client's
+            size depends on those of its classes.
     """
     y, num = check_labels(y, clients), clients * per_client
     if num > len(y):
@@ -238,7 +240,7 @@ def shards(
 
 
 def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partition:
-    """One domain per client; a domain is cut at random into equal parts.
+    """One domain per client; the samples of a domain are divided at random into equal parts.
 
     FedLESAM's split with one domain held out: 3 or 30 clients on OfficeHome, 5 or 50 on DomainNet.
 
@@ -264,8 +266,8 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
     return Partition.from_owners(domain * each + rank_within(domain) % each, clients, order)
 
 
-def saved(y: Tensor, clients: int, seed: int, *, file: Path) -> Partition:
-    """The partition of an earlier run, which is `partition-<digest>.npz` in the run's folder.
+def from_file(y: Tensor, clients: int, seed: int, *, file: Path) -> Partition:
+    """The partition of an earlier run, `partition-<digest>.npz` in the run's folder.
 
     Args:
         file: The file. The other arguments are not used.

@@ -1,6 +1,6 @@
 """Data sets by name: each function returns the training and the test set.
 
-Those with `download` fetch files that are not there, and raise FileNotFoundError if they cannot.
+With `download` missing files are fetched. FileNotFoundError: they are missing or not fetched.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -150,7 +150,7 @@ def _load(
 def _normalized(
     train: Split, test: Split, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
 ) -> TrainTest:
-    """Both data sets, normalized by the given numbers or else by those of the training pixels."""
+    """Both data sets, normalized by `mean` and `std`, by default those of the training pixels."""
     if not mean:
         mean, std = mean_and_std(pixel_moments(train[0]))
     return DeviceDataset(*train, mean, std), DeviceDataset(*test, mean, std)

@@ -13,17 +13,16 @@ def hold_out_of_clients(
 ) -> tuple[Partition, Tensor]:
     """Hold out a random part of every client's samples.
 
-    A client of n samples gives `round(fraction * n)` and keeps at least one. A sample that several
-    clients hold is trained on by none of them once one of them gives it, unless one of them would
-    be left without any.
+    A client of n samples gives `round(fraction * n)` and keeps at least one. A held-out sample is
+    removed from every client that holds it, unless that would leave a client empty.
 
     Args:
         partition: The samples of each client.
-        fraction: The part of each client's samples, above 0 and below 1.
-        seed: Seed of the choice.
+        fraction: The fraction of each client's samples, above 0 and below 1.
+        seed: The seed of the draw.
 
     Returns:
-        What remains for training, and the positions of the samples held out, (m,), sorted.
+        The samples for training, and the positions of those held out, (m,) int64, sorted.
     """
     sizes = partition.sizes
     owners = torch.arange(len(partition)).repeat_interleave(sizes)

@@ -6,10 +6,10 @@ from torch import nn
 
 
 def fedavg_cnn(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
-    """Two padded 5x5 convolutions with ReLU and 2x2 max-pooling, then 512 and `classifier`.
+    """Two padded 5x5 convolutions with ReLU and 2x2 max-pooling, a layer of 512, `classifier`.
 
-    PyTorch's default initialization. For 10 classes 2,156,490 parameters on 32x32 images and
-    1,664,970 on 28x28, with three channels: FedSOL repeats MNIST's one channel.
+    PyTorch's default initialization. With 10 classes and three channels (FedSOL repeats MNIST's
+    one) 2,156,490 parameters on 32x32 images, 1,664,970 on 28x28.
 
     McMahan et al., AISTATS 2017, arXiv:1602.05629; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532
     for the widths.
@@ -22,7 +22,7 @@ def fedavg_cnn(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Seque
     side = size // 2 // 2
     if side < 1:
         raise ValueError(f"size is {size}, but this CNN needs images of at least 4x4: choose mlp")
-    # pooling first gives the same numbers and gradients, and leaves a quarter of them for ReLU
+    # pooling before ReLU gives the same numbers and gradients, with a quarter of the work for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 32, 5, padding=2),
         pool1=nn.MaxPool2d(2),

@@ -6,7 +6,7 @@ from torch import nn
 
 
 def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
-    """Two 5x5 convolutions with ReLU and 2x2 max-pooling, then 384, 192 and `classifier`.
+    """Two 5x5 convolutions with ReLU and 2x2 max-pooling, layers of 384 and 192, `classifier`.
 
     No padding, no normalization, PyTorch's default initialization; 797,962 parameters on CIFAR-10,
     815,332 on CIFAR-100.
@@ -19,7 +19,7 @@ def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
     side = ((size - 4) // 2 - 4) // 2
     if side < 1:
         raise ValueError(f"size is {size}, but LeNet needs images of at least 16x16: choose mlp")
-    # pooling first gives the same numbers and gradients, and leaves a quarter of them for ReLU
+    # pooling before ReLU gives the same numbers and gradients, with a quarter of the work for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 64, 5),
         pool1=nn.MaxPool2d(2),

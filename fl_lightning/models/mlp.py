@@ -17,7 +17,7 @@ def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.S
         hidden: Widths of the hidden layers `hidden1`, `hidden2`, ...; empty for a linear model.
     """
     if min(hidden, default=1) < 1:
-        raise ValueError(f"hidden layers are at least 1 wide, not {hidden}")
+        raise ValueError(f"hidden is {hidden}: give widths of at least 1")
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for number, width in enumerate(hidden, start=1):
         layers[f"hidden{number}"] = nn.Linear(inputs, width)

@@ -22,11 +22,10 @@ def load_body(
 
     Args:
         model: One of torchvision's networks.
-        head: The child that stays as it is. The weights' own head, of any number of classes, is not
-            read.
+        head: The child that stays as it is. The head among the weights is not read.
         weights: `imagenet`, or the path of a file made by `torch.save(network.state_dict(), path)`.
         imagenet: Torchvision's entry for the ImageNet weights.
-        adapt: Changes the weights before they are loaded.
+        adapt: Applied to the weights before they are loaded.
 
     Raises:
         ValueError: If the weights are not available or do not fit.

@@ -6,11 +6,11 @@ from functools import partial
 from torch import nn
 
 from fl_lightning.models.pretrained import load_body
-from fl_lightning.models.trimmed_conv import reaching
+from fl_lightning.models.trimmed_conv import with_trimmed_convs
 
 
 def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
-    """ResNet-18 with GroupNorm of two groups for every BatchNorm: FL-Simulator's and FedLESAM's.
+    """ResNet-18 with GroupNorm of two groups instead of BatchNorm, as in FL-Simulator, FedLESAM.
 
     The stem is that of ImageNet (7x7 of stride 2, then max-pooling), on 32x32 images too.
     Torchvision's initialization and names; the head is `fc`. 11,181,642 parameters for 10 classes,
@@ -55,10 +55,10 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
 def resnet18_bn(classes: int = 10, channels: int = 3) -> nn.Module:
     """FedSOL's ResNet-18 for small images, with BatchNorm without running statistics.
 
-    The stem is one 3x3 convolution of stride 1 without pooling. Tests normalize with the statistics
-    of the test batch too, so a prediction depends on its batch; scores take the test samples in a
-    fixed random order. A batch of a single image needs more than 8x8 pixels, or nothing is left to
-    normalize over. PyTorch's default initialization; the head is `fc`. 11,173,962 parameters.
+    The stem is one 3x3 convolution of stride 1 without pooling. Test batches are normalized with
+    their own statistics too, so a prediction depends on its batch; scores take the test samples in
+    a fixed random order. A batch of a single image needs more than 8x8 pixels, or BatchNorm has
+    one value only. PyTorch's default initialization; the head is `fc`. 11,173,962 parameters.
 
     He et al., CVPR 2016, arXiv:1512.03385; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532.
 
@@ -81,7 +81,7 @@ def _imagenet_stem(classes: int, channels: int, norm: Callable[..., nn.Module]) 
     if channels != 3:
         model.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-    return reaching(model)
+    return with_trimmed_convs(model)
 
 
 def _resnet(classes: int, norm: Callable[..., nn.Module]) -> nn.Module:

@@ -10,7 +10,7 @@ _GRID = 4
 
 
 def sl_vit(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Module:
-    """FedSOL's SL-ViT: shifted patch tokens, attention to other tokens only, 4x4 patches an image.
+    """FedSOL's SL-ViT: 4x4 patches an image, shifted patch tokens; none attends to itself.
 
     Width 192, depth 9, 12 heads of 64, pre-norm, no dropout; the head `mlp_head` is LayerNorm and a
     linear layer on the class token. 6,176,275 parameters for 32x32 images of 10 classes, 6,132,432

@@ -6,20 +6,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class ReachingConv2d(nn.Conv2d):
+class TrimmedConv2d(nn.Conv2d):
     """`nn.Conv2d` without the part of its kernel that only meets padding.
 
-    ResNet-18 with ImageNet's stem shrinks 32x32 pixels to one in its last stage: of its 3x3
-    kernels, three quarters of all weights, only the center is used. Outputs and gradients are the
-    same: gradients of the other weights are zero.
+    ResNet-18 with ImageNet's stem shrinks 32x32 pixels to one in its last stage. Only the center of
+    the 3x3 kernels there, three quarters of all weights, meets a pixel. Outputs and gradients are
+    those of `nn.Conv2d`: the other weights have gradient zero.
     """
 
-    padding: tuple[int, ...]  # not "same" or "valid": see `reaching`
+    padding: tuple[int, ...]  # not "same" or "valid": see `with_trimmed_convs`
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution of (b, channels, height, width)."""
         rows, columns = (
-            _reaching(size, self.kernel_size[i], self.stride[i], self.padding[i], self.dilation[i])
+            _used_taps(size, self.kernel_size[i], self.stride[i], self.padding[i], self.dilation[i])
             for i, size in enumerate(x.shape[-2:])
         )
         if (len(rows), len(columns)) == self.kernel_size:
@@ -32,27 +32,27 @@ class ReachingConv2d(nn.Conv2d):
         return F.conv2d(x, weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
-def reaching(model: nn.Module) -> nn.Module:
-    """Make the zero-padded convolutions of a model `ReachingConv2d`."""
+def with_trimmed_convs(model: nn.Module) -> nn.Module:
+    """Turn a model's zero-padded convolutions into `TrimmedConv2d`, in place."""
     for module in model.modules():
         plain = type(module) is nn.Conv2d and module.padding_mode == "zeros"
         if plain and not isinstance(module.padding, str):
-            module.__class__ = ReachingConv2d  # keeps parameters, names and hooks
+            module.__class__ = TrimmedConv2d  # keeps parameters, names and hooks
     return model
 
 
 @cache
-def _reaching(size: int, kernel: int, stride: int, padding: int, dilation: int) -> range:
-    """The taps of a kernel along one side, without those at both ends that never see a pixel."""
+def _used_taps(size: int, kernel: int, stride: int, padding: int, dilation: int) -> range:
+    """The taps of a kernel along one side, without those at both ends that never meet a pixel."""
 
     def outputs(kernel: int, padding: int) -> int:
         return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
     starts = [i * stride - padding for i in range(outputs(kernel, padding))]
-    seeing = [
+    meeting = [
         tap for tap in range(kernel) if any(0 <= start + tap * dilation < size for start in starts)
     ]
-    layers = range(seeing[0], seeing[-1] + 1) if seeing else range(kernel)
-    left = padding - layers.start * dilation
+    taps = range(meeting[0], meeting[-1] + 1) if meeting else range(kernel)
+    left = padding - taps.start * dilation
     # padding is the same at both ends: without the outer taps the number of outputs could change
-    return layers if left >= 0 and outputs(len(layers), left) == len(starts) else range(kernel)
+    return taps if left >= 0 and outputs(len(taps), left) == len(starts) else range(kernel)

@@ -9,11 +9,11 @@ _STAGES = (64,), (128,), (256, 256), (512, 512), (512, 512)
 
 
 def vgg11(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
-    """FedSOL's VGG-11: no normalization, no dropout, then 512, 512 and `classifier`.
+    """FedSOL's VGG-11 without normalization and dropout; layers of 512 and 512, then `classifier`.
 
     Five 2x2 max-poolings shrink 32x32 pixels to one; smaller images are first scaled up to 32x32
-    (nearest neighbor). Convolutions begin as N(0, 2 / (k^2 * outputs)) with bias 0, linear layers
-    as PyTorch's default. 9,750,922 parameters.
+    (nearest neighbor). Convolutions are initialized as N(0, 2 / (k^2 * outputs)) with bias 0,
+    linear layers by PyTorch's default. 9,750,922 parameters.
 
     Simonyan and Zisserman, ICLR 2015, arXiv:1409.1556; Lee et al., CVPR 2024 (FedSOL),
     arXiv:2308.12532 for head and initialization.
@@ -38,7 +38,7 @@ def vgg11(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
             layers[f"conv{number}"], layers[f"relu{number}"] = conv, nn.ReLU()
             inputs = width
         layers[f"pool{stage}"] = nn.MaxPool2d(2)
-        # pooling first gives the same numbers and gradients, and leaves a quarter of them for ReLU
+        # pooling before ReLU gives the same numbers and gradients, with a quarter of ReLU's work
         layers.move_to_end(f"relu{number}")
     layers["flatten"] = nn.Flatten()
     for hidden in (1, 2):

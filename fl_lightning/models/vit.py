@@ -13,10 +13,10 @@ def vit_b32(
 ) -> nn.Module:
     """Torchvision's ViT-B/32, pretrained, as FedLESAM trains it on OfficeHome and DomainNet.
 
-    Torchvision's names. `heads` is always a fresh linear layer with PyTorch's default start:
-    torchvision's zeros leave the body under a frozen head without a gradient. At 224x224 87,505,217
-    parameters for OfficeHome's 65 classes, 87,720,537 for DomainNet's 345. At other sizes
-    pretrained position embeddings are interpolated.
+    Torchvision's names. `heads` is always a fresh linear layer with PyTorch's default
+    initialization; torchvision's zeros would give the body no gradient under a frozen head. At
+    224x224 87,505,217 parameters for OfficeHome's 65 classes, 87,720,537 for DomainNet's 345. At
+    other sizes pretrained position embeddings are interpolated.
 
     Dosovitskiy et al., ICLR 2021, arXiv:2010.11929; Fan et al., ICML 2024 (FedLESAM),
     arXiv:2405.18890.

@@ -11,7 +11,7 @@ from pandas import Series
 
 from fl_lightning.__main__ import main
 from fl_lightning.analysis import predict
-from fl_lightning.data import aligned, sources
+from fl_lightning.data import matched_test_split, sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 from fl_lightning.runs.run import Run
@@ -70,7 +70,9 @@ def test_clients_are_summed_up_over_all_of_them(runs, capsys):
     (train, test), model = run.data(), run.model()
     counts = run.partition().histogram(train.y, 10)
     right = predict(model, test).right.double()
-    own = Series([float(right[index].mean()) for index in aligned(test.y, counts, seed=0)])
+    own = Series(
+        [float(right[index].mean()) for index in matched_test_split(test.y, counts, seed=0)]
+    )
     main(["analyze", "clients", str(runs / "0"), "--format", "csv"])
     heading, values = csv.reader(capsys.readouterr().out.splitlines())
     shown = dict(zip(heading, values, strict=True))

@@ -19,7 +19,7 @@ ANY_SIGN = {"threshold", "gate_offset", "b"}
 FILLED_IN = {"y", "clients", "seed", "domains"}
 """Parameters of a partition scheme that the recipe fills in."""
 
-NEEDED = {"class_priors": " --partition.alpha=1", "fedsol_ablation.beta": " --algorithm.row=a5"}
+NEEDED = {"label_prior": " --partition.alpha=1", "fedsol_ablation.beta": " --algorithm.row=a5"}
 """Further options that a coefficient needs to have an effect."""
 
 CHOICES: dict[str, dict[str, Callable[..., Any]]] = {
@@ -84,7 +84,7 @@ MORE = [
     "--model.hidden 0",
     "--partition shards --partition.per-client 1000",
     "--partition pathological --partition.classes 11",
-    "--partition class_priors --partition.alpha 0",
+    "--partition label_prior --partition.alpha 0",
 ]
 
 

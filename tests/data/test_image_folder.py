@@ -72,7 +72,7 @@ def test_a_corrupted_image_is_named_and_nothing_is_left_in_the_cache(tmp_path: P
     assert not list((tmp_path / ".cache").iterdir())
 
 
-@pytest.mark.parametrize("failing", ["torch.save", "pathlib.Path.touch"])
+@pytest.mark.parametrize("failing", ["torch.save", "pathlib.Path.open"])
 def test_a_cache_that_cannot_be_written_is_named(failing: str, tmp_path: Path, monkeypatch):
     write_images(tmp_path, SPLITS)
     monkeypatch.setattr(failing, Mock(side_effect=OSError(ENOSPC, "No space left on device")))

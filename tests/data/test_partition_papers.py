@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl_lightning.data import aligned, schemes
+from fl_lightning.data import matched_test_split, schemes
 
 
 def labels(counts: list[int], seed: int = 0) -> Tensor:
@@ -56,7 +56,7 @@ def test_shards_by_class_are_mcmahans_where_classes_are_equal_and_hold_all_where
 
 @pytest.mark.parametrize(
     "split",
-    [schemes.iid, lambda *arguments, **sigma: schemes.class_priors(*arguments, alpha=0.3, **sigma)],
+    [schemes.iid, lambda *arguments, **sigma: schemes.label_prior(*arguments, alpha=0.3, **sigma)],
 )
 def test_sizes_are_log_normal_with_sigma_and_equal_without(split):
     y = labels([2000] * 10)
@@ -81,22 +81,26 @@ def test_stratified_iid_clients_hold_the_same_of_every_class():
     assert (counts - share).abs().max() < 2
 
 
-def test_aligned_test_sets_have_the_proportions_of_training():
+def test_matched_test_sets_have_the_proportions_of_training():
     y = labels([100, 100, 30])
     counts = torch.tensor([[10, 30, 0], [1, 1, 1], [0, 0, 7], [250, 0, 750]])
-    split = aligned(y, counts, size=100, seed=0)
+    split = matched_test_split(y, counts, size=100, seed=0)
     # a quarter and three quarters; a third each, but only 30 of the last; all of the last; 25, 75
     assert split.histogram(y, 3).tolist() == [[25, 75, 0], [33, 33, 30], [0, 0, 30], [25, 0, 30]]
     for part in split:
         assert len(part.unique()) == len(part)
     assert set(split[0].tolist()) & set(split[1].tolist())  # clients share images
-    assert aligned(y, counts, 100, 0).digest == split.digest != aligned(y, counts, 100, 1).digest
+    assert (
+        matched_test_split(y, counts, 100, 0).digest
+        == split.digest
+        != matched_test_split(y, counts, 100, 1).digest
+    )
 
 
 def test_shares_that_are_whole_numbers_are_not_lost_to_rounding():
     y = labels([300, 300])
     counts = torch.tensor([[k, 300 - k] for k in range(301)])
-    assert torch.equal(aligned(y, counts, size=300).histogram(y, 2), counts)
+    assert torch.equal(matched_test_split(y, counts, size=300).histogram(y, 2), counts)
 
 
 def test_every_client_gets_a_test_image():
@@ -104,12 +108,12 @@ def test_every_client_gets_a_test_image():
     counts = torch.tensor([[3, 4, 3, 0], [1, 0, 9, 2], [0, 0, 8, 0], [0, 0, 0, 0]])
     # the class held most of those that there are; a client without any of them gets the first
     expected = [[0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 0]]
-    assert aligned(y, counts, size=2).histogram(y, 4).tolist() == expected
+    assert matched_test_split(y, counts, size=2).histogram(y, 4).tolist() == expected
 
 
 def test_aligned_images_are_drawn_evenly_and_for_each_client_by_itself():
     y = labels([4, 4])
-    split = aligned(y, torch.tensor([[1, 1]]).expand(3000, 2), size=4)
+    split = matched_test_split(y, torch.tensor([[1, 1]]).expand(3000, 2), size=4)
     assert split.sizes.tolist() == [4] * 3000
     assert (split.indices.bincount() / 1500 - 1).abs().max() < 0.06
     pairs = split.indices.view(3000, 4)
@@ -117,8 +121,8 @@ def test_aligned_images_are_drawn_evenly_and_for_each_client_by_itself():
 
 
 def test_aligned_is_no_partition_scheme_and_refuses_what_does_not_fit():
-    assert not hasattr(schemes, "aligned")
+    assert not hasattr(schemes, "matched_test_split")
     with pytest.raises(ValueError, match="0 samples"):
-        aligned(torch.zeros(0, dtype=torch.int64), torch.ones(2, 2))
+        matched_test_split(torch.zeros(0, dtype=torch.int64), torch.ones(2, 2))
     with pytest.raises(ValueError, match=r"shape \(2, 2\).*at least 3"):
-        aligned(labels([1, 1, 1]), torch.ones(2, 2))
+        matched_test_split(labels([1, 1, 1]), torch.ones(2, 2))

@@ -29,7 +29,7 @@ def test_no_client_is_emptied(fraction: float) -> None:
 
 def test_a_sample_of_several_clients_is_trained_on_by_none_if_it_validates() -> None:
     y = torch.arange(300) % 10
-    partition = schemes.class_priors(y, 20, 0, alpha=0.3, reuse=True, size=100)
+    partition = schemes.label_prior(y, 20, 0, alpha=0.3, reuse=True, size=100)
     kept, held = hold_out_of_clients(partition, 0.05, seed=0)
     assert not torch.isin(kept.indices, held).any()
 

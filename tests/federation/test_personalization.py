@@ -28,7 +28,7 @@ from fl_lightning import (
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.callbacks import Personalization
 from fl_lightning.core.vector import Layout
-from fl_lightning.data import Partition, aligned
+from fl_lightning.data import Partition, matched_test_split
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
 from fl_lightning.federation.fine_tuning import FineTuning, personal_weights
 
@@ -179,7 +179,7 @@ def test_a_client_is_scored_on_samples_in_its_own_proportions(tmp_path):
     """Here the test set is the training set, and the scores are taken again by hand."""
     run = trained(algorithms.fedavg(), seed=3)
     metrics = scored(run, tmp_path / "personal.csv", samples=20)
-    tests = aligned(run.clients.dataset.y, run.clients.class_counts, 20, run.seed)
+    tests = matched_test_split(run.clients.dataset.y, run.clients.class_counts, 20, run.seed)
     module, data = run.load_global(), run.clients.dataset
     right = (module(data.x).argmax(1) == data.y).double()
     expected = torch.stack([right[tests[client]].mean() for client in range(6)])

@@ -23,7 +23,7 @@ from fl_lightning.models import (
     vgg11,
     vit_b32,
 )
-from fl_lightning.models.trimmed_conv import reaching
+from fl_lightning.models.trimmed_conv import with_trimmed_convs
 
 
 def num_parameters(model: nn.Module) -> int:
@@ -228,7 +228,7 @@ def test_leaving_out_what_only_meets_padding_changes_neither_outputs_nor_gradien
     size: int, kernel: int, stride: int, padding: int, dilation: int
 ) -> None:
     plain = nn.Conv2d(3, 4, kernel, stride, padding, dilation).double()
-    shorter = reaching(deepcopy(plain))
+    shorter = with_trimmed_convs(deepcopy(plain))
     x = torch.randn(2, 3, size, size, dtype=torch.float64)
     for conv in (plain, shorter):
         conv(x).square().sum().backward()

@@ -164,7 +164,7 @@ def test_the_columns_of_fedtogas_first_table(tmp_path):
             [methods[algorithm]],
             algorithm=algorithm,
             own={"rho": 1 / clients} if algorithm == "fedsam" else {},
-            partition={"name": "class_priors", "alpha": alpha, "classes": classes},
+            partition={"name": "label_prior", "alpha": alpha, "classes": classes},
             **{"data": data, "clients": clients, "participation": 10 / clients, "lr_decay": decay},
         )
     comparison = compared(tmp_path, "data", "clients", "partition")
