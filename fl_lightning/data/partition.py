@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fl_lightning.files import atomic
 
-SHOWN = 12
-"""Clients and classes that a description shows."""
+SHOWN = 10
+"""Clients that a description shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,21 +98,28 @@ class Partition:
         return owners * num_classes + y.cpu()[self.indices]
 
     def describe(self, y: Tensor, classes: tuple[str, ...]) -> str:
-        """Text about sizes, classes per client and the class counts of the first clients."""
+        """Sizes, classes per client and class counts, as far as they fit 80 columns and few lines.
+
+        Args:
+            y: (n,) int64 labels of the data set.
+            classes: The names of the classes.
+        """
         sizes = self.sizes
         held = len(self._cells(y, len(classes)).unique()) / len(self)  # a histogram may be huge
-        first = self.subset(torch.arange(min(len(self), SHOWN))).histogram(y, len(classes))
-        names = [*(name[:7] for name in classes[:SHOWN]), *["..."] * (len(classes) > SHOWN)]
+        rows = self.subset(torch.arange(min(len(self), SHOWN))).histogram(y, len(classes)).tolist()
+        names = [name[:6] for name in classes]
+        width = 1 + max(len(str(cell)) for row in (names, *rows) for cell in row)
+        shown = (80 - len("client")) // width
         lines = [
-            f"{len(self)} clients, {len(self.indices)} samples; per client min {int(sizes.min())}, "
-            f"median {int(sizes.median())}, max {int(sizes.max())}, mean number of classes "
-            f"{held:.1f}; partition {self.digest}",
-            "client " + "".join(f"{name:>8}" for name in names),
+            f"{len(self):,} clients, {len(self.indices):,} samples; partition {self.digest}",
+            f"a client has {int(sizes.min()):,} to {int(sizes.max()):,} samples (median "
+            f"{int(sizes.median()):,}) of {held:.1f} classes on average",
         ]
-        for client, row in enumerate(first[:, :SHOWN].tolist()):
-            lines.append(f"{client:<7}" + "".join(f"{count:>8}" for count in row))
-        if len(self) > SHOWN:
-            lines.append(f"... and {len(self) - SHOWN} more clients")
+        for head, cells in (("client", names), *enumerate(rows)):
+            lines.append(f"{head:<6}" + "".join(f"{cell:>{width}}" for cell in cells[:shown]))
+        rest = {"clients": len(self) - len(rows), "classes": len(names) - shown}
+        if more := [f"{number:,} more {what}" for what, number in rest.items() if number > 0]:
+            lines.append(f"... and {', '.join(more)}")
         return "\n".join(lines)
 
     @cached_property

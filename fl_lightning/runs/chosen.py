@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,7 +66,7 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
     """The training and the test set of a source, which may read files in `root`.
 
     Raises:
-        ValueError: If they are none, of two kinds, empty, or not finite.
+        ValueError: If they are none, of two kinds, normalized differently, empty, or not finite.
     """
     pair = source.call_with(root=root)
     match pair:
@@ -82,13 +83,19 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
             raise ValueError(
                 f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"
             )
-    for what in ("classes", "shape", "dtype"):
+    for what in ("classes", "shape", "dtype", "mean", "std"):
         ours, theirs = (getattr(data.x if what == "dtype" else data, what) for data in pair)
         if ours != theirs:
             raise ValueError(
                 f"{source.name} has {what} {ours} for training and {theirs} for testing: "
                 "give both the same"
             )
+    if len(train) == len(test) and train.digest == test.digest:
+        warnings.warn(
+            f"{source.name} has the same samples for training and for testing: test scores say "
+            "nothing about unseen data",
+            stacklevel=2,
+        )
     return train, test
 
 

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jobs
@@ -17,6 +19,7 @@ from fl_lightning import Algorithm, DeviceDataset, Term
 from fl_lightning.callbacks import Checkpoint, Evaluation
 from fl_lightning.cli import build
 from fl_lightning.data import Partition
+from fl_lightning.runs.chosen import Chosen, build_data
 
 Data = Callable[[], Any]
 Change = Callable[[Any, Any], tuple[Any, Any]]
@@ -30,6 +33,16 @@ def changed(train: Change = lambda x, y: (x, y), test: Change = lambda x, y: (x,
             DeviceDataset(*change(data.x.float() / 16, data.y), data.classes)
             for change, data in zip((train, test), digits(), strict=True)
         )
+
+    return odd
+
+
+def normalized(**change: Any) -> Data:
+    """The digits, with another normalization of the test set."""
+
+    def odd() -> Any:
+        train, test = digits()
+        return train, replace(test, **change)
 
     return odd
 
@@ -76,6 +89,8 @@ DATA = {
     "no training": (changed(empty), "odd has no training samples"),
     "single numbers": (changed(single, single), "odd has single numbers"),
     "two dtypes": (changed(test=doubled), "dtype torch.float32 for training and torch.float64"),
+    "another mean": (normalized(mean=(0.5,)), "odd has mean"),
+    "another std": (normalized(std=(0.5,)), "odd has std"),
     "another dtype": (changed(doubled, doubled), "are torch.float64, its parameters torch.float32"),
 }
 MODELS = {
@@ -108,6 +123,12 @@ MODELS = {
 )
 def test_odd_data_and_models_are_refused(choices, named, refused):
     assert re.search(named, refused(**choices))
+
+
+def test_a_test_set_that_is_the_training_set_is_named():
+    train, _ = digits()
+    with pytest.warns(UserWarning, match="odd has the same samples for training and for testing"):
+        build_data(Chosen("odd", lambda: (train, train), {}), Path())
 
 
 def test_user_defined_data_and_models_run(tmp_path):
