@@ -126,7 +126,7 @@ def lay_out(results: DataFrame, which: str, of: Callable[[Any], Result], share: 
         [replace(score(which), of=of)],
         published={row: {c: PUBLISHED[which][row][c] for c in columns} for row in TABLE.rows},
         spread="rounds",
-        over="fedavg" if of is saved_rounds and "fedavg" in {*part["method"]} else None,
+        over="fedavg" if of is saved_rounds and "fedavg" in {*part["method"]} else "",
     )
     cells = table.text.loc[[*TABLE.rows], columns]
     table.text.loc[[*TABLE.rows], columns] = cells.replace("", "not run")

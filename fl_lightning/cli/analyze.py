@@ -13,7 +13,7 @@ from fl_lightning.cli import analyses
 from fl_lightning.cli.analyses import Result, Split, Subject
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
 from fl_lightning.cli.error_messages import exit_with_message
-from fl_lightning.report.comparison import Comparison
+from fl_lightning.report.comparison import arrange
 from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.run import Run, load_runs
 
@@ -95,7 +95,7 @@ def _subject(run: Run, model: nn.Module, split: Split, device: str) -> Subject:
 
 def _labels(runs: Sequence[Run]) -> list[str]:
     """A name for each run: its method and differing options, with the seed or folder if needed."""
-    labels = Series(Comparison(runs).rows)
+    labels = Series(arrange(runs).row_names)
     seeds = Series([f", seed {run.config['seed']}" for run in runs])
     folders = Series([f" ({run.path})" for run in runs])
     for more in (seeds, folders):

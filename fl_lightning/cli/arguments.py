@@ -94,7 +94,8 @@ def check_figures(files: Sequence[Path]) -> None:
 def add_parameters(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     """Add the options of a command to its parser.
 
-    The flag of a Sequence can be repeated; one without a default is the command's positional one.
+    The flag of a Sequence or tuple can be repeated; a Sequence without a default is the command's
+    positional one.
     """
     for option in options:
         if option.default is NEEDED:
@@ -102,6 +103,8 @@ def add_parameters(parser: argparse.ArgumentParser, options: Sequence[Option]) -
             parser.add_argument(option.name, nargs="+", type=partial(_read, kind), help=option.help)
         elif option.kind is bool:
             parser.add_argument(flag_of(option.name), action="store_true", help=option.help)
+        elif get_origin(option.kind) is tuple:
+            _add(parser, option, action="extend", default=[*option.default])
         else:
             _add(parser, option, default=option.default)
 

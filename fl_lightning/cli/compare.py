@@ -2,27 +2,26 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pandas import Index, read_csv, to_numeric
 from typing_extensions import Doc
 
-from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
+from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.core.constraints import PositiveInt, Range, checked
 from fl_lightning.report.comparison import Comparison
+from fl_lightning.report.comparison import compare as laid_out
 from fl_lightning.report.figure import against, curves
 from fl_lightning.report.grid import Published
 from fl_lightning.report.score import SCORES
 from fl_lightning.report.table import FORMATS, Format, Table
-from fl_lightning.runs.run import TAIL_LENGTH, load_runs
+from fl_lightning.runs.run import load_runs
 
 Percent = Annotated[float, Range("a percentage from 1 to 100", lambda x: 1 <= x <= 100)]
-
-Scores = Annotated[
-    tuple[str, ...], Doc(f"The scores to show: {', '.join(SCORES)}, or a tag of metrics.csv.")
-]
+Scores = Annotated[tuple[str, ...], Doc(f"Scores: {', '.join(SCORES)}, or a tag of metrics.csv.")]
 
 
 def main(argv: Sequence[str]) -> None:
@@ -38,14 +37,12 @@ def main(argv: Sequence[str]) -> None:
 @checked
 def compare(
     runs: Sequence[Path],
-    across: tuple[str, ...] = (),
+    rows: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
     score: Scores = (),
-    last: PositiveInt = TAIL_LENGTH,
-    spread: Literal["seeds", "rounds", "clients"] = "seeds",
     target: Sequence[Percent] = (),
-    over: str | None = None,
-    cost: bool = False,
-    mean_over: tuple[str, ...] = (),
+    over: str = "",
+    spread: Literal["seeds", "rounds", "clients"] = "seeds",
     published: Path | None = None,
     label: Sequence[str] = (),
     format: Format | None = None,
@@ -59,19 +56,19 @@ def compare(
 
     Args:
         runs: Folders of runs, or folders that contain runs.
-        across: One column, and in the figure one panel, per combination of the values of these
-            options, such as data,partition,clients.
-        score: A number follows a colon, as in rounds_to:80; none with --across is last.
-        last: Evaluations of which the score last is the mean.
+        rows: A row per combination of the values of these options; none for the method. Other
+            options in which runs of one cell differ are added.
+        columns: A column, and in the figure a panel, per combination of the values of these
+            options, such as data,partition.
+        score: A number follows a colon, as in rounds_to:80; none for last:10.
+        target: Also show the rounds and megabytes to this test accuracy in percent.
+        over: Show gains in accuracy, or speed-ups to targets, over this method or row.
         spread: The deviation shown: over seeds, or within each run over the last rounds or over
             clients.
-        target: Also show the rounds and megabytes to this test accuracy in percent.
-        over: Show gains in accuracy, or speed-ups to targets, over this method.
-        cost: Show scores to targets in multiples of the smallest.
-        mean_over: Add the means of the columns over the values of these options of --across.
-        published: A CSV file of the same rows and columns, or without --across of one column:
-            show its numbers beside the first score, differences and Kendall's tau.
-        label: Another name for a method, a row, a column or the runs of a folder, as TEXT=LABEL.
+        published: A CSV file of the same rows and columns, or without --columns of one column: show
+            its numbers beside the first score, differences and Kendall's tau.
+        label: Another name for a method, a value, a row, a column or the runs of a folder, as
+            TEXT=LABEL.
         format: Print this instead of a terminal's table.
         figure: Draw curves into this .png, .pdf or .svg.
         curve: The scalar that is drawn, or a pattern such as 'test/class_*'; none for
@@ -86,35 +83,26 @@ def compare(
         raise ValueError("--x draws a score: omit --curve and --smooth")
     if log and not x:
         raise ValueError("--log is the axis of an option: add --x OPTION")
-    if mean_over and not across:
-        raise ValueError("--mean-over is the mean of columns: add --across")
+    check_figures(figure)
     notes: list[str] = []
     found = load_runs(runs, warn=notes.append)
     x = _in_yaml(x) if x else None
-    columns = [*map(_in_yaml, across), *([x] if x else [])]
-    comparison = Comparison.of(found, columns, dict(map(_label, label)))
-    plain = not (across or x)
-    scores = _scores(score, target, comparison, plain)
-    scores = [f"last:{last}" if name == "last" else name for name in scores]
-    table = comparison.table(
-        scores,
-        spread=spread,
-        over=over,
-        cost=cost,
-        means=comparison.means([*map(_in_yaml, mean_over)]) if mean_over else None,
-        published=_published(published, plain) if published else None,
+    columns = (*map(_in_yaml, columns), *([x] if x else []))
+    comparison = laid_out(
+        found, [*map(_in_yaml, rows)] or ["method"], columns, dict(map(_label, label))
     )
+    to_targets = [f"{spent}_to:{percent:g}" for percent in target for spent in ("rounds", "mb")]
+    scores = [*(score or ["last"]), *to_targets]
+    known = _published(published, bool(columns)) if published else None
+    table = comparison.table(scores, spread=spread, over=over, published=known)
     for file in figure:
         if x:
             drawn = against(comparison, x, scores[0], log)
         else:
             drawn = curves(comparison, curve or "test/accuracy", smooth)
         drawn.savefig(file)
-    if format:
-        print(FORMATS[format](table))
-    else:
-        table.show()
-    for note in (*notes, *comparison.notes, *_unused_labels(comparison, table)):
+    print(FORMATS[format](table)) if format else table.show()
+    for note in chain(notes, table.notes, _unused_labels(comparison, table)):
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -123,24 +111,11 @@ def _in_yaml(option: str) -> str:
     return option.replace("-", "_")
 
 
-def _scores(
-    asked: Sequence[str], targets: Sequence[float], comparison: Comparison, plain: bool
-) -> list[str]:
-    """The names of the scores to show; those of clients' own models where they were recorded."""
-    to_targets = [f"rounds_to:{target:g}" for target in targets]
-    if asked or not plain:
-        return [*(asked or ["last"] * (not to_targets)), *to_targets]
-    to_targets += [f"mb_to:{target:g}" for target in targets]
-    tags = sorted({tag for run in comparison.runs for tag in run.scalars})
-    own = [f"personal:{t.rpartition('_')[2]}" for t in tags if t.startswith("personal/accuracy")]
-    return ["final", "best", "last", *to_targets, *own, "round_seconds"]
-
-
-def _published(file: Path, plain: bool) -> Published:
+def _published(file: Path, columns: bool) -> Published:
     frame = read_csv(file, index_col=0)
-    if plain:
+    if not columns:
         if len(frame.columns) != 1:
-            raise ValueError(f"{file} has {len(frame.columns)} columns of numbers: add --across")
+            raise ValueError(f"{file} has {len(frame.columns)} columns of numbers: add --columns")
         frame.columns = Index([""])
     wrong = frame[frame.apply(to_numeric, errors="coerce").isna()].stack().dropna()
     if len(wrong):
@@ -151,8 +126,7 @@ def _published(file: Path, plain: bool) -> Published:
 
 
 def _unused_labels(comparison: Comparison, table: Table) -> Iterator[str]:
-    names = [*comparison.rows, *comparison.columns, *comparison.methods([])]
-    shown = " ".join([*names, *table.text["method"], *table.text.columns])
+    shown = " ".join([*comparison.row_names, *comparison.column_names, *table.text["method"]])
     for name, label in comparison.labels.items():
         if label not in shown:
             yield f"--label {name}={label} has no effect: nothing that is shown is called {name}"

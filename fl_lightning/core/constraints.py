@@ -32,8 +32,10 @@ UnitInterval = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <
 PositiveFraction = Annotated[float, Range("a number above 0 and at most 1", lambda x: 0 < x <= 1)]
 OpenFraction = Annotated[float, Range("a number above 0 and below 1", lambda x: 0 < x < 1)]
 BelowOneFloat = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]
-NonNegativeInt = Annotated[int, Range("a whole number of at least 0", lambda x: x >= 0)]
-PositiveInt = Annotated[int, Range("a whole number of at least 1", lambda x: x >= 1)]
+NonNegativeInt = Annotated[
+    int, Range("a whole number of at least 0", lambda x: x >= 0 and x % 1 == 0)
+]
+PositiveInt = Annotated[int, Range("a whole number of at least 1", lambda x: x >= 1 and x % 1 == 0)]
 
 
 def check(thing: Any, of: str = "") -> None:

@@ -3,10 +3,10 @@
 Imports `runs`, `algorithms` and below.
 """
 
-from fl_lightning.report.comparison import Comparison
+from fl_lightning.report.comparison import Comparison, compare
 from fl_lightning.report.figure import against, curves
 from fl_lightning.report.frame import load
-from fl_lightning.report.grid import agreement, grid, numbers
+from fl_lightning.report.grid import grid
 from fl_lightning.report.score import SCORES, Score, score
 from fl_lightning.report.table import Table
 from fl_lightning.runs.run import Run, load_runs
@@ -18,11 +18,10 @@ __all__ = [
     "Score",
     "Table",
     "against",
-    "agreement",
+    "compare",
     "curves",
     "grid",
     "load",
     "load_runs",
-    "numbers",
     "score",
 ]

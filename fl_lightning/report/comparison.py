@@ -1,7 +1,7 @@
-"""Comparison of runs: experiments, their labels, and the options in which they differ."""
+"""Runs laid out in rows and columns by the options in which they differ."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,8 @@ from fl_lightning.report.table import Table
 from fl_lightning.runs.effect import EXTENT, NUMBERS
 from fl_lightning.runs.run import Run
 
-TUNED = {
-    "lr",
-    "lr_decay",
-    "momentum",
-    "weight_decay",
-    "clip_norm",
-    "batch_size",
-    "finetune_lr",
-    "weighting",
-    "server_lr",
-}
-"""General options that count as the method's own: papers tune them for each method."""
-
-WORDS = {"none", "True", "False"}
-"""Values that mean nothing without the name of their option."""
+NAMED = "method", "algorithm", "data", "model", "partition", "augment", *PARTS
+"""Options whose values are names that stand alone."""
 
 
 def format_value(value: Any) -> str:
@@ -43,165 +30,137 @@ def format_value(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs and the options in which they differ, laid out in rows and columns.
+    """Runs in rows and columns; those of one cell differ in their seed alone.
 
     Attributes:
-        runs: The runs. Those of equal row and column are one experiment with different seeds.
-        across: The options whose values are the columns.
-        labels: Other names for methods, rows, columns and folders. That of a folder is the name of
-            the method of all runs in it, which tells runs of equal options apart.
-        notes: Remarks for the reader of a table.
+        runs: The runs.
+        options: The text of each option, a row for each run; empty where a run has no such option.
+        rows: The options whose values are the rows.
+        columns: The options whose values are the columns.
+        labels: Other names for methods, for values such as `lr 0.1`, for whole rows and columns.
+        notes: Remarks for the reader.
     """
 
     runs: Sequence[Run]
-    across: Sequence[str] = ()
+    options: DataFrame
+    rows: Sequence[str] = ("method",)
+    columns: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
-    @staticmethod
-    def of(
-        runs: Sequence[Run], across: Sequence[str] = (), labels: Mapping[str, str] | None = None
-    ) -> "Comparison":
-        """Leave out runs without an evaluation, and repeated ones except the longest.
-
-        Raises a ValueError if no run has been evaluated.
-        """
-        kept, notes, labels = dict[tuple[Any, ...], Run](), [], labels or {}
-        texts = _texts(runs)
-        for place, run in enumerate(runs):
-            if not run.scalars.get("test/accuracy"):
-                notes.append(f"{run.path} has not been evaluated yet and is left out")
-                continue
-            key = (_name(run, labels), run.config["seed"], *texts.loc[place])
-            other = kept.get(key, run)
-            kept[key] = max(other, run, key=lambda run: run.rounds)
-            if other is not run:
-                dropped = run if kept[key] is other else other
-                same = f"it has the options and seed of {kept[key].path}"
-                but = "" if _agree(run, other) else ", but other numbers"
-                notes.append(f"{dropped.path} is left out: {same}{but}")
-        if not kept:
-            raise ValueError("none of these runs has been evaluated yet")
-        for run in kept.values():
-            if run.rounds < (rounds := run.config["rounds"]):
-                notes.append(f"{run.path} is at round {run.rounds} of {rounds}")
-        return Comparison([*kept.values()], across, labels, notes)
+    @cached_property
+    def row_names(self) -> list[str]:
+        """The name of each run's row, such as `fedsam, algorithm.rho 0.1`."""
+        return self._names(self.rows)
 
     @cached_property
-    def options(self) -> DataFrame:
-        """The options as text, empty if absent; NaN if they belong to a choice not made."""
-        frame = _texts(self.runs)
-        for option in map(str, frame):
-            choice, dot, _ = option.partition(".")
-            if dot and choice in frame:
-                made = frame[option].ne("").groupby(frame[choice]).transform("any")
-                frame[option] = frame[option].where(made)
-        return frame
+    def column_names(self) -> "Categorical[str]":
+        """The name of each run's column."""
+        return self.headings(self.columns)
 
-    @cached_property
-    def varying(self) -> list[str]:
-        """Options of which the runs have several values."""
-        return [str(option) for option, count in self.options.nunique().items() if count > 1]
+    def headings(self, options: Sequence[str]) -> "Categorical[str]":
+        """Each run's values of some options, as categories in the order of numbers."""
+        names = Series(self._names(options), dtype=object)
+        if not options:
+            return Categorical(names)
+        order = self.options[[*options]].apply(_sort_key).sort_values([*options], kind="stable")
+        return Categorical(names, names[order.index].unique())
 
-    @cached_property
-    def differing(self) -> list[str]:
-        """The varying options that are neither the method's nor columns."""
-        return [o for o in self.varying if not _of_method(o) and not self._is_across(o)]
+    def table(
+        self, scores: Sequence[Score | str] = ("last",), *, over: str = "", **options: Any
+    ) -> Table:
+        """The scores of the runs; `options` are those of `grid`, and `over` may be a method."""
+        rows = [*dict.fromkeys(self.row_names)]
+        of_method = [row for row in rows if f"{row}, ".startswith(f"{over}, ")]
+        named = [row for row in rows if row == over] or of_method
+        if over and len(named) != 1:
+            which = "several rows are" if named else "no row is"
+            raise ValueError(f"{which} {over}: there are {'; '.join(named or rows)}")
+        over = named[0] if over else ""
+        table = grid(self.runs, self.row_names, self.column_names, scores, over=over, **options)
+        return replace(table, notes=[*self.notes, *table.notes])
 
-    @cached_property
-    def columns(self) -> "Categorical[str]":
-        """The heading of each run's column."""
-        return self.headings(self.across)
-
-    @cached_property
-    def groups(self) -> list[str]:
-        """Each run's setting, as far as it differs within a column: equal ones can be ranked."""
-        settings = self.options[[o for o in self.differing if o not in TUNED]].fillna("")
-        several = settings.groupby(Series(self.columns), observed=True).nunique().gt(1).any()
-        return _labels([""] * len(self.runs), settings.loc[:, several])
-
-    def methods(self, own: Sequence[str]) -> list[str]:
-        """Each run's method, with those of the options `own` that vary for it within a column."""
-        names, options = Series([_name(r, self.labels) for r in self.runs]), self.options[[*own]]
-        several = options.groupby([names, Series(self.columns)], observed=True).transform("nunique")
-        shown = options.where(several.gt(1).groupby(names).transform("any"))
-        return _labels(names, shown.rename(columns=lambda option: option.rpartition(".")[2]))
-
-    @cached_property
-    def rows(self) -> list[str]:
-        """Each run's method and setting."""
-        own = [o for o in self.varying if o in TUNED or _of_method(o)]
-        methods = self.methods([o for o in own if not self._is_across(o)])
-        rows = [f"{m}, {g}".removesuffix(", ") for m, g in zip(methods, self.groups, strict=True)]
-        return [self.labels.get(row, row) for row in rows]
-
-    def headings(self, across: Sequence[str]) -> "Categorical[str]":
-        """Each run's values of some options and of what belongs to them, in the order of numbers.
-
-        Raises a ValueError if the runs do not differ in one of the options.
-        """
-        options, shown = self.options.fillna(""), list[str]()
-        for option in across:
-            parts = [o for o in self.varying if _belongs(o, option) and o != "algorithm"]
-            if not parts:
-                others = ", ".join(o for o in self.varying if o != "algorithm")
-                raise ValueError(
-                    f"these runs do not differ by {option}: besides the algorithm, they differ in "
-                    f"{others or 'nothing'}"
-                )
-            for part in parts:  # those before may determine it
-                if not shown or options.groupby(shown)[part].nunique().gt(1).any():
-                    shown.append(part)
-        if not shown:
-            return Categorical([""] * len(self.runs))
-        options = options[shown]
-        order = options.apply(_sort_key).sort_values(shown, kind="stable").index
-        headings = Series(map(_heading, options.to_dict("records"))).replace(self.labels)
-        return Categorical(headings, categories=headings[order].unique())
-
-    def means(self, options: Sequence[str]) -> dict[str, str]:
-        """The name of each column's mean over the values of some of the options `across`."""
-        rest = self.headings([option for option in self.across if option not in options])
-        return {c: f"mean, {r}".removesuffix(", ") for c, r in zip(self.columns, rest, strict=True)}
-
-    def table(self, scores: Sequence[Score | str], **options: Any) -> Table:
-        """One row per method and one column per heading, or what distinguishes it and its scores.
-
-        The scores are given themselves or by their names, `options` are those of `numbers`.
-        """
-        options["about"] = None if self.across else self._about()
-        options["groups"] = dict(zip(self.rows, self.groups, strict=True))
-        return grid(self.runs, self.rows, self.columns, scores, **options)
-
-    def _about(self) -> DataFrame:
-        """The method, differing options, seeds and rounds of each row."""
-        frame = self.options[[o for o in self.differing if o != "rounds"]].fillna("")
-        methods = self.methods([o for o in self.varying if _of_method(o)])
-        frame.insert(0, "method", [self.labels.get(m, m) for m in methods])
-        frame["seeds"] = [run.config["seed"] for run in self.runs]
-        frame["rounds"] = [run.rounds for run in self.runs]
-        how: dict[Any, Any] = dict.fromkeys(frame, "first") | {"rounds": _span}
-        how["seeds"] = lambda seeds: ",".join(map(str, sorted(seeds)))
-        return frame.groupby(self.rows, sort=False).agg(how)
-
-    def _is_across(self, option: str) -> bool:
-        return any(_belongs(option, across) for across in self.across)
+    def _names(self, options: Sequence[str]) -> list[str]:
+        names = []
+        for texts in self.options[[*options]].to_numpy():
+            parts = [_part(o, text) for o, text in zip(options, texts, strict=True) if text]
+            name = ", ".join(dict.fromkeys(self.labels.get(part, part) for part in parts))
+            names.append(self.labels.get(name, name) or "none" * bool(options))
+        return names
 
 
-def _name(run: Run, labels: Mapping[str, str]) -> str:
-    """The label of the innermost folder that has one, or of the method, or the method."""
-    folders = {Path(text): label for text, label in labels.items()}
-    name = method_name(run.config)
-    labeled = (folders[path] for path in (run.path, *run.path.parents) if path in folders)
-    return next(labeled, labels.get(name, name))
+def compare(
+    runs: Sequence[Run],
+    rows: Sequence[str] = ("method",),
+    columns: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Lay runs out in rows and columns.
+
+    Runs of one cell differ in their seed alone: an option in which they differ besides becomes part
+    of the row. So does one that has one value in each row.
+
+    Args:
+        runs: The runs. Of those with equal options and seed the longest is kept.
+        rows: Options whose values are the rows. `method` is the algorithm with its modifiers, and
+            `partition` stands for its own options, such as `partition.alpha`, too.
+        columns: Options whose values are the columns.
+        labels: Other names, as in `Comparison`. That of a folder is the method of all runs in it,
+            which tells runs of equal options apart.
+
+    Raises:
+        ValueError: If no run has been evaluated, or the runs do not differ in one of the options.
+    """
+    labels = labels or {}
+    kept, notes = _distinct(runs, labels)
+    return arrange(kept, rows, columns, labels, notes)
 
 
-def _texts(runs: Sequence[Run]) -> DataFrame:
-    """The options that may tell runs apart, as text; empty if absent."""
-    options = (run.config.identity(NUMBERS, EXTENT) for run in runs)
-    return DataFrame(
-        {o: format_value(v) for o, v in of_run.items() if o != "seed"} for of_run in options
-    ).fillna("")
+def arrange(
+    runs: Sequence[Run],
+    rows: Sequence[str] = ("method",),
+    columns: Sequence[str] = (),
+    labels: Mapping[str, str] = {},
+    notes: Sequence[str] = (),
+) -> Comparison:
+    """Lay out all of these runs, as `compare` does."""
+    options, hidden = _texts(runs, labels), list[str]()
+    of_rows, of_columns = _asked(rows, options), _asked(columns, options)
+    of_names = {"method", "algorithm", *PARTS}
+    for option in _varying(options):
+        if option in {*of_rows, *of_columns}:
+            continue
+        in_cells = options.groupby([*of_rows, *of_columns])[option].nunique()
+        in_rows = options.groupby(of_rows)[option].nunique()
+        if in_cells.gt(1).any() or (in_rows.le(1).all() and option not in of_names):
+            of_rows.append(option)
+        elif option not in of_names:
+            hidden.append(option)
+    more = [f"the columns differ in {', '.join(hidden)}, too"] if hidden else []
+    return Comparison(runs, options, of_rows, of_columns, labels, [*notes, *more])
+
+
+def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run], list[str]]:
+    """The runs that have been evaluated, each once, and remarks on the others."""
+    evaluated = [run for run in runs if run.scalars.get("test/accuracy")]
+    if not evaluated:
+        raise ValueError("none of these runs has been evaluated yet")
+    notes = [
+        f"{run.path} has not been evaluated yet and is left out"
+        for run in runs
+        if run not in evaluated
+    ]
+    texts = _texts(evaluated, labels).assign(seed=[run.config["seed"] for run in evaluated])
+    keys, longest = texts.itertuples(index=False, name=None), dict[Any, Run]()
+    for key, run in sorted(zip(keys, evaluated, strict=True), key=lambda pair: -pair[1].rounds):
+        kept = longest.setdefault(key, run)
+        if kept is not run:
+            but = "" if _agree(run, kept) else ", but other numbers"
+            notes.append(f"{run.path} is left out: it has the options and seed of {kept.path}{but}")
+    for run in longest.values():
+        if run.ended is None and run.rounds < (rounds := run.config["rounds"]):
+            notes.append(f"{run.path} is at round {run.rounds} of {rounds}")
+    return [run for run in evaluated if run in longest.values()], notes
 
 
 def _agree(run: Run, other: Run) -> bool:
@@ -210,40 +169,54 @@ def _agree(run: Run, other: Run) -> bool:
     return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
 
 
-def _labels(names: Iterable[str], options: DataFrame) -> list[str]:
-    """Each name with the options of its row, such as `fedsam, rho 0.1`."""
-    texts = [
-        [f"{option} {value}" for option, value in row.items() if value]
-        for _, row in options.fillna("").iterrows()
+def _texts(runs: Sequence[Run], labels: Mapping[str, str]) -> DataFrame:
+    """The options of each run as text, and its method, or the label of its innermost folder."""
+    folders = {Path(text): label for text, label in labels.items()}
+    options = (run.config.identity(NUMBERS, EXTENT) for run in runs)
+    frame = DataFrame(
+        {o: format_value(v) for o, v in of_run.items() if o != "seed"} for of_run in options
+    )
+    frame["method"] = [
+        next((folders[p] for p in (run.path, *run.path.parents) if p in folders), None)
+        or method_name(run.config)
+        for run in runs
     ]
-    return [", ".join(filter(None, [name, *text])) for name, text in zip(names, texts, strict=True)]
+    return frame.fillna("")
 
 
-def _heading(options: Mapping[Any, str]) -> str:
-    """The text of a column, such as `mnist, alpha 0.1`: choices go without their option's name."""
-    values = {str(o): v for o, v in options.items() if v}
-    values = {o: v for o, v in values.items() if v != "none"} or values
-    last = [option.rpartition(".")[2] for option in values]
-    names = last if len({*last}) == len(last) else [*values]
-    texts = zip(names, values.values(), strict=True)
-    parts = [v if v[0].isalpha() and v not in WORDS else f"{o} {v}" for o, v in texts]
-    return ", ".join(parts) or "none"
+def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
+    """The options that these names stand for, without those that others before determine."""
+    shown = list[str]()
+    for name in names:
+        parts = [o for o in map(str, options) if o == name or o.startswith(f"{name}.")]
+        parts = [o for o in parts if options[o].nunique() > 1 or o == "method"]
+        if not parts:
+            others = ", ".join(o for o in _varying(options) if o not in ("algorithm", "method"))
+            others = f"they do in {others}" if others else "they do in nothing"
+            raise ValueError(f"these runs do not differ by {name}: {others}")
+        for part in parts:
+            if not shown or options.groupby(shown)[part].nunique().gt(1).any():
+                shown.append(part)
+    return shown
+
+
+def _varying(options: DataFrame) -> list[str]:
+    """The options with several values; among runs with the same component for an option of one."""
+    varying = []
+    for option in map(str, options):
+        component, dot, _ = option.partition(".")
+        alike = options[component] if dot and component in options else [""] * len(options)
+        if options[option].groupby(alike).nunique().gt(1).any():
+            varying.append(option)
+    return varying
+
+
+def _part(option: str, value: str) -> str:
+    """The text of an option with its value."""
+    return value if option in NAMED and value != "none" else f"{option} {value}"
 
 
 def _sort_key(values: "Series[str]") -> "Series[float]":
     """The order of numbers if all values are numbers, else that in which they appear."""
     numbers = to_numeric(values.replace({"": "-inf", "none": "-inf"}), errors="coerce")
     return Series(factorize(values)[0], values.index) if numbers.hasnans else numbers
-
-
-def _of_method(option: str) -> bool:
-    return option.partition(".")[0] in ("algorithm", *PARTS)
-
-
-def _belongs(option: str, part: str) -> bool:
-    return option == part or option.startswith(f"{part}.")
-
-
-def _span(rounds: "Series[int]") -> str:
-    low, high = rounds.min(), rounds.max()
-    return str(low) if low == high else f"{low} to {high}"

@@ -27,23 +27,22 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
     """Draw the mean over seeds by round, in a band of one standard deviation, a panel per column.
 
     Args:
-        comparison: The experiments.
+        comparison: The runs.
         tag: The scalar, or a pattern such as test/class_* with a line for each that matches.
         smooth: The number of evaluations of which each point is the mean, up to its round.
 
     Raises:
-        ValueError: If no run has recorded the tag, or the experiments do not differ in one of the
-            options `across`.
+        ValueError: If no run has recorded the tag.
     """
     runs = comparison.runs
     recorded = sorted({tag for run in runs for tag, values in run.scalars.items() if values})
     if not (tags := [tag] if tag in recorded else matching(recorded, tag)):
         raise ValueError(f"no run has recorded {tag}: there are {', '.join(recorded)}")
     lines = [*product(tags, range(len(runs)))]
-    rows = [comparison.rows[run] for _, run in lines]
+    rows = [comparison.row_names[run] for _, run in lines]
     if len(tags) > 1:
         rows = [f"{row} {tag}" for row, (tag, _) in zip(rows, lines, strict=True)]
-    columns = comparison.columns.take([run for _, run in lines])
+    columns = comparison.column_names.take([run for _, run in lines])
     series = [runs[run].metrics.get(tag, Series(dtype=float)).dropna() for tag, run in lines]
     series = [s.rolling(smooth, min_periods=1).mean() for s in series]
 
@@ -71,23 +70,20 @@ def against(
     A method that does not have the option is a horizontal line.
 
     Args:
-        comparison: The experiments, `across` this option and those of the panels.
+        comparison: The runs, in columns by this option and those of the panels.
         option: The option.
         score: The score or its name.
         log: Whether the axis of the option is logarithmic.
 
     Raises:
-        ValueError: If the experiments do not differ in the option.
+        ValueError: If the option is none of the columns.
     """
-    if option not in comparison.options:
-        raise ValueError(
-            f"the runs do not differ in {option!r}: they do in {', '.join(comparison.varying)}"
-        )
-    rows = comparison.rows
-    panels = comparison.headings([o for o in comparison.across if o != option])
+    if option not in comparison.columns:
+        raise ValueError(f"{option} is none of the columns: {', '.join(comparison.columns)}")
+    panels = comparison.headings([o for o in comparison.columns if o != option])
     made = make_score(score)
     values = [made.of(run).value for run in comparison.runs]
-    texts = comparison.options[option].fillna("")
+    texts = comparison.options[option]
     places = to_numeric(texts, errors="coerce")
     names = [] if places.notna().equals(texts != "") else [*texts[texts != ""].unique()]
     if names:  # not numbers: one place each
@@ -102,7 +98,7 @@ def against(
             axes.errorbar(mean.index, mean, spread, marker="o", capsize=3, **stroke)
 
     label = "test accuracy, " * made.name.endswith(", %") + made.name
-    figure = _panels(rows, panels, draw, xlabel=option.rpartition(".")[2], ylabel=label)
+    figure = _panels(comparison.row_names, panels, draw, xlabel=option, ylabel=label)
     ticks = sorted(places.dropna().unique())
     for axes in figure.axes:
         if log:

@@ -1,12 +1,11 @@
-"""Scores of many runs in rows and columns, as the tables of papers show them."""
+"""Scores of runs in rows and columns, as the tables of papers show them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import nan
 from typing import Any
 
-from pandas import Categorical, DataFrame, MultiIndex, Series, concat
-from scipy.stats import kendalltau
+from pandas import Categorical, DataFrame, MultiIndex, Series, concat, isna
 
 from fl_lightning.report.score import Result, Score
 from fl_lightning.report.score import score as make_score
@@ -18,83 +17,12 @@ Published = Mapping[str, Mapping[str, float]]
 
 FORMATTED = ["mean", "deviation", "runs", "reached"]
 FOLLOWING = {
-    "published": ".{}f",
-    "difference": "+.{}f",
-    "gain": "+.{}f",
-    "speed-up": ".2f",
-    "cost": ".1f",
+    "published": "{:.{d}f}",
+    "difference": "{:+.{d}f}",
+    "gain": "{:+.{d}f}",
+    "speed-up": "{:.2f}x",
 }
 """Columns that follow a score where there is something to show, with formats for its digits."""
-
-
-def numbers(
-    runs: Sequence[Run],
-    rows: Sequence[str],
-    columns: "Sequence[str] | Categorical[str] | None" = None,
-    scores: Sequence[Score | str] = ("last",),
-    *,
-    groups: Mapping[str, str] | None = None,
-    means: Mapping[str, str] | None = None,
-    spread: str = "seeds",
-    over: str | None = None,
-    cost: bool = False,
-    published: Published | None = None,
-) -> DataFrame:
-    """Score runs, cell by cell.
-
-    Args:
-        runs: The runs. Those of one cell differ in their seed.
-        rows: The name of each run's row.
-        columns: The name of each run's column.
-        scores: Scores or their names, such as `last:50` or `rounds_to:97`.
-        groups: A name for each row; rows are ranked within their group only.
-        means: A name for each column; those of equal name get a further column, their mean.
-        spread: The source of the deviation: `seeds` (sample deviation), or within each run `rounds`
-            or `clients` (population deviation, mean over seeds) for scores that are means of those;
-            other scores then have none.
-        over: A row. Accuracies get their gain: their value less that of the row. Scores to a target
-            get their speed-up: the value of the row by their own. A run that never reached the
-            target counts with all that it spent.
-        cost: Whether scores to a target get their cost: their value by the least of the column.
-        published: Numbers to compare the first score with; their cells are there without a run too.
-
-    Returns:
-        One row per cell: `row, column, score, mean, deviation, runs, reached, rank, rivals`, and
-        where they apply `published, difference, gain, speed-up, cost`. `reached` is the number of
-        runs that reached the target, `rank` 1 for the best of the `rivals` cells of column and
-        group.
-
-    Raises:
-        ValueError: If there is no score, or none of that name, no run has recorded it, or no row is
-            `over`.
-    """
-    if not scores:
-        raise ValueError("there are no scores: name one at least, such as last")
-    columns = [""] * len(runs) if columns is None else columns
-    known = published or {}
-    if over and not any(_is_of(row, over) for row in rows):
-        raise ValueError(f"no row is {over}: there are {', '.join(dict.fromkeys(rows))}")
-    chosen = columns.categories if isinstance(columns, Categorical) else ()
-    headings = _unique([*chosen, *(c for row in known.values() for c in row), *columns])
-    names = _unique([*known, *rows])
-    order = MultiIndex.from_product([names, headings], names=["row", "column"])
-    parts = []
-    for place, score in enumerate(map(make_score, scores)):
-        cells = _cells(runs, rows, columns, score, spread)
-        if len(runs) and cells["mean"].isna().all():
-            raise ValueError(f"no run has recorded {score.name}")
-        cells = cells.reindex(order)
-        cells["published"] = [nan if place else known.get(r, {}).get(c, nan) for r, c in order]
-        cells = cells[cells["runs"].notna() | cells["published"].notna()].fillna({"runs": 0})
-        cells = cells.reset_index()
-        cells.insert(2, "score", score.name)
-        if means:
-            cells = concat([cells, _means(cells, means)], ignore_index=True)
-        parts.append(_compared(cells, score, groups or {}, over, cost))
-    cells = concat(parts, ignore_index=True)
-    headings += _unique((means or {}).values())
-    cells["column"] = Categorical(cells["column"], [c for c in headings if c in {*cells["column"]}])
-    return cells.drop(columns=[c for c in FOLLOWING if c in cells and cells[c].isna().all()])
 
 
 def grid(
@@ -103,150 +31,167 @@ def grid(
     columns: "Sequence[str] | Categorical[str] | None" = None,
     scores: Sequence[Score | str] = ("last",),
     *,
-    about: DataFrame | None = None,
-    caption: str | None = None,
-    **options: Any,
+    spread: str = "seeds",
+    over: str = "",
+    published: Published | None = None,
+    means: Mapping[str, Sequence[str]] | None = None,
+    caption: str = "",
 ) -> Table:
-    """Lay scores out with one row per method and one column per setting, best and second marked.
+    """Lay scores out in rows and columns, the best and the second of each column marked.
 
     Args:
-        runs: The runs.
+        runs: The runs. Those of one cell differ in their seed.
         rows: The name of each run's row.
         columns: The name of each run's column.
-        scores: Scores or their names. Several give several columns per setting.
-        about: The columns of text in front, by row; without it, the names of the rows.
-        caption: The text below; a default one says what the numbers are.
-        options: Those of `numbers`.
+        scores: Scores or their names, such as `last:50`. Several give several columns each.
+        spread: The source of the deviation: `seeds` (sample deviation), or within each run `rounds`
+            or `clients` (population deviation, mean over seeds) for scores that are means of those;
+            other scores then have none.
+        over: A row. Accuracies get their gain: their value less that of the row. Scores to a target
+            get their speed-up, the value of the row by their own: a dash unless all runs of both
+            reached the target.
+        published: Numbers to compare the first score with; their cells are there without a run too.
+        means: Columns by the name of a further column, their mean.
+        caption: The text below; without it, what the numbers are.
+
+    Raises:
+        ValueError: If there is no score, or none of that name, no run has recorded it, or `over` is
+            no row.
 
     Example::
 
         runs = report.load_runs(["runs"])
         report.grid(runs, [r.config["algorithm"] for r in runs], scores=["last:50", "best"])
     """
-    made = [*map(make_score, scores)]
-    cells = numbers(runs, rows, columns, made, **options)
-    names = _unique(cells["row"])
-    text = DataFrame({"method": names}, index=names) if about is None else about.reindex(names)
-    marks = DataFrame("", index=text.index, columns=text.columns)
-    footer: dict[str, list[str]] = {"method": ["mean |difference|", "Kendall's tau"]}
-    for column, score in product(cells["column"].cat.categories, made):
-        heading = ", ".join([column] * bool(column) + [score.name] * (len(made) > 1 or not column))
-        part = cells[(cells["column"] == column) & (cells["score"] == score.name)]
-        part = part.set_index("row").reindex(names)
-        text[heading] = part.apply(lambda cell, s=score: s.format(*cell[FORMATTED]), axis=1)
-        marks[heading] = part.apply(_mark, axis=1)
-        for name, style in FOLLOWING.items():
-            if name in part and part[name].notna().any():
-                shown = f"{{:{style.format(score.digits)}}}" + "x" * (name in ("speed-up", "cost"))
-                text[f"{heading}, {name}"] = part[name].map(shown.format, na_action="ignore")
-        if "difference" in part and part["difference"].notna().any():
-            agreed = agreement(part.reset_index()).loc[column, ["difference", "tau"]]
-            footer[f"{heading}, difference"] = [*agreed.map("{:.2f}".format).replace("nan", "")]
-    if len(footer) > 1:
-        text = concat([text, DataFrame(footer)])
-    text = text.fillna("")
-    marks = marks.reindex(index=text.index, columns=text.columns, fill_value="")
-    if caption is None:
-        caption = _caption(made, cells, options.get("spread", "seeds"))
-    return Table(text, marks, caption, cells)
+    if not scores:
+        raise ValueError("there are no scores: name one at least, such as last")
+    made, known = [*map(make_score, scores)], published or {}
+    columns = [""] * len(runs) if columns is None else columns
+    first = columns.categories if isinstance(columns, Categorical) else ()
+    headings = [*dict.fromkeys([*first, *(c for row in known.values() for c in row), *columns])]
+    names = [*dict.fromkeys([*known, *rows])]
+    if over and over not in names:
+        raise ValueError(f"no row is {over}: there are {', '.join(names)}")
+    every = MultiIndex.from_product([names, headings], names=["row", "column"])
+    parts, notes = [], []
+    for place, score in enumerate(made):
+        results = DataFrame([score.of(run) for run in runs], columns=Result._fields)
+        if lacking := [str(runs[k].path) for k in results.index[results["value"].isna()]]:
+            if len(lacking) == len(runs):
+                raise ValueError(f"no run has recorded {score.name}")
+            notes.append(f"{score.name} is blank where it was not recorded: {', '.join(lacking)}")
+        cells = _cells(results.assign(row=[*rows], column=[*columns]), score, spread)
+        cells = cells.reindex(every).assign(published=nan)
+        if not place:
+            cells["published"] = [known.get(r, {}).get(c, nan) for r, c in every]
+        cells = cells.dropna(subset=["runs", "published"], how="all").fillna({"runs": 0})
+        cells = concat([cells, _means(cells, means or {})])
+        cells = _compared(cells, score, over).reset_index()
+        cells.insert(2, "score", score.name)
+        parts.append(cells)
+    numbers = concat(parts, ignore_index=True)
+    order = [c for c in (*headings, *(means or {})) if c in {*numbers["column"]}]
+    numbers["column"] = Categorical(numbers["column"], order)
+    empty = [name for name in FOLLOWING if name in numbers and numbers[name].isna().all()]
+    numbers = numbers.drop(columns=empty)
+    text, marks = _text(names, numbers, made, spread)
+    return Table(text, marks, caption or _caption(made, numbers, spread), numbers, notes)
 
 
-def agreement(cells: DataFrame) -> DataFrame:
-    """Compare scores with published ones.
-
-    Args:
-        cells: What `numbers` returned.
-
-    Returns:
-        One row per column: `cells`, the number of cells with both numbers, `difference`, the mean
-        absolute one, and `tau`, Kendall's tau-b between the orders of the methods.
-    """
-    both = cells.dropna(subset="difference").round({"mean": 2})
-    both["difference"] = both["difference"].abs()
-    groups = both.groupby("column", sort=False)
-    found = groups.agg(cells=("difference", "size"), difference=("difference", "mean"))
-    taus = [
-        kendalltau(part["mean"], part["published"]).statistic if len(part) > 1 else nan
-        for _, part in groups
-    ]
-    return found.assign(tau=taus)
-
-
-def _cells(
-    runs: Sequence[Run], rows: Iterable[str], columns: Iterable[str], score: Score, spread: str
-) -> DataFrame:
-    """The mean and deviation of each cell."""
-    frame = DataFrame([score.of(run) for run in runs], columns=Result._fields)
-    frame = frame.assign(row=[*rows], column=[*columns])
-    cells = frame.groupby(["row", "column"]).agg(
+def _cells(results: DataFrame, score: Score, spread: str) -> DataFrame:
+    """The mean and deviation of each cell; NaN if a run of it did not record the score."""
+    cells = results.groupby(["row", "column"]).agg(
         mean=("value", _mean_of_all),
         deviation=("deviation", "mean") if spread == score.spread else ("value", "std"),
         runs=("value", "size"),
         reached=("reached", "sum"),
     )
-    if spread not in ("seeds", score.spread):
-        cells["deviation"] = nan
-    return cells
+    return cells if spread in ("seeds", score.spread) else cells.assign(deviation=nan)
 
 
-def _means(cells: DataFrame, means: Mapping[str, str]) -> DataFrame:
-    """The mean over columns of equal name; NaN unless a row has all of them."""
-    cells = cells.assign(column=cells["column"].map(means)).dropna(subset="column")
-    width = Series(means).value_counts()
-    groups = cells.groupby(["row", "column"], sort=False)
-    table = groups.agg({"runs": "sum", "reached": "sum", "score": "first"})
-    whole = groups.size() == width.reindex(table.index, level="column")
-    for number in ("mean", "published"):
-        table[number] = groups[number].agg(_mean_of_all).where(whole)
-    return table.reset_index()
+def _means(cells: DataFrame, means: Mapping[str, Sequence[str]]) -> DataFrame:
+    """The mean of several columns; NaN unless a row has all of them."""
+    found = []
+    for name, columns in means.items():
+        part = cells[cells.index.isin(columns, level="column")].groupby("row", sort=False)
+        whole = part.agg({"runs": "min", "reached": "min"})
+        for number in ("mean", "published"):
+            whole[number] = part[number].agg(_mean_of_all).where(part.size() == len(columns))
+        found.append(whole.assign(column=name).set_index("column", append=True))
+    return concat(found) if found else cells[:0]
 
 
-def _compared(
-    cells: DataFrame, score: Score, groups: Mapping[str, str], over: str | None, cost: bool
-) -> DataFrame:
-    """The cells with what follows from others of their column."""
-    cells["difference"] = cells["mean"] - cells["published"]
-    rivals = [cells["column"], cells["row"].map(lambda row: groups.get(row, ""))]
-    complete = (cells["reached"] == cells["runs"]) & (score.higher_is_better is not None)
-    ranked = cells["mean"].where(complete).round(score.digits).groupby(rivals)
-    cells["rank"] = ranked.rank(method="dense", ascending=not score.higher_is_better)
-    cells["rivals"] = ranked.transform("count")
-    values = cells["mean"]
+def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:
+    """The cells with what follows from others of their column; a cut-off value is no number."""
+    known = cells["mean"].where(cells["reached"] == cells["runs"])
+    cells = cells.assign(difference=cells["mean"] - cells["published"], mark="")
+    if score.higher_is_better is not None:
+        rivals = known.round(score.digits).groupby(level="column")
+        rank = rivals.rank(method="dense", ascending=not score.higher_is_better)
+        for place, mark in enumerate(("best", "second"), 1):
+            cells.loc[(rank == place) & (rivals.transform("count") > place), "mark"] = mark
     if over:
-        reference = values.where(cells["row"].map(lambda row: _is_of(row, over)))
-        same = reference.groupby(rivals)
-        reference = same.transform("max") if score.higher_is_better else same.transform("min")
+        of_row = known[known.index.isin([over], level="row")].droplevel("row")
+        reference = of_row.reindex(known.index, level="column")
         if score.to_target:
-            cells["speed-up"] = reference / values
+            cells["speed-up"] = reference / known
         elif score.higher_is_better:
-            cells["gain"] = values - reference
-    if cost and score.to_target:
-        cells["cost"] = values / values.groupby(rivals).transform("min")
+            cells["gain"] = known - reference
     return cells
+
+
+def _text(
+    rows: Sequence[str], numbers: DataFrame, scores: Sequence[Score], spread: str
+) -> tuple[DataFrame, DataFrame]:
+    """The texts of the cells and their marks."""
+    text, marks = {"method": [*rows]}, dict[str, Any]()
+    footer = {"method": ["mean |difference|", "Kendall's tau"]}
+    most = numbers["runs"].max() if spread == "seeds" else 0
+    for column, score in product(numbers["column"].cat.categories, scores):
+        named = [column] * bool(column) + [score.name] * (len(scores) > 1 or not column)
+        heading = ", ".join(named)
+        part = numbers[(numbers["column"] == column) & (numbers["score"] == score.name)]
+        part = part.set_index("row").reindex(rows)
+        text[heading] = [
+            score.format(*cell) + (f" ({cell.runs:.0f})" if 0 < cell.runs < most else "")
+            for cell in part[FORMATTED].itertuples(index=False)
+        ]
+        marks[heading] = part["mark"].fillna("").tolist()
+        for name in (name for name in FOLLOWING if name in part and part[name].notna().any()):
+            values = zip(part[name], part["mean"], strict=True)
+            text[f"{heading}, {name}"] = [_shown(name, *cell, score.digits) for cell in values]
+        if "difference" in part and part["difference"].notna().any():
+            both = part.round({"mean": score.digits}).dropna(subset="difference")
+            tau = both["mean"].corr(both["published"], "kendall", min_periods=2)
+            size = f"{both['difference'].abs().mean():.2f}"
+            footer[f"{heading}, difference"] = [size, "" if isna(tau) else f"{tau:.2f}"]
+    table = DataFrame(text, [*rows], dtype=object)
+    if len(footer) > 1:
+        table = concat([table, DataFrame(footer, dtype=object)]).fillna("")
+    marked = DataFrame(marks, [*rows], dtype=object)
+    return table, marked.reindex(index=table.index, columns=table.columns, fill_value="")
+
+
+def _shown(name: str, value: float, mean: float, digits: int) -> str:
+    if isna(value):
+        return "-" if name == "speed-up" and not isna(mean) else ""
+    return FOLLOWING[name].format(value, d=digits)
+
+
+def _caption(scores: Sequence[Score], numbers: DataFrame, spread: str) -> str:
+    """What the numbers are."""
+    words = [f"{scores[0].name}:"] if len(scores) == 1 and any(numbers["column"]) else []
+    if any(score.name.endswith(", %") for score in scores):
+        whose = "each client's" if all(s.spread == "clients" for s in scores) else "the global"
+        words.append(f"test accuracy of {whose} model,")
+    if numbers["deviation"].notna().any():
+        words.append("mean ± standard deviation over")
+    counts = sorted({int(runs) for runs in numbers["runs"] if runs}) or [0]
+    seeds = f"{counts[-1]} seed{'s' * (counts[-1] != 1)}"
+    words.append(seeds if spread == "seeds" else spread)
+    fewer = spread == "seeds" and len(counts) > 1
+    return " ".join(words) + "; (n): over n seeds" * fewer
 
 
 def _mean_of_all(values: "Series[float]") -> float:
     return float(values.mean(skipna=False))
-
-
-def _caption(scores: Sequence[Score], cells: DataFrame, spread: str) -> str:
-    name = f"{scores[0].name}: " if len(scores) == 1 and any(cells["column"]) else ""
-    of_clients = all(score.spread == "clients" for score in scores)
-    subject = "test accuracy of " + ("each client's model" if of_clients else "the global model")
-    deviation = f", mean ± standard deviation over {spread}" if cells["deviation"].any() else ""
-    return f"{name}{subject}{deviation}"
-
-
-def _mark(cell: "Series[Any]") -> str:
-    if cell["rank"] == 1 and cell["rivals"] > 1:
-        return "best"
-    return "second" if cell["rank"] == 2 and cell["rivals"] > 2 else ""
-
-
-def _is_of(row: str, method: str) -> bool:
-    """True if a row is a method's, with some values of its options."""
-    return row == method or row.startswith(f"{method}, ")
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return [*dict.fromkeys(names)]

@@ -1,14 +1,17 @@
 """Scores: numbers that say how well a run did, each with a name that commands and presets share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, inf, isnan, nan
-from typing import NamedTuple
+from math import ceil, isnan, nan
+from typing import Annotated, NamedTuple
 
 from pandas import Series, read_csv
 
+from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt, Range, checked
 from fl_lightning.runs.run import TAIL_LENGTH, Run, higher_is_better
+
+Percent = Annotated[float, Range("a percentage above 0 and at most 100", lambda x: 0 < x <= 100)]
 
 
 class Result(NamedTuple):
@@ -50,7 +53,7 @@ class Score:
         if isnan(mean):
             return ""
         if reached < runs:
-            return f"in {reached} of {runs}" if reached else f"{mean:.{self.digits}f}+"
+            return f"in {reached:.0f} of {runs:.0f}" if reached else f"{mean:.{self.digits}f}+"
         spread = "" if isnan(deviation) else f" ± {deviation:.{self.digits}f}"
         return f"{mean:.{self.digits}f}{spread}"
 
@@ -69,9 +72,16 @@ def _mean(values: "Series[float]") -> Result:
     return Result(values.mean(), values.std(ddof=0) if len(values) > 1 else nan)
 
 
+@checked
+def last(evaluations: PositiveInt = TAIL_LENGTH) -> Score:
+    """Mean test accuracy of the last evaluations."""
+    name = f"last {evaluations}, %"
+    return Score(name, lambda run: _mean(_accuracies(run).tail(evaluations)), spread="rounds")
+
+
 def final() -> Score:
     """Test accuracy at the last evaluation."""
-    return Score("final, %", lambda run: Result(_accuracies(run).tail(1).mean()))
+    return replace(last(1), name="final, %")
 
 
 def best() -> Score:
@@ -88,23 +98,20 @@ def best() -> Score:
     return Score("best, %", of)
 
 
-def last(evaluations: float = TAIL_LENGTH) -> Score:
-    """Mean test accuracy of the last evaluations."""
-    k = int(evaluations)
-    return Score(f"last {k}, %", lambda run: _mean(_accuracies(run).tail(k)), spread="rounds")
-
-
-def rounds_to(target: float) -> Score:
+@checked
+def rounds_to(target: Percent) -> Score:
     """Rounds until the test accuracy first reached `target` percent."""
     return _to("rounds", target, lambda run: Series(run.metrics.index, run.metrics.index))
 
 
-def seconds_to(target: float) -> Score:
+@checked
+def seconds_to(target: Percent) -> Score:
     """Seconds of local training until then."""
     return _to("s", target, lambda run: _column(run, "time/train_s").cumsum())
 
 
-def mb_to(target: float) -> Score:
+@checked
+def mb_to(target: Percent) -> Score:
     """Megabytes that all clients together sent and received until then."""
     up, down = "comm/uplink_mb", "comm/downlink_mb"
     return _to("MB", target, lambda run: (_column(run, up) + _column(run, down)).cumsum())
@@ -122,14 +129,16 @@ def _to(unit: str, target: float, spent: Callable[[Run], "Series[float]"]) -> Sc
     return Score(f"{unit} to {target:g}%", of, 0, higher_is_better=False, to_target=True)
 
 
-def personal(epochs: float | None = None) -> Score:
+@checked
+def personal(epochs: NonNegativeFloat | None = None) -> Score:
     """Mean test accuracy of the clients' own models after epochs of fine-tuning (default: most)."""
     after = "" if epochs is None else f" after {epochs:g}"
     name = f"own models{after}, %"
     return Score(name, lambda run: _mean(_clients(run, epochs)), spread="clients")
 
 
-def worst_clients(percent: float = 10) -> Score:
+@checked
+def worst_clients(percent: Percent = 10) -> Score:
     """Mean test accuracy of that share of the clients whose own models are worst."""
 
     def of(run: Run) -> Result:
@@ -154,11 +163,11 @@ def round_seconds() -> Score:
     return Score("s a round", lambda run: Result(_column(run, "time/round_s").median()), 3, None)
 
 
-def of_tag(tag: str, evaluations: float = 1) -> Score:
+@checked
+def of_tag(tag: str, evaluations: PositiveInt = 1) -> Score:
     """Mean of a scalar of `metrics.csv` over the last rounds that recorded it."""
     better = True if higher_is_better(tag) else False if "loss" in tag else None
-    k = int(evaluations)
-    return Score(tag, lambda run: _mean(_column(run, tag).tail(k)), 4, better, "rounds")
+    return Score(tag, lambda run: _mean(_column(run, tag).tail(evaluations)), 4, better, "rounds")
 
 
 _SCORES = last, best, final, rounds_to, seconds_to, mb_to, personal, worst_clients, round_seconds
@@ -182,10 +191,8 @@ def score(text: Score | str) -> Score:
         known = ", ".join(SCORES)
         raise ValueError(f"there is no score {name}: take a tag of metrics.csv or one of {known}")
     try:
-        numbers = [float(number)] if number else []
-        if any(not 0 < n < inf for n in numbers) and name != "personal":
-            raise ValueError
-        return function(*numbers)
+        values = [float(number)] if number else []
+        return function(*(int(value) if value.is_integer() else value for value in values))
     except (TypeError, ValueError):
         raise ValueError(
             f"{text!r} is no score: give one such as best, last:50 or rounds_to:80"

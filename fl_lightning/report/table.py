@@ -1,21 +1,28 @@
 """Tables of text with the best cells marked, for terminals, Markdown, LaTeX, HTML and CSV."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape as escape_html
 from typing import Literal
 
 from pandas import DataFrame
-from pandas.io.formats.style import Styler
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 MARKDOWN = {"best": "**{}**", "second": "*{}*"}
 TERMINAL = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]"}
-LATEX = {"best": "textbf: --rwrap", "second": "underline: --rwrap"}
-CSS = {"best": "font-weight: bold", "second": "text-decoration: underline"}
+LATEX = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
+HTML = {"best": "<b>{}</b>", "second": "<u>{}</u>"}
+
+LATEX_CHARACTERS = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
+        **{"|": r"\textbar{}", "±": r"$\pm$"},
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,31 +33,39 @@ class Table:
         text: The cells; the first column has the names of the rows.
         marks: `best`, `second` or empty for each cell.
         caption: The text below.
-        numbers: The numbers behind the cells, as `report.numbers` returns them.
+        numbers: The numbers behind the cells, a row each.
+        notes: Remarks for the reader.
     """
 
     text: DataFrame
     marks: DataFrame
     caption: str = ""
     numbers: DataFrame = field(default_factory=DataFrame)
+    notes: Sequence[str] = ()
 
     def markdown(self) -> str:
         """The table in Markdown, with the caption below."""
-        head, *rows = self._marked(
-            MARKDOWN, lambda text: " ".join(text.replace("|", r"\|").split())
-        )
+        head, *rows = self._lines(MARKDOWN, lambda text: text.replace("|", r"\|"))
         lines = [head, ["---"] * len(head), *rows]
         return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", self.caption]).strip()
 
     def latex(self) -> str:
         """The table in LaTeX with the package booktabs."""
-        style = self._style(LATEX, "latex")
-        text = style.to_latex(hrules=True, column_format="l" * len(self.text.columns))
-        return f"% {self.caption}\n" + text.replace("±", r"$\pm$").rstrip()
+        lines = self._lines(LATEX, lambda text: text.translate(LATEX_CHARACTERS))
+        head, *rows = (" & ".join(line) + r" \\" for line in lines)
+        begin = rf"% {self.caption}", rf"\begin{{tabular}}{{{'l' * len(self.text.columns)}}}"
+        body = r"\toprule", head, r"\midrule", *rows, r"\bottomrule"
+        return "\n".join([*begin, *body, r"\end{tabular}"])
 
     def html(self) -> str:
         """The table in HTML, which notebooks show."""
-        return self._style(CSS, "html").set_caption(escape_html(self.caption)).to_html()
+        lines = ["".join(f"<td>{c}</td>" for c in line) for line in self._lines(HTML, escape_html)]
+        head, *rows = (f"<tr>{line}</tr>" for line in lines)
+        caption, head = (
+            f"<caption>{escape_html(self.caption)}</caption>",
+            head.replace("td>", "th>"),
+        )
+        return "\n".join(["<table>", caption, head, *rows, "</table>"])
 
     _repr_html_ = html
 
@@ -63,30 +78,27 @@ class Table:
         if not sys.stdout.isatty():
             print(self.markdown())
             return
-        head, *rows = self._marked(TERMINAL, lambda text: escape(text.strip("`")))
-        table = RichTable(caption=escape(self.caption) or None)
+        head, *rows = self._lines(TERMINAL, lambda text: escape(text.strip("`")))
+        table = RichTable()
         for place, heading in enumerate(head):
             table.add_column(heading, no_wrap=not place, overflow="fold")
         for row in rows:
             table.add_row(*row)
-        Console().print(table)
+        console = Console()
+        console.print(table)
+        console.print(escape(self.caption), style="italic", highlight=False)
 
-    def _marked(self, styles: Mapping[str, str], clean: Callable[[str], str]) -> list[list[str]]:
-        """Headings and rows as text."""
-        marks = self.marks.map(lambda mark: styles.get(mark, "{}")).to_numpy()
-        rows = [
-            [style.format(clean(cell)) for style, cell in zip(*row, strict=True)]
-            for row in zip(marks, self.text.to_numpy(), strict=True)
+    def _lines(self, styles: Mapping[str, str], clean: Callable[[str], str]) -> list[list[str]]:
+        """Headings and rows as text; a line break in a name would end the row."""
+        cells = [[*self.text], *self.text.to_numpy().tolist()]
+        marks = [[""] * len(self.text.columns), *self.marks.to_numpy().tolist()]
+        return [
+            [
+                styles.get(mark, "{}").format(clean(" ".join(cell.split())))
+                for cell, mark in zip(*line, strict=True)
+            ]
+            for line in zip(cells, marks, strict=True)
         ]
-        return [[*map(clean, map(str, self.text))], *rows]
-
-    def _style(self, styles: Mapping[str, str], language: str) -> Styler:
-        """The cells with their marks; a line break in a name would end the row."""
-        text = self.text.map(lambda cell: " ".join(cell.split()))
-        style = text.rename(columns=lambda name: " ".join(name.split())).style.hide(axis="index")
-        style = style.format(escape=language).format_index(escape=language, axis="columns")
-        marks = self.marks.map(lambda mark: styles.get(mark, "")).set_axis(style.columns, axis=1)
-        return style.apply(lambda _: marks, axis=None)
 
 
 Format = Literal["markdown", "latex", "html", "csv"]

@@ -136,6 +136,8 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(EXIT_INTERRUPTED) from None
     for shown in tables:
         print(FORMATS[options.format](shown)) if options.format else shown.show()
+        for note in shown.notes:
+            print(f"note: {note}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -14,14 +14,15 @@ from fl_lightning.__main__ import main
 def test_the_command_prints_and_draws(tmp_path, capsys):
     for seed, accuracy in enumerate((0.5, 0.6)):
         run(tmp_path / f"runs/{seed}", [accuracy], seed, "a_{$}~^\\", rounds=2)
-    run(tmp_path / "runs/3", [0.1], algorithm="b", rounds=1, alpha=0.1)
+    run(tmp_path / "runs/3", [0.1], algorithm="b", rounds=1)
     figure = tmp_path / "curves.png"
     main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(figure)])
     printed = capsys.readouterr()
-    assert "% test accuracy of the global model, mean ± standard deviation" in printed.out
-    assert "final, \\%" in printed.out
-    escaped = r"a\_\{\$\}\textasciitilde \textasciicircum \textbackslash  & 0,1 & 1 & 55.00 $\pm$"
-    assert escaped in printed.out
+    caption = "% test accuracy of the global model, mean ± standard deviation over 2 seeds"
+    assert caption in printed.out
+    assert r"last 10, \%" in printed.out
+    escaped = r"a\_\{\$\}\textasciitilde{}\textasciicircum{}\textbackslash{}"
+    assert rf"{escaped}, rounds 2 & \textbf{{55.00 $\pm$" in printed.out
     notes = [line for line in printed.err.splitlines() if line.startswith("note: ")]
     assert notes == [f"note: {tmp_path / 'runs' / seed} is at round 1 of 2" for seed in "01"]
     assert figure.read_bytes().startswith(b"\x89PNG")
@@ -41,24 +42,24 @@ def test_the_command_shows_a_table_in_a_terminal(tmp_path, capsys, monkeypatch):
     ("arguments", "names"),
     [
         (["nowhere"], ["no run in nowhere"]),
-        (["runs", "--across", "lr"], ["lr", "differ in nothing"]),
+        (["runs", "--columns", "lr"], ["by lr", "they do in nothing"]),
+        (["runs", "--rows", "partition.alpha"], ["by partition.alpha"]),
         (["runs", "--curve", "train/loss"], ["--curve", "--figure FILE"]),
         (["runs", "--log", "--figure", "f.png"], ["--log", "--x OPTION"]),
-        (["runs", "--x", "lr", "--figure", "f.png"], ["lr", "differ in nothing"]),
+        (["runs", "--x", "lr", "--figure", "f.png"], ["by lr", "they do in nothing"]),
         (["runs", "--x", "lr", "--smooth", "3", "--figure", "f.png"], ["--x", "--smooth"]),
-        (["runs", "--mean-over", "partition"], ["--mean-over", "--across"]),
         (["runs", "--score", "lats"], ["lats", "last, best"]),
         (["runs", "--score", "rounds_to"], ["rounds_to", "rounds_to:80"]),
         (["runs", "--score", "test/accuracies"], ["no run has recorded test/accuracies"]),
         (["runs", "--over", "fedprox"], ["no row is fedprox", "fedavg"]),
         (["runs", "--label", "fedavg"], ["'fedavg'", "label"]),
         (["runs", "--published", "spread.csv"], ["'95.1 ± 0.2'", "spread.csv"]),
-        (["runs", "--published", "two.csv"], ["two.csv", "--across"]),
-        (["runs", "--last", "0"], ["last", "at least 1, not 0"]),
+        (["runs", "--published", "two.csv"], ["two.csv", "--columns"]),
+        (["runs", "--score", "last:0.5"], ["'last:0.5'"]),
         (["runs", "--target", "0.8"], ["1 to 100, not 0.8"]),
         (["runs", "--curve", "acc", "--figure", "f.png"], ["recorded acc", "test/accuracy"]),
         (["runs", "--figure", "nowhere/f.png"], ["nowhere/f.png"]),
-        (["runs", "--figure", "f.doc"], ["'doc' is not supported"]),
+        (["runs", "--figure", "f.doc"], ["f.doc is no .png"]),
         (["empty"], ["none of these runs has been evaluated"]),
         (["torn"], ["torn/a holds no run that can be read"]),
         ([], ["required: runs"]),
@@ -88,7 +89,9 @@ def test_published_numbers_stand_beside_the_first_score_without_columns(tmp_path
 def test_published_columns_stand_beside_the_values_of_x(tmp_path, capsys):
     for rho in (0.1, 0.2):
         run(tmp_path / f"runs/{rho}", [0.5 + rho], algorithm="fedsam", own={"rho": rho})
-    (tmp_path / "paper.csv").write_text("method,rho 0.1,rho 0.2\nfedsam,61,69\n")
+    (tmp_path / "paper.csv").write_text(
+        "method,algorithm.rho 0.1,algorithm.rho 0.2\nfedsam,61,69\n"
+    )
     published = "--published", str(tmp_path / "paper.csv"), "--x", "algorithm.rho"
     main(["compare", str(tmp_path / "runs"), *published, "--format", "csv"])
     shown = read_csv(StringIO(capsys.readouterr().out), index_col="column")
@@ -96,10 +99,18 @@ def test_published_columns_stand_beside_the_values_of_x(tmp_path, capsys):
     assert [*shown["difference"].round(9)] == [-1, 1]
 
 
+def test_scores_may_be_repeated_and_listed(tmp_path, capsys):
+    run(tmp_path / "a", [0.5, 0.7])
+    scores = "--score", "best", "--score", "final,last:2", "--target", "60"
+    main(["compare", str(tmp_path), *scores, "--format", "csv"])
+    shown = read_csv(StringIO(capsys.readouterr().out))
+    assert [*shown["score"]] == ["best, %", "final, %", "last 2, %", "rounds to 60%", "MB to 60%"]
+
+
 def test_options_may_be_spelled_as_on_the_command_line(tmp_path, capsys):
     for size in (10, 20):
         run(tmp_path / str(size), [size / 100], batch_size=size)
-    main(["compare", str(tmp_path), "--across", "batch-size", "--format", "csv"])
+    main(["compare", str(tmp_path), "--columns", "batch-size", "--format", "csv"])
     shown = read_csv(StringIO(capsys.readouterr().out), index_col="column")
     assert [*shown["mean"].round(9)] == [10, 20]
 
@@ -120,14 +131,16 @@ def test_published_numbers_labels_and_figures_on_the_command_line(tmp_path, caps
         for alpha in (0.1, 1.0):
             folder = Path(f"runs/{rho}-{alpha}")
             run(folder, [0.5, 0.5 + rho], algorithm="fedsam", own={"rho": rho}, alpha=alpha)
-    Path("paper.csv").write_text('method,Dir 0.1,Dir 1\nSAM,60,71\n"fedsam, rho 0.2",70,70\n')
-    labels = ["--label", "fedsam, rho 0.1=SAM", "--label", "alpha 0.1=Dir 0.1"]
-    labels += ["--label", "alpha 1=Dir 1"]
-    arguments = ["runs", "--across", "partition.alpha", "--score", "final", "--format", "markdown"]
+    Path("paper.csv").write_text(
+        'method,Dir 0.1,Dir 1\nSAM,60,71\n"fedsam, algorithm.rho 0.2",70,70\n'
+    )
+    labels = ["--label", "fedsam, algorithm.rho 0.1=SAM"]
+    labels += ["--label", "partition.alpha 0.1=Dir 0.1", "--label", "partition.alpha 1=Dir 1"]
+    arguments = ["runs", "--columns", "partition.alpha", "--score", "final", "--format", "markdown"]
     main(["compare", *arguments, *labels, "--published", "paper.csv"])
     assert capsys.readouterr().out.splitlines()[2:6] == [
         "| SAM | 60.00 | 60.00 | +0.00 | 60.00 | 71.00 | -11.00 |",
-        "| fedsam, rho 0.2 | **70.00** | 70.00 | +0.00 | **70.00** | 70.00 | +0.00 |",
+        "| fedsam, algorithm.rho 0.2 | **70.00** | 70.00 | +0.00 | **70.00** | 70.00 | +0.00 |",
         "| mean \\|difference\\| |  |  | 0.00 |  |  | 5.50 |",
         "| Kendall's tau |  |  | 1.00 |  |  | -1.00 |",
     ]
@@ -135,6 +148,6 @@ def test_published_numbers_labels_and_figures_on_the_command_line(tmp_path, caps
     main(["compare", *arguments[:-1], "csv", *figures])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("row,column,score,mean,deviation")
-    assert '"alpha 0.1, rho 0.1"' in lines[1]
+    assert '"partition.alpha 0.1, algorithm.rho 0.1"' in lines[1]
     assert Path("rho.pdf").read_bytes().startswith(b"%PDF")
     assert Path("rho.png").read_bytes().startswith(b"\x89PNG")

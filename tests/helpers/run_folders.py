@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.report import Comparison, Table, load_runs
+from fl_lightning.report import Comparison, Table, compare, load_runs
 from fl_lightning.runs.config_yaml import dump
 
 
@@ -26,16 +26,17 @@ def run(
     base = {"rounds": len(accuracies), "seed": seed, "executor": "sequential", "lr": 0.1}
     config |= base | options
     (folder / "config.yaml").write_text(dump(config))
-    ended = {"round": len(accuracies), "reason": "the last round"}
-    (folder / "environment.yaml").write_text(dump({"ended": ended}))
+    if len(accuracies) >= config["rounds"]:
+        ended = {"round": len(accuracies), "reason": "the last round"}
+        (folder / "environment.yaml").write_text(dump({"ended": ended}))
     lines = ["round,test/accuracy,comm/uplink_mb,comm/downlink_mb,time/round_s"]
     lines += [f"{k},{'' if a is None else a},1.0,2.0,0.5" for k, a in enumerate(accuracies, 1)]
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
     return folder
 
 
-def compared(folder: Path, *across: str, **labels: str) -> Comparison:
-    return Comparison.of(load_runs([folder]), across, labels)
+def compared(folder: Path, *columns: str, **labels: str) -> Comparison:
+    return compare(load_runs([folder]), columns=columns, labels=labels)
 
 
 def cells(comparison: Comparison, *scores: str, **options: Any) -> list[dict[str, str]]:

@@ -104,7 +104,32 @@ def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_pa
         run(job.folder, accuracies)
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert [*table.text.iloc[:, -1]] == [shown]
-    assert "best of lr" in table.caption
+    assert f"best of lr by {score}" in table.caption
+
+
+def finished(job: Job, *accuracies: float | None) -> Path:
+    return run(job.folder, accuracies, job.config["seed"])
+
+
+def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
+    jobs = planned(SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
+    for job, accuracy in zip(jobs[:3], (0.5, 0.6, 0.9), strict=True):
+        finished(job, accuracy, accuracy)
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text["last 10, %"].tolist() == ["55.00 ± 7.07"]
+    assert table.notes == ["fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"]
+
+
+def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
+    jobs = planned(SMALL + METHODS + "seeds: [0, 1]\n")
+    for job in jobs[:3]:
+        finished(job, 0.5, 0.6)
+    (jobs[0].folder / "metrics.csv").write_text("a,b\n")
+    (jobs[1].folder / "metrics.csv").write_text("round,test/accuracy\n")
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text.to_numpy().tolist() == [["fedavg", ""], ["fedsam", "55.00"]]
+    for job, note in zip(jobs[:2], table.notes, strict=True):
+        assert note.startswith(f"{job.folder} holds no run that can be read: metrics.csv")
 
 
 def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
