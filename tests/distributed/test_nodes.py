@@ -67,7 +67,7 @@ def test_two_machines_train_what_one_rank_trains_to_the_last_bit(variables, one_
         for node in range(2)
     ]
     assert jobs.end(nodes, 120) == [0, 0], jobs.said(folder)
-    assert "2 ranks of 1 thread on cpu" in jobs.said(folder)
+    assert "2 ranks of " in jobs.said(folder)
     assert jobs.results(folder) == one_rank
 
 
