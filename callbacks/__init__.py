@@ -36,8 +36,7 @@ from fl_lightning.callbacks.personalization import Personalization as Personaliz
 from fl_lightning.callbacks.perturbation import LayerStrength as LayerStrength
 from fl_lightning.callbacks.perturbation import PerturbationDrift as PerturbationDrift
 from fl_lightning.callbacks.progress import ProgressBar as ProgressBar
-from fl_lightning.callbacks.tensorboard import TensorBoardScalars as TensorBoardScalars
-from fl_lightning.callbacks.tensorboard import TensorBoardSummary as TensorBoardSummary
+from fl_lightning.callbacks.tensorboard import TensorBoard as TensorBoard
 from fl_lightning.callbacks.tensorboard import partition_heat_map as partition_heat_map
 
 OFFERED = client_measures, early_stopping, global_measures, perturbation

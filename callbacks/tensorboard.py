@@ -1,8 +1,7 @@
-"""TensorBoard: accuracy and losses first, constants as hyper-parameters, the partition."""
+"""TensorBoard: accuracy and losses first, the options as hyper-parameters, the partition."""
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import FileWriter
 
 from fl_lightning.data import Partition
-from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.federation.sampling import SizeWeightedSampling, UniformSampling
 from fl_lightning.runs.run import read_scalars
 
 TAGS = {
@@ -34,109 +32,76 @@ TAGS = {
 BEST = "Accuracy/best"
 """The running maximum of `Accuracy/test`, for HPARAMS, which shows the last value of a tag."""
 
-SUFFIX = ".options"
-"""End of the names of event files with options."""
+EVENTS = "events.out.tfevents."
+"""The beginning of the names of event files. TensorBoard reads them in the order of their names."""
+
+OPTIONS = f"{EVENTS}0000000000.options"
+"""The event file with the options. It is the first, since TensorBoard takes the first options."""
 
 SHOWN_CLIENTS = 1000
 """Most clients in the picture of the partition, which has about as many columns of pixels."""
 
 
-class TensorBoardScalars(TensorBoardLogger):
-    """Fabric's logger with the tags of `TAGS` and `BEST`, without constants.
+class TensorBoard(TensorBoardLogger):
+    """Fabric's logger with the tags of `TAGS` and `BEST`, and with HPARAMS and the partition.
+
+    The event files of earlier starts are numbered. Their names would begin with the time
+    otherwise, and a clock that went back would hide the later rounds.
 
     Args:
         folder: The run's folder.
         after: Rounds that count; later ones of an earlier attempt are purged.
-
-    Attributes:
-        constants: Tags that are not logged, see `TensorBoardSummary`.
     """
 
     def __init__(self, folder: Path, after: int = 0):
         purge = after + 1 if after else 0
         super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge)
-        self.constants: frozenset[str] = frozenset()
+        self._number_files(folder)
         self._best = -inf
         with suppress(OSError, ValueError):  # no table yet, or a damaged one
             accuracies = read_scalars(folder / "metrics.csv").get("test/accuracy", {})
             self._best = max((a for k, a in accuracies.items() if k <= after), default=-inf)
 
     @rank_zero_only
+    def _number_files(self, folder: Path) -> None:
+        earlier = sorted(file for file in folder.glob(f"{EVENTS}*") if file.name != OPTIONS)
+        for number, file in enumerate(earlier, 1):
+            file.rename(folder / f"{EVENTS}{number:010d}")
+
+    @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log what may change, with the best accuracy so far."""
-        shown = {TAGS.get(tag, tag): v for tag, v in metrics.items() if tag not in self.constants}
+        """Log the scalars, with the best accuracy so far."""
+        shown = {TAGS.get(tag, tag): value for tag, value in metrics.items()}
         if "test/accuracy" in metrics:
             shown[BEST] = self._best = max(self._best, metrics["test/accuracy"])
         super().log_metrics(shown, step)
 
     @rank_zero_only
-    def save(self) -> None:
-        """Flush. The writer's file, made by the first scalar, must follow that of the options."""
-        if self._experiment is not None:
-            super().save()
+    def log_hyperparams(self, params: Mapping[str, Any], *_: Any, **__: Any) -> None:  # type: ignore[override]
+        """Write the run's row under HPARAMS, in place of an earlier one.
 
+        The description of the table, the first summary of `hparams`, is left out: TensorBoard would
+        show the options of that run only, such as those of its algorithm. Now it shows those of all
+        runs, and those that differ come first.
+        """
+        folder, plain = Path(self.log_dir), bool | int | float | str
+        writer = FileWriter(str(folder), filename_suffix=".part")
+        simple = {name: v if isinstance(v, plain) else str(v) for name, v in params.items()}
+        for summary in hparams(simple, {})[1:]:
+            writer.add_summary(summary)
+        writer.close()
+        next(folder.glob(f"{EVENTS}*.part")).replace(folder / OPTIONS)
 
-@dataclass(eq=False)
-class TensorBoardSummary:
-    """Fills the HPARAMS tab with the options, and the IMAGES tab with the partition.
-
-    Args:
-        options: The run's options, flat.
-        partition: The partition of the training set.
-        y: Labels of the training set, (n,).
-        classes: The names of the classes.
-    """
-
-    options: Mapping[str, Any]
-    partition: Partition
-    y: torch.Tensor
-    classes: tuple[str, ...]
-    _written: bool = field(default=False, init=False)
-
-    def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Write options and constants in the first round of every start, and the partition once."""
-        if self._written or not federation.fabric.is_global_zero:
-            return
-        self._written = True
-        constants = {tag: metrics[tag] for tag in constant_tags(federation)}
-        for logger in federation.fabric.loggers:
-            if isinstance(logger, TensorBoardScalars):
-                logger.constants = frozenset(constants)
-                write_options(Path(logger.log_dir), {**self.options, **constants})
-                if federation.round == 1:
-                    clients = len(self.partition)
-                    first = self.partition.subset(torch.arange(min(clients, SHOWN_CLIENTS)))
-                    histogram = first.histogram(self.y, len(self.classes))
-                    figure = partition_heat_map(histogram, self.classes, clients)
-                    logger.experiment.add_figure("partition", figure, 0)
-
-
-def constant_tags(federation: Federation) -> list[str]:
-    """Tags whose values cannot change in this run."""
-    rates = {federation.schedule(round, 0) for round in range(federation.rounds)}
-    fixed = isinstance(federation.sampler, UniformSampling | SizeWeightedSampling)
-    return ["local/lr"] * (len(rates) == 1) + ["comm/uplink_mb", "comm/downlink_mb"] * fixed
-
-
-def write_options(folder: Path, options: Mapping[str, Any]) -> None:
-    """Write a run's row under HPARAMS. Earlier ones are deleted: TensorBoard takes the first one.
-
-    The description of the table, the first summary of `hparams`, is left out. TensorBoard then
-    makes it from all runs: options that differ come first, and every scalar is a metric.
-    """
-    earlier = list(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
-    plain = bool | int | float | str
-    simple = {k: v if isinstance(v, plain) else str(v) for k, v in options.items()}
-    writer = FileWriter(str(folder), filename_suffix=SUFFIX)
-    for summary in hparams(simple, {})[1:]:
-        writer.add_summary(summary)
-    writer.close()
-    for file in earlier:
-        file.unlink()
+    @rank_zero_only
+    def log_partition(self, partition: Partition, y: Tensor, classes: tuple[str, ...]) -> None:
+        """Draw the partition of the samples with these labels under IMAGES."""
+        first = partition.subset(torch.arange(min(len(partition), SHOWN_CLIENTS)))
+        figure = partition_heat_map(first.histogram(y, len(classes)), classes, len(partition))
+        self.experiment.add_figure("partition", figure, 0)
 
 
 def partition_heat_map(
-    histogram: torch.Tensor, classes: tuple[str, ...], of: int | None = None
+    histogram: Tensor, classes: tuple[str, ...], of: int | None = None
 ) -> Figure:
     """A heat map of samples, (clients, classes); of the first clients if there are `of` in all."""
     clients = len(histogram)
@@ -151,7 +116,7 @@ def partition_heat_map(
 
 
 def draw_heat_map(
-    axes: Axes, histogram: torch.Tensor, classes: tuple[str, ...], most: int | None = None
+    axes: Axes, histogram: Tensor, classes: tuple[str, ...], most: int | None = None
 ) -> AxesImage:
     """Draw samples by client and class; `most` has the darkest color (default: the largest)."""
     style: dict[str, Any] = {"aspect": "auto", "cmap": "magma_r", "interpolation": "nearest"}

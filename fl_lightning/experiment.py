@@ -17,8 +17,7 @@ from fl_lightning.callbacks import (
     Evaluation,
     Personalization,
     ProgressBar,
-    TensorBoardScalars,
-    TensorBoardSummary,
+    TensorBoard,
 )
 from fl_lightning.cli import build
 from fl_lightning.cli.argv import given, with_resumed_options
@@ -180,13 +179,16 @@ class Experiment:
         if fabric.is_global_zero:
             partition.save(run.path)  # with the validation samples, as it was made
         done, progress = federation.round, ProgressBar()
+        tensorboard = TensorBoard(run.path, after=done)
+        tensorboard.log_hyperparams(self.config)
+        if done == 0:
+            tensorboard.log_partition(data.partition, train.y, train.classes)
         loggers += [
             MetricsCSV(run.path / "metrics.csv", after=done),  # names what is no number
-            TensorBoardScalars(run.path, after=done),
+            tensorboard,
             *start_trackers(o.logger or (), run.path, self.config),
         ]
         callbacks += [
-            TensorBoardSummary(self.config, data.partition, train.y, train.classes),
             *scored,
             *own,
             progress,

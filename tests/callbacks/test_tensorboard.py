@@ -34,18 +34,22 @@ def column(folder: Path, tag: str) -> list[float]:
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two rounds, then of six, of which the last four come after a resumption."""
+    """A run of two rounds, then of four, then of six; the clock goes back after the first two."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     experiment(folder, "--rounds", "2", "--lr", "0.5").run()
-    jobs.wait_for_later_names(folder)
+    for file in folder.glob("events*"):  # as if the clock then went back
+        file.rename(folder / file.name.replace("tfevents.1", "tfevents.2"))
+    experiment(folder, "--rounds", "4", "--resume").run()
     experiment(folder, "--rounds", "6", "--resume").run()
     return folder
 
 
-def test_accuracy_and_losses_come_first_and_constants_not_at_all(resumed):
+def test_accuracy_and_losses_come_first(resumed):
     tags = sorted(read(resumed).Tags()["scalars"])
     assert tags[:4] == ["Accuracy/best", "Accuracy/test", "Loss/test", "Loss/train"]
-    assert {tag.split("/")[0] for tag in tags[4:]} == {"client", "server", "time"}
+
+
+def test_all_rounds_are_shown_whatever_the_clock_was(resumed):
     assert jobs.steps_in_tensorboard(resumed) == [tuple(range(1, 7))]
 
 
@@ -57,30 +61,10 @@ def test_best_is_the_running_maximum_also_over_a_resumption(resumed):
     assert [s.value for s in events.Scalars("Accuracy/best")] == pytest.approx(best)
 
 
-def test_hparams_are_the_options_of_the_last_start_and_the_constants(resumed):
+def test_hparams_are_the_options_of_the_last_start(resumed):
     shown = options(resumed)
     expected = {"rounds": 6, "lr": 0.5, "clip_norm": "None", "algorithm": "fedavg"}
     assert expected.items() <= shown.items()
-    for tag in ("local/lr", "comm/uplink_mb", "comm/downlink_mb"):
-        assert shown[tag] == pytest.approx(column(resumed, tag)[0])
-
-
-def test_what_may_change_is_a_curve(tmp_path):
-    folder = tmp_path / "run"
-    experiment(folder, "--rounds", "2", "--lr-decay", "0.5", "--sampling", "bernoulli").run()
-    events = read(folder)
-    assert {"local/lr", "comm/uplink_mb", "comm/downlink_mb"} <= set(events.Tags()["scalars"])
-    assert [s.value for s in events.Scalars("local/lr")] == pytest.approx([0.1, 0.05])
-    assert "local/lr" not in options(folder)
-
-
-def test_the_options_come_before_the_scalars_in_the_order_of_names(tmp_path):
-    """TensorBoard's slow reader goes from file to file and never back."""
-    folder = tmp_path / "run"
-    experiment(folder).run()
-    first, second = sorted(folder.glob("events*"))
-    assert first.suffix == ".options"
-    assert first.stat().st_size < second.stat().st_size
 
 
 @pytest.mark.parametrize(("of", "title"), [(None, "each of 3"), (9, "the first 3 of 9")])

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import cache, partial
 from multiprocessing import get_context
@@ -48,7 +47,6 @@ def begin(
     """Start the ranks of a run in `folder`, or resume it; their output goes to `<folder>.log`."""
     if (folder / "config.yaml").exists():
         argv = (*argv, "--resume")
-        wait_for_later_names(folder)
     argv = ("--run-dir", str(folder), "--accelerator", "cpu", "--devices", str(ranks), *argv)
     argv = argv if ranks == 1 else (*argv, "--strategy", "ddp")
     digits()  # imported and read here, the forked processes have it already
@@ -58,15 +56,6 @@ def begin(
         variables = of_lightning(rank, ranks, port) if ranks > 1 else {}
         processes.append(start(folder, variables, _run, argv, rank, prepare))
     return processes
-
-
-def wait_for_later_names(folder: Path) -> None:
-    """Wait for the second after the one in which the run's last event file was made.
-
-    TensorBoard reads event files by name: within one second, that of process 10004 before 9998's.
-    """
-    made = max((int(file.name.split(".")[3]) for file in folder.glob("events.*")), default=0)
-    time.sleep(max(0.0, made + 1 - time.time()))
 
 
 def of_lightning(rank: int, ranks: int, port: int) -> dict[str, object]:
