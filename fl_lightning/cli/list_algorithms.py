@@ -9,7 +9,7 @@ from docstring_parser import parse
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.cost import cost
+from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.vector import Layout
 from fl_lightning.models import mlp
 
@@ -62,7 +62,7 @@ def costs_in_models(algorithm: Algorithm) -> tuple[list[tuple[str, list[str]]], 
     """What a client sends, receives and keeps, in models and by name, and its gradients a step."""
     network = mlp(100, 10, (100,))  # wide enough that single numbers round away
     layout = Layout(network)
-    c = cost(algorithm, layout, layout.read(network))
+    c = rehearse(algorithm, layout, layout.read(network)).cost
     body = [] if algorithm.trains_head else ["body"]
     received = [name for name in c.receives if name != "model"]
     numbers = c.uplink, c.downlink, c.client_state

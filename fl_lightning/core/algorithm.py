@@ -2,21 +2,18 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import lru_cache, partial, wraps
-from typing import Any, Self
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
-from torch.utils._pytree import tree_leaves
 
-from fl_lightning.core.oracle import ForwardPass, Loss, Oracle
+from fl_lightning.core.oracle import Loss, Oracle
 from fl_lightning.core.prediction import Predict, from_logits
 from fl_lightning.core.term import States, Term, View
-from fl_lightning.core.term_checks import blame, blame_silence, check_message, check_term, returned
-from fl_lightning.core.vector import Layout
 from fl_lightning.core.weighting import Weight, uniform
-from fl_lightning.errors import ModelError, TermError
+from fl_lightning.errors import TermError
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""
@@ -32,14 +29,6 @@ Facts = Mapping[str, Any]
 """The facts of a view, by name (see `View`)."""
 
 
-def dummy_facts(layout: Layout, w: Tensor, classes: int = 10) -> dict[str, Any]:
-    """Facts of a dummy visit, to run hooks outside a round; one sample of each class."""
-    visit = "steps", "epochs", "span", "size", "weight"
-    run = {"share": 0.5, "expected": 0.5, "round": 1, "rounds": 2, "nominal": 1.0, "layout": layout}
-    numbers = {name: w.new_ones(()) for name in visit}
-    return {"anchor": w, **run, "origin": w, **numbers, "labels": w.new_ones(classes)}
-
-
 class TermOracle:
     """A term applied to an oracle is again an oracle."""
 
@@ -48,57 +37,19 @@ class TermOracle:
 
     def __call__(self, w: Tensor) -> Tensor:
         """The term's direction at `w`."""
-        guarded = _GuardedOracle(self.term, self.view, self.inner)
-        with blame(self.term, "gradient", w, *self.view._given):
-            direction = self.term.gradient(guarded, w, self.view)
-        return returned(direction, w, self.term, "gradient")
+        return self.term.gradient(self.inner, w, self.view)
 
     def loss(self, w: Tensor) -> Tensor:
         """The loss of the oracle inside."""
         return self.inner.loss(w)
 
-    def of(self, loss: Loss, *layers: str) -> Self:
+    def of(self, loss: Loss, *layers: str) -> "TermOracle":
         """The same term applied to the oracle of another loss."""
-        return type(self)(self.term, self.view, self.inner.of(loss, *layers))
+        return TermOracle(self.term, self.view, self.inner.of(loss, *layers))
 
-    def part(self, index: int, count: int) -> Self:
+    def part(self, index: int, count: int) -> "TermOracle":
         """The same term applied to the oracle of a part of the batch."""
-        return type(self)(self.term, self.view, self.inner.part(index, count))
-
-
-class _GuardedOracle(TermOracle):
-    """The oracle that a term receives; its losses may assign no state and call no oracle."""
-
-    def __call__(self, w: Tensor) -> Tensor:
-        self._check_free("oracle(w)")
-        return self.inner(w)
-
-    def loss(self, w: Tensor) -> Tensor:
-        self._check_free("oracle.loss(w)")
-        return self.inner.loss(w)
-
-    def of(self, loss: Loss, *layers: str) -> Self:
-        return super().of(self._named(loss), *layers)
-
-    def _named(self, loss: Loss) -> Loss:
-        @wraps(loss)
-        def named(b: ForwardPass) -> Tensor:
-            with blame(self.term, "gradient's loss"), self.view._evaluating():
-                try:
-                    return loss(b)
-                except ModelError as error:
-                    raise ModelError(
-                        f"in {type(self.term).__name__}.gradient's loss, {error}"
-                    ) from error
-
-        return named
-
-    def _check_free(self, asked: str) -> None:
-        if self.view._in_loss:
-            raise TermError(
-                f"{type(self.term).__name__}.gradient's loss asks for {asked}, but a loss reads "
-                "its own pass only: b.at(w) is the batch at other weights, b.at(w).loss its loss"
-            )
+        return TermOracle(self.term, self.view, self.inner.part(index, count))
 
 
 class Algorithm:
@@ -141,7 +92,10 @@ class Algorithm:
         clips: bool = True,
     ):
         for term in terms:
-            check_term(term)
+            if not isinstance(term, Term):
+                raise TermError(
+                    f"an algorithm consists of terms such as SAM(rho=0.1), not of {term!r}"
+                )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
         self.trains_head, self.predict, self.clips = trains_head, predict, clips
 
@@ -177,8 +131,10 @@ class Algorithm:
         self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
     ) -> tuple[Tensor, list[States]]:
         """The model where a client starts after receiving `w`, and the client's states."""
-        views = self._views("start", facts, states, server_states)
-        return self._moved("start", w, views), [view._states() for view in views]
+        views = self._views(facts, states, server_states)
+        for term, view in zip(self.terms, views, strict=True):
+            w = term.start(w, view)
+        return w, [view._states() for view in views]
 
     def gradient(
         self,
@@ -189,7 +145,7 @@ class Algorithm:
         server_states: Sequence[States],
     ) -> tuple[Tensor, list[States]]:
         """The direction of one local step at `w`, and the client's states."""
-        views = self._views("gradient", facts, states, server_states)
+        views = self._views(facts, states, server_states)
         for term, view in zip(self.terms, views, strict=True):
             oracle = TermOracle(term, view, oracle)
         return oracle(w), [view._states() for view in views]
@@ -198,54 +154,36 @@ class Algorithm:
         self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
     ) -> tuple[list[Any], list[States]]:
         """One message a term, after the last local step at `w`, and the client's states."""
-        views = self._views("report", facts, states, server_states)
-        messages = []
-        for term, view in zip(self.terms, views, strict=True):
-            with blame(term, "report", w, *view._given):
-                messages.append(term.report(w, view))
-            check_message(messages[-1], w, term)
+        views = self._views(facts, states, server_states)
+        messages = [term.report(w, view) for term, view in zip(self.terms, views, strict=True)]
         return messages, [view._states() for view in views]
 
     def personal(
         self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
     ) -> Tensor:
         """The model that a client uses for itself when the global one is `w`."""
-        return self._moved("personal", w, self._views("personal", facts, states, server_states))
+        views = self._views(facts, states, server_states)
+        for term, view in zip(self.terms, views, strict=True):
+            w = term.personal(w, view)
+        return w
 
     def update(
         self, delta: Tensor, means: Sequence[Any], facts: Facts, server_states: Sequence[States]
     ) -> tuple[Tensor, list[States]]:
         """The update for the server's optimizer, and the server's states."""
-        views = self._views("update", facts, server_states)
+        views = self._views(facts, server_states)
         for term, mean, view in zip(self.terms, means, views, strict=True):
-            given = delta, *tree_leaves(mean), *view._given
-            with blame(term, "update", *given), blame_silence(term, mean):
-                updated = term.update(delta, mean, view)
-            delta = returned(updated, delta, term, "update")
+            delta = term.update(delta, mean, view)
         return delta, [view._states() for view in views]
 
     def notes(self, first: Facts, last: Facts) -> list[str]:
         """The terms' lines for the summary of a run, from facts of its first and its last round."""
-        none = [States()] * len(self.terms)
-        views = (self._views("notes", facts, none) for facts in (first, last))
-        notes = list[str]()
-        for term, *its_views in zip(self.terms, *views, strict=True):
-            with blame(term, "notes"):
-                notes += term.notes(*its_views)
-        return notes
+        views = View(first, {}), View(last, {})
+        return [note for term in self.terms for note in term.notes(*views)]
 
-    def _moved(self, hook: str, w: Tensor, views: Sequence[View]) -> Tensor:
-        """The model that the hooks `start` or `personal` of all terms make of `w`, in turn."""
-        for term, view in zip(self.terms, views, strict=True):
-            with blame(term, hook, w, *view._given):
-                moved = getattr(term, hook)(w, view)
-            w = returned(moved, w, term, hook)
-        return w
-
-    def _views(self, hook: str, facts: Facts, *states: Sequence[States]) -> list[View]:
+    def _views(self, facts: Facts, *states: Sequence[States]) -> list[View]:
         """A view for each term, of states to assign and of states to read only."""
-        given = zip(self.terms, *states, strict=True)
-        return [View(term, hook, facts, *its_states) for term, *its_states in given]
+        return [View(facts, *of_term) for of_term in zip(*states, strict=True)]
 
 
 @lru_cache

@@ -194,21 +194,11 @@ def objective(b: ForwardPass, losses: Sequence[Loss]) -> tuple[Tensor, Tensor]:
 
     Returns:
         The value to differentiate, and the task's own (the first) loss.
-
-    Raises:
-        ModelError: If a loss is not one number.
     """
     values = []
     b.earlier = ()
     for i, loss in enumerate(losses):
         b.loss = loss(b)
-        if not isinstance(b.loss, Tensor) or b.loss.ndim:
-            is_tensor, of_term = isinstance(b.loss, Tensor), getattr(loss, "__qualname__", loss)
-            returned = f"a tensor of shape {tuple(b.loss.shape)}" if is_tensor else repr(b.loss)
-            raise ModelError(
-                f"the loss {of_term if i else 'of the task'} returned {returned}, not one number: "
-                "return a 0-dim tensor such as the mean over the batch"
-            )
         values.append(b.loss)
         b.earlier = losses[: i + 1]
     return values[-1], values[0]

@@ -1,6 +1,6 @@
 """View: what a term reads and assigns in one hook."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,41 +58,28 @@ class View:
     layout: Layout
     """(s) The model's layout."""
 
+    _where = "a term"
+
     def __init__(
-        self,
-        term: Any,
-        hook: str,
-        facts: Mapping[str, Any],
-        states: States,
-        read_only: Mapping[str, Tensor] = {},
+        self, facts: Mapping[str, Any], states: States, read_only: Mapping[str, Tensor] = {}
     ):
         """`states` may be assigned, `read_only` ones only be read."""
-        self.__dict__.update(facts, **read_only, **states)
-        self.__dict__["_where"] = f"{type(term).__name__}.{hook}"
-        self.__dict__["_mine"], self.__dict__["_in_loss"] = tuple(states), False
-        visits = hook in ("start", "gradient", "report")
-        self.__dict__["_loggable"] = (*term.logs, *term.diagnostics) if visits else ()
-        self.__dict__["_given"] = [x for x in self.__dict__.values() if isinstance(x, Tensor)]
+        vars(self).update(facts, **read_only, **states)
+        vars(self)["_mine"] = tuple(states)
 
     def __getattr__(self, name: str) -> Tensor:
-        known = ", ".join(sorted(k for k in self.__dict__ if not k.startswith("_")))
-        if name == "lr" and "span" in self.__dict__:
-            raise TermError(
-                f"{self._where} reads v.lr, which does not exist, since the steps of a visit may "
-                f"differ in it: v.span / v.steps is their mean, of plain SGD. It can read: {known}"
-            )
+        fix = (
+            f"declare a state as client, server or local = {{'{name}': zeros}}; facts of one "
+            "client reach the server only in the message that `report` returns"
+        )
+        if name == "lr" and "span" in vars(self):
+            fix = "steps may differ in it: v.span / v.steps is their mean, of plain SGD"
+        known = ", ".join(sorted(k for k in vars(self) if k[0] != "_"))
         raise TermError(
-            f"{self._where} reads v.{name}, which does not exist there. Declare a state as client, "
-            f"server or local = {{'{name}': zeros}}; facts of one client reach the server only in "
-            f"the message that `report` returns. It can read: {known}"
+            f"{self._where} reads v.{name}, which does not exist there: {fix}. It can read: {known}"
         )
 
     def __setattr__(self, name: str, value: Tensor) -> None:
-        if self._in_loss:
-            raise TermError(
-                f"{self._where}'s loss assigns v.{name}, but a loss may only read: assign it in "
-                f"{self._where}, as in v.{name} = v.{name} + oracle.loss(w)"
-            )
         if name not in self._mine:
             mine = (name for name in self._mine if not name.startswith(LOGGED))
             allowed = ", ".join(mine) or "no state"
@@ -101,16 +88,8 @@ class View:
                 f"client = {{'{name}': zeros}} or local = ... for one visit; server states are "
                 "assigned in `update` only"
             )
-        old = self.__dict__[name]
-        if value is old:
-            raise TermError(
-                f"{self._where} assigns v.{name} to itself, as += does, which changes a shared "
-                f"tensor in place: write v.{name} = v.{name} + ..."
-            )
-        check_like(
-            value, old, f"{self._where} assigns v.{name}", "it must keep the {} in which it began"
-        )
-        self.__dict__[name] = value
+        check_like(value, vars(self)[name], f"{self._where} assigns v.{name}", "as it began")
+        vars(self)[name] = value
 
     def log(
         self,
@@ -129,34 +108,18 @@ class View:
         Raises:
             TermError: If the term does not declare the name, or this is no hook of a visit.
         """
-        if name not in self._loggable or self._in_loss:
-            raise TermError(
-                f"{self._where} logs {name!r}, but can log {', '.join(self._loggable) or 'nothing'}"
-                f": declare logs = ({name!r},), and log in start, gradient or report, not in a loss"
-            )
-        if (key := LOGGED + name) not in self.__dict__:
+        total = vars(self).get(LOGGED + name)
+        if total is None:
             return
-        total = self.__dict__[key]
-        number = value() if callable(value) else value
-        part = _scalar(number, total)
-        check_shape(part, torch.Size(), f"{self._where} logs as {name!r}", "it is one number")
+        part = _scalar(value() if callable(value) else value, total)
         share = torch.ones_like(part)
         if isinstance(weight, Tensor) or weight != 1:
             share = _scalar(weight, part)
             part = torch.where(share > 0, part * share, 0)
-        self.__dict__[key] = total + torch.stack([part, share])
+        vars(self)[LOGGED + name] = total + torch.stack([part, share])
 
     def _states(self) -> States:
-        return {name: self.__dict__[name] for name in self._mine}
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """A context of evaluating one of the term's losses: no state may be assigned."""
-        outer, self.__dict__["_in_loss"] = self._in_loss, True
-        try:
-            yield
-        finally:
-            self.__dict__["_in_loss"] = outer
+        return {name: vars(self)[name] for name in self._mine}
 
 
 FACTS = frozenset(View.__annotations__)
@@ -176,33 +139,32 @@ def _scalar(number: Any, like: Tensor) -> Tensor:
     return torch.full((), float(number), dtype=like.dtype, device=like.device)
 
 
-def check_like(value: Any, like: Tensor, what: str, rule: str) -> None:
+def check_like(
+    value: Any,
+    like: Tensor,
+    what: str,
+    rule: str,
+    kinds: Sequence[str] = ("shape", "dtype", "device"),
+) -> None:
     """Raise a `TermError` unless `value` is a tensor of the shape, dtype and device of another.
 
-    The message begins with `what`, e.g. "SAM.gradient returned"; {} in `rule` stands for the
-    property that differs.
+    The message begins with `what`, e.g. "SAM.gradient returned", and ends with the rule.
     """
-    check_shape(value, like.shape, what, rule.format("shape"))
-    check_kind(value, like, what, rule)
+    for kind in kinds:
+        given, wanted = getattr(value, kind, None), getattr(like, kind)
+        if given != wanted:
+            shown = f"a tensor of {kind} {given}" if isinstance(value, Tensor) else repr(value)
+            raise TermError(f"{what} {shown}; {rule}, of {kind} {wanted}")
 
 
-def check_kind(value: Tensor, like: Tensor, what: str, rule: str) -> None:
-    """Raise a `TermError` unless a tensor has another's dtype and device (see `check_like`)."""
-    if value.dtype != like.dtype:
-        raise TermError(f"{what} a tensor of {value.dtype}; {rule.format('dtype')}, {like.dtype}")
-    if value.device != like.device:
+@contextmanager
+def unchanged(where: str, given: Iterable[Any]) -> Iterator[None]:
+    """A context in which no tensor among these may change in place; `vmap` hides some changes."""
+    tensors = [t for t in given if isinstance(t, Tensor)]
+    before = [t._version for t in tensors]
+    yield
+    if [t._version for t in tensors] != before:
         raise TermError(
-            f"{what} a tensor on {value.device}; {rule.format('device')}, {like.device}"
-        )
-
-
-def check_shape(value: Any, shape: torch.Size, what: str, rule: str) -> None:
-    """Raise a `TermError` unless `value` is a tensor of this shape."""
-    if not isinstance(value, Tensor):
-        raise TermError(
-            f"{what} {type(value).__name__} {value!r}; {rule}, a tensor of shape {tuple(shape)}"
-        )
-    if value.shape != shape:
-        raise TermError(
-            f"{what} a tensor of shape {tuple(value.shape)}; {rule}, shape {tuple(shape)}"
+            f"{where} changes a shared tensor in place: instead of v.c += x, v.c.add_(x) or "
+            "w[0] = x, write v.c = v.c + x and return w + x"
         )

@@ -96,9 +96,13 @@ class Executor:
 
     Attributes:
         width: The most clients that a call takes.
+        parallel: Whether the hooks of a client run under `vmap`.
+        compiled: The batch size whose steps are compiled; 0 compiles nothing.
     """
 
     width: int = 1
+    parallel: bool = False
+    compiled: int = 0
 
     def __init__(
         self,

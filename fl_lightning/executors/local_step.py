@@ -14,10 +14,10 @@ from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.guarded_term import IN_PARALLEL
 from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Request, objective
 from fl_lightning.core.term import States
-from fl_lightning.core.term_checks import AT_ONCE
 from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.executor import Buffers, Executor
@@ -148,7 +148,7 @@ def _blame_model() -> Iterator[None]:
             "train without --compile"
         ) from error
     except RuntimeError as error:
-        if not any(said in str(error) for said in AT_ONCE):
+        if not any(said in str(error) for said in IN_PARALLEL):
             raise
         raise ModelError(
             f"this model or its loss cannot run for several clients in parallel "

@@ -37,6 +37,8 @@ class StackedExecutor(Executor):
         **options: Arguments of `Executor`, as are the first two.
     """
 
+    parallel = True
+
     def __init__(
         self,
         module: nn.Module,

@@ -131,7 +131,8 @@ class RoundSums:
             row[:-1] = torch.where(good, row[:-1], 0)
         limbs = self._limbs.split(self._sizes, dim=1)
         for part, tensor, weighted in zip(limbs, tensors, self._weighted, strict=True):
-            self._sum.add(part, tensor.reshape(-1), weight if weighted else 1.0)
+            # of this size: a single number would be added to each place
+            self._sum.add(part, tensor.reshape(part.shape[1]), weight if weighted else 1.0)
         self._rows[position] = row
         if logs:
             self._logs[position] = torch.stack(list(logs))

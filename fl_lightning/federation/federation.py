@@ -10,8 +10,8 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.cost import cost
 from fl_lightning.core.device import synchronized_time
+from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.schedule import Decay, Schedule
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
@@ -104,19 +104,28 @@ class Federation:
         trainer = self.new_executor(module, self.layout)
         self.server = Server(module, self.layout, algorithm, seed, trainer.keys)
         self.w = self.server.w
+        rehearsal = rehearse(
+            algorithm,
+            self.layout,
+            self.server.initial_w,
+            len(clients.dataset.classes),
+            rounds,
+            trainer.parallel,
+            trainer.compiled > 0,
+        )
+        self.cost = rehearsal.cost
         self.local_training = LocalTraining(
             fabric,
             self.server,
             clients,
             trainer,
             schedule,
+            rehearsal,
             skip_diverged=on_divergence == "skip-client",
             deterministic=deterministic,
             diagnostics=diagnostics,
             probabilities=getattr(sampler, "probabilities", None),
         )
-        classes = len(clients.dataset.classes)
-        self.cost = cost(algorithm, self.layout, self.server.initial_w, classes)
         self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.preempted = self.stop_requested = self.preempt_requested = False
         self._training = self._prepared = False

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.randomness import derived_seed
+from fl_lightning.core.rehearsal import Rehearsal
 from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
-from fl_lightning.core.term_checks import check_same_structure
+from fl_lightning.core.view import unchanged
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.shared_folder import check_shared_folder
 from fl_lightning.errors import ModelError
@@ -26,7 +28,7 @@ from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import finite, stay_finite
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
-from fl_lightning.federation.preflight import check_checkpoint, message_template, single_sample
+from fl_lightning.federation.preflight import check_checkpoint, single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
 
@@ -40,6 +42,7 @@ class LocalTraining:
         clients: The training data of the clients.
         executor: Trains them.
         schedule: The factor on the local learning rate.
+        rehearsal: Gives the structure of messages.
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
         diagnostics: Publish the terms' diagnostics.
@@ -53,8 +56,6 @@ class LocalTraining:
         sum_type: How the outcomes are added up.
         logs: The scalars that terms log.
         store: The clients' states, after `open`.
-        template: A message with the structure of every client's, after `open`.
-        starts_elsewhere: Whether clients start elsewhere than at w^t, after `open`.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class LocalTraining:
         clients: ClientData,
         executor: Executor,
         schedule: Schedule,
+        rehearsal: Rehearsal,
         skip_diverged: bool,
         deterministic: bool,
         diagnostics: bool,
@@ -71,6 +73,7 @@ class LocalTraining:
     ):
         self.fabric, self.server, self.algorithm = fabric, server, server.algorithm
         self.clients, self.executor, self.schedule = clients, executor, schedule
+        self.rehearsal = rehearsal
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
         self.probabilities, self.group_size = probabilities, executor.width
         self.logs = TermLogs(self.algorithm.terms, diagnostics)
@@ -86,9 +89,6 @@ class LocalTraining:
         w = self.server.initial_w
         states = [init_states(term.client, w, w) for term in self.algorithm.terms]
         self._initially_finite = finite(states)
-        self.template, self.starts_elsewhere = message_template(
-            self.server, len(self.clients.dataset.classes)
-        )
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
         if self.store.row:
             check_shared_folder(self.fabric, self.store.folder.parent)
@@ -107,12 +107,12 @@ class LocalTraining:
         weights = aggregation_weights(self.algorithm, self.clients, cohort)
         sums = RoundSums(
             self.server.w.detach(),
-            self.template,
+            self.rehearsal.message,
             self.server.buffers,
             len(cohort),
             self.sum_type,
             self.skip_diverged,
-            self.starts_elsewhere,
+            self.rehearsal.starts_elsewhere,
             len(self.logs.tags),
         )
         work = [self.clients.num_steps(client) for client in cohort]
@@ -129,7 +129,6 @@ class LocalTraining:
             visits = {k: partial(self.visit, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
                 for k, visit, outcome in self._trained(visits, facts, position, largest):
-                    check_same_structure(outcome.message, self.template, self.algorithm.terms)
                     states = stay_finite(self._initially_finite, outcome.states)
                     logs = self.logs.means(outcome.states)
                     good = sums.add(outcome, float(weights[k]), k, states, logs)
@@ -235,10 +234,12 @@ class LocalTraining:
                 begun = [waiting[k]() for k in group]
                 together = min(largest, self.group_size)
                 sent = Broadcast(self.algorithm, facts, server.states, server.buffers, together)
+                shared = tree_leaves((facts, server.states, [visit.states for visit in begun]))
                 outcomes = self.executor(sent, begun)
-                for k, visit, outcome in zip(group, begun, outcomes, strict=True):
-                    del waiting[k]  # whatever comes, this client is not trained again
-                    yield k, visit, outcome
+                with unchanged("a term", shared):
+                    for k, visit, outcome in zip(group, begun, outcomes, strict=True):
+                        del waiting[k]  # whatever comes, this client is not trained again
+                        yield k, visit, outcome
                 continue
             except torch.OutOfMemoryError as error:
                 if len(group) == 1:

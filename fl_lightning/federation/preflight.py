@@ -9,14 +9,12 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fl_lightning.core.algorithm import Algorithm, dummy_facts
+from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.network import tied
-from fl_lightning.core.term import init_states
 from fl_lightning.data import ClientData
 from fl_lightning.errors import ModelError, first_sentence
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.divergence import OnDivergence
-from fl_lightning.federation.server import Server
 from fl_lightning.optim import check_minimizes
 
 PRECISIONS = "32-true", "bf16-mixed"
@@ -107,19 +105,6 @@ def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: 
         )
 
 
-def message_template(server: Server, classes: int) -> tuple[list[Any], bool]:
-    """A message with the structure of every client's, and whether clients start away from w^t.
-
-    A rank without clients needs both. `classes` is the number of classes in the data.
-    """
-    algorithm, w = server.algorithm, server.initial_w
-    facts = dummy_facts(server.layout, w, classes)
-    states = [init_states({**term.client, **term.local}, w, w) for term in algorithm.terms]
-    started, states = algorithm.start(w, facts, states, server.states)
-    message, _ = algorithm.report(started.clone(), facts, states, server.states)
-    return message, started is not w
-
-
 def dry_run(
     module: nn.Module,
     clients: ClientData,
@@ -174,6 +159,8 @@ def dry_run(
             raise _does_not_take(module, clients, training, error) from error
         if loss is nn.functional.cross_entropy:
             _check_scores(module, clients, out, training)
+        else:
+            _check_loss(loss(out, clients.dataset.y[:2]))
     if len(alone := with_single_samples(clients)):
         try:
             forward(1)
@@ -219,6 +206,16 @@ def _check_scores(module: nn.Module, clients: ClientData, out: object, training:
     if training and not out.requires_grad:
         raise ModelError(
             f"the output of {name} has no gradient: remove no_grad or detach from its forward"
+        )
+
+
+def _check_loss(value: object) -> None:
+    """Raise a ModelError unless a loss of the task is one number."""
+    if not isinstance(value, Tensor) or value.ndim:
+        shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise ModelError(
+            f"the loss of the task returned {shown}, not one number: return a 0-dim tensor such as "
+            "the mean over the batch"
         )
 
 

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from fl_lightning.core.oracle import TASK_LOSS, BatchOracle, Oracle, Request
 from fl_lightning.core.vector import cloned, copy
-from fl_lightning.core.view import check_shape
 
 Transform = Callable[[Oracle, Tensor], Tensor]
 """From the gradient oracle and the flat weights `w`, which stay unchanged, to the direction."""
@@ -162,7 +161,11 @@ class GradientTransform(Optimizer):
             hold(w)
             if after or not losses:  # after one evaluation they are as it left them
                 self._set_buffers(after or before)
-        check_shape(direction, w.shape, "the transform returned", "it must return a vector like w")
+        if getattr(direction, "shape", None) != w.shape:
+            shape = tuple(w.shape)
+            raise ValueError(
+                f"the transform must return a vector of shape {shape}, not {direction!r:.60}"
+            )
         for p, part in zip(params, split(direction, params), strict=True):
             if p.grad is not None or not losses:  # not losses: the transform took no gradient
                 p.grad = part.to(p)

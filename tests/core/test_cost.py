@@ -8,7 +8,7 @@ from problems import EVERY_ALGORITHM, classification, classifier, federation
 from torch import Tensor
 
 from fl_lightning import Algorithm, Term, algorithms, scalar, zeros
-from fl_lightning.core.cost import Cost, cost
+from fl_lightning.core.rehearsal import Cost, rehearse
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import SAM, AcceleratedStart, Clip, Proximal
 
@@ -241,7 +241,7 @@ class Taught(Term):
                 b.activations["inner"][1] @ torch.ones(8, 1, dtype=w.dtype)
             return b.loss + (b.out - b.at(v.teacher).out).square().mean()
 
-        return oracle.of(loss)(w) * oracle.loss(w)
+        return oracle.of(loss, "inner")(w) * oracle.loss(w)
 
 
 class TaughtFeatures(Taught):
@@ -261,9 +261,9 @@ def test_what_could_not_be_counted_is_said():
     assert (run.cost.receives, run.cost.exact) == (("model", "other", "teacher"), False)
 
 
-def test_counting_costs_does_not_touch_the_global_generator():
+def test_a_rehearsal_does_not_touch_the_global_generator():
     layout = Layout(classifier())
     w = torch.zeros(layout.size)
     before = torch.get_rng_state()
-    cost(EVERY_ALGORITHM["fedtoga"], layout, w)
+    rehearse(EVERY_ALGORITHM["fedtoga"], layout, w)
     assert torch.get_rng_state().equal(before)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, Term, TermError, zeros
-from fl_lightning.core.cost import dummy_facts
+from fl_lightning.core.rehearsal import dummy_facts
 from fl_lightning.core.view import FACTS
 
 
@@ -28,7 +28,7 @@ def test_a_coefficient_and_a_method_may_resemble_hooks():
         def distance(self, w: Tensor, v: Any) -> Tensor:
             return w - v.anchor
 
-    Algorithm(Mine())
+    federation(Algorithm(Mine()))
 
 
 @on_eager_executors
@@ -56,7 +56,7 @@ def test_a_state_may_count_in_whole_numbers(executor):
 def test_a_states_name_may_not_hide_anything_else(name):
     hiding = term("Hiding", server={"c": zeros}, client={name: zeros})
     with pytest.raises(TermError, match=rf"Hiding declares a state '{name}'.*rename it"):
-        Algorithm(hiding)
+        federation(Algorithm(hiding))
 
 
 def test_the_facts_are_those_of_a_visit():

@@ -126,7 +126,7 @@ def test_equal_names_of_two_terms_are_told_apart():
     [
         ("gradient", "other", 1.0, "gradient logs 'other', but can log step"),
         ("update", "step", 1.0, "update logs 'step', but can log nothing"),
-        ("gradient", "step", torch.ones(2), r"shape \(2,\); it is one number"),
+        ("gradient", "step", torch.ones(2), r"shape \(2,\): it is one number"),
     ],
 )
 def test_what_cannot_be_logged_is_refused(hook, name, value, message):
@@ -136,7 +136,7 @@ def test_what_cannot_be_logged_is_refused(hook, name, value, message):
 
     wrong = term(logs=("step",), **{hook: logging})
     with pytest.raises(TermError, match=message):
-        federation(Algorithm(wrong)).train_round()
+        federation(Algorithm(wrong))
 
 
 HEAD, WHOLE = algorithms.fedsol(rho=0.5), algorithms.fedsol(rho=0.5, scope="all", proximal="ntd")

@@ -1,0 +1,219 @@
+"""Checks of what a term's author has written: messages name the term, the hook and the fix."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from functools import partial
+from inspect import isroutine, signature
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
+from fl_lightning.core.term import Term
+from fl_lightning.core.view import FACTS, View, check_like, unchanged
+from fl_lightning.errors import TermError, first_sentence
+
+HOOKS = {
+    name: tuple(signature(hook).parameters)[1:]
+    for name, hook in vars(Term).items()
+    if isroutine(hook) and not name.startswith("_")
+}
+"""The hooks of a term, and their arguments."""
+
+IN_PARALLEL = {
+    "randomness": "draw random numbers in `update` only",
+    "Batching rule": "use other functions of torch",
+    "have storage": "use functions of torch, not of numpy",
+    "vmap": "replace `if`, int() and .item() by torch.where or (v.round < 3) * a + (v.round >= 3) "
+    "* b, boolean indexing by a mask, F.one_hot by a comparison with torch.arange",
+}
+"""PyTorch's words for code that cannot run for several clients in parallel, and the fix."""
+
+
+def check_declaration(term: Term) -> None:
+    """Raise a `TermError` for mistakes that show before a hook runs."""
+    name = type(term).__name__
+    if is_dataclass(term) and not type(term).__dataclass_params__.frozen:
+        raise TermError(
+            f"{name} is a mutable dataclass, whose changes all clients would share: "
+            "write @dataclass(frozen=True), and keep changing values in states"
+        )
+    for hook, arguments in HOOKS.items():
+        given = ", ".join(arguments)
+        try:
+            signature(getattr(term, hook)).bind(*arguments)
+        except TypeError:
+            raise TermError(
+                f"{name}.{hook} cannot be called with ({given}): write def {hook}(self, {given})"
+            ) from None
+    coefficients = {field.name for field in fields(term)} if is_dataclass(term) else set[str]()
+    for own in sorted(set(dir(type(term))) - set(dir(Term)) - coefficients):
+        near = get_close_matches(own, HOOKS, n=1, cutoff=0.8)
+        if near and isroutine(getattr(type(term), own)):
+            raise TermError(
+                f"{name} has a method {own!r}, which is never called: the hook is {near[0]!r}; "
+                f"name another method _{own}"
+            )
+    for lifetime in ("client", "server", "local"):
+        declared = getattr(term, lifetime)
+        if not isinstance(declared, Mapping) or not all(map(callable, declared.values())):
+            raise TermError(
+                f"{name} declares {lifetime} = {declared!r}: map each state to its initializer, as "
+                f"in {lifetime} = {{'c_i': zeros}} (or scalar, initial, received)"
+            )
+    names = [*term.client, *term.server, *term.local]
+    for state in names:
+        if state in {*FACTS, "log"} or state.startswith("_") or names.count(state) > 1:
+            raise TermError(
+                f"{name} declares a state {state!r}, but v.{state} would be ambiguous: rename it, "
+                f"without leading underscore and not as one of {', '.join(sorted(FACTS))}"
+            )
+
+
+class GuardedTerm(Term):
+    """A term whose hooks are checked as they run.
+
+    Args:
+        term: The term.
+        index: Its place in the algorithm.
+        views: Gets the view of each call of a hook.
+    """
+
+    def __init__(self, term: Term, index: int, views: list["StrictView"]):
+        self.term, self.index, self.views = term, index, views
+        for hook in HOOKS:
+            setattr(self, hook, partial(self._call, hook))
+
+    def _call(self, hook: str, *arguments: Any) -> Any:
+        *given, v = arguments
+        view = StrictView(self.term, self.index, hook, v)
+        self.views.append(view)
+        w: Tensor = next(x for x in given if isinstance(x, Tensor))
+        if hook == "gradient":
+            given[0] = _strict(given[0], view)
+        with _blame(view._where, [*tree_leaves(given), *vars(v).values()]):
+            try:
+                value = getattr(self.term, hook)(*given, view)
+            except (TypeError, IndexError, ValueError, AttributeError) as error:
+                if hook != "update" or tree_leaves(given[1]):
+                    raise
+                raise TermError(
+                    f"{view._where} failed ({type(error).__name__}: {first_sentence(error)}); its "
+                    "mean is empty, because clients report nothing: let `report` return what it "
+                    "needs"
+                ) from error
+        if hook != "report":
+            check_like(value, w, f"{view._where} returned", "return a vector like the model")
+        for leaf in tree_leaves(value):
+            rule = "return tensors such as x.to(w), or () for no message"
+            check_like(leaf, w, f"the message of {view._where} has", rule, ("dtype", "device"))
+        vars(v).update(view._states())
+        return value
+
+
+class StrictView(View):
+    """A view that explains what it refuses, and notes the names that a hook reads and assigns.
+
+    It logs nothing.
+    """
+
+    _hook: str
+    _in_loss: bool
+    _read: set[str]
+    _assigned: set[str]
+
+    def __init__(self, term: Term, index: int, hook: str, view: View):
+        in_visit = hook in ("start", "gradient", "report")
+        loggable = (*term.logs, *term.diagnostics) if in_visit else ()
+        where = f"{type(term).__name__}.{hook}"
+        vars(self).update(vars(view), _term=index, _hook=hook, _where=where, _loggable=loggable)
+        vars(self).update(_in_loss=False, _read=set(), _assigned=set())
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name[0] != "_":
+            self._read.add(name)
+        return value
+
+    def __setattr__(self, name: str, value: Tensor) -> None:
+        if self._in_loss:
+            raise TermError(
+                f"{self._where}'s loss assigns v.{name}, but a loss may only read: assign it in "
+                f"{self._where}, as in v.{name} = v.{name} + oracle.loss(w)"
+            )
+        super().__setattr__(name, value)
+        self._assigned.add(name)
+
+    def log(
+        self,
+        name: str,
+        value: float | Tensor | Callable[[], Tensor],
+        weight: float | Tensor = 1.0,
+    ) -> None:
+        """Check what a hook logs."""
+        if name not in self._loggable or self._in_loss:
+            raise TermError(
+                f"{self._where} logs {name!r}, but can log {', '.join(self._loggable) or 'nothing'}"
+                f": declare logs = ({name!r},), and log in start, gradient or report, not in a loss"
+            )
+        if isinstance(value, Tensor) and value.ndim:
+            shape = tuple(value.shape)
+            raise TermError(f"{self._where} logs {name!r} of shape {shape}: it is one number")
+
+
+def _strict(oracle: Oracle, view: StrictView) -> Oracle:
+    """The oracle that a term receives: it checks the term's losses, which may call no oracle."""
+
+    def checked(loss: Loss, b: ForwardPass) -> Tensor:
+        vars(view)["_in_loss"] = True
+        try:
+            with _blame(f"{view._where}'s loss"):
+                value: Any = loss(b)
+        finally:
+            vars(view)["_in_loss"] = False
+        if not isinstance(value, Tensor) or value.ndim:
+            shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise TermError(
+                f"{view._where}'s loss returned {shown}, not one number: return a 0-dim tensor "
+                "such as the mean over the batch"
+            )
+        return value
+
+    def evaluate(w: Tensor, request: Request) -> Tensor:
+        if view._in_loss:
+            raise TermError(
+                f"{view._where}'s loss asks for oracle(w) or oracle.loss(w), but a loss reads its "
+                "own pass only: b.at(w) is the batch at other weights, b.at(w).loss its loss"
+            )
+        asked = oracle.part(request.index, request.count)
+        for loss in request.losses:
+            asked = asked.of(partial(checked, loss), *request.layers)
+        return asked.loss(w) if request.loss_only else asked(w)
+
+    return BatchOracle(evaluate)
+
+
+@contextmanager
+def _blame(where: str, given: Sequence[Any] = ()) -> Iterator[None]:
+    """A context that adds the term, and the fix where it is known, to an exception in a hook.
+
+    It also refuses in-place changes of the tensors `given`.
+    """
+    try:
+        with unchanged(where, given):
+            yield
+    except TermError:
+        raise
+    except Exception as error:
+        fix = next((fix for said, fix in IN_PARALLEL.items() if said in str(error)), None)
+        if fix and isinstance(error, RuntimeError):
+            raise TermError(
+                f"{where} cannot run for several clients in parallel ({first_sentence(error)}): "
+                f"{fix}; or train with the sequential executor and without --compile"
+            ) from error
+        if not hasattr(error, "__notes__"):  # of an inner term, or of a loss
+            error.add_note(f"raised in {where}")
+        raise
