@@ -32,7 +32,9 @@ class GradientTransform(Optimizer):
 
     `step(closure)` calls the closure once for each gradient that the transform asks for, at the
     weights where it asks for it. Then it restores the weights bit by bit, and the wrapped optimizer
-    steps with the direction. As usual, it skips parameters to which backward gave no gradient.
+    steps with the direction. As usual, it skips parameters to which backward gave no gradient, and
+    does nothing if no parameter requires one. Hooks of `state_dict` and `load_state_dict` are those
+    of the wrapped optimizer, which they get. `torch.compile` leaves `step` as it is.
 
     Each evaluation draws new dropout masks, as in the widely used davda54/sam. The SAM paper's code
     draws them once a step; to get that, set the seed in the closure.
@@ -81,6 +83,12 @@ class GradientTransform(Optimizer):
         self.buffers = source if callable(source) else _Given(source, base)
         self.__setstate__({})  # as Optimizer.__init__, without new param groups and state
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # or state_dict and load_state_dict of the base would not see the hooks registered here
+        hooks = {name: own for name, own in vars(self.base).items() if "state_dict" in name}
+        vars(self).update(hooks)
+
     def __getnewargs__(self) -> tuple[Optimizer]:
         return (self.base,)  # of copies
 
@@ -100,6 +108,7 @@ class GradientTransform(Optimizer):
         """Restore the wrapped optimizer."""
         self.base.load_state_dict(state_dict)
 
+    @torch.compiler.disable
     @torch.no_grad()
     def step(self, closure: Callable[..., Any] | None = None) -> Any:
         """Take one step and return the loss of its first evaluation.
@@ -113,8 +122,11 @@ class GradientTransform(Optimizer):
                 "backward; a GradScaler ('16-mixed') passes none: use '32-true' or 'bf16-mixed'"
             )
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        if not params:
-            raise ValueError("no parameter of the optimizer requires a gradient: unfreeze some")
+        if not params:  # the loss is still asked for
+            with torch.enable_grad():
+                loss = closure()
+            self.base.step()
+            return loss
         check_minimizes(self)
         _check_shards(params)
         before, after, losses = self._buffer_values(), list[Tensor](), list[Any]()

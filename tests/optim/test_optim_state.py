@@ -223,7 +223,45 @@ def test_sparse_gradients_are_refused_and_the_weights_stay():
     assert torch.equal(model.weight, before)
 
 
-def test_nothing_to_train_is_an_error():
-    model = network().requires_grad_(False)
-    with pytest.raises(ValueError, match="no parameter of the optimizer requires a gradient"):
-        train(model, SAM(SGD(model.parameters(), lr=0.1)), batches(1))
+def test_with_all_parameters_frozen_a_step_returns_the_loss_and_does_nothing():
+    model = network()
+    before, optimizer = weights(model), SAM(SGD(model.parameters(), lr=0.1))
+    model.requires_grad_(False)
+    assert optimizer.step(lambda: torch.tensor(2.0)) == 2.0
+    assert all(map(torch.equal, weights(model), before))
+
+
+@clones
+def test_hooks_of_state_dict_are_called(clone):
+    called, optimizer = list[str](), clone(SAM(SGD(network().parameters(), lr=0.1)))
+    for kind in (
+        "state_dict_pre",
+        "state_dict_post",
+        "load_state_dict_pre",
+        "load_state_dict_post",
+    ):
+        register = getattr(optimizer, f"register_{kind}_hook")
+        register(lambda *_, kind=kind: called.append(kind))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert sorted(called) == [
+        "load_state_dict_post",
+        "load_state_dict_pre",
+        "state_dict_post",
+        "state_dict_pre",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+def test_compiled_steps_of_two_optimizers_train_as_plain_ones():
+    """PyTorch's graph of the second one's step failed, of one parameter."""
+
+    def trained(compiled: bool) -> nn.Module:
+        model = nn.Linear(4, 3, bias=False).double()
+        nn.init.ones_(model.weight)
+        optimizer = ASAM(SGD(model.parameters(), lr=0.01), rho=0.01)
+        if compiled:
+            optimizer.step = torch.compile(optimizer.step, backend="eager")
+        return train(model, optimizer, batches(3))
+
+    for _ in range(2):
+        assert_equal(trained(compiled=True), trained(compiled=False))
