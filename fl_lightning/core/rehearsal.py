@@ -182,7 +182,12 @@ class _Round:
         given, self.parallel = (facts, self.kept, self.server), True
         dims = tree_map(lambda t: 0 if isinstance(t, Tensor) else None, given)
         rows = tree_map(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, given)
-        vmap(self.visit, dims)(*rows)
+        try:
+            vmap(self.visit, dims)(*rows)
+        except Exception as error:
+            if compiled:
+                error.add_note("with --compile all numbers of the view are tensors")
+            raise
 
     def _evaluate(self, w: Tensor, request: Request) -> Tensor:
         """A random gradient, or a positive loss."""

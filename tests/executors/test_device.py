@@ -6,6 +6,7 @@ GPU the first is an error and the second lets its queue run empty; on the CPU ne
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,8 +61,9 @@ def to_device(run: Federation) -> Federation:
     local.executor = run.new_executor(run.module, run.layout)
     run.w = server.w = nn.Parameter(moved(run.w.detach()))
     server.optimizer = run.algorithm.server([server.w])
-    for owner, names in ((server, ("initial_w", "buffers", "states")), (local, ("template",))):
-        vars(owner).update({name: moved(vars(owner)[name]) for name in names})
+    for name in ("initial_w", "buffers", "states"):
+        setattr(server, name, moved(getattr(server, name)))
+    local.rehearsal = replace(local.rehearsal, message=moved(local.rehearsal.message))
     w = server.initial_w
     begun = [init_states(term.client, w, w) for term in run.algorithm.terms]
     run.store.read = lambda client, device: begun  # type: ignore[method-assign]
