@@ -108,7 +108,7 @@ class GradientTransform(Optimizer):
         """Restore the wrapped optimizer."""
         self.base.load_state_dict(state_dict)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def step(self, closure: Callable[..., Any] | None = None) -> Any:
         """Take one step and return the loss of its first evaluation.
