@@ -3,6 +3,7 @@
 Run it:
 
     python benchmarks/kills.py --kills 50 --ranks 1
+    python benchmarks/kills.py --kills 50 --ranks 1 --client-state-memory 500kB
     python benchmarks/kills.py --kills 10 --ranks 2 --algorithm feddyn
 
 A run on the digits is killed with SIGKILL, resumed and killed again until it ends. Then
@@ -25,6 +26,7 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
+import fl_lightning.callbacks.checkpoint
 from fl_lightning import experiment
 from fl_lightning.callbacks import Checkpoint
 from fl_lightning.executors import SequentialExecutor
@@ -132,8 +134,13 @@ def main() -> None:
     parser.add_argument("--algorithm", default="scaffold")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--client-state-memory", default="1GiB", help="500kB holds two rows of eight"
+    )
     o = parser.parse_args()
     argv = "--algorithm", o.algorithm, "--rounds", str(o.rounds), "--checkpoint-every", "3"
+    argv += "--client-state-memory", o.client_state_memory
+    fl_lightning.callbacks.checkpoint.SPACING = 0  # every third round is saved, however short
     killer, tried, survived, number = Killer(o.ranks, o.seed), 0, 0, 0
     with TemporaryDirectory() as parent:
         started = time.monotonic()
@@ -152,8 +159,8 @@ def main() -> None:
             tried, survived = tried + kills, survived + kills * same
             print(f"run {number}: {kills} kills, {'equal' if same else 'DIFFERENT'}", flush=True)
     print(
-        f"{o.algorithm}, {o.ranks} rank(s): {survived} of {tried} kills survived, "
-        f"in {number} runs of {o.rounds} rounds"
+        f"{o.algorithm}, {o.ranks} rank(s), {o.client_state_memory}: {survived} of {tried} kills "
+        f"survived, in {number} runs of {o.rounds} rounds"
     )
     stages = ", ".join(f"{stage}: {killer.stages[stage]}" for stage in [*STAGES, ELSEWHERE])
     print(f"killed in {stages}")

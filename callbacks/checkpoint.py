@@ -1,18 +1,25 @@
 """Checkpoints of a run, written whole or not at all."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from pickle import PicklingError, UnpicklingError
+from time import monotonic
 from typing import Any
 from zipfile import ZipFile
 
 import torch
+from lightning.fabric import Fabric
 
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
 from fl_lightning.runs.run import saved_rounds
+
+SPACING = 20
+"""How many times as long as the last checkpoint took the run goes on before the next one."""
 
 
 class Checkpoint:
@@ -28,7 +35,9 @@ class Checkpoint:
 
     Args:
         folder: The run's folder.
-        every: Save after every `every`-th round.
+        every: Save after every `every`-th round, or after the first round that ends this long after
+            the last checkpoint. A checkpoint is left out that would come sooner than `SPACING`
+            times what the last one took, but for that of the last round or a stop.
         keep: The number of newest checkpoints that are kept.
         callbacks: Callbacks whose states are saved on the first rank and loaded on all, if they
             have `state_dict()` and `load_state_dict(state)`, as in a Lightning Trainer.
@@ -38,13 +47,13 @@ class Checkpoint:
     def __init__(
         self,
         folder: Path,
-        every: int = 10,
+        every: int | timedelta = 10,
         keep: int = 2,
         callbacks: Sequence[Any] = (),
         monitor: str = "test/accuracy",
     ):
-        if every < 1:
-            raise ValueError(f"every is at least 1, not {every}: every n-th round is saved")
+        if (every.total_seconds() if isinstance(every, timedelta) else every) <= 0:
+            raise ValueError(f"every is a positive number of rounds or a time, not {every}")
         if keep < 1:
             raise ValueError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
@@ -57,6 +66,7 @@ class Checkpoint:
             f"{names[k]} {names[:k].count(names[k])}": callback
             for k, callback in enumerate(stateful)
         }
+        self._saved, self._took = monotonic(), 0.0
         self.best = -1.0
         self.kept: list[str] = []  # its own files, the newest last: others may retain rows too
 
@@ -66,14 +76,22 @@ class Checkpoint:
             self._save(federation)
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
-        """Save a better `best.pt`; checkpoint after every `every`-th round and at the end."""
+        """Save a better `best.pt`; save a checkpoint where one is due, and at the end."""
         if metrics.get(self.monitor, -1.0) > self.best:
             self.best = metrics[self.monitor]
             if federation.fabric.is_global_zero:
                 _export(federation, self.run / "best.pt")
         last = federation.round == federation.rounds or federation.should_stop
-        if last or federation.round % self.every == 0:
+        if last or self._is_due(federation):
             self._save(federation)
+
+    def _is_due(self, federation: Federation) -> bool:
+        """Whether the first rank's clock and the round ask for a checkpoint."""
+        if isinstance(self.every, int) and federation.round % self.every:
+            return False
+        by_time = self.every.total_seconds() if isinstance(self.every, timedelta) else 0.0
+        due = monotonic() - self._saved >= max(by_time, SPACING * self._took)
+        return bool(federation.fabric.broadcast(due))
 
     def on_fit_end(self, federation: Federation) -> None:
         """Export the global model as an ordinary `state_dict`."""
@@ -82,9 +100,8 @@ class Checkpoint:
 
     def _save(self, federation: Federation) -> None:
         """Write rows before the file that refers to them; delete a file before freeing its rows."""
-        fabric, store = federation.fabric, federation.store
+        fabric, store, begun = federation.fabric, federation.store, monotonic()
         name = f"round-{federation.round}.ckpt"
-        store.flush()
         store.retain(name)
         self.kept = [*(old for old in self.kept if old != name), name]
         surplus = self.kept[: -self.keep]
@@ -104,43 +121,31 @@ class Checkpoint:
         for old in surplus:
             store.release(old)
             self.kept.remove(old)
+        self._saved = monotonic()
+        self._took = self._saved - begun
 
     def resume(self, federation: Federation) -> None:
-        """Load the newest whole checkpoint; a run that ended before its first one starts again.
-
-        Damaged files, and those whose clients' rows are damaged, are renamed and reported.
+        """Load the newest checkpoint; a run that ended before its first one starts again.
 
         Raises:
             FileNotFoundError: If a run that had a checkpoint has none.
-            ValueError: If all are damaged, or the newest is of another model or algorithm.
+            ValueError: If it or a client's states are damaged, or if it is of another model or
+                algorithm.
         """
-        fabric, damages = federation.fabric, list[str]()
-        while True:
-            survey: Any = self._survey() if fabric.is_global_zero else None
-            names, damaged, begun = fabric.broadcast(survey)
-            damages += damaged
-            if not names and damages:
-                raise ValueError(
-                    f"no checkpoint in {self.folder} is whole, {damages[0]}: start another run"
-                )
-            if not names and begun:
-                raise FileNotFoundError(
-                    f"there is nothing to resume: {self.folder} holds no checkpoint"
-                )
-            if not names:
-                fabric.print("the run to resume had not begun: starting with round 1")
-                return
-            state = torch.load(self.folder / names[-1], map_location="cpu", weights_only=True)
-            federation.load_state_dict(state)
-            damage = fabric.broadcast(federation.store.damage() if fabric.is_global_zero else "")
-            if not damage:
-                break
-            federation.store.release(names[-1])
-            if fabric.is_global_zero:
-                _set_aside(self.folder / names[-1])
-            damages.append(f"{names[-1]} is damaged ({damage})")
-        if damages:
-            fabric.print(f"{' and '.join(damages)}: continuing from {names[-1]}")
+        fabric = federation.fabric
+        names, begun = fabric.broadcast(self._survey())
+        if not names and begun:
+            raise FileNotFoundError(
+                f"there is nothing to resume: {self.folder} holds no checkpoint"
+            )
+        if not names:
+            fabric.print("the run to resume had not begun: starting with round 1")
+            return
+        path = self.folder / names[-1]
+        _refuse_if(fabric, path, partial(_damage, path))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        federation.load_state_dict(state)
+        _refuse_if(fabric, path, federation.store.damage)
         for name, kept in state.get("callbacks", {}).items():
             kind = name.split()[0]
             if name in self.callbacks:
@@ -168,19 +173,18 @@ class Checkpoint:
                 ) from error
         return states
 
-    def _survey(self) -> tuple[list[str], list[str], bool]:
-        """Checkpoints up to the newest whole one, damages of newer ones, and if rounds ran."""
-        names, damaged = [f"round-{round}.ckpt" for round in saved_rounds(self.run)], []
-        while names and (damage := _damage(self.folder / names[-1])):
-            path = self.folder / names.pop()
-            _set_aside(path)
-            damaged.append(f"{path.name} is damaged ({damage})")
+    def _survey(self) -> tuple[list[str], bool]:
+        """The checkpoints, the newest last, and whether rounds were run."""
+        names = [f"round-{round}.ckpt" for round in saved_rounds(self.run)]
         table = self.run / "metrics.csv"
-        return names, damaged, table.exists() and len(table.read_bytes().splitlines()) > 1
+        return names, table.exists() and len(table.read_bytes().splitlines()) > 1
 
 
-def _set_aside(path: Path) -> None:
-    path.rename(path.with_suffix(".damaged"))  # for ever: its rows may be overwritten
+def _refuse_if(fabric: Fabric, path: Path, damage: Callable[[], str]) -> None:
+    """Raise a ValueError, on all ranks, if the first one finds a damage."""
+    found = fabric.broadcast(damage() if fabric.is_global_zero else "")
+    if found:
+        raise ValueError(f"{path} is damaged ({found}): delete it to resume from the one before")
 
 
 def _damage(path: Path) -> str:

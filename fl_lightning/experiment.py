@@ -45,10 +45,11 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
-from fl_lightning.federation.disk_budget import DiskBudget
+from fl_lightning.federation.disk_space import check_disk_space
 from fl_lightning.federation.federation import Federation
 from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config import Config
+from fl_lightning.runs.converters import parse_interval
 from fl_lightning.runs.folder import begin, end, interrupted, open_run, shared
 from fl_lightning.runs.metrics_csv import MetricsCSV
 from fl_lightning.runs.options import GROUPS, Options, launch_options
@@ -167,14 +168,14 @@ class Experiment:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
         checkpoint = Checkpoint(
             run.path,
-            o.checkpoint_every,
+            parse_interval(o.checkpoint_every),
             o.keep_checkpoints,
             [*scored, *own],
             monitor=f"{scored[-1].name}/accuracy",
         )
         if o.resume:
             checkpoint.resume(federation)
-        DiskBudget(federation, o.keep_checkpoints).check_disk_space()
+        check_disk_space(federation, o.keep_checkpoints)
         self._begin(run, federation, data)
         if fabric.is_global_zero:
             partition.save(run.path)  # with the validation samples, as it was made

@@ -12,6 +12,9 @@ import refusals
 import torch
 from lightning.fabric import Fabric
 
+import fl_lightning.callbacks.checkpoint
+
+fl_lightning.callbacks.checkpoint.SPACING = 0  # every n-th round is saved, however short
 torch.set_num_threads(1)  # tests run in parallel processes that share the cores
 signal.signal(signal.SIGINT, signal.default_int_handler)  # programs begun with `&` ignore it
 

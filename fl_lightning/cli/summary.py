@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 
 import torch
+from rich.filesize import decimal
 from torch import nn
 from torch.optim import SGD
 
@@ -12,7 +13,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size, uniform
-from fl_lightning.federation.disk_budget import DiskBudget
+from fl_lightning.federation.disk_space import most_disk_bytes
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.runs.options import Options
@@ -31,7 +32,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     ranks = _count(federation.fabric.world_size, "rank")
     source = "the clients" if o.validation_from == "clients" else "the test set"
     held_out = f"{len(data.validation or ()):,} samples of {source} are held out for validation"
-    budget = DiskBudget(federation, o.keep_checkpoints)
+    disk = most_disk_bytes(federation, o.keep_checkpoints)
     return "\n".join(
         [
             f"{name} on {names['data']}: {len(train):,} training and {len(test):,} test samples",
@@ -42,7 +43,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
             f"{'' if cost.exact else ' at most (could not be counted)'}; "
             f"{_count(cost.gradients, 'gradient')}{passes} a step",
             *([] if data.validation is None else [held_out]),
-            *([f"{name}, {budget}"] if budget.row else []),
+            *([f"client states: at most {decimal(disk)} on disk"] if disk >= 1e9 else []),
             data.partition.describe(train.y, train.classes),
             *_notes(name, o, federation),
         ]

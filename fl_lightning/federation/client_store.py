@@ -1,24 +1,25 @@
-"""Client store: the states that clients keep between rounds, one row a client."""
+"""Client store: the states that clients keep between rounds, in memory in front of files."""
 
-import platform
 import shutil
 import weakref
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from fl_lightning.core.device import to_device_async
-from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import States
+from fl_lightning.distributed.memory import available_memory
 from fl_lightning.federation.row_files import DamagedRowError, RowFiles
-from fl_lightning.federation.row_format import RowFormat
+
+Row = list[States]
+"""The states of a client, one dictionary a term. Nobody changes a row."""
 
 Retained = dict[str, tuple[int, Tensor]]
 """By the checkpoint's name: its number, from 1, and the slot of each client's row."""
@@ -28,30 +29,29 @@ MAX_RETAINED = 127
 
 
 class ClientStore:
-    """The states that clients keep between rounds: one row a client, in sparse files of all ranks.
+    """The states that clients keep between rounds: one row a client.
 
-    A row begins at its client's first visit and takes no disk before. It has several slots. A write
-    goes to the first slot that no retained checkpoint refers to, so a run that is killed at any
-    moment leaves the rows of every checkpoint intact. With k retained checkpoints a row takes at
-    most k + 1 slots on disk, and fewer where it has not changed in between.
+    Rows stay in this process's memory while they fit, pinned for a GPU. The least recently used
+    ones go to files, and `retain` writes those that have changed since. A thread reads and writes
+    the files while clients train. With several ranks each row is also written at once, since
+    another rank may read it next.
+
+    A row has a place in several files, its slots. It is written to the first slot that no retained
+    checkpoint refers to, so a run that is killed at any moment leaves the rows of every checkpoint
+    intact. With k retained checkpoints a row takes at most k + 1 slots.
 
     All ranks make the same calls of `commit`, `retain` and `release`. A row is written by the rank
     that trains the client.
 
-    A thread reads and writes whole rows, in the order of the calls, while clients train. Rows
-    travel to and from a GPU through pinned memory, in the order of its stream, without blocking the
-    program.
-
     Args:
         folder: Where the files lie; made with the first row.
         num_clients: Number of rows.
-        states: Initial states, one dictionary a term: names, shapes and dtypes of a row.
-        memory: Bytes of rows that may stay in the machine's memory, besides those in transit; None
-            leaves it to the system.
-        ranks: Number of ranks on this machine, each with a store of the same folder.
+        states: Initial states, one dictionary a term: names, shapes, dtypes and device of a row.
+        memory: Bytes of rows that this process may keep in memory, besides those in transit.
+        shared: Whether other ranks have stores of the same folder.
 
     Attributes:
-        row: Bytes of a client's row with its checksum; 0 if the algorithm keeps nothing.
+        row: Bytes of a client's states; 0 if the algorithm keeps nothing.
         slot: Current slot of each client's row, (num_clients,) int8; -1 if it was never visited.
         retained: The slots of each retained checkpoint, by its name, with a unique number.
     """
@@ -61,124 +61,147 @@ class ClientStore:
         folder: Path,
         num_clients: int,
         states: Sequence[States],
-        memory: int | None = None,
-        ranks: int = 1,
+        memory: int,
+        shared: bool = False,
     ):
-        self.num_clients, self.folder, self.memory = num_clients, folder, memory
+        self.num_clients, self.folder = num_clients, folder
         self.slot = torch.full((num_clients,), -1, dtype=torch.int8)
         self.retained: Retained = {}
         self._last_number = 0
-        self._format = RowFormat(states)
-        self.row = self._format.bytes
-        self._files = RowFiles(folder, self.row, None if memory is None else memory // ranks)
-        devices = {state.device for term in states for state in term.values()}
-        self._gpu = next((device for device in devices if device.type == "cuda"), None)
+        self._like = [{name: s.to("meta") for name, s in term.items()} for term in states]
+        tensors = [state for term in states for state in term.values()]
+        self.row = sum(state.nbytes for state in tensors)
+        self._gpu = next((t.device for t in tensors if t.device.type == "cuda"), None)
+        held = self.row
+        if self._gpu:  # PyTorch rounds pinned memory up to powers of two
+            held = sum(1 << (state.nbytes - 1).bit_length() for state in tensors if state.nbytes)
+        self._most, self._shared = memory // max(1, held), shared
+        self._files = RowFiles(folder, self.row)
         # A new thread's CUDA calls would take memory of GPU 0, which is another rank's.
         begin = partial(torch.cuda.set_device, self._gpu) if self._gpu else None
         self._thread = ThreadPoolExecutor(1, "client-rows", begin)
-        self._reads: dict[int, Future[Tensor]] = {}  # by client
-        self._writes: list[Future[None]] = []
-        self._buffers: list[Tensor] = []  # to write rows from
+        self._rows: dict[int, Row] = {}  # current ones in memory, the last used at the end
+        self._new: dict[int, Row] = {}  # written since the last commit
+        self._unsaved = set[int]()  # clients whose current row is in no file
+        self._reads: dict[int, Future[Row]] = {}
+        self._writes = deque[Future[None]]()
 
     def has(self, client: int) -> bool:
         """Whether this client has been visited before."""
         return bool(self.slot[client] >= 0)
 
     def prefetch(self, clients: Iterable[int]) -> None:
-        """Begin to read the rows of these clients, in the order of their visits."""
+        """Begin to read those of the clients' rows that are not in memory."""
         for client in clients if self.row else ():
-            if client not in self._reads and self.has(client):
-                self._reads[client] = self._begin_read(client)
+            if client in self._rows:
+                self._rows[client] = self._rows.pop(client)  # keep it until its visit
+            elif client not in self._reads and self.has(client):
+                slot, row = int(self.slot[client]), self._empty()
+                self._reads[client] = self._thread.submit(_read, self._files, slot, client, row)
 
-    def _begin_read(self, client: int) -> "Future[Tensor]":
-        row = torch.empty(self.row, dtype=torch.uint8, pin_memory=self._gpu is not None)
-        return self._thread.submit(self._files.read, int(self.slot[client]), client, row)
-
-    def read(self, client: int, device: torch.device) -> list[States]:
-        """The client's states, one dictionary a term, copied to the device."""
+    def read(self, client: int, device: torch.device) -> Row:
+        """The client's states on the device, not to be changed in place."""
         if not self.row:
-            return [{} for _ in self._format.terms]
-        row = (self._reads.pop(client, None) or self._begin_read(client)).result()
-        return self._format.views(to_device_async(row, device))
+            return [{} for _ in self._like]
+        self.prefetch([client])
+        row = self._reads.pop(client).result() if client in self._reads else self._rows[client]
+        self._rows[client] = row
+        self._make_room()
+        return [{name: s.to(device, non_blocking=True) for name, s in t.items()} for t in row]
 
     def write(self, client: int, states: Sequence[States]) -> None:
-        """Begin to write the client's row, which counts from the next `commit` on.
+        """Replace the client's row by a copy of these states, from the next `commit` on.
 
-        States that the row does not hold are ignored. All may change after the call. A failure is
-        raised by `wait_for_writes`.
+        States that the row does not hold are ignored.
         """
         if not self.row:
             return
-        self._reads.pop(client, None)  # out of date
-        pinned = self._gpu is not None
-        new = partial(torch.zeros, self.row, dtype=torch.uint8, pin_memory=pinned)
-        row = self._buffers.pop() if self._buffers else new()
-        for term, values in zip(self._format.views(row), states, strict=True):
+        row = self._new[client] = self._empty()
+        for term, values in zip(row, states, strict=True):
             for name, state in term.items():
-                state.copy_(values[name].detach(), non_blocking=pinned)
+                state.copy_(values[name].detach(), non_blocking=self._gpu is not None)
+        if self._shared:
+            self._save(self._free_slots([client]), client, row)
+        self._make_room()
+
+    def _empty(self) -> Row:
+        pinned = self._gpu is not None
+        return [
+            {k: torch.empty(s.shape, dtype=s.dtype, pin_memory=pinned) for k, s in term.items()}
+            for term in self._like
+        ]
+
+    def _make_room(self) -> None:
+        """Let the least recently used rows go to their files."""
+        while len(self._rows) + len(self._new) > self._most:
+            if self._rows:
+                client = next(iter(self._rows))
+                row = self._rows.pop(client)
+                if client in self._unsaved:
+                    self._unsaved.remove(client)
+                    self._save(self.slot[client], client, row)
+            else:
+                client = next(iter(self._new))
+                row = self._new.pop(client)
+                if not self._shared:
+                    self._save(self._free_slots([client]), client, row)
+
+    def _save(self, slot: Tensor, client: int, row: Row) -> None:
+        """Begin to write a row to its file."""
         copied = None
-        if pinned:
+        if self._gpu:
             stream = torch.cuda.current_stream(self._gpu)
             copied = stream.record_event(torch.cuda.Event(blocking=True))
-        slot = int(self._free_slots(torch.tensor([client])))
-        files, buffers = self._files, self._buffers  # the thread must not keep the store alive
-
-        def finish() -> None:
-            if copied is not None:
-                copied.synchronize()
-            files.write(slot, client, row)
-            buffers.append(row)
-
-        self._writes.append(self._thread.submit(finish))
+        write = self._thread.submit(_write, self._files, int(slot), client, row, copied)
+        self._writes.append(write)
 
     def wait_for_writes(self, but: int = 0) -> None:
-        """Wait until written rows, `but` for the latest, are in their files for every rank to read.
+        """Wait until rows, `but` for the latest, are in their files for every rank to read.
 
-        An OSError of a write is raised here.
+        An OSError of a write is raised here, and again by every call until a `restore`.
         """
-        first = max(0, len(self._writes) - but)
-        waited, self._writes = self._writes[:first], self._writes[first:]
-        errors = [write.exception() for write in waited]  # waits for all of them
-        for error in filter(None, errors):
-            raise error
+        while len(self._writes) > but:
+            self._writes[0].result()
+            self._writes.popleft()
 
     def commit(self, clients: Sequence[int]) -> None:
         """Make the rows written for these clients count. All ranks call it once a round."""
         self.wait_for_writes()
+        self.slot[list(clients)] = self._free_slots(clients)
+        for client in clients:
+            self._rows.pop(client, None)
+            self._unsaved.discard(client)
+            if client in self._new:
+                self._rows[client] = self._new[client]
+                if not self._shared:
+                    self._unsaved.add(client)
+        self._new.clear()
         self._reads.clear()
-        cohort = torch.tensor(clients, dtype=torch.long)
-        self.slot[cohort] = self._free_slots(cohort)
 
-    def _free_slots(self, clients: Tensor) -> Tensor:
+    def _free_slots(self, clients: Sequence[int]) -> Tensor:
         """The first slot of each client's row that no checkpoint refers to."""
         candidates = torch.arange(len(self.retained) + 1, dtype=torch.int8)[:, None]
         taken = torch.zeros(len(candidates), len(clients), dtype=torch.bool)
         for _, slot in self.retained.values():
-            taken |= candidates == slot[clients]
+            taken |= candidates == slot[list(clients)]
         return taken.to(torch.int8).argmin(0).to(torch.int8)  # the first that is not taken
 
     def damage(self) -> str:
         """The first damage of a row, of which all are read; an empty string if they are whole."""
-        row = torch.empty(self.row, dtype=torch.uint8)
+        row = self._empty()
         for client in (self.slot >= 0).nonzero().flatten().tolist() if self.row else ():
             try:
-                self._files.read(int(self.slot[client]), client, row)
-            except DamagedRowError as error:
-                return f"the row of client {client} in {error.filename}"
+                _read(self._files, int(self.slot[client]), client, row)
+            except (DamagedRowError, FileNotFoundError) as error:
+                return f"the states of client {client} in {error.filename} are damaged"
         return ""
 
     def disk_bytes(self) -> int:
         """Bytes that the rows take on disk now."""
-        self.wait_for_writes()
         return self._files.disk_bytes()
 
-    def flush(self) -> None:
-        """Put the rows of this machine on disk, before a checkpoint refers to them."""
-        self.wait_for_writes()
-        self._files.flush()
-
     def retain(self, checkpoint: str = "last") -> None:
-        """Keep the current rows for a checkpoint, in place of those of the same name.
+        """Put the current rows on disk and keep them, in place of those of the same name.
 
         Raises:
             ValueError: If there are too many.
@@ -188,7 +211,11 @@ class ClientStore:
                 f"client states of at most {MAX_RETAINED} checkpoints can be retained: release "
                 "another first"
             )
+        for client in sorted(self._unsaved):
+            self._save(self.slot[client], client, self._rows[client])
+        self._unsaved.clear()
         self.wait_for_writes()
+        self._files.flush()
         self._last_number += 1
         self.retained[checkpoint] = self._last_number, self.slot.clone()
 
@@ -227,13 +254,24 @@ class ClientStore:
                 "later rounds may have written over the clients' states of this checkpoint: call "
                 "federation.store.retain(name) before each state_dict(), with a name for each"
             )
-        with suppress(Exception):  # writes in progress no longer count
-            self.wait_for_writes()
-        self._reads.clear()
+        self._thread.submit(int).result()  # writes in progress end, and count no longer
+        for rows in (self._rows, self._new, self._unsaved, self._reads, self._writes):
+            rows.clear()
         self.slot = slot.to(torch.int8).clone()
         if not in_use:
             self.retained = dict(retained)
             self._last_number = max((number for number, _ in retained.values()), default=0)
+
+
+def _read(files: RowFiles, slot: int, client: int, row: Row) -> Row:
+    files.read(slot, client, [state for term in row for state in term.values()])
+    return row
+
+
+def _write(files: RowFiles, slot: int, client: int, row: Row, copied: Any) -> None:
+    if copied is not None:
+        copied.synchronize()
+    files.write(slot, client, [state for term in row for state in term.values()])
 
 
 def open_store(
@@ -245,22 +283,16 @@ def open_store(
 ) -> ClientStore:
     """The store of a run. All ranks call it and use the folder of the first.
 
-    Without a folder that is a temporary one, removed with the first rank's store.
+    Without a folder that is a temporary one, removed with the first rank's store. The ranks of a
+    machine share `memory`; None is a quarter of what is free.
     """
     temporary = None
     if folder is None and fabric.is_global_zero:
         temporary = Path(mkdtemp(prefix="fl_lightning-"))
     folder = Path(fabric.broadcast(str(folder or f"{temporary}/rows")))
-    ranks = 1 if memory is None else _ranks_here(fabric)
-    store = ClientStore(folder, num_clients, states, memory, ranks)
+    memory = available_memory() // 4 if memory is None else memory
+    share = memory // getattr(fabric.strategy, "num_processes", 1)  # the ranks of this machine
+    store = ClientStore(folder, num_clients, states, share, fabric.world_size > 1)
     if temporary:
         weakref.finalize(store, shutil.rmtree, temporary, ignore_errors=True)
     return store
-
-
-def _ranks_here(fabric: Fabric) -> int:
-    """The number of ranks on this machine."""
-    names = torch.zeros(fabric.world_size, dtype=torch.int64, device=fabric.device)
-    names[fabric.global_rank] = derived_seed(0, platform.node())
-    fabric.all_reduce(names, reduce_op="sum")
-    return int((names == names[fabric.global_rank]).sum())

@@ -52,7 +52,8 @@ class Federation:
         seed: Seed of cohorts, dropout, and what terms draw. Batch order and augmentation have the
             seed of `clients`.
         state_dir: Folder of the clients' states; a temporary one if None.
-        client_state_memory: Bytes of them that a machine's memory may hold; None is no bound.
+        client_state_memory: Bytes of them that may stay in a machine's memory; None is a quarter of
+            what is free.
         on_divergence: What to do with a client whose training is not finite: "stop" the run;
             "skip-client" leaves it out of the round, keeps its states as they were, and counts it
             in `client/skipped`; "continue".

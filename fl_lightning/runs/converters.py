@@ -3,6 +3,7 @@
 import re
 import types
 from collections.abc import Sequence
+from datetime import timedelta
 from difflib import get_close_matches
 from inspect import Parameter
 from os.path import expanduser
@@ -103,3 +104,20 @@ def parse_bytes(size: str) -> int:
         )
     number, prefix, binary = found.groups()
     return int(float(number) * (1024 if binary else 1000) ** (1 + "kmgt".index(prefix)))
+
+
+def parse_interval(interval: str | int) -> int | timedelta:
+    """A number of rounds, or a time such as 30s, 5min or 2h.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)|0*[1-9]\d*", str(interval).strip())
+    if not found or (found[1] and float(found[1]) <= 0):
+        raise ValueError(
+            "checkpoint_every is a number of rounds or a time such as 30s, 5min or 2h, "
+            f"not {interval!r}"
+        )
+    if not found[2]:
+        return int(interval)
+    return timedelta(seconds=float(found[1]) * {"s": 1, "min": 60, "h": 3600}[found[2]])

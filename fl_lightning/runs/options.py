@@ -25,7 +25,7 @@ from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
-from fl_lightning.runs.converters import parse_bytes
+from fl_lightning.runs.converters import parse_bytes, parse_interval
 from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, With
 from fl_lightning.runs.trackers import Tracker, check_installed
 
@@ -108,7 +108,8 @@ class EvaluationOptions:
         finetune_epochs: Epochs for which every client fine-tunes after the last round, e.g. 1,5,
             and its model is scored on test samples like its data; none to skip this.
         finetune_lr: Learning rate of the fine-tuning; none for that of a further round.
-        checkpoint_every: Rounds between checkpoints.
+        checkpoint_every: Rounds or time between checkpoints, e.g. 10 or 5min; at least 20 times as
+            long as the last one took.
         keep_checkpoints: Number of newest checkpoints that are kept.
         logger: Experiment trackers that get the scalars too, e.g. wandb,mlflow.
     """
@@ -118,7 +119,7 @@ class EvaluationOptions:
     validation_from: Annotated[Literal["clients", "test"], With("validation", "0.1")] = "clients"
     finetune_epochs: Annotated[tuple[PositiveInt, ...] | None, EXTENT] = None
     finetune_lr: Annotated[PositiveFloat | None, EXTENT, With("finetune_epochs", "1,5")] = None
-    checkpoint_every: Annotated[PositiveInt, NONE] = 10
+    checkpoint_every: Annotated[str, NONE] = "10"
     keep_checkpoints: Annotated[Kept, NONE] = 2
     logger: Annotated[tuple[Tracker, ...] | None, NONE] = None
 
@@ -144,8 +145,8 @@ class ExecutionOptions:
         parallel_clients: Number of clients in parallel with the stacked executor.
         compile: Compile the local step of a full batch. It takes some seconds, pays for small
             networks and batches, and needs a C++ compiler.
-        client_state_memory: Memory for clients' states on a machine, e.g. 512MiB or 4GiB; none
-            leaves it to the system, which caches their files.
+        client_state_memory: Memory for clients' states on a machine, e.g. 512MiB or 4GiB, beyond
+            which they go to files; none is a quarter of what is free.
         deterministic: Results that are equal to the last bit on any number of ranks, given equal
             hardware, threads and parallel clients.
     """
@@ -183,6 +184,7 @@ class Options(
                 f"the learning rate of round {self.rounds:,} would be 1e{power:.0f}, out of the "
                 f"range of single precision: change lr {self.lr} or lr_decay {self.lr_decay}"
             )
+        parse_interval(self.checkpoint_every)
         if self.client_state_memory is not None:
             parse_bytes(self.client_state_memory)
         check_installed(self.logger or ())

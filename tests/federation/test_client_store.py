@@ -1,60 +1,115 @@
-"""The rows of the client store, and those of its checkpoints."""
+"""The rows of the client store in memory and in files, and those of its checkpoints."""
 
+import gc
 import os
+from errno import ENOSPC
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 import torch
-from client_rows import CPU, keep, kept, new_store, row_threads, states
+from client_rows import CPU, PLENTY, ROW, keep, kept, new_store, row_threads, states, write
 
 from fl_lightning.federation.client_store import ClientStore
+from fl_lightning.federation.row_files import RowFiles
+
+TIMEOUT_S = 30.0
 
 
-@pytest.fixture
-def store(tmp_path):
-    return new_store(tmp_path)
+@pytest.fixture(params=[0, 2 * ROW, PLENTY], ids=["no row", "two rows", "all rows"])
+def store(request, tmp_path):
+    """A store with memory for some rows."""
+    return new_store(tmp_path, request.param)
 
 
-def test_each_client_has_its_row_and_reads_a_copy(store):
+def test_each_client_has_its_row(store):
     assert not any(store.has(i) for i in range(5))
     keep(store, 1.5, 1)
     keep(store, 2.5, 3)
     assert [store.has(i) for i in range(5)] == [False, True, False, True, False]
-    store.read(1, CPU)[0]["h_i"].add_(1)
     assert (kept(store, 1), kept(store, 3)) == (1.5, 2.5)
 
 
-def test_stores_of_one_folder_share_their_rows(tmp_path):
-    mine, theirs = new_store(tmp_path), new_store(tmp_path)
-    mine.write(0, states(1.5))
-    theirs.write(4, states(2.5))
-    for s in (mine, theirs):
-        s.wait_for_writes()
-    for s in (mine, theirs):
-        s.commit([0, 4])
-        assert (kept(s, 0), kept(s, 4)) == (1.5, 2.5)
+def test_states_may_change_after_they_were_written(store):
+    changing = states(1.0)
+    store.write(0, changing)
+    for state in (*changing[0].values(), *changing[2].values()):
+        state.zero_()
+    store.commit([0])
+    assert kept(store, 0) == 1.0
+
+
+def test_rows_stay_in_memory_until_a_checkpoint(tmp_path):
+    store = new_store(tmp_path / "rows")
+    for value in (1.0, 2.0):
+        keep(store, value, 0, 3)
+    assert not (tmp_path / "rows").exists()
+    store.retain()
+    assert store.disk_bytes() > 0
+    assert (kept(store, 0), kept(store, 3)) == (2.0, 2.0)
+
+
+def test_the_least_recently_used_rows_go_to_files(tmp_path, monkeypatch):
+    """Each once, unless it changes; the checkpoint writes the others."""
+    written, write = list[int](), RowFiles.write
+
+    def noted(files, slot, client, tensors):
+        written.append(client)
+        write(files, slot, client, tensors)
+
+    monkeypatch.setattr(RowFiles, "write", noted)
+    store = new_store(tmp_path, 3 * ROW)
+    keep(store, 1.0, 0, 1, 2)
+    assert kept(store, 0) == 1.0
+    keep(store, 2.0, 3)
+    assert written == [1]
+    assert [kept(store, i) for i in (1, 2, 0, 3)] == [1.0, 1.0, 1.0, 2.0]
+    store.wait_for_writes()
+    assert sorted(written) == [0, 1, 2, 3]
+    store.retain()
+    store.retain()
+    assert len(written) == 4
+
+
+@pytest.mark.parametrize("memory", [0, ROW, PLENTY])
+def test_ranks_read_what_the_others_wrote(memory, tmp_path):
+    """Also where they have an older row in memory, or on its way there."""
+    mine, theirs = stores = [new_store(tmp_path, memory, shared=True) for _ in range(2)]
+    for round in range(4):
+        mine.prefetch([0, 4])
+        mine.write(round % 2 * 4, states(round + 1.5))
+        theirs.write((round + 1) % 2 * 4, states(round + 2.5))
+        for store in stores:
+            store.wait_for_writes()
+        for store in stores:
+            store.commit([0, 4])
+            store.retain()
+        for store in stores:
+            own = kept(store, round % 2 * 4), kept(store, (round + 1) % 2 * 4)
+            assert own == (round + 1.5, round + 2.5)
 
 
 def test_a_client_takes_no_disk_before_its_first_visit(tmp_path):
-    size = 1 << 18
-    s, row = ClientStore(tmp_path, 100, [{"h_i": torch.zeros(size)}]), 4 * size + 16
-    assert (s.row, s.disk_bytes()) == (row, 0)
-    s.write(57, [{"h_i": torch.ones(size)}])
-    s.flush()
-    assert row <= s.disk_bytes() < 2 * row
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) == 58 * row
+    size, row = 1 << 18, 1 << 20
+    store = ClientStore(tmp_path, 100, [{"h_i": torch.zeros(size)}], PLENTY)
+    assert (store.row, store.disk_bytes()) == (row, 0)
+    store.write(57, [{"h_i": torch.ones(size)}])
+    store.commit([57])
+    store.retain()
+    assert row <= store.disk_bytes() < 2 * row
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) == 58 * (row + 4)
 
 
 def test_without_client_states_there_is_no_folder_and_no_thread(tmp_path):
     others = row_threads()
-    s = ClientStore(tmp_path / "states", 3, [{}, {}])
-    s.write(1, [{}, {}])
-    s.prefetch([1])
-    s.commit([1])
-    s.flush()
-    assert s.read(1, CPU) == [{}, {}]
-    assert s.row == s.disk_bytes() == 0
+    store = ClientStore(tmp_path / "states", 3, [{}, {}], 0)
+    store.write(1, [{}, {}])
+    store.prefetch([1])
+    store.commit([1])
+    store.retain()
+    assert store.read(1, CPU) == [{}, {}]
+    assert store.row == store.disk_bytes() == 0
     assert not (tmp_path / "states").exists()
     assert not row_threads() - others
 
@@ -64,6 +119,7 @@ def test_the_rows_of_a_checkpoint_survive_later_rounds(store, tmp_path):
     keep(store, 2.0, 1)
     slot = store.slot.clone()
     store.retain()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for value in (3.0, 4.0, 5.0):  # after an odd and an even number of writes
         keep(store, value, 1, 2)
         assert kept(store, 1) == kept(store, 2) == value
@@ -71,6 +127,8 @@ def test_the_rows_of_a_checkpoint_survive_later_rounds(store, tmp_path):
         again.restore(slot, {"last": (1, slot)})
         assert (kept(again, 0), kept(again, 1)) == (1.0, 2.0)
         assert not again.has(2)
+    store.retain("new")
+    assert all(path.read_bytes().startswith(content) for path, content in before.items())
 
 
 def test_a_store_in_use_keeps_its_own_record_of_retained_checkpoints(store):
@@ -108,23 +166,8 @@ def test_a_resumed_store_numbers_checkpoints_after_the_earlier_ones(tmp_path):
     assert kept(second, 0) == 2.0
 
 
-def test_prefetched_rows_are_dropped_by_a_commit_and_a_restore(tmp_path):
-    mine, theirs = new_store(tmp_path), new_store(tmp_path)
-    keep(mine, 1.0, 0)
-    theirs.commit([0])
-    mine.prefetch([0])
-    keep(theirs, 2.0, 0)  # in the same slot, by another rank
-    mine.commit([0])
-    assert kept(mine, 0) == 2.0
-    mine.retain()
-    before = mine.slot.clone()
-    keep(mine, 3.0, 0)
-    mine.prefetch([0])
-    mine.restore(before, mine.retained)
-    assert kept(mine, 0) == 2.0
-
-
-def test_one_slot_is_always_free(store):
+def test_one_slot_is_always_free(tmp_path):
+    store = new_store(tmp_path)
     for value in range(127):
         keep(store, value, 0)
         store.retain(str(value))
@@ -137,12 +180,13 @@ def test_one_slot_is_always_free(store):
 
 
 def test_a_row_counts_from_the_commit_on(store):
-    keep(store, 1.0, 0)
+    """And only those of the clients that are committed."""
+    keep(store, 1.0, 0, 1)
     store.retain()
-    store.write(0, states(2.0))
+    write(store, 2.0, 0, 1, 2)
     assert kept(store, 0) == 1.0
     store.commit([0])
-    assert kept(store, 0) == 2.0
+    assert (kept(store, 0), kept(store, 1), store.has(2)) == (2.0, 1.0, False)
 
 
 def test_a_checkpoint_without_its_rows_is_refused(tmp_path):
@@ -156,12 +200,12 @@ def test_states_of_odd_lengths_and_dtypes_share_a_row(tmp_path):
     byte = torch.tensor([1, 2, 3], dtype=torch.uint8)
     half, wide = torch.arange(5.0).bfloat16(), torch.arange(6.0, dtype=torch.float64).view(2, 3)
     written = [{"byte": byte, "half": half}, {"wide": wide}]
-    s = ClientStore(tmp_path, 3, written)
+    store = ClientStore(tmp_path, 3, [written[0], {"wide": wide.T.contiguous().T}], 0)
     for client in (2, 0):
-        s.write(client, [written[0], {"wide": wide + client}])
-    s.commit([0, 2])
+        store.write(client, [written[0], {"wide": wide + client}])
+    store.commit([0, 2])
     for client in (0, 2):
-        first, second = s.read(client, CPU)
+        first, second = store.read(client, CPU)
         assert first["byte"].equal(byte)
         assert first["half"].equal(half)
         assert second["wide"].equal(wide + client)
@@ -180,23 +224,80 @@ def misplace(path: Path) -> None:
     path.write_bytes(content[:-row] + content[:row])
 
 
-@pytest.mark.parametrize("damage", [partial(os.truncate, length=300), flip_a_bit, misplace])
-def test_a_damaged_row_is_named_with_its_file(damage, store, tmp_path):
+@pytest.mark.parametrize("damage", [partial(os.truncate, length=150), flip_a_bit, misplace])
+def test_damaged_states_are_named_with_their_file(damage, tmp_path):
+    store = new_store(tmp_path, 0)
     keep(store, 1.0, 0, 4)
     assert store.damage() == ""
     damage(tmp_path / "0.rows")
-    with pytest.raises(OSError, match=r"row of client 4 is damaged.* --resume.*0\.rows"):
+    with pytest.raises(OSError, match=r"states of client 4 are damaged.* --resume.*0\.rows"):
         store.read(4, CPU)
     assert "client 4 " in store.damage()
     assert kept(store, 0) == 1.0
 
 
-def test_a_system_that_moves_few_bytes_at_a_time_moves_whole_rows(store, monkeypatch):
-    read, write = os.preadv, os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, part, at: write(file, part[:7], at))
-    monkeypatch.setattr(os, "preadv", lambda file, parts, at: read(file, [parts[0][:5]], at))
-    keep(store, 1.5, 1)
-    assert kept(store, 1) == 1.5
+@pytest.mark.parametrize("memory", [0, PLENTY])
+def test_a_failed_write_is_raised_until_a_restore(memory, tmp_path, monkeypatch):
+    """No later checkpoint refers to its row."""
+    store = new_store(tmp_path, memory)
+    keep(store, 1.0, 3)
+    store.retain()
+    before = store.slot.clone()
+    full = OSError(ENOSPC, os.strerror(ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(RowFiles, "write", Mock(side_effect=[full, None, None]))
+        write(store, 2.0, 3, 4)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left on device"):
+                (store.commit([3, 4]), store.retain("new"))
+    assert store.retained.keys() == {"last"}
+    store.restore(before, store.retained)
+    assert kept(store, 3) == 1.0
+    keep(store, 3.0, 3)
+    assert kept(store, 3) == 3.0
 
 
-# ----------------------------------------------------------------- rows in transit
+def test_the_thread_ends_with_its_store(tmp_path):
+    others = row_threads()
+    store = new_store(tmp_path, 0)
+    write(store, 1.0, 0)
+    (thread,) = row_threads() - others
+    del store
+    gc.collect()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cpu"])
+def test_the_thread_works_for_the_gpu_that_rows_come_from(device, tmp_path, monkeypatch):
+    """CUDA calls of a new thread would take memory of GPU 0, which is another rank's."""
+    set_device = Mock()
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    h = Mock(nbytes=16, device=torch.device(device))
+    store = ClientStore(tmp_path, 5, [{"h": h}], PLENTY)
+    assert not set_device.called
+    store._thread.submit(int).result(TIMEOUT_S)
+    assert set_device.mock_calls == ([call(torch.device(device))] if device != "cpu" else [])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("memory", [0, 1 << 25, 1 << 30])
+def test_rows_that_are_still_being_computed_are_kept_whole(memory, tmp_path):
+    """And read ahead while others are computed, through pinned memory and without waiting."""
+    size, device, clients = 1 << 22, torch.device("cuda"), range(4)
+    store = ClientStore(tmp_path, len(clients), [{"h": torch.zeros(size, device=device)}], memory)
+    a, one = torch.eye(4096, device=device), torch.ones(size, device=device)
+    for _ in range(6):
+        for client in clients:
+            store.prefetch([client, client + 1][: len(clients) - client])
+            h = store.read(client, device)[0]["h"] if store.has(client) else one * client
+            for _ in range(20):
+                a = a @ a
+            h = h + one * a[0, 0]
+            store.write(client, [{"h": h}])
+            h.zero_()  # in the order of the device, so after the copy
+            store.wait_for_writes(but=1)
+        store.commit(clients)
+        store.retain()
+    for client in clients:
+        assert bool((store.read(client, device)[0]["h"] == client + 6).all())

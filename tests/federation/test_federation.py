@@ -67,6 +67,7 @@ def test_the_constructor_runs_no_collective_opens_no_file_and_evaluates_no_model
         with pytest.raises(AssertionError, match="not before prepare"):
             run.prepare()
     run.train_round()
+    run.store.retain()
     assert (tmp_path / "rows").exists()
 
 
@@ -279,7 +280,7 @@ def test_a_reaction_to_divergence_that_does_not_exist_is_refused():
 
 def test_a_temporary_client_store_goes_with_its_federation(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    run = federation(algorithms.scaffold())
+    run = federation(algorithms.scaffold(), client_state_memory=0)
     run.train_round()
     assert [file.name for file in tmp_path.rglob("*.rows")] == ["0.rows"]
     del run

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl_lightning.federation.client_store import ClientStore
 
-CPU = torch.device("cpu")
+CPU, ROW, PLENTY = torch.device("cpu"), 32, 1 << 20
 
 STATES = [
     {"h_i": torch.zeros(3), "count": torch.zeros(())},
@@ -17,8 +17,8 @@ STATES = [
 ]
 
 
-def new_store(folder: Path) -> ClientStore:
-    return ClientStore(folder, 5, STATES)
+def new_store(folder: Path, memory: int = PLENTY, shared: bool = False) -> ClientStore:
+    return ClientStore(folder, 5, STATES, memory, shared)
 
 
 def states(value: float) -> list[dict[str, Tensor]]:

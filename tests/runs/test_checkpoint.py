@@ -1,20 +1,27 @@
 """Checkpoints: the kept ones, damaged ones, and resuming from each of them."""
 
 import os
-import re
 from copy import deepcopy
+from datetime import timedelta
 from errno import EACCES, EIO
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import jobs
 import pytest
 import torch
 from lightning.fabric import Fabric
-from problems import distances, federation, hard
+from problems import distances, federation, hard, on_two_ranks
 
+import fl_lightning.callbacks.checkpoint as checkpoint
 from fl_lightning import Federation, algorithms
 from fl_lightning.callbacks import Checkpoint
+from fl_lightning.federation.client_store import ClientStore
+from fl_lightning.runs.converters import parse_interval
+from fl_lightning.runs.run import saved_rounds
 
 ACCURACIES = 0.1, 0.9, 0.3, 0.4, 0.5, 0.6, 0.2, 0.8
 """Test accuracy after each round: the second one is the best."""
@@ -155,50 +162,28 @@ def scribble(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit, scribble])
-def test_a_damaged_newest_file_falls_back_to_the_one_before(damage, finished, tmp_path, capsys):
+def test_a_damaged_newest_file_is_refused_and_the_one_before_resumes(damage, finished, tmp_path):
     run(tmp_path, resume=False, last=6)
-    damage(tmp_path / "checkpoints" / "round-6.ckpt")
-    again = run(tmp_path, last=5)  # killed a second time before anything is saved
-    assert re.fullmatch(
-        r"round-6.ckpt is damaged \(.*\): continuing from round-5.ckpt\n", capsys.readouterr().out
-    )
-    assert "round-6.damaged" in names(tmp_path)
-    assert again.round == 6
+    newest = tmp_path / "checkpoints" / "round-6.ckpt"
+    damage(newest)
+    with pytest.raises(ValueError, match=r"round-6\.ckpt is damaged \(.*\): delete it"):
+        run(tmp_path)
+    newest.unlink()
     assert same(run(tmp_path), finished[1])
 
 
-def test_two_damaged_files_are_reported_in_one_line(finished, tmp_path, capsys):
-    run(tmp_path, resume=False, last=6)
-    for name in ("round-6.ckpt", "round-5.ckpt"):
-        truncate(tmp_path / "checkpoints" / name)
-    assert same(run(tmp_path), finished[1])
-    assert re.fullmatch(
-        r"round-6.ckpt is damaged .* round-5.ckpt is damaged .*: continuing from round-4.ckpt\n",
-        capsys.readouterr().out,
-    )
-
-
-def test_a_damaged_row_falls_back_to_a_checkpoint_before_its_visit(finished, tmp_path, capsys):
+def test_a_damaged_row_is_refused_and_a_checkpoint_before_its_visit_resumes(finished, tmp_path):
     """Of client 1, who takes part in round 6; other rows of that round are not damaged."""
     before = run(tmp_path, resume=False, last=6)
     slot = int(before.store.retained["round-6.ckpt"][1][1])
     rows = tmp_path / "clients" / f"{slot}.rows"
     content = bytearray(rows.read_bytes())
-    content[before.store.row + 3] ^= 1
+    content[before.store.row + 7] ^= 1
     rows.write_bytes(content)
-    assert same(run(tmp_path), finished[1])
-    assert re.fullmatch(
-        r"round-6.ckpt is damaged \(the row of client 1 .*\.rows\): continuing from round-5.ckpt\n",
-        capsys.readouterr().out,
-    )
-
-
-def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path):
-    run(tmp_path, resume=False, last=3)
-    for name in names(tmp_path):
-        truncate(tmp_path / "checkpoints" / name)
-    with pytest.raises(ValueError, match=r"no checkpoint in .* round-3.ckpt is damaged"):
+    with pytest.raises(ValueError, match=r"round-6\.ckpt is damaged \(.* client 1 .*\.rows"):
         run(tmp_path)
+    (tmp_path / "checkpoints" / "round-6.ckpt").unlink()
+    assert same(run(tmp_path), finished[1])
 
 
 @pytest.mark.parametrize(
@@ -220,8 +205,57 @@ def test_an_error_of_the_system_is_no_damage(owner, name, error, tmp_path, monke
 
 @pytest.mark.parametrize("bad", [{"every": 0}, {"keep": 0}], ids=str)
 def test_numbers_below_one_are_refused(bad, tmp_path):
-    with pytest.raises(ValueError, match=f"{next(iter(bad))} is at least 1, not 0"):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} is .*, not 0"):
         Checkpoint(tmp_path, **bad)
+
+
+@pytest.mark.parametrize(
+    ("every", "took", "saved"),
+    [
+        (1, 0.0, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (2, 1.0, [0, 4, 8]),  # not in round 2: 12 s after a checkpoint of 1 s
+        (timedelta(seconds=10), 0.0, [0, 2, 4, 6, 8]),
+        (timedelta(seconds=10), 0.5, [0, 2, 4, 6, 8]),
+        (timedelta(seconds=10), 1.0, [0, 4, 8]),
+        (timedelta(hours=1), 1.0, [0, 8]),
+    ],
+    ids=str,
+)
+def test_checkpoints_go_by_rounds_or_time_and_are_spaced(every, took, saved, tmp_path, monkeypatch):
+    """Of rounds of 6 s, on a clock that ticks with the rounds and the checkpoints."""
+    clock = SimpleNamespace(now=100.0)
+
+    class Ticks:
+        def on_round_start(self, federation: Federation, cohort: list[int]) -> None:
+            clock.now += 6
+
+    retain = ClientStore.retain
+
+    def slowly(store: ClientStore, name: str) -> None:
+        clock.now += took
+        retain(store, name)
+
+    monkeypatch.setattr(checkpoint, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(checkpoint, "SPACING", 20)
+    monkeypatch.setattr(ClientStore, "retain", slowly)
+    callbacks = [Ticks(), Checkpoint(tmp_path, every, keep=20)]
+    fabric = Fabric(accelerator="cpu", devices=1, callbacks=callbacks)
+    federation(algorithms.scaffold(), fabric=fabric, rounds=8).fit()
+    assert saved_rounds(tmp_path) == saved
+
+
+def test_the_clock_of_the_first_rank_decides_for_all(tmp_path, monkeypatch):
+    """The other rank's runs away."""
+
+    def saves(fabric: Fabric) -> list[str]:
+        clock = count(0, 1.0 if fabric.is_global_zero else 1e6)
+        monkeypatch.setattr(checkpoint, "monotonic", lambda: next(clock))
+        saver = Checkpoint(tmp_path, timedelta(seconds=100))
+        fabric._callbacks = [saver]
+        federation(algorithms.scaffold(), fabric=fabric, rounds=3).fit()
+        return saver.kept
+
+    assert on_two_ranks(saves) == (of(0, 3), of(0, 3))
 
 
 def of(*rounds: int) -> list[str]:
@@ -265,3 +299,21 @@ def test_rows_are_on_the_disk_before_the_file_that_refers_to_them(tmp_path, monk
     federation.train_round()
     Checkpoint(tmp_path, every=1).on_round_logged(federation, {})
     assert synced == ["0.rows", "clients", "round-1.ckpt.part", "checkpoints"]
+
+
+def test_intervals_are_rounds_or_times():
+    minute = timedelta(minutes=1)
+    intervals = {"10": 10, 10: 10, "30s": minute / 2, "5min": 5 * minute, "1.5 h": 90 * minute}
+    assert {text: parse_interval(text) for text in intervals} == intervals
+
+
+@pytest.mark.parametrize("bad", ["0", "-1", "2.5", "0min", "5m", "min", "5 days", "", "none"])
+def test_other_intervals_are_refused(bad, refused):
+    assert "5min or 2h" in refused("--checkpoint-every", bad)
+
+
+def test_a_configuration_may_hold_a_time(tmp_path):
+    (tmp_path / "some.yaml").write_text("checkpoint_every: 5min\nrounds: 11\n")
+    jobs.run(tmp_path / "run", [0], "--config", str(tmp_path / "some.yaml"))
+    assert names(tmp_path / "run") == of(0, 11)
+    assert "checkpoint_every: 5min\n" in (tmp_path / "run" / "config.yaml").read_text()

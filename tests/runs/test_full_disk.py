@@ -29,7 +29,7 @@ def test_a_read_only_disk_is_reported(resume, tmp_path, sentence, monkeypatch):
 @pytest.mark.parametrize(
     ("owner", "name", "calls", "file"),
     [
-        (RowFiles, "_move", 14, ".rows"),
+        (RowFiles, "write", 9, "the run's folder"),
         (torch, "save", 5, ".ckpt"),
         (os, "fsync", 12, ""),
     ],

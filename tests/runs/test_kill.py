@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import jobs
 import pytest
 import torch
+from torch import Tensor
 
 from fl_lightning import Federation
 from fl_lightning.callbacks import Checkpoint
@@ -19,11 +20,11 @@ from fl_lightning.runs.metrics_csv import MetricsCSV
 ROUNDS = tuple(range(1, 8))
 
 
-def write_half(write: Any, files: RowFiles, place: int, client: int, row: torch.Tensor) -> None:
+def write_half(write: Any, files: RowFiles, slot: int, client: int, row: list[Tensor]) -> None:
     """Die in the middle of a client's row."""
-    half = row.clone()
-    half[len(row) // 2 :] = 7  # in place of numbers that were never written
-    write(files, place, client, half)
+    half = row[0].clone()
+    half[len(half) // 2 :] = 7  # in place of numbers that were never written
+    write(files, slot, client, [half])
     jobs.die()
 
 

@@ -1,0 +1,43 @@
+"""The disk space that the clients' states of a run may take."""
+
+import shutil
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.sampling import largest_cohort
+
+BLOCK = 4096
+"""Smallest unit that a file system allocates, in bytes."""
+
+
+def most_disk_bytes(federation: Federation, keep_checkpoints: int) -> int:
+    """A bound on the bytes of clients' states on disk at the end of a run; 0 if it keeps none.
+
+    Each visit writes at most one row, and a row has a slot for each kept checkpoint and one more.
+    """
+    store, visits = federation.store, federation.rounds - federation.round
+    visits *= largest_cohort(federation.sampler, store.num_clients)
+    used, row = store.disk_bytes(), store.row + 2 * BLOCK  # it shares the blocks at its ends
+    every_slot = (keep_checkpoints + 1) * store.num_clients * (store.row + BLOCK)
+    return max(used, min(every_slot, used + visits * row)) if store.row else 0
+
+
+def check_disk_space(federation: Federation, keep_checkpoints: int) -> None:
+    """Raise a ValueError, on all ranks, if less is free than the clients' states may still take."""
+    folder = federation.store.folder
+    more = most_disk_bytes(federation, keep_checkpoints) - federation.store.disk_bytes()
+    more, free = federation.fabric.broadcast((more, free_space(folder)))
+    if free < more:
+        raise ValueError(
+            f"clients' states may grow by {decimal(more)}, but {decimal(free)} are free in "
+            f"{folder}: name a --run-dir on a larger disk"
+        )
+
+
+def free_space(folder: Path) -> int:
+    """Bytes free on the disk where a folder lies or will be made."""
+    absolute = folder.absolute()
+    exists = next(path for path in (absolute, *absolute.parents) if path.exists())
+    return shutil.disk_usage(exists).free
