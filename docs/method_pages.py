@@ -13,7 +13,7 @@ from typing_extensions import Doc
 from fl_lightning import Algorithm, Term
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.cli.list_algorithms import costs_in_models
-from fl_lightning.core.constraints import Range, notes
+from fl_lightning.core.constraints import Range, metadata
 from fl_lightning.terms.wrapper import with_inner
 
 COST_HEADINGS = "sends", "receives", "keeps", "gradients a step"
@@ -161,12 +161,12 @@ def allowed(hint: Any) -> str:
 
 def ranges(hint: Any) -> list[str]:
     """The ranges in an annotation, in words."""
-    return [note.says for note in notes(hint) if isinstance(note, Range)]
+    return [m.says for m in metadata(hint) if isinstance(m, Range)]
 
 
 def documented(hint: Any) -> list[str]:
     """The descriptions in an annotation."""
-    return [note.documentation for note in notes(hint) if isinstance(note, Doc)]
+    return [m.documentation for m in metadata(hint) if isinstance(m, Doc)]
 
 
 def cost_row(algorithm: Algorithm) -> tuple[str, ...]:

@@ -79,13 +79,13 @@ def unchanged() -> Modifier:
 
 @checked
 def sam(rho: opt.Rho = 0.1) -> Modifier:
-    """SAM: along the own gradient."""
+    """SAM: along the client's gradient."""
     return Modifier(terms.SAM(rho))
 
 
 @checked
 def asam(rho: opt.Rho = 0.7, eta: opt.Eta = 0.2, scaled: opt.Scaled = "weights") -> Modifier:
-    """ASAM: along the own gradient, in a ball scaled by the weights."""
+    """ASAM: along the client's gradient, in a ball scaled by the weights."""
     return Modifier(terms.ASAM(rho, eta, opt.SCALED[scaled]))
 
 
@@ -163,19 +163,19 @@ def momentum(beta: opt.Momentum = 0.9) -> Modifier:
 
 @checked
 def adam(beta1: opt.Beta1 = 0.9, beta2: opt.Beta2 = 0.99, tau: opt.Adaptivity = 1e-3) -> Modifier:
-    """Adam without bias correction."""
+    """Adam without bias correction, at server learning rate 0.01."""
     return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau), server=sgd(0.01))
 
 
 @checked
 def yogi(beta1: opt.Beta1 = 0.9, beta2: opt.Beta2 = 0.99, tau: opt.Adaptivity = 1e-3) -> Modifier:
-    """Yogi."""
+    """Yogi, at server learning rate 0.01."""
     return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau, kind="yogi"), server=sgd(0.01))
 
 
 @checked
 def adagrad(tau: opt.Adaptivity = 1e-3) -> Modifier:
-    """Adagrad."""
+    """Adagrad, at server learning rate 0.01."""
     return Modifier(outer=terms.AdaptiveServer(0.0, 0.0, tau, kind="adagrad"), server=sgd(0.01))
 
 

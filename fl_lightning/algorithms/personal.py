@@ -44,7 +44,7 @@ def fedbabu() -> Algorithm:
 def perfedavg(
     alpha: Annotated[NonNegativeFloat, Doc("Learning rate of the inner step.")] = 0.01,
 ) -> Algorithm:
-    """Per-FedAvg, first order: a model that one step makes good (Fallah et al., NeurIPS 2020).
+    """Per-FedAvg, first order: a model that one step adapts (Fallah et al., NeurIPS 2020).
 
     Clients step along g(w - alpha g(w; one half of the batch); the other half), so the batch is
     twice the paper's; the paper's beta is the local learning rate.

@@ -12,7 +12,7 @@ from typing_extensions import Doc
 
 from fl_lightning.algorithms import averaging, drift, personal, representation, server, sharpness
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.constraints import notes
+from fl_lightning.core.constraints import metadata
 
 FAMILIES: tuple[ModuleType, ...] = averaging, server, drift, sharpness, representation, personal
 """The modules of algorithms, in the order in which they are listed."""
@@ -43,7 +43,7 @@ def parameter_help(documented: Callable[..., Any]) -> dict[str, str]:
     described = {p.arg_name: " ".join((p.description or "").split()) for p in parse(text).params}
     hints = get_type_hints(documented, include_extras=True)
     shared = {
-        name: next((note.documentation for note in notes(hint) if isinstance(note, Doc)), "")
+        name: next((m.documentation for m in metadata(hint) if isinstance(m, Doc)), "")
         for name, hint in hints.items()
     }
     names = dict.fromkeys(name for name in (*shared, *described) if name != "return")

@@ -61,7 +61,7 @@ def fedsol(
     first_step: Annotated[
         Literal["still", "noise"],
         Doc(
-            "With fixed strength: no perturbation before the client moves, or along rounding noise."
+            "First step of fixed strength: not perturbed, or along rounding noise (released code)."
         ),
     ] = "still",
 ) -> Algorithm:

@@ -39,7 +39,7 @@ Reference = Annotated[
     Literal["last_active", "last_round", "as_released"],
     Doc(
         "Older model to point to: the one received at the last visit (paper), the last round's "
-        "(the intent of the released code), or the code with its indexing error."
+        "(the intent of the released code), or what its indexing error makes of that."
     ),
 ]
 
@@ -86,24 +86,24 @@ ProxClip = Annotated[
 SizeWeighting = Annotated[
     bool,
     Doc(
-        "Divide by the client's relative size, as the authors' or FedSSG's code does. No paper has "
-        "it, and corrections of small clients grow large."
+        "Divide corrections by the client's relative size. Released code only; those of small "
+        "clients grow large."
     ),
 ]
 Length = Annotated[
     Literal["current", "base"],
     Doc(
-        "Divisor of a move that estimates a gradient: this visit's own steps and rates, or one "
-        "undecayed K eta_0 (released code)."
+        "Divisor of a client's move, which then estimates its gradient: K eta of this visit, or "
+        "K eta_0 of the first round (released code)."
     ),
 ]
 Alignment = Annotated[NonNegativeFloat, Doc("Strength of the alignment.")]
 Gate = Annotated[
     Literal["horizon", "running", "none"],
-    Doc("Visits over those expected in the whole run, or so far (main text); none is 1."),
+    Doc("Visits over those expected in the whole run, or so far (main text); none: 1."),
 ]
-GateMap = Annotated[Literal["identity", "clip01", "logistic"], Doc("Map of that ratio.")]
-GateOffset = Annotated[FiniteFloat, Doc("Number added to it; 0 in the main text.")]
+GateMap = Annotated[Literal["identity", "clip01", "logistic"], Doc("Map of the gate.")]
+GateOffset = Annotated[FiniteFloat, Doc("Number added to the gate; 0 in the main text.")]
 GateAlignment = Annotated[bool, Doc("Multiply the alignment by the gate (main text).")]
 GateMemory = Annotated[bool, Doc("Let the gradient memory learn from gated moves.")]
 AlignmentForm = Annotated[
@@ -130,7 +130,7 @@ SecondMoment = Annotated[
 ]
 StartBeta = Annotated[
     NonNegativeFloat,
-    Doc("Length of the shift, in differences between the received and the client's last model."),
+    Doc("Shift, in multiples of the received minus the client's last model."),
 ]
 Prox = Annotated[
     NonNegativeFloat, Doc("Strength of the pull to the start, `prox ||u - start||^2` without 1/2.")

@@ -15,7 +15,7 @@ from torch.optim import SGD, Optimizer
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.core.schedule import Decay
+from fl_lightning.core.schedule import ExponentialDecay
 from fl_lightning.core.weighting import WEIGHTS, by_size, uniform, with_base
 from fl_lightning.data import (
     ClientData,
@@ -206,7 +206,7 @@ def federation(
         clients,
         rounds=o.rounds,
         sampler=make_sampler(o.sampling, o.participation, clients.sizes),
-        schedule=Decay(o.lr_decay),
+        schedule=ExponentialDecay(o.lr_decay),
         executor=executor(o),
         seed=o.seed,
         state_dir=state_dir,

@@ -20,7 +20,7 @@ from fl_lightning.report.score import SCORES
 from fl_lightning.report.table import FORMATS, Format, Table
 from fl_lightning.runs.run import load_runs
 
-Percent = Annotated[float, Range("a percentage from 1 to 100", lambda x: 1 <= x <= 100)]
+Percent = Annotated[float, Range("a percentage from 1 to 100", 1, 100)]
 Scores = Annotated[tuple[str, ...], Doc(f"Scores: {', '.join(SCORES)}, or a tag of metrics.csv.")]
 
 

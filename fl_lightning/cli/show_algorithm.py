@@ -17,7 +17,7 @@ from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.cli.summary import weighting
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.constraints import Range, notes
+from fl_lightning.core.constraints import Range, metadata
 from fl_lightning.core.term import Term
 from fl_lightning.runs.converters import metavar, shown
 from fl_lightning.terms.wrapper import with_inner
@@ -55,7 +55,7 @@ def explanation(name: str, make: Callable[..., Algorithm]) -> str:
     lines += ["", f"Options, as --algorithm {name} --algorithm.NAME VALUE"]
     hints = get_type_hints(make, include_extras=True)
     for o in options_of(make):
-        limits = "".join(f"; {n.says}" for n in notes(hints[o.name]) if isinstance(n, Range))
+        limits = "".join(f"; {m.says}" for m in metadata(hints[o.name]) if isinstance(m, Range))
         lines.append(f"  {o.name} {metavar(o.kind)}")
         lines.append(_indented(f"{o.help} (default: {shown(o.default)}{limits})"))
     lines += ["", "Terms at the default options, from the inside out" if terms else "No terms"]

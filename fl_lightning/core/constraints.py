@@ -12,30 +12,44 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Range:
-    """The values that an annotated field or parameter accepts.
+    """The numbers that an annotated field or parameter accepts; nan is none of them.
 
     Attributes:
         says: Their description, as in "lr is a positive number".
-        holds: Whether a value is one of them; False for nan.
+        low: The lower bound.
+        high: The upper bound.
+        ends: Whether the bounds belong to it, as in "[0, 1)".
+        whole: Whether only whole numbers do.
     """
 
     says: str
-    holds: Callable[[Any], bool]
+    low: float = -inf
+    high: float = inf
+    ends: Literal["[]", "[)", "(]", "()"] = "[]"
+    whole: bool = False
+
+    def __contains__(self, x: float) -> bool:
+        above = self.low <= x if self.ends[0] == "[" else self.low < x
+        below = x <= self.high if self.ends[1] == "]" else x < self.high
+        return above and below and (not self.whole or x % 1 == 0)
+
+    def __repr__(self) -> str:
+        """As signatures show it, e.g. `0 <= x < 1`."""
+        left, right = ("<" if end in "()" else "<=" for end in self.ends)
+        return f"{self.low} {left} x {right} {self.high}"
 
 
-FiniteFloat = Annotated[float, Range("a finite number", lambda x: -inf < x < inf)]
-NonNegativeFloat = Annotated[float, Range("a finite number of at least 0", lambda x: 0 <= x < inf)]
-PositiveFloat = Annotated[float, Range("a positive number", lambda x: 0 < x < inf)]
-UnitInterval = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
-PositiveFraction = Annotated[float, Range("a number above 0 and at most 1", lambda x: 0 < x <= 1)]
-OpenFraction = Annotated[float, Range("a number above 0 and below 1", lambda x: 0 < x < 1)]
-BelowOneFloat = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]
-NonNegativeInt = Annotated[
-    int, Range("a whole number of at least 0", lambda x: x >= 0 and x % 1 == 0)
-]
-PositiveInt = Annotated[int, Range("a whole number of at least 1", lambda x: x >= 1 and x % 1 == 0)]
+FiniteFloat = Annotated[float, Range("a finite number", ends="()")]
+NonNegativeFloat = Annotated[float, Range("a finite number of at least 0", 0, ends="[)")]
+PositiveFloat = Annotated[float, Range("a positive number", 0, ends="()")]
+UnitInterval = Annotated[float, Range("a number from 0 to 1", 0, 1)]
+PositiveFraction = Annotated[float, Range("a number above 0 and at most 1", 0, 1, "(]")]
+OpenFraction = Annotated[float, Range("a number above 0 and below 1", 0, 1, "()")]
+BelowOneFloat = Annotated[float, Range("a number of at least 0 and below 1", 0, 1, "[)")]
+NonNegativeInt = Annotated[int, Range("a whole number of at least 0", 0, ends="[)", whole=True)]
+PositiveInt = Annotated[int, Range("a whole number of at least 1", 1, ends="[)", whole=True)]
 
 
 def check(thing: Any, of: str = "") -> None:
@@ -62,27 +76,25 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def notes(hint: Any) -> Iterator[Any]:
+def metadata(hint: Any) -> Iterator[Any]:
     """Everything that an annotation says besides the type: ranges and `Doc`s, also in a union."""
     yield from getattr(hint, "__metadata__", ())
     for part in get_args(hint):
-        yield from notes(part)
+        yield from metadata(part)
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
     if value is None:
         return
+    allowed = {m.says: m for m in metadata(hint) if isinstance(m, Range)} | {
+        f"one of {', '.join(get_args(kind))}": get_args(kind)
+        for kind in (hint, *get_args(hint))
+        if get_origin(kind) is Literal
+    }
     for part in value if isinstance(value, tuple | list) else (value,):
-        for range in _ranges(hint):
-            if not range.holds(part):
-                raise ValueError(f"{name} is {range.says}, not {part}")
-
-
-def _ranges(hint: Any) -> Iterator[Range]:
-    yield from (note for note in notes(hint) if isinstance(note, Range))
-    for kind in (hint, *get_args(hint)):
-        if get_origin(kind) is Literal:
-            yield Range(f"one of {', '.join(get_args(kind))}", get_args(kind).__contains__)
+        for says, values in allowed.items():
+            if part not in values:
+                raise ValueError(f"{name} is {says}, not {part}")
 
 
 def _evaluated(dataclass: type, field: str, hint: Any) -> Any:

@@ -10,13 +10,13 @@ Schedule = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
-class Decay:
+class ExponentialDecay:
     """A local learning rate that is multiplied by `rate` every round."""
 
     rate: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
-        check(self, " of Decay")
+        check(self, " of ExponentialDecay")
 
     def __call__(self, round: int, epoch: int) -> float:
         """The factor in a round."""

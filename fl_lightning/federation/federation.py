@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import synchronized_time
 from fl_lightning.core.rehearsal import rehearse
-from fl_lightning.core.schedule import Decay, Schedule
+from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import RankLostError, adding_position, first_sentence
@@ -83,7 +83,7 @@ class Federation:
         *,
         rounds: int,
         sampler: ClientSampler = UniformSampling(1.0),
-        schedule: Schedule = Decay(),
+        schedule: Schedule = ExponentialDecay(),
         executor: Callable[..., Executor] = SequentialExecutor,
         loss: TaskLoss = nn.functional.cross_entropy,
         seed: int = 0,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeVar, get_type_hints
 
-from fl_lightning.core.constraints import notes
+from fl_lightning.core.constraints import metadata
 
 M = TypeVar("M")
 
@@ -55,5 +55,7 @@ class With:
 def marks(of: type, kind: type[M]) -> dict[str, M]:
     """The marks of one kind, `Effect` or `With`, on the fields of a dataclass, by field."""
     hints = get_type_hints(of, include_extras=True)
-    found = {name: [n for n in notes(hint) if isinstance(n, kind)] for name, hint in hints.items()}
+    found = {
+        name: [m for m in metadata(hint) if isinstance(m, kind)] for name, hint in hints.items()
+    }
     return {name: several[0] for name, several in found.items() if several}

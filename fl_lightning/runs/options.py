@@ -29,7 +29,7 @@ from fl_lightning.runs.converters import parse_bytes, parse_interval
 from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, With
 from fl_lightning.runs.trackers import Tracker, check_installed
 
-Kept = Annotated[int, Range("a whole number from 1 to 100", lambda x: 1 <= x <= 100)]
+Kept = Annotated[int, Range("a whole number from 1 to 100", 1, 100, whole=True)]
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Contrastive(Term):
 
 @dataclass(frozen=True)
 class RelaxedContrastive(Term):
-    """FedRCL: a supervised contrastive loss at several levels; penalizes too similar classmates.
+    """FedRCL: a supervised contrastive loss of several layers, and a penalty on similar classmates.
 
     Its attributes are the options of `fl_lightning.algorithms.fedrcl`.
     """

@@ -17,7 +17,7 @@ from fl_lightning.terms.wrapper import WrappedTerm
 
 @dataclass(frozen=True)
 class Perturbation(Term):
-    """A displacement of length `rho`; `eps` is added to the norm in its denominator."""
+    """A perturbation of length `rho`; `eps` is added to the norm that divides it."""
 
     rho: NonNegativeFloat = 0.05
     eps: NonNegativeFloat = field(default=1e-12, kw_only=True)
@@ -131,8 +131,8 @@ class TOGA(Perturbation):
         if self.beta:
             m, end = (float(self.beta * v.span / getattr(v, self.per)) for v in (first, last))
             yield (
-                f"beta Delta acts as server momentum: m = beta span / divisor is {m:.2g} in the "
-                f"first round and {end:.2g} in the last"
+                f"beta Delta acts as a server momentum of {m:.2g} in the first round and "
+                f"{end:.2g} in the last"
             )
 
 

@@ -16,8 +16,8 @@ from fl_lightning.core.term import Initializer, Term, View, initial, received, z
 class AdaptiveServer(Term):
     """FedAdam and its relatives: the server moves by `m / (sqrt(v) + tau)`.
 
-    A term, because `torch.optim.Adam` corrects the bias and cannot begin at `v0`; None is the
-    paper's tau^2.
+    v begins as `v0`; None is the paper's tau^2. `torch.optim.Adam` would begin at 0 and correct the
+    bias.
     """
 
     beta1: BelowOneFloat = 0.9

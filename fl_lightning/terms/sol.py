@@ -17,7 +17,7 @@ from fl_lightning.terms.perturb import Perturbation
 from fl_lightning.terms.wrapper import WrappedTerm
 
 
-class Taskless:
+class ProximalOnly:
     """An oracle without the task: a term around it gives what it adds to the gradient.
 
     Attributes:
@@ -42,9 +42,9 @@ class Taskless:
         self.proximal = without_task.of(loss, *layers)
         return self.proximal
 
-    def part(self, index: int, count: int) -> "Taskless":
+    def part(self, index: int, count: int) -> "ProximalOnly":
         """The same on a part of the batch."""
-        return Taskless(self.oracle.part(index, count))
+        return ProximalOnly(self.oracle.part(index, count))
 
 
 Per = Literal["column", "tensor"]
@@ -68,14 +68,14 @@ DIAGNOSTICS = "cos", "proximal_loss", "strength"
 
 
 def _log_diagnostics(
-    taskless: Taskless, q: Callable[[], Tensor], w: Tensor, v: View, strength: Tensor
+    without_task: ProximalOnly, q: Callable[[], Tensor], w: Tensor, v: View, strength: Tensor
 ) -> None:
     """Log `DIAGNOSTICS`; `q` gives the proximal objective's gradient at `w`."""
 
     def loss() -> Tensor:
-        return taskless.proximal.loss(w) if taskless.proximal else w.new_zeros(())
+        return without_task.proximal.loss(w) if without_task.proximal else w.new_zeros(())
 
-    v.log("cos", lambda: unit(taskless.oracle(w)).dot(unit(q())), (w != v.anchor).any())
+    v.log("cos", lambda: unit(without_task.oracle(w)).dot(unit(q())), (w != v.anchor).any())
     v.log("proximal_loss", loss)
     v.log("strength", strength.mean)
 
@@ -101,8 +101,8 @@ class SOL(WrappedTerm):
         task: Where the task's gradient is taken (Table 10).
         added: Where the proximal gradient is taken, which is added to it; None adds none.
         beta: Coefficient of the added gradient. The direction has none: its length does not count.
-        still: Do not perturb before the first step; without it a fixed strength blows rounding
-            noise up, as released.
+        still: Do not perturb the first step. If False, a fixed strength perturbs it along rounding
+            noise, as in the released code.
     """
 
     rho: NonNegativeFloat = 2.0
@@ -119,10 +119,10 @@ class SOL(WrappedTerm):
         return (*self.inner.diagnostics, *DIAGNOSTICS)
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        taskless = Taskless(oracle)
+        without_task = ProximalOnly(oracle)
 
         def proximal(w: Tensor) -> Tensor:
-            return self.inner.gradient(taskless, w, v)
+            return self.inner.gradient(without_task, w, v)
 
         q = unscoped = proximal(w)
         if self.scope != "all":
@@ -133,7 +133,7 @@ class SOL(WrappedTerm):
         direction = oracle(at[self.task])
         if self.added is not None:
             direction = direction + self.beta * proximal(at[self.added])
-        _log_diagnostics(taskless, lambda: unscoped, w, v, strength)
+        _log_diagnostics(without_task, lambda: unscoped, w, v, strength)
         return direction
 
 
@@ -164,8 +164,8 @@ class HeadSOL(Perturbation):
             return b.with_head_offset(self.rho * strength * unit(q, self.eps)).loss
 
         direction = oracle.of(displaced, v.layout.head)(w)
-        taskless, distill = Taskless(oracle), Distill(tau=self.tau)
-        _log_diagnostics(taskless, lambda: distill.gradient(taskless, w, v), w, v, strength)
+        without_task, distill = ProximalOnly(oracle), Distill(tau=self.tau)
+        _log_diagnostics(without_task, lambda: distill.gradient(without_task, w, v), w, v, strength)
         return direction
 
 
@@ -177,6 +177,6 @@ class GradientProjection(WrappedTerm):
     """
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        g, q = oracle(w), self.inner.gradient(Taskless(oracle), w, v)
+        g, q = oracle(w), self.inner.gradient(ProximalOnly(oracle), w, v)
         conflict = (g.dot(q) / q.dot(q).clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=0)
         return g - (w != v.anchor).any() * conflict * q

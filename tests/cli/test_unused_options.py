@@ -192,7 +192,7 @@ def printed(capsys, tmp_path):
         ("--algorithm fedbabu", "fedbabu trains clients' own models"),
         ("--algorithm knn_per", "knn_per trains clients' own models"),
         ("--sampling weighted --weighting by_size", "they count twice"),
-        ("--algorithm fedtoga", "fedtoga: beta Delta acts as server momentum"),
+        ("--algorithm fedtoga", "fedtoga: beta Delta acts as a server momentum of"),
         ("--algorithm fedvra --algorithm.a 300", "fedvra: the dual step a = 300 is unstable"),
         ("", "weighted by their samples"),
         ("--algorithm fedsam", "weighted equally"),

@@ -34,7 +34,7 @@ from torch.optim import SGD
 
 from fl_lightning import (
     Algorithm,
-    Decay,
+    ExponentialDecay,
     Federation,
     Term,
     algorithms,
@@ -260,7 +260,11 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor):
     clients.partition = Partition.from_lists([range(10), range(10)])
 
     def model(client: int, round: int, dropout: float) -> Tensor:
-        options = {"sampler": lambda *_: [client], "schedule": Decay(), "clients": clients}
+        options = {
+            "sampler": lambda *_: [client],
+            "schedule": ExponentialDecay(),
+            "clients": clients,
+        }
         module = classifier(norm=False, dropout=dropout)
         run = federation(Algorithm(), module=module, executor=executor, **options)
         run.server.round = round

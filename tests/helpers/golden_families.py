@@ -17,7 +17,7 @@ from problems import rows, server
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms, by_size, terms, uniform
-from fl_lightning.core.schedule import Decay, Schedule
+from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
 from fl_lightning.terms.released import ReleasedLastRound
@@ -150,7 +150,9 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
     )
     states = {**SCAFFOLD_STATES, "h_i": _clients("h_i"), "m": _server("m"), "v": _server("v")}
     states |= {"mu_i": _clients("mu_i"), "s": _server("s"), "last_local": _clients("w_i")}
-    return Setup(algorithm, Decay(h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states)
+    return Setup(
+        algorithm, ExponentialDecay(h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states
+    )
 
 
 def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
@@ -182,7 +184,9 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
     algorithm = _with(method(variant), local=local, weight=by_size, eps=1e-12)
     states = {**SCAFFOLD_STATES, "g_i": _clients("h_i", -alpha), "h": _server("h", -alpha)}
     states |= {"d_i": _clients("d_i"), "prev_local": _clients("w_i")}
-    return Setup(algorithm, Decay(h["gamma"]), h["batch_size"], h["local_epochs"], None, states)
+    return Setup(
+        algorithm, ExponentialDecay(h["gamma"]), h["batch_size"], h["local_epochs"], None, states
+    )
 
 
 def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
@@ -213,7 +217,7 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
     own, common = ("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else ("c_i", "c")
     states = {name: variates(own, common) for name in ("c_all", "g_all")}
     states |= {name: _clients(name) for name in ("h_i", "count")}
-    schedule, epochs = Decay(h["lr_decay_per_round"]), h.get("epoch", 2)
+    schedule, epochs = ExponentialDecay(h["lr_decay_per_round"]), h.get("epoch", 2)
     return Setup(algorithm, schedule, h["batch_size"], epochs, steps, states)
 
 
@@ -222,7 +226,7 @@ def feddisco(words: list[str], h: dict[str, Any]) -> Setup:
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["reg"])
     algorithm = _with(algorithms.feddisco(h["disco_a"], h["disco_b"]), local=local)
     states = {"agg_weights": _weights}
-    return Setup(algorithm, Decay(), h["batch_size"], h["epochs"], None, states)
+    return Setup(algorithm, ExponentialDecay(), h["batch_size"], h["epochs"], None, states)
 
 
 def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
@@ -267,7 +271,9 @@ def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
     local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
     states = {"h_i": _clients("h_i", -lam), "h": _server("h", -lam), "delta": _server("Delta")}
     algorithm = _with(algorithm, local=local, eps=1e-7)
-    return Setup(algorithm, Decay(h["lr_decay"]), h["batch_size"], h["local_epochs"], None, states)
+    return Setup(
+        algorithm, ExponentialDecay(h["lr_decay"]), h["batch_size"], h["local_epochs"], None, states
+    )
 
 
 FAMILIES: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {

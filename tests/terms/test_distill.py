@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fl_lightning import Term
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import Contrastive, Distill, NotTrueDistillation, RelaxedContrastive
-from fl_lightning.terms.sol import Taskless
+from fl_lightning.terms.sol import ProximalOnly
 
 
 def rows(*rows: list[float]) -> Tensor:
@@ -42,7 +42,7 @@ def test_a_client_whose_last_model_is_the_received_one_has_no_contrast() -> None
     w, last = (received + 0.1 * torch.randn_like(received) for _ in range(2))
     for w_i, idle in ((received, True), (last, False)):
         v = view(layout=layout, anchor=received, w_i=w_i)
-        assert Contrastive().gradient(Taskless(oracle), w, v).any() != idle
+        assert Contrastive().gradient(ProximalOnly(oracle), w, v).any() != idle
 
 
 # relaxed contrast

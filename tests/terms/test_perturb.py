@@ -71,7 +71,7 @@ def test_togas_effective_momentum_is_noted(
     facts = ({"steps": 50, "epochs": 5, "span": span} for span in (5.0, 0.47))
     toga = algorithms.fedtoga(beta=0.8, delta=delta, perturbation=perturbation)
     (note,) = toga.notes(*facts)
-    assert f"momentum: m = beta span / divisor is {first} in the first round and {last}" in note
+    assert f"momentum of {first} in the first round and {last}" in note
 
 
 def test_without_beta_toga_has_no_momentum_to_note() -> None:

@@ -23,7 +23,7 @@ from fl_lightning.terms import (
     HeadSOL,
     Proximal,
 )
-from fl_lightning.terms.sol import Taskless, relative_move
+from fl_lightning.terms.sol import ProximalOnly, relative_move
 
 
 def seen(module: nn.Module) -> Any:
@@ -170,9 +170,9 @@ class Distilled:
 def test_what_a_term_adds_alone_is_its_gradient_without_the_task() -> None:
     toy = Distilled()
     distill, half = Distill(toy.beta, toy.tau), toy.oracle.part(1, 2)
-    alone = distill.gradient(Taskless(toy.oracle), toy.w, toy.view)
+    alone = distill.gradient(ProximalOnly(toy.oracle), toy.w, toy.view)
     torch.testing.assert_close(alone, toy.proximal(toy.w))
-    added = distill.gradient(Taskless(toy.oracle).part(1, 2), toy.w, toy.view)
+    added = distill.gradient(ProximalOnly(toy.oracle).part(1, 2), toy.w, toy.view)
     torch.testing.assert_close(added, distill.gradient(half, toy.w, toy.view) - half(toy.w))
 
 
