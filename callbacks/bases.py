@@ -46,12 +46,18 @@ class Measure:
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         """Measure, and add to `metrics`."""
         if self.is_due(federation, federation.round):
-            metrics.update(self.measure(federation))
+            self._add(federation, metrics)
 
     def on_last_round_end(self, federation: Federation, metrics: Metrics) -> None:
         """Measure the last round of a run that ends early."""
         if not self.is_due(federation, federation.round):
-            metrics.update(self.measure(federation))
+            self._add(federation, metrics)
+
+    def _add(self, federation: Federation, metrics: Metrics) -> None:
+        measured = self.measure(federation)
+        metrics.update(measured)
+        if federation.round % self.every:
+            federation.last_only.update(measured)
 
 
 class CohortMeasure(Measure):

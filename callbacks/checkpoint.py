@@ -78,12 +78,19 @@ class Checkpoint:
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save a better `best.pt`; save a checkpoint where one is due, and at the end."""
         if metrics.get(self.monitor, -1.0) > self.best:
-            self.best = metrics[self.monitor]
-            if federation.fabric.is_global_zero:
-                _export(federation, self.run / "best.pt")
+            self._save_best(federation, metrics[self.monitor])
         last = federation.round == federation.rounds or federation.should_stop
         if last or self._is_due(federation):
             self._save(federation)
+
+    def _save_best(self, federation: Federation, score: float) -> None:
+        """Save `best.pt`, and keep the former one if a run of more rounds would not have this."""
+        best, last_only = self.run / "best.pt", self.monitor in federation.last_only
+        if federation.fabric.is_global_zero:
+            if last_only and best.exists():
+                best.replace(self.folder / "best.pt")
+            _export(federation, best)
+        self.best = self.best if last_only else score
 
     def _is_due(self, federation: Federation) -> bool:
         """Whether the first rank's clock and the round ask for a checkpoint."""
@@ -112,6 +119,7 @@ class Checkpoint:
             mine = {
                 "kept": self.kept,
                 "best": self.best,
+                "last_only": sorted(federation.last_only),
                 "callbacks": self._states(),
             }
             _write({**federation.state_dict(), **mine}, self.folder / name)
@@ -157,6 +165,11 @@ class Checkpoint:
         for gone in set(state["kept"]).difference(names):
             federation.store.release(gone)
         self.kept, self.best = names, state["best"]
+        if federation.round < federation.rounds:
+            federation.last_only = {*state.get("last_only", ())}
+            former = self.folder / "best.pt"
+            if fabric.is_global_zero and self.monitor in federation.last_only and former.exists():
+                former.replace(self.run / "best.pt")
 
     def _states(self) -> dict[str, Any]:
         """The callbacks' states, each tried: a ValueError if it could not be loaded."""

@@ -38,6 +38,8 @@ class EarlyStopping(Stopping):
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
         """Compare the round with the best one."""
+        if self.monitor in federation.last_only:
+            return  # a run of more rounds would not have compared it
         self.evaluations += "test/accuracy" in metrics
         if self.monitor not in metrics:
             if self.best == -inf and self.evaluations >= self.patience:

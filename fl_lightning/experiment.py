@@ -180,12 +180,18 @@ class Experiment:
         if fabric.is_global_zero:
             partition.save(run.path)  # with the validation samples, as it was made
         done, progress = federation.round, ProgressBar()
-        tensorboard = TensorBoard(run.path, after=done)
+        extended = 0 < done < o.rounds  # its last round may lose what it had as the end
+        table = MetricsCSV(
+            run.path / "metrics.csv", done, federation.last_only if extended else None
+        )
+        tensorboard = TensorBoard(run.path, after=done - extended)
+        if extended:
+            tensorboard.log_metrics(table.last_row, done)
         tensorboard.log_hyperparams(self.config)
         if done == 0:
             tensorboard.log_partition(data.partition, train.y, train.classes)
         loggers += [
-            MetricsCSV(run.path / "metrics.csv", after=done),  # names what is no number
+            table,  # names what is no number
             tensorboard,
             *start_trackers(o.logger or (), run.path, self.config),
         ]

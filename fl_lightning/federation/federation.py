@@ -69,6 +69,7 @@ class Federation:
         cost: What a visit sends, keeps and computes.
         stop_requested, preempt_requested: What this rank has asked for by `request_stop`.
         skipped: The clients that the last round left out, under "skip-client".
+        last_only: Tags that this round has because it is the last. A run of more rounds has none.
         should_stop: Whether the ranks agreed to end the run after this round. A callback may set it
             on all ranks in `on_fit_start` or `on_round_end`.
         preempted: Whether they agreed that the run is to be resumed.
@@ -130,7 +131,7 @@ class Federation:
         self.loss, self._state_dir, self._memory = loss, state_dir, client_state_memory
         self.should_stop = self.preempted = self.stop_requested = self.preempt_requested = False
         self._training = self._prepared = False
-        self.skipped = frozenset[int]()
+        self.skipped, self.last_only = frozenset[int](), set[str]()
 
     @property
     def round(self) -> int:
@@ -191,6 +192,7 @@ class Federation:
 
     def _run_round(self) -> None:
         started = synchronized_time(self.w.device)
+        self.last_only = set()
         metrics = self.train_round()
         trained = synchronized_time(self.w.device)
         self.fabric.call("on_round_end", federation=self, metrics=metrics)

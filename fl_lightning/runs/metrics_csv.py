@@ -2,7 +2,7 @@
 
 import csv
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -22,9 +22,11 @@ class MetricsCSV(Logger):
     Args:
         path: The file.
         after: The number of rounds whose rows are kept from an existing file.
+        last_only: Tags that the last of these rows has because the run had ended there. If the run
+            goes on, they are dropped, and so are those of personal models.
     """
 
-    def __init__(self, path: Path, after: int = 0):
+    def __init__(self, path: Path, after: int = 0, last_only: Collection[str] | None = None):
         self.path = path
         self._columns: list[str] = ["round"]
         self._rows: list[dict[str, str]] = []
@@ -34,7 +36,17 @@ class MetricsCSV(Logger):
                 columns = list(reader.fieldnames or ())
                 if columns[:1] == self._columns:  # else it is damaged
                     self._rows, self._columns = list(_ascending(reader, after)), columns
+        if last_only is not None and self._rows:
+            for tag in self._rows[-1]:
+                if tag in last_only or tag.startswith("personal/"):
+                    self._rows[-1][tag] = ""
         self._rewrite()
+
+    @property
+    def last_row(self) -> dict[str, float]:
+        """The numbers of the last round, by tag."""
+        row = self._rows[-1] if self._rows else {}
+        return {tag: float(value) for tag, value in row.items() if value and tag != "round"}
 
     @property
     def name(self) -> str:
