@@ -52,7 +52,7 @@ TrendScale = Annotated[
         "K of the paper's experiments), or K eta, which makes it a gradient (FedCM)."
     ),
 ]
-TREND_SCALES: dict[str, Any] = {"steps": "steps", "epochs": "epochs", "gradient": "span"}
+TREND_SCALES: dict[str, Any] = {"steps": "steps", "epochs": "epochs", "gradient": "lr_sum"}
 Carry = Annotated[
     bool, Doc("Keep the previous perturbed gradient from one visit of a client to the next.")
 ]
@@ -154,14 +154,15 @@ def dynamic(
     dual: str = "all",
     prox_clip: str = "whole",
     size_weighting: bool = False,
-    share: float | None = None,
+    participation: float | None = None,
 ) -> tuple[Term, ...]:
     """FedDyn's regularizer: the paper's, or released code's where an option asks for it."""
     split, all_clients = prox_clip == "split", dual == "all"
     if not (split or size_weighting):
-        return ((terms.DynamicRegularizer if all_clients else terms.CohortDual)(lam, share),)
+        plain = terms.DynamicRegularizer if all_clients else terms.CohortDual
+        return (plain(lam, participation),)
     kind = released.ReleasedRegularizer if all_clients else released.ReleasedCohortDual
-    regularizer = kind(lam, share, split, size_weighting)
+    regularizer = kind(lam, participation, split, size_weighting)
     pull = released.UnclippedPull(lam, size_weighting)
     return (regularizer, pull) if split else (regularizer,)
 

@@ -231,7 +231,7 @@ def fedtoga(
     being the last mean of w^t - u_i, over a divisor (`delta`). kappa = 0 drops the SAM correction;
     kappa = beta = 0 leaves SAM with FedDyn's regularizer (the ablation rows).
 
-    beta Delta acts as server momentum m = beta span / divisor, which a run prints: at learning rate
+    beta Delta acts as server momentum beta K eta / divisor, which a run prints: at learning rate
     0.1 and beta 0.8 it is 0.08 over K steps and 0.8 over K eta. Algorithm 1 divides by K alone; the
     text names FedCM as the source of Delta, which divides by K eta. The paper's ablation has +1.40
     and +3.06 points from beta. Measured against beta = 0 in Table 1's set-up (CIFAR-10 as JPEG,
@@ -259,6 +259,6 @@ def fedtoga(
     trend: Term = TOGA(rho, kappa, beta, opt.TREND_SCALES[delta])
     if perturbation != "local":
         trend = Neighbor(trend, fusion=perturbation == "fusion", carry=carry)
-    share = {"all": None, "active": 1.0}[dual]
-    regularizer = opt.dynamic(lam, prox_clip=prox_clip, share=share)
+    participation = {"all": None, "active": 1.0}[dual]
+    regularizer = opt.dynamic(lam, prox_clip=prox_clip, participation=participation)
     return Algorithm(trend, *regularizer)

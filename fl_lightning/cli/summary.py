@@ -82,7 +82,7 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
     if o.local_steps is None and _differs(epochs, o.local_epochs):
         yield f"--local-epochs {o.local_epochs:g} is {epochs:.2g} on average, in whole steps"
     for_rounds = (
-        federation.round_facts(cohort) | {"round": k} | federation.local_training.nominal_visit(k)
+        federation.round_facts(cohort) | {"round": k} | federation.local_training.average_visit(k)
         for k in (0, o.rounds - 1)
     )
     yield from (f"{name}: {note}" for note in algorithm.notes(*for_rounds))

@@ -77,7 +77,7 @@ class Algorithm:
         >>> fedgamma = Algorithm(SAM(rho=0.1), ControlVariate())
         >>> [type(term).__name__ for term in fedgamma.terms]
         ['SAM', 'ControlVariate']
-        >>> fedgamma.span([0.1, 0.1])
+        >>> fedgamma.lr_sum([0.1, 0.1])
         0.2
     """
 
@@ -113,13 +113,13 @@ class Algorithm:
         outer = [term for term in self.terms if "unclipped" in term.roles]
         return self.replace(terms=(*inner, *terms, *outer), local=local or self.local)
 
-    def span(self, lrs: Sequence[float]) -> float:
-        """The distance that a constant unit gradient travels in a visit, without weight decay.
+    def lr_sum(self, lrs: Sequence[float]) -> float:
+        """How far local steps of these learning rates would move a weight of constant gradient 1.
 
-        The sum of the learning rates for plain SGD, more with momentum. SCAFFOLD, FedCM and others
-        divide a displacement by it to estimate the mean gradient.
+        That is their sum for plain SGD, and more with momentum; weight decay is left out. SCAFFOLD,
+        FedCM and others divide a displacement by it to estimate the mean gradient.
         """
-        return _span(self.local, tuple(lrs))
+        return _lr_sum(self.local, tuple(lrs))
 
     def __repr__(self) -> str:
         return f"Algorithm({', '.join(map(_shown, self.terms))})"
@@ -187,8 +187,8 @@ class Algorithm:
 
 
 @lru_cache
-def _span(local: LocalFactory, lrs: tuple[float, ...]) -> float:
-    """See `Algorithm.span`; cached, since many visits have the same learning rates."""
+def _lr_sum(local: LocalFactory, lrs: tuple[float, ...]) -> float:
+    """See `Algorithm.lr_sum`; cached, since many visits have the same learning rates."""
     w = nn.Parameter(torch.zeros((), dtype=torch.float64))
     optimizer = local([w])
     for lr in lrs:

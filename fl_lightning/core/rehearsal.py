@@ -121,8 +121,14 @@ def dummy_facts(
     layout: Layout, w: Tensor, classes: int = 10, round: int = 1, rounds: int = 2
 ) -> dict[str, Any]:
     """Facts of a made-up visit at `w`, of a client with one sample of each class."""
-    numbers = {name: w.new_ones(()) for name in ("steps", "epochs", "span", "size", "weight")}
-    run = {"share": 0.5, "expected": 0.5, "round": round, "rounds": rounds, "nominal": 1.0}
+    numbers = {name: w.new_ones(()) for name in ("steps", "epochs", "lr_sum", "size", "weight")}
+    run = {
+        "participation": 0.5,
+        "inclusion_probability": 0.5,
+        "round": round,
+        "rounds": rounds,
+        "base_lr_sum": 1.0,
+    }
     vectors = {"anchor": w, "origin": w, "labels": w.new_ones(classes)}
     return {**vectors, **numbers, **run, "layout": layout}
 

@@ -26,8 +26,11 @@ class View:
     """(s) The received global model w^t."""
     origin: Tensor
     """The model where this client starts, after every term's `start`."""
-    span: Tensor
-    """The distance of a constant unit gradient in this visit (see `Algorithm.span`), 0-dim."""
+    lr_sum: Tensor
+    """Sum of the learning rates of this client's local steps, 0-dim; more with momentum.
+
+    See `Algorithm.lr_sum`.
+    """
     steps: Tensor
     """Number of local steps K_i, 0-dim."""
     epochs: Tensor
@@ -45,12 +48,12 @@ class View:
 
     `F.cross_entropy(b.out + v.labels.clamp(min=1).log(), b.y)` is a loss calibrated to them.
     """
-    share: float
+    participation: float
     """(s) Size of the cohort over the number of clients, M / N."""
-    expected: Tensor | float
+    inclusion_probability: Tensor | float
     """(s) The client's probability p_i to take part in a round; their mean on the server."""
-    nominal: float
-    """(s) K eta_0 of FedDC's code: the span of a client of mean size at the first round's rate."""
+    base_lr_sum: float
+    """(s) `lr_sum` of a client of average size at the initial learning rate: K eta_0 in FedDC."""
     round: int
     """(s) This round, from 0."""
     rounds: int
@@ -72,8 +75,8 @@ class View:
             f"declare a state as client, server or local = {{'{name}': zeros}}; facts of one "
             "client reach the server only in the message that `report` returns"
         )
-        if name == "lr" and "span" in vars(self):
-            fix = "steps may differ in it: v.span / v.steps is their mean, of plain SGD"
+        if name == "lr" and "lr_sum" in vars(self):
+            fix = "steps may differ in it: v.lr_sum / v.steps is their mean, of plain SGD"
         known = ", ".join(sorted(k for k in vars(self) if k[0] != "_"))
         raise TermError(
             f"{self._where} reads v.{name}, which does not exist there: {fix}. It can read: {known}"
@@ -112,11 +115,11 @@ class View:
         if total is None:
             return
         part = _scalar(value() if callable(value) else value, total)
-        share = torch.ones_like(part)
+        own_weight = torch.ones_like(part)
         if isinstance(weight, Tensor) or weight != 1:
-            share = _scalar(weight, part)
-            part = torch.where(share > 0, part * share, 0)
-        vars(self)[LOGGED + name] = total + torch.stack([part, share])
+            own_weight = _scalar(weight, part)
+            part = torch.where(own_weight > 0, part * own_weight, 0)
+        vars(self)[LOGGED + name] = total + torch.stack([part, own_weight])
 
     def _states(self) -> States:
         return {name: vars(self)[name] for name in self._mine}
@@ -128,7 +131,15 @@ FACTS = frozenset(View.__annotations__)
 LOGGED = "_log "
 """Begins the name of a hidden local state `[sum, weight]` of what a term logs under a name."""
 
-ROUND_FACTS = "anchor", "share", "expected", "round", "rounds", "nominal", "layout"
+ROUND_FACTS = (
+    "anchor",
+    "participation",
+    "inclusion_probability",
+    "round",
+    "rounds",
+    "base_lr_sum",
+    "layout",
+)
 """The facts of a round, which the server sees too; the others are of one client's visit."""
 
 

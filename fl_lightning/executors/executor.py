@@ -48,8 +48,8 @@ class Visit:
 
     Attributes:
         client: The client's index.
-        facts: Facts of this client: steps, epochs, span, size, weight, and `expected` where it
-            differs between clients; 0-dim tensors.
+        facts: Facts of this client: steps, epochs, lr_sum, size, weight, and
+            inclusion_probability where it differs between clients; 0-dim tensors.
         states: Its client and local states, one dictionary a term.
         batches: Its mini-batches.
         lrs: The local learning rate of each step.

@@ -245,7 +245,7 @@ class Federation:
         self.skipped = frozenset(lost)
         scalars, finite = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}, list[float]()
         if not status.empty:
-            facts["share"] = (len(cohort) - len(lost)) / self.clients.num_clients
+            facts["participation"] = (len(cohort) - len(lost)) / self.clients.num_clients
             scalars, finite = server.finish_round(sums, facts, self.local_training.logs.tags)
             self.store.commit([client for client in cohort if client not in lost])
         if watched and not all(finite):
@@ -279,14 +279,14 @@ class Federation:
 
     def round_facts(self, cohort_size: int) -> dict[str, Any]:
         """The facts of every visit of a round with a cohort of this size (see `View`)."""
-        share = cohort_size / self.clients.num_clients
+        participation = cohort_size / self.clients.num_clients
         return {
             "anchor": self.w.detach().clone(),
-            "share": share,
-            "expected": getattr(self.sampler, "expected_share", share),
+            "participation": participation,
+            "inclusion_probability": getattr(self.sampler, "expected_participation", participation),
             "round": self.round,
             "rounds": self.rounds,
-            "nominal": self.local_training.nominal_span,
+            "base_lr_sum": self.local_training.base_lr_sum,
             "layout": self.layout,
         }
 

@@ -52,7 +52,7 @@ class LocalTraining:
         group_size: Number of clients that train in parallel; halved when they do not fit the
             device's memory.
         local_lr: Learning rate of the local optimizer before the schedule.
-        nominal_span: The span of a client of mean size at `local_lr`.
+        base_lr_sum: `lr_sum` of a client of average size at `local_lr`.
         sum_type: How the outcomes are added up.
         logs: The scalars that terms log.
         store: The clients' states, after `open`.
@@ -82,7 +82,7 @@ class LocalTraining:
         self.local_lr = float(self.algorithm.local([vector]).param_groups[0]["lr"])
         self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
         self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
-        self.nominal_span = self.algorithm.span([self.local_lr] * self._steps)
+        self.base_lr_sum = self.algorithm.lr_sum([self.local_lr] * self._steps)
 
     def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store. All ranks call this together."""
@@ -139,13 +139,19 @@ class LocalTraining:
         self.store.wait_for_writes()
         return sums
 
-    def nominal_visit(self, round: int) -> dict[str, float]:
+    def average_visit(self, round: int) -> dict[str, float]:
         """The numbers of a visit of a client of mean size in a round."""
         per_epoch = self._steps_per_epoch
         rates = [self.schedule(round, step // per_epoch) for step in range(self._steps)]
-        span = self.algorithm.span([self.local_lr * rate for rate in rates])
+        lr_sum = self.algorithm.lr_sum([self.local_lr * rate for rate in rates])
         epochs = self._steps / per_epoch
-        return {"steps": self._steps, "epochs": epochs, "span": span, "size": 1.0, "weight": 1.0}
+        return {
+            "steps": self._steps,
+            "epochs": epochs,
+            "lr_sum": lr_sum,
+            "size": 1.0,
+            "weight": 1.0,
+        }
 
     def lr(self, round: int) -> float:
         """The local learning rate at the beginning of a round's visits."""
@@ -202,12 +208,12 @@ class LocalTraining:
         numbers: dict[str, float | Tensor] = {
             "steps": len(lrs),
             "epochs": len(lrs) / clients.steps_per_epoch(client),
-            "span": self.algorithm.span(lrs),
+            "lr_sum": self.algorithm.lr_sum(lrs),
             "size": clients.sizes[client] / clients.mean_size,
             "weight": weight,
         }
         if self.probabilities is not None:
-            numbers["expected"] = self.probabilities[client]
+            numbers["inclusion_probability"] = self.probabilities[client]
         labels = clients.label_counts(client).to(w.dtype)
         values = torch.tensor([float(number) for number in numbers.values()], dtype=w.dtype)
         sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all

@@ -17,9 +17,9 @@ Sampling = Literal["fixed", "bernoulli", "weighted"]
 ClientSampler = Callable[[int, int, int], list[int]]
 """`sampler(num_clients, seed, round)`: the cohort of a round, in ascending order.
 
-It may have `largest(num_clients)`, a bound on the size of its cohorts; `expected_share`, the
-expected share of clients in a round where that differs from the actual one; and `probabilities`, of
-each client to take part in a round, (num_clients,), where these differ.
+It may have `largest(num_clients)`, a bound on the size of its cohorts; `expected_participation`,
+the expected fraction of clients in a round where that differs from the actual one; and
+`probabilities`, of each client to take part in a round, (num_clients,), where these differ.
 """
 
 
@@ -57,8 +57,8 @@ class BernoulliSampling(_Fraction):
     """
 
     @property
-    def expected_share(self) -> float:
-        """The expected share of clients in a round."""
+    def expected_participation(self) -> float:
+        """The expected fraction of clients in a round."""
         return self.fraction
 
     def largest(self, num_clients: int) -> int:

@@ -43,5 +43,9 @@ class ClientModels(Term):
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         for model, move in zip(self.models, mean, strict=True):
-            setattr(v, model, v.anchor + move if model == "cohort" else v.clients + v.share * move)
+            setattr(
+                v,
+                model,
+                v.anchor + move if model == "cohort" else v.clients + v.participation * move,
+            )
         return delta

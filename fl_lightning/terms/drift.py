@@ -34,11 +34,11 @@ class ControlVariate(Term):
 
     def report(self, w: Tensor, v: View) -> Tensor:
         old = v.c_i
-        v.c_i = v.c_i - v.c + (v.origin - w) / v.span
+        v.c_i = v.c_i - v.c + (v.origin - w) / v.lr_sum
         return v.c_i - old
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
-        v.c = v.c + v.share * mean
+        v.c = v.c + v.participation * mean
         return delta
 
 
@@ -57,11 +57,11 @@ class CenteredGradientVariate(Term):
 
     def report(self, w: Tensor, v: View) -> Tensor:
         old = v.d_i
-        v.d_i = (v.origin - w) / v.span
+        v.d_i = (v.origin - w) / v.lr_sum
         return v.d_i - old
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
-        v.d = v.d + v.share * mean
+        v.d = v.d + v.participation * mean
         return delta
 
 
@@ -76,7 +76,7 @@ class ClientMomentum(Term):
         return self.alpha * oracle(w) + (1 - self.alpha) * v.m
 
     def report(self, w: Tensor, v: View) -> Tensor:
-        return (v.origin - w) / v.span
+        return (v.origin - w) / v.lr_sum
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.m = mean

@@ -19,11 +19,11 @@ class DynamicRegularizer(Term):
 
     Attributes:
         alpha: Strength.
-        share: Replaces M/N in the mean; 1 is FedTOGA's Algorithm 1 to the letter.
+        participation: Replaces M/N in the mean; 1 is FedTOGA's Algorithm 1 to the letter.
     """
 
     alpha: NonNegativeFloat = 0.1
-    share: NonNegativeFloat | None = None
+    participation: NonNegativeFloat | None = None
     client = {"h_i": zeros}
     server = {"h": zeros}
 
@@ -35,7 +35,7 @@ class DynamicRegularizer(Term):
         return w - v.anchor
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
-        v.h = v.h + (v.share if self.share is None else self.share) * mean
+        v.h = v.h + (v.participation if self.participation is None else self.participation) * mean
         return delta + v.h
 
 
@@ -69,10 +69,12 @@ class FedVRADual(DynamicRegularizer):
         return self.a * (w - v.anchor)
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
-        return super().update(delta if self.d is None else self.d * v.share * delta, mean, v)
+        return super().update(
+            delta if self.d is None else self.d * v.participation * delta, mean, v
+        )
 
     def notes(self, first: View, last: View) -> Iterator[str]:
-        lr = first.span / first.steps
+        lr = first.lr_sum / first.steps
         gamma = float(1 - (1 - lr * self.alpha) ** first.steps)
         if abs(1 - self.a * gamma) > 1:
             yield (
@@ -103,13 +105,13 @@ class SSG(Term):
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
         D, old = self._gate(v) * (w - v.anchor), v.d_i
-        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d - D / v.nominal
+        v.h_i, v.d_i = v.h_i + D, v.d_i - v.d - D / v.base_lr_sum
         return D, v.d_i - old
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
-        v.h, v.d = v.h + v.share * mean[0], v.d + v.share * mean[1]
+        v.h, v.d = v.h + v.participation * mean[0], v.d + v.participation * mean[1]
         return delta + v.h
 
     def _gate(self, v: View) -> Tensor:
         """Visits so far over those expected in the whole run, 0 to about 1, plus the offset."""
-        return v.count / (v.expected * v.rounds) + self.offset
+        return v.count / (v.inclusion_probability * v.rounds) + self.offset

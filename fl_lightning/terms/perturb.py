@@ -105,14 +105,14 @@ class TOGA(Perturbation):
 
     Delta is the last mean movement, `mean_S (w^t - u_i) / per`. Algorithm 1 without its dual. The
     texts leave the divisor open: Algorithm 1 prints K alone ("steps"), the experiments call the
-    number of epochs K ("epochs"), and section 4.1 takes Delta for a gradient, as in FedCM ("span").
+    number of epochs K ("epochs"), and section 4.1 takes Delta for a gradient as FedCM ("lr_sum").
     `algorithms.fedtoga` says what was measured.
     """
 
     rho: NonNegativeFloat = 0.1
     kappa: NonNegativeFloat = 1.0
     beta: NonNegativeFloat = 0.8
-    per: Literal["steps", "epochs", "span"] = "span"
+    per: Literal["steps", "epochs", "lr_sum"] = "lr_sum"
     eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
     server = {"Delta": zeros}
 
@@ -129,7 +129,7 @@ class TOGA(Perturbation):
 
     def notes(self, first: View, last: View) -> Iterator[str]:
         if self.beta:
-            m, end = (float(self.beta * v.span / getattr(v, self.per)) for v in (first, last))
+            m, end = (float(self.beta * v.lr_sum / getattr(v, self.per)) for v in (first, last))
             yield (
                 f"beta Delta acts as a server momentum of {m:.2g} in the first round and "
                 f"{end:.2g} in the last"

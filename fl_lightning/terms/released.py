@@ -93,7 +93,7 @@ class ReleasedControlVariate(ControlVariate):
     def report(self, w: Tensor, v: View) -> Tensor:
         old, size = v.c_i, v.size if self.size_weighting else 1.0
         c = v.c if self.whole else v.c / size
-        v.c_i = v.c_i - c + (v.origin - w) / (v.nominal if self.base_lr else v.span)
+        v.c_i = v.c_i - c + (v.origin - w) / (v.base_lr_sum if self.base_lr else v.lr_sum)
         return size * (v.c_i - old)
 
 
@@ -110,7 +110,7 @@ class LastGradientVariate(Term):
         return oracle(w) - v.d_i
 
     def report(self, w: Tensor, v: View) -> Any:
-        v.d_i = (v.origin - w) / v.span
+        v.d_i = (v.origin - w) / v.lr_sum
         return ()
 
 
@@ -185,7 +185,9 @@ class ReleasedSSG(SSG):
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
         D, old, size = self._gate(v) * (w - v.anchor), v.d_i, self._size(v)
-        learnt = (D if self.gate_memory else w - v.anchor) / (v.nominal if self.base_lr else v.span)
+        learnt = (D if self.gate_memory else w - v.anchor) / (
+            v.base_lr_sum if self.base_lr else v.lr_sum
+        )
         v.h_i, v.d_i = v.h_i + D, v.d_i - v.d / size - learnt
         message = D, size * (v.d_i - old)
         return message if self.aggregation == "all" else (*message, v.h_i)
@@ -195,7 +197,7 @@ class ReleasedSSG(SSG):
         if self.aggregation == "active":  # the cohort's mean of model plus memory (Eq. 28)
             return delta + mean[2]
         if self.aggregation == "inverse_n":  # its sum over N (Algorithm 1)
-            return v.share * (v.anchor + delta + mean[2]) - v.anchor
+            return v.participation * (v.anchor + delta + mean[2]) - v.anchor
         return moved
 
     def _size(self, v: View) -> Any:
@@ -205,9 +207,9 @@ class ReleasedSSG(SSG):
         if self.gate == "none":
             return 1.0
         if self.gate == "horizon":
-            ratio = v.count / (v.expected * v.rounds)
+            ratio = v.count / (v.inclusion_probability * v.rounds)
         else:  # about 1, but 1/p_i in the first round (Eq. 5)
-            ratio = v.count / (v.expected * (v.round + 1) + 1e-6)
+            ratio = v.count / (v.inclusion_probability * (v.round + 1) + 1e-6)
         if self.gate_map == "clip01":
             ratio = ratio.clamp(max=1.0)
         elif self.gate_map == "logistic":

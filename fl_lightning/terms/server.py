@@ -74,13 +74,13 @@ class AcceleratedStart(ServerMomentum):
 
 @dataclass(frozen=True)
 class NormalizedAveraging(Term):
-    """FedNova: `delta = mean(tau_i) mean((u_i - w^t) / tau_i)`, with path lengths tau_i = `v.span`.
+    """FedNova: `delta = mean(tau_i) mean((u_i - w^t) / tau_i)`, with lengths tau_i = `v.lr_sum`.
 
     The path includes momentum and unequal steps. Place it before terms that add to the update.
     """
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        return v.weight * v.span, v.weight * (w - v.origin) / v.span, v.weight
+        return v.weight * v.lr_sum, v.weight * (w - v.origin) / v.lr_sum, v.weight
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         path, progress, weight = mean  # the mean weight is 1 unless clients were skipped

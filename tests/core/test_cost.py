@@ -180,7 +180,7 @@ class SecondMoment(Term):
         return g / (v.v.sqrt() + v.u.sqrt() + 1e-8)
 
     def report(self, w, v):
-        return (v.origin - w) / v.span
+        return (v.origin - w) / v.lr_sum
 
     def update(self, delta, mean, v):
         v.v = 0.9 * v.v + 0.1 * mean * mean

@@ -52,7 +52,7 @@ def mistaken(hook: str, code: Callable[..., Any]) -> Term:
     return term("Mistaken", **states, **{hook: code})
 
 
-MEAN_RATE = r"v\.lr.* v\.span / v\.steps is their mean"
+MEAN_RATE = r"v\.lr.* v\.lr_sum / v\.steps is their mean"
 NOTHING = r"failed .* clients report nothing: let `report` return"
 MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
     "gradient": {
@@ -90,7 +90,10 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
     },
     "update": {
         "returns nothing": (lambda self, delta, mean, v: None, "vector like the model"),
-        "reads a client's fact": (lambda self, delta, mean, v: delta / v.span, "`report` returns"),
+        "reads a client's fact": (
+            lambda self, delta, mean, v: delta / v.lr_sum,
+            "`report` returns",
+        ),
         "multiplies by a mean of nothing": (lambda self, delta, mean, v: delta * mean, NOTHING),
         "indexes a mean of nothing": (lambda self, delta, mean, v: delta + mean[0], NOTHING),
         "takes its norm": (lambda self, delta, mean, v: delta / mean.norm(), NOTHING),
@@ -233,7 +236,7 @@ def test_what_cannot_be_compiled_is_named_with_what_can():
 
 
 def test_item_in_a_report_is_named_too():
-    report = mistaken("report", lambda self, w, v: w * v.span.item())
+    report = mistaken("report", lambda self, w, v: w * v.lr_sum.item())
     with pytest.raises(TermError, match=r"Mistaken\.report cannot run .*\.item\(\)"):
         federation(Algorithm(report), executor=STACKED)
 

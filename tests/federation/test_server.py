@@ -53,13 +53,13 @@ def steps(server: Server, count: int) -> list[Tensor]:
     """The moves of so many rounds with the mean update (1, -1) and the mean message (4, 0)."""
     moves, messages = [], [vec(4.0, 0.0)] * len(server.algorithm.terms)
     for server.round in range(count):
-        facts = {"anchor": server.w.detach().clone(), "share": 0.5}
+        facts = {"anchor": server.w.detach().clone(), "participation": 0.5}
         moves.append(server.step(vec(1.0, -1.0), messages, facts)[0])
     return moves
 
 
 def test_a_step_moves_the_model_and_updates_the_states():
-    """M <- 0.5 m + delta, w <- w + 2 m; SCAFFOLD's c <- c + share * mean."""
+    """M <- 0.5 m + delta, w <- w + 2 m; SCAFFOLD's c <- c + participation * mean."""
     server = new_server(ControlVariate())
     assert torch.stack(steps(server, 2)).tolist() == [[2, -2], [3, -3]]
     close(server.w.detach(), 5.0, -5.0)

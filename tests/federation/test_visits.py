@@ -81,7 +81,7 @@ class Facts(Term):
     client = {"facts": lambda first, now: now.new_zeros(5)}
 
     def report(self, w, v):
-        v.facts = torch.stack([v.steps, v.epochs, v.span, v.size, v.weight])
+        v.facts = torch.stack([v.steps, v.epochs, v.lr_sum, v.size, v.weight])
         return ()
 
 
@@ -129,7 +129,7 @@ def test_the_expected_share_is_the_probability_where_cohorts_vary():
     """In a cohort of 5 of the 6 clients."""
     for sampler, expected in [(BernoulliSampling(0.3), 0.3), (UniformSampling(0.3), 5 / 6)]:
         run = federation(Algorithm(), sampler=sampler)
-        assert run.round_facts(5)["expected"] == pytest.approx(expected)
+        assert run.round_facts(5)["inclusion_probability"] == pytest.approx(expected)
 
 
 @EXECUTORS
@@ -141,7 +141,7 @@ def test_a_client_knows_its_own_probability_where_cohorts_are_drawn_by_size(exec
 
         def report(self, w, v):
             v.count = v.count + 1
-            v.gate = v.count / v.expected
+            v.gate = v.count / v.inclusion_probability
             return ()
 
     run = federation(Algorithm(Gate()), sampler=sampler, executor=executor)
@@ -157,19 +157,19 @@ def test_a_client_knows_its_own_probability_where_cohorts_are_drawn_by_size(exec
     ("visit", "steps"),
     [({"epochs": 2}, 4), ({"epochs": 1.3}, 3), ({"epochs": 0.1}, 1), ({"steps": 7}, 7)],
 )
-def test_the_nominal_span_is_that_of_a_client_of_mean_size(visit, steps):
+def test_base_lr_sum_is_that_of_a_client_of_mean_size(visit, steps):
     """Of 9.2 samples, two batches; with momentum 0.5: 0.1 (1 + 1.5 + 1.75 + ...)."""
     local = partial(SGD, lr=0.1, momentum=0.5)
     run = federation(Algorithm(local=local), clients=classification(**visit))
     expected = 0.1 * sum(2 - 0.5**k for k in range(steps))
-    assert run.local_training.nominal_span == pytest.approx(expected)
+    assert run.local_training.base_lr_sum == pytest.approx(expected)
 
 
-def test_the_nominal_visit_follows_the_schedule():
+def test_the_average_visit_follows_the_schedule():
     """Of two batches an epoch, 1.5 epochs, at rates 0.1 * 0.9^round * 0.7^epoch."""
-    visit = federation(Algorithm(), clients=classification(epochs=1.5)).local_training.nominal_visit
+    visit = federation(Algorithm(), clients=classification(epochs=1.5)).local_training.average_visit
     assert visit(2) == pytest.approx(
-        {"steps": 3, "epochs": 1.5, "span": 0.1 * 0.81 * 2.7, "size": 1, "weight": 1}
+        {"steps": 3, "epochs": 1.5, "lr_sum": 0.1 * 0.81 * 2.7, "size": 1, "weight": 1}
     )
 
 
@@ -178,7 +178,7 @@ def test_the_server_sees_the_round_and_the_share_of_the_cohort():
 
     class Witness(Term):
         def update(self, delta, mean, v):
-            seen.append((v.round, v.rounds, v.share))
+            seen.append((v.round, v.rounds, v.participation))
             return delta
 
     trained(Algorithm(Witness()))

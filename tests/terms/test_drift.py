@@ -20,14 +20,14 @@ from fl_lightning.terms.released import ReleasedControlVariate, SplitProximal, U
 
 
 def test_span_is_the_way_of_a_unit_gradient() -> None:
-    def span(**options: float | bool) -> float:
-        return Algorithm(local=partial(SGD, lr=9.0, **options)).span([0.1, 0.1, 0.2])
+    def lr_sum(**options: float | bool) -> float:
+        return Algorithm(local=partial(SGD, lr=9.0, **options)).lr_sum([0.1, 0.1, 0.2])
 
-    assert span(weight_decay=0.5) == pytest.approx(0.4)
-    assert span(momentum=0.5) == pytest.approx(0.1 + 0.15 + 0.35)  # speeds 1, 1.5, 1.75
-    assert span(momentum=0.5, dampening=0.5) == pytest.approx(0.1 + 0.1 + 0.2)  # speeds 1, 1, 1
+    assert lr_sum(weight_decay=0.5) == pytest.approx(0.4)
+    assert lr_sum(momentum=0.5) == pytest.approx(0.1 + 0.15 + 0.35)  # speeds 1, 1.5, 1.75
+    assert lr_sum(momentum=0.5, dampening=0.5) == pytest.approx(0.1 + 0.1 + 0.2)  # speeds 1, 1, 1
     # 1 + speed / 2 ahead
-    assert span(momentum=0.5, nesterov=True) == pytest.approx(0.15 + 0.175 + 0.375)
+    assert lr_sum(momentum=0.5, nesterov=True) == pytest.approx(0.15 + 0.175 + 0.375)
 
 
 def test_layer_wise_rules_map_and_mask_the_vector_parameter_by_parameter() -> None:
@@ -53,14 +53,14 @@ def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:
 
 def test_size_scaling_applies_to_c_i() -> None:
     """FedDC: c_i <- c_i - c / om_i + move / length; the server gets om_i times the change."""
-    v = view(c=vec(1, 2), c_i=vec(5, 5), origin=vec(3, 2), span=vec(0.5), size=vec(2))
+    v = view(c=vec(1, 2), c_i=vec(5, 5), origin=vec(3, 2), lr_sum=vec(0.5), size=vec(2))
     message = ReleasedControlVariate(size_weighting=True).report(vec(1, 3), v)
     close(v.c_i, 5 - 0.5 + 4, 5 - 1 - 2)
     close(message, 2 * 3.5, 2 * -3)
 
 
 def test_mean_past_adds_the_mean_of_all_clients_back() -> None:
-    v = view(d_i=vec(0.5, 3), d=vec(1, 2), origin=vec(3, 2), span=vec(0.5), share=0.25)
+    v = view(d_i=vec(0.5, 3), d=vec(1, 2), origin=vec(3, 2), lr_sum=vec(0.5), participation=0.25)
     close(direction_of(CenteredGradientVariate(), v), 3 + 1 - 0.5, 4 + 2 - 3)
     message = CenteredGradientVariate().report(vec(1, 3), v)
     close(v.d_i, 4, -2)

@@ -33,7 +33,7 @@ def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(
     factor = 1 - a * (1 - (1 - 0.1 * 0.1) ** 50)
     for before, now in pairwise(sizes):
         torch.testing.assert_close(now, factor * before, rtol=1e-12, atol=1e-12)
-    facts = run.local_training.nominal_visit(0)
+    facts = run.local_training.average_visit(0)
     notes = dual.notes(facts, facts)
     assert (abs(factor) < 1) == (notes == []) == stable
     for note in notes:
@@ -44,8 +44,16 @@ def test_fedvras_duals_follow_a_linear_recursion_that_the_note_judges(
 def visit(**known: Any) -> Any:
     """A first visit of a client twice as large as the mean, in round 0 of 4."""
     begun = {"h_i": vec(1, -1), "d_i": vec(0.5, 3), "count": vec(1), "d": vec(1, 2)}
-    run = {"share": 0.25, "expected": 0.5, "round": 0, "rounds": 4, "nominal": 0.2}
-    return view(**{**begun, **run, "anchor": vec(1, 4), "size": vec(2), "span": vec(0.5), **known})
+    run = {
+        "participation": 0.25,
+        "inclusion_probability": 0.5,
+        "round": 0,
+        "rounds": 4,
+        "base_lr_sum": 0.2,
+    }
+    return view(
+        **{**begun, **run, "anchor": vec(1, 4), "size": vec(2), "lr_sum": vec(0.5), **known}
+    )
 
 
 def ssg(**options: Any) -> SSG:

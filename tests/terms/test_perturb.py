@@ -50,9 +50,9 @@ def test_smoos_common_perturbation_is_the_unit_mean_of_the_duals_or_zero() -> No
     close(v.s, 0, 0)
 
 
-@pytest.mark.parametrize(("per", "divisor"), [("steps", 4), ("epochs", 2), ("span", 0.5)])
+@pytest.mark.parametrize(("per", "divisor"), [("steps", 4), ("epochs", 2), ("lr_sum", 0.5)])
 def test_togas_trend_is_the_movement_over_steps_epochs_or_length(per: Any, divisor: float) -> None:
-    v = view(origin=vec(3, 2), steps=vec(4), epochs=vec(2), span=vec(0.5), Delta=vec(0, 0))
+    v = view(origin=vec(3, 2), steps=vec(4), epochs=vec(2), lr_sum=vec(0.5), Delta=vec(0, 0))
     message = TOGA(per=per).report(vec(1, 3), v)
     close(message, 2 / divisor, -1 / divisor)
     close(TOGA().update(vec(7, 7), message, v), 7, 7)
@@ -68,18 +68,18 @@ def test_togas_effective_momentum_is_noted(
     delta: Any, first: str, last: str, perturbation: Any
 ) -> None:
     """Its 50 steps of 5 epochs move by a unit gradient's 5 at first, and 0.47 at last."""
-    facts = ({"steps": 50, "epochs": 5, "span": span} for span in (5.0, 0.47))
+    facts = ({"steps": 50, "epochs": 5, "lr_sum": lr_sum} for lr_sum in (5.0, 0.47))
     toga = algorithms.fedtoga(beta=0.8, delta=delta, perturbation=perturbation)
     (note,) = toga.notes(*facts)
     assert f"momentum of {first} in the first round and {last}" in note
 
 
 def test_without_beta_toga_has_no_momentum_to_note() -> None:
-    facts = {"steps": 50, "epochs": 5, "span": 5.0}
+    facts = {"steps": 50, "epochs": 5, "lr_sum": 5.0}
     assert algorithms.fedtoga(beta=0.0).notes(facts, facts) == []
 
 
-@pytest.mark.parametrize(("per", "m"), [("steps", 0.08), ("span", 0.8)])
+@pytest.mark.parametrize(("per", "m"), [("steps", 0.08), ("lr_sum", 0.8)])
 def test_beta_delta_repeats_the_last_move_by_the_effective_momentum(per: Any, m: float) -> None:
     """In a second round without a gradient."""
 

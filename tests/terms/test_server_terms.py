@@ -36,8 +36,8 @@ def test_a_first_relaxed_start_is_away_from_the_first_model_or_not_shifted(
 def test_normalize_averages_progress_per_path_and_walks_the_mean_path() -> None:
     """Moves (2, 4) and (6, 3) on paths 1 and 3, with weights 0.5 and 1.5."""
     nova = NormalizedAveraging()
-    one = nova.report(vec(2, 4), view(weight=vec(0.5), span=vec(1), origin=vec(0, 0)))
-    other = nova.report(vec(7, 4), view(weight=vec(1.5), span=vec(3), origin=vec(1, 1)))
+    one = nova.report(vec(2, 4), view(weight=vec(0.5), lr_sum=vec(1), origin=vec(0, 0)))
+    other = nova.report(vec(7, 4), view(weight=vec(1.5), lr_sum=vec(3), origin=vec(1, 1)))
     mean = tuple((a + b) / 2 for a, b in zip(one, other, strict=True))
     path = 0.25 * 1 + 0.75 * 3
     expected = path * (0.25 * 2 + 0.75 * 6 / 3), path * (0.25 * 4 + 0.75 * 3 / 3)

@@ -101,7 +101,7 @@ def test_the_inner_terms_states_move_as_on_their_own() -> None:
     inner = DynamicRegularizer(alpha=0.5)
     runs = []
     for term in (inner, SOL(inner), GradientProjection(inner)):
-        v = view(h_i=vec(1, -1), h=vec(0.5, 0.5), anchor=vec(1, 4), share=0.25)
+        v = view(h_i=vec(1, -1), h=vec(0.5, 0.5), anchor=vec(1, 4), participation=0.25)
         assert (term.client, term.server, term.local) == (inner.client, inner.server, {})
         message = term.report(vec(3, 2), v)
         runs.append([message, term.update(vec(10, 10), message, v), v.h_i, v.h])
