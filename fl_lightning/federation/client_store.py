@@ -47,8 +47,10 @@ class ClientStore:
         folder: Where the files lie; made with the first row.
         num_clients: Number of rows.
         states: Initial states, one dictionary a term: names, shapes, dtypes and device of a row.
-        memory: Bytes of rows that this process may keep in memory, besides those in transit.
-        shared: Whether other ranks have stores of the same folder.
+        memory: Bytes of rows that this machine may keep in memory, besides those in transit; None
+            is a quarter of what is free, asked for as rows come: other jobs take their part too.
+        ranks: Number of ranks on this machine, which share the memory.
+        shared: Whether other ranks, here or elsewhere, have stores of the same folder.
 
     Attributes:
         row: Bytes of a client's states; 0 if the algorithm keeps nothing.
@@ -61,7 +63,8 @@ class ClientStore:
         folder: Path,
         num_clients: int,
         states: Sequence[States],
-        memory: int,
+        memory: int | None = None,
+        ranks: int = 1,
         shared: bool = False,
     ):
         self.num_clients, self.folder = num_clients, folder
@@ -75,7 +78,8 @@ class ClientStore:
         held = self.row
         if self._gpu:  # PyTorch rounds pinned memory up to powers of two
             held = sum(1 << (state.nbytes - 1).bit_length() for state in tensors if state.nbytes)
-        self._most, self._shared = memory // max(1, held), shared
+        self._held, self._ranks, self._shared = max(1, held), ranks, shared
+        self._most, self._grows = (memory or 0) // (ranks * self._held), memory is None
         self._files = RowFiles(folder, self.row)
         # A new thread's CUDA calls would take memory of GPU 0, which is another rank's.
         begin = partial(torch.cuda.set_device, self._gpu) if self._gpu else None
@@ -133,6 +137,12 @@ class ClientStore:
 
     def _make_room(self) -> None:
         """Let the least recently used rows go to their files."""
+        count = len(self._rows) + len(self._new)
+        if self._grows and count > self._most:
+            wanted = count + count // 8  # so that the system is seldom asked
+            rest = available_memory() // (3 * self._ranks)  # a third of the rest: a quarter of all
+            self._grows = wanted * self._held <= rest
+            self._most = wanted if self._grows else self._most
         while len(self._rows) + len(self._new) > self._most:
             if self._rows:
                 client = next(iter(self._rows))
@@ -283,16 +293,14 @@ def open_store(
 ) -> ClientStore:
     """The store of a run. All ranks call it and use the folder of the first.
 
-    Without a folder that is a temporary one, removed with the first rank's store. The ranks of a
-    machine share `memory`; None is a quarter of what is free.
+    Without a folder that is a temporary one, removed with the first rank's store.
     """
     temporary = None
     if folder is None and fabric.is_global_zero:
         temporary = Path(mkdtemp(prefix="fl_lightning-"))
     folder = Path(fabric.broadcast(str(folder or f"{temporary}/rows")))
-    memory = available_memory() // 4 if memory is None else memory
-    share = memory // getattr(fabric.strategy, "num_processes", 1)  # the ranks of this machine
-    store = ClientStore(folder, num_clients, states, share, fabric.world_size > 1)
+    here = getattr(fabric.strategy, "num_processes", 1)
+    store = ClientStore(folder, num_clients, states, memory, here, fabric.world_size > 1)
     if temporary:
         weakref.finalize(store, shutil.rmtree, temporary, ignore_errors=True)
     return store

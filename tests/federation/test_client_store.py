@@ -11,6 +11,7 @@ import pytest
 import torch
 from client_rows import CPU, PLENTY, ROW, keep, kept, new_store, row_threads, states, write
 
+from fl_lightning.federation import client_store
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.row_files import RowFiles
 
@@ -70,6 +71,20 @@ def test_the_least_recently_used_rows_go_to_files(tmp_path, monkeypatch):
     store.retain()
     store.retain()
     assert len(written) == 4
+
+
+@pytest.mark.parametrize(("ranks", "in_memory"), [(1, 4), (2, 2)])
+def test_ranks_share_a_quarter_of_the_free_memory(ranks, in_memory, tmp_path, monkeypatch):
+    """Which their own rows, and those of other jobs, make less."""
+    store = new_store(tmp_path, None, ranks=ranks)
+
+    def free() -> int:
+        return (17 - ranks * (len(store._rows) + len(store._new))) * ROW
+
+    monkeypatch.setattr(client_store, "available_memory", free)
+    keep(store, 1.0, 0, 1, 2, 3, 4)
+    assert len(store._rows) == in_memory
+    assert [kept(store, i) for i in range(5)] == [1.0] * 5
 
 
 @pytest.mark.parametrize("memory", [0, ROW, PLENTY])

@@ -10,7 +10,6 @@ from problems import federation
 
 from fl_lightning import algorithms
 from fl_lightning.cli import summary
-from fl_lightning.distributed import memory
 from fl_lightning.federation.disk_space import BLOCK, free_space, most_disk_bytes
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.runs.converters import parse_bytes
@@ -50,20 +49,6 @@ def test_free_space_is_asked_where_the_folder_will_be_made(tmp_path, monkeypatch
     monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or Disk(9, 4, 5))
     assert free_space(tmp_path / "not" / "yet") == 5
     assert asked == [tmp_path]
-
-
-def test_a_control_group_leaves_less_memory_than_the_machine(tmp_path, monkeypatch):
-    """The smallest limit of the group and those above it."""
-    inner = tmp_path / "job" / "step"
-    inner.mkdir(parents=True)
-    (tmp_path / "cgroup").write_text("0::/job/step\n")
-    for folder, limit, used in ((inner, "max", "7"), (inner.parent, "3000", "1000")):
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text(f"{used}\n")
-    assert memory.available_memory() > 0
-    monkeypatch.setattr(memory, "GROUPS", tmp_path)
-    monkeypatch.setattr(memory, "PROCESS", tmp_path / "cgroup")
-    assert memory.available_memory() == 2000
 
 
 def begun(folder: Path, *argv: str) -> None:

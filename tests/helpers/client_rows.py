@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +18,8 @@ STATES = [
 ]
 
 
-def new_store(folder: Path, memory: int = PLENTY, shared: bool = False) -> ClientStore:
-    return ClientStore(folder, 5, STATES, memory, shared)
+def new_store(folder: Path, memory: int | None = PLENTY, **options: Any) -> ClientStore:
+    return ClientStore(folder, 5, STATES, memory, **options)
 
 
 def states(value: float) -> list[dict[str, Tensor]]:
