@@ -146,18 +146,8 @@ def fedssg(
         tuned, and alpha is the strength of the alignment elsewhere. The appendix's divisor eta E:
         E counts epochs, and the steps of an epoch are missing in it.
     """
-    released = ReleasedSSG(
-        alpha,
-        gate_offset,
-        gate,
-        gate_map,
-        gate_alignment,
-        gate_memory,
-        alignment,
-        correction,
-        correction_lr == "base",
-        aggregation,
-        size_weighting,
-    )
+    gates = gate, gate_map, gate_alignment, gate_memory
+    others = alignment, correction, correction_lr == "base", aggregation, size_weighting
+    released = ReleasedSSG(alpha, gate_offset, *(*gates, *others))
     textbook = released == ReleasedSSG(alpha, gate_offset)
     return Algorithm(SSG(alpha, gate_offset) if textbook else released)

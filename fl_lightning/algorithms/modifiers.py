@@ -8,14 +8,17 @@ Imports `terms` and below.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
-from fl_lightning.algorithms.shared_options import sgd
+from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedyogi
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.constraints import checked
 from fl_lightning.core.term import Term
+
+P = ParamSpec("P")
 
 _DOES = {
     "perturb": "says where gradients are taken",
@@ -155,48 +158,45 @@ def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") 
 # --server-optimizer: what the server does with the mean update
 
 
-@checked
-def momentum(beta: opt.Momentum = 0.9) -> Modifier:
-    """Momentum."""
-    return Modifier(outer=terms.ServerMomentum(beta))
+def _outside(make: Callable[P, Algorithm]) -> Callable[P, Modifier]:
+    """A method's one term, outside of all others, and its server's optimizer."""
+
+    @wraps(make)
+    def modifier(*args: P.args, **kwargs: P.kwargs) -> Modifier:
+        method = make(*args, **kwargs)
+        (term,) = method.terms
+        return Modifier(outer=term, server=None if method.server is MEAN else method.server)
+
+    return modifier
 
 
-@checked
-def adam(beta1: opt.Beta1 = 0.9, beta2: opt.Beta2 = 0.99, tau: opt.Adaptivity = 1e-3) -> Modifier:
-    """Adam without bias correction, at server learning rate 0.01."""
-    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau), server=sgd(0.01))
-
-
-@checked
-def yogi(beta1: opt.Beta1 = 0.9, beta2: opt.Beta2 = 0.99, tau: opt.Adaptivity = 1e-3) -> Modifier:
-    """Yogi, at server learning rate 0.01."""
-    return Modifier(outer=terms.AdaptiveServer(beta1, beta2, tau, kind="yogi"), server=sgd(0.01))
-
-
-@checked
-def adagrad(tau: opt.Adaptivity = 1e-3) -> Modifier:
-    """Adagrad, at server learning rate 0.01."""
-    return Modifier(outer=terms.AdaptiveServer(0.0, 0.0, tau, kind="adagrad"), server=sgd(0.01))
-
-
-@checked
-def lookahead(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Modifier:
-    """FedACG's momentum, along which clients start."""
-    return Modifier(outer=terms.AcceleratedStart(beta, prox))
-
+MEAN = Algorithm().server
+"""The `server` of an algorithm that moves by the mean update."""
 
 Makers = Mapping[str, Callable[..., Modifier]]
 
 
-def _choices(default: str, *makers: Callable[..., Modifier]) -> Makers:
-    return {default: unchanged, **{make.__name__: make for make in makers}}
-
-
 PARTS: Mapping[str, Makers] = {
-    "perturb": _choices("none", sam, asam, lesam, last_round, smoo, toga, sol),
-    "ascent": _choices("own", neighbor, fusion),
-    "client_start": _choices("received", relaxed),
-    "server_optimizer": _choices("mean", momentum, adam, yogi, adagrad, lookahead),
+    "perturb": {
+        "none": unchanged,
+        "sam": sam,
+        "asam": asam,
+        "lesam": lesam,
+        "last_round": last_round,
+        "smoo": smoo,
+        "toga": toga,
+        "sol": sol,
+    },
+    "ascent": {"own": unchanged, "neighbor": neighbor, "fusion": fusion},
+    "client_start": {"received": unchanged, "relaxed": relaxed},
+    "server_optimizer": {
+        "mean": unchanged,
+        "momentum": _outside(fedavgm),
+        "adam": _outside(fedadam),
+        "yogi": _outside(fedyogi),
+        "adagrad": _outside(fedadagrad),
+        "lookahead": _outside(fedacg),
+    },
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""
 

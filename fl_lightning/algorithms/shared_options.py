@@ -102,7 +102,7 @@ Gate = Annotated[
     Literal["horizon", "running", "none"],
     Doc("Visits over those expected in the whole run, or so far (main text); none: 1."),
 ]
-GateMap = Annotated[Literal["identity", "clip01", "logistic"], Doc("Map of the gate.")]
+GateMap = Annotated[Literal["identity", "clip01", "logistic"], Doc("Function of that ratio.")]
 GateOffset = Annotated[FiniteFloat, Doc("Number added to the gate; 0 in the main text.")]
 GateAlignment = Annotated[bool, Doc("Multiply the alignment by the gate (main text).")]
 GateMemory = Annotated[bool, Doc("Let the gradient memory learn from gated moves.")]

@@ -137,11 +137,9 @@ NAMED = {
         [M.toga(), M.fusion(carry=True)],
         C.fedtoga(perturbation="fusion", carry=True),
     ),
-    "fedavgm": (C.fedavg(), [M.momentum(0.7)], C.fedavgm(0.7)),
-    "fedadam": (C.fedavg(), [M.adam(tau=0.1)], C.fedadam(tau=0.1)),
-    "fedyogi": (C.fedavg(), [M.yogi()], C.fedyogi()),
-    "fedadagrad": (C.fedavg(), [M.adagrad()], C.fedadagrad()),
-    "fedacg": (UNIFORM, [M.lookahead()], C.fedacg()),
+    "fedavgm": (C.fedavg(), [SERVER["momentum"]], C.fedavgm()),
+    "fedadam": (C.fedavg(), [SERVER["adam"]], C.fedadam()),
+    "fedacg": (UNIFORM, [SERVER["lookahead"]], C.fedacg()),
     "fedinit": (UNIFORM, [M.relaxed()], C.fedinit()),
     "fedsol, all": (C.fedavg(), [M.sol()], C.fedsol(scope="all")),
 }
@@ -168,9 +166,17 @@ REFUSED = [
     (C.fedsam(), M.lesam(), "LESAM .* SAM already says where gradients"),
     (C.fedsol(), M.sam(), "SAM .* HeadSOL already says where gradients"),
     (M.neighbor().to(C.fedtoga()), M.sam(), "SAM .* Neighbor already says where gradients"),
-    (C.fedacg(), M.adam(), "AdaptiveServer .* AcceleratedStart already says what the server"),
-    (C.local_only(), M.momentum(), "ServerMomentum .* LocalOnly already says what the server"),
-    (C.fedinit(), M.lookahead(), "Accelerated.* RelaxedInitialization already says where clients"),
+    (C.fedacg(), SERVER["adam"], "Adaptive.* AcceleratedStart already says what the server"),
+    (
+        C.local_only(),
+        SERVER["momentum"],
+        "ServerMomentum .* LocalOnly already says what",
+    ),
+    (
+        C.fedinit(),
+        SERVER["lookahead"],
+        "Accelerated.* Relaxed.* already says where clients",
+    ),
     (C.local_only(), M.relaxed(), "RelaxedInitialization .* LocalOnly already says where clients"),
     (C.scaffold(), M.neighbor(), "does not perturb: .*--perturb sam"),
     (M.lesam().to(C.fedavg()), M.neighbor(), "asks for 1 gradient.*terms such as SAM"),
@@ -188,6 +194,6 @@ def test_a_combination_without_meaning_is_refused_with_the_reason(
 
 
 def test_clipping_comes_after_what_is_added_and_a_split_pull_after_clipping() -> None:
-    made = add(C.feddyn(prox_clip="split"), M.sam(), M.adam()).with_outer_terms(Clip())
+    made = add(C.feddyn(prox_clip="split"), M.sam(), SERVER["adam"]).with_outer_terms(Clip())
     names = [type(term).__name__ for term in made.terms]
     assert names == ["SAM", "ReleasedRegularizer", "AdaptiveServer", "Clip", "UnclippedPull"]

@@ -105,6 +105,7 @@ def fixed():
         ("--algorithm feddisco --weighting uniform", Disco(base=uniform), 1.0),
         ("--algorithm feddyn --server-optimizer adam", uniform, 0.01),
         ("--algorithm feddyn --server-optimizer adam --server-lr 0.1", uniform, 0.1),
+        ("--algorithm fedadam --client-start relaxed", by_size, 0.01),
     ],
 )
 def test_weighting_and_server_lr_replace_the_algorithms_own(argv, weight, server_lr, tmp_path):
@@ -215,5 +216,5 @@ def test_a_run_prints_weights_and_effects_that_its_user_may_not_expect(argv, lin
 )
 def test_an_ordinary_run_prints_no_such_line(argv, printed):
     said = printed(argv)
-    for words in ("no effect", "a round\n", "on average", "count twice", "own models: score"):
+    for words in ("no effect", "a round\n", "on average, in", "count twice", "own models: score"):
         assert words not in said
