@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from time import time
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ BEST = "Accuracy/best"
 """The running maximum of `Accuracy/test`, for HPARAMS, which shows the last value of a tag."""
 
 EVENTS = "events.out.tfevents."
-"""The beginning of the names of event files. TensorBoard reads them in the order of their names."""
+"""The beginning of the names of event files."""
 
 OPTIONS = f"{EVENTS}0000000000.options"
 """The event file with the options. It is the first, since TensorBoard takes the first options."""
@@ -45,8 +46,8 @@ SHOWN_CLIENTS = 1000
 class TensorBoard(TensorBoardLogger):
     """Fabric's logger with the tags of `TAGS` and `BEST`, and with HPARAMS and the partition.
 
-    The event files of earlier starts are numbered. Their names would begin with the time
-    otherwise, and a clock that went back would hide the later rounds.
+    TensorBoard reads event files in the order of their names, which hold the time. After the clock
+    went back, those of earlier starts get numbers for times, or later rounds would be hidden.
 
     Args:
         folder: The run's folder.
@@ -65,8 +66,9 @@ class TensorBoard(TensorBoardLogger):
     @rank_zero_only
     def _number_files(self, folder: Path) -> None:
         earlier = sorted(file for file in folder.glob(f"{EVENTS}*") if file.name != OPTIONS)
-        for number, file in enumerate(earlier, 1):
-            file.rename(folder / f"{EVENTS}{number:010d}")
+        if earlier and earlier[-1].name >= f"{EVENTS}{int(time()):010d}":
+            for number, file in enumerate(earlier, 1):
+                file.rename(folder / f"{EVENTS}{number:010d}")
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
