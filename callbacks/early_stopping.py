@@ -18,7 +18,7 @@ class EarlyStopping(Stopping):
     no round has recorded it.
 
     Args:
-        patience: Records in a row without improvement after which the run ends.
+        patience: Evaluations without improvement before the run stops.
         monitor: The scalar, such as val/loss, val/accuracy or train/loss.
         min_delta: The smallest change that is an improvement.
         mode: The direction in which the scalar improves; auto: max for an accuracy, else min.
@@ -65,7 +65,7 @@ class GrowthStopping(Stopping):
     distance is our reading of its abstract.
 
     Args:
-        patience: Rounds in a row of too little growth after which the run ends.
+        patience: Rounds in a row with too little growth before the run stops.
         tau: The growth below which a round counts.
     """
 

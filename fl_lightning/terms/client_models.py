@@ -14,11 +14,11 @@ Model = Literal["cohort", "clients"]
 
 @dataclass(frozen=True)
 class ClientModels(Term):
-    """Keeps uniform means of the clients' last models u_i; it trains nothing.
+    """Keeps means of the clients' last models u_i; it trains nothing.
 
-    `cohort` is the mean over the cohort, `clients` that over all clients, of which those that were
-    never visited count as w^0. FedSSG's repository scores both (https://arxiv.org/abs/2509.13895).
-    The term's traffic does not count in the method's cost.
+    `cohort` is the mean over the cohort with the method's weights. `clients` is the plain mean over
+    all clients; those that were never visited count as w^0. FedSSG's repository scores both
+    (https://arxiv.org/abs/2509.13895). The term's traffic does not count in the method's cost.
 
     Attributes:
         models: Which of them.
@@ -36,16 +36,16 @@ class ClientModels(Term):
         return dict.fromkeys(self.models, initial)
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        moves = {"cohort": w - v.anchor}
+        message: tuple[Tensor, ...] = ()
+        if "cohort" in self.models:
+            message = v.weight * (w - v.anchor), v.weight
         if "clients" in self.models:
-            moves["clients"], v.u_i = w - v.u_i, w
-        return tuple(moves[model] for model in self.models)
+            message, v.u_i = (*message, w - v.u_i), w
+        return message
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
-        for model, move in zip(self.models, mean, strict=True):
-            setattr(
-                v,
-                model,
-                v.anchor + move if model == "cohort" else v.clients + v.participation * move,
-            )
+        if "cohort" in self.models:
+            v.cohort = v.anchor + mean[0] / mean[1]
+        if "clients" in self.models:
+            v.clients = v.clients + v.participation * mean[-1]
         return delta

@@ -294,6 +294,13 @@ def test_fedsols_strength_of_each_parameter_at_the_end_of_local_training():
         assert metrics[0][f"strength/{name}"] == pytest.approx(sum(means) / 5)
 
 
+def test_the_cohorts_mean_model_has_the_methods_weights():
+    """So it is FedAvg's global model, whose clients weigh by their samples."""
+    algorithm = algorithms.fedavg().with_outer_terms(*EvaluateModels(samples()).terms)
+    run, _ = measured(algorithm=algorithm, module=plain())
+    torch.testing.assert_close(server(run, "cohort"), run.w.detach(), rtol=0, atol=1e-12)
+
+
 @on_eager_executors
 def test_the_cohorts_and_all_clients_mean_models_are_scored(executor):
     test, models = samples(40), Models()

@@ -211,6 +211,11 @@ def test_neighbors_change_what_a_client_predicts(tmp_path):
     assert known != fedavg
 
 
+def test_scores_that_are_not_a_number_are_wrong(tmp_path):
+    lost = Algorithm(predict=lambda own: lambda x: own.look(x)[1] * torch.nan)
+    assert scored(trained(lost), tmp_path / "personal.csv")["personal/accuracy_0"] == 0
+
+
 def test_no_epochs_of_fine_tuning_are_no_choice():
     with pytest.raises(ValueError, match="at least one epoch, not 0"):
         Personalization(classification().dataset, (0,), Path("personal.csv"))
