@@ -102,10 +102,10 @@ def rehearse(
         check_declaration(term)
     facts = (dummy_facts(layout, w, classes, round, rounds) for round in (0, rounds - 1))
     with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
-        first, last = rounds_played = [_Round(algorithm.terms, of_round) for of_round in facts]
+        first, last = played = [_Round(algorithm.terms, of_round) for of_round in facts]
         cost = _cost(first, last)
-        for played in rounds_played if parallel else ():
-            played.visit_in_parallel(compiled)
+        for round in played if parallel else ():
+            round.visit_in_parallel(compiled)
     for term, *messages in zip(algorithm.terms, first.messages, last.messages, strict=True):
         before, after = (tree_map(lambda t: tuple(t.shape), message) for message in messages)
         if before != after:
@@ -121,16 +121,11 @@ def dummy_facts(
     layout: Layout, w: Tensor, classes: int = 10, round: int = 1, rounds: int = 2
 ) -> dict[str, Any]:
     """Facts of a made-up visit at `w`, of a client with one sample of each class."""
-    numbers = {name: w.new_ones(()) for name in ("steps", "epochs", "lr_sum", "size", "weight")}
-    run = {
-        "participation": 0.5,
-        "inclusion_probability": 0.5,
-        "round": round,
-        "rounds": rounds,
-        "base_lr_sum": 1.0,
-    }
     vectors = {"anchor": w, "origin": w, "labels": w.new_ones(classes)}
-    return {**vectors, **numbers, **run, "layout": layout}
+    numbers = {name: w.new_ones(()) for name in ("steps", "epochs", "lr_sum", "size", "weight")}
+    halves = dict.fromkeys(("participation", "inclusion_probability"), 0.5)
+    run = {"round": round, "rounds": rounds, "base_lr_sum": 1.0, "layout": layout}
+    return {**vectors, **numbers, **halves, **run}
 
 
 class _Round:
@@ -176,16 +171,13 @@ class _Round:
         return origin, direction, messages
 
     def visit_in_parallel(self, compiled: bool) -> None:
-        """The visit for two clients under `vmap`; in compiled steps all numbers are tensors."""
-        facts = dict(self.facts)
-        if compiled:
-            numbers = {
-                k: self.noise.new_full((), n)
-                for k, n in facts.items()
-                if isinstance(n, float | int)
-            }
-            facts |= numbers
-        given, self.parallel = (facts, self.kept, self.server), True
+        """The visit of two clients under `vmap`; of compiled steps, all numbers are tensors."""
+
+        def as_tensor(fact: Any) -> Any:
+            is_number = compiled and isinstance(fact, float | int)
+            return self.noise.new_full((), fact) if is_number else fact
+
+        given, self.parallel = (tree_map(as_tensor, self.facts), self.kept, self.server), True
         dims = tree_map(lambda t: 0 if isinstance(t, Tensor) else None, given)
         rows = tree_map(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, given)
         try:

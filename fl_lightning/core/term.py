@@ -74,10 +74,10 @@ class Term:
         client: States that each client keeps between rounds.
         server: States that the server keeps; clients may read them.
         local: States of one visit of one client.
-        roles: Tasks. "perturb" says where gradients are taken, "start" where clients start,
-            "server" what the server does with the mean update; the command line refuses to add a
-            second term of one of these. "unclipped" keeps the term's gradients unclipped. A term
-            of the role "measure" trains nothing, and does not count in the method's cost.
+        roles: Tags. The command line refuses to combine two terms with the same tag "perturb"
+            (where gradients are taken), "start" (where clients start) or "server" (what the server
+            does with the mean update). "unclipped" keeps the term's gradients unclipped. A term
+            tagged "measure" trains nothing, and does not count in the method's cost.
         logs: Names of the scalars that it publishes by `v.log`.
         diagnostics: Names of those that cost more; `--callback diagnostics` publishes them.
 

@@ -113,7 +113,7 @@ def _for_each(one: Callable[..., Any]) -> Callable[..., Any]:
             return vmap(one, in_dims=(*[0] * len(rows), None), randomness="error")(*arguments)
         single = tree_map(lambda t: t[0], rows)
         given = dict(zip(map(id, tree_leaves(single)), tree_leaves(rows), strict=True))
-        # what is returned as it was given stays the same tensor, for which a program does nothing
+        # return unchanged inputs as they are, so that the compiled graph does not copy them
         return tree_map(lambda t: given.get(id(t), t[None]), one(*single, shared_args))
 
     return each

@@ -29,10 +29,10 @@ class StackedExecutor(Executor):
 
     Args:
         width: The number of clients that train in parallel.
-        compiled: The batch size whose steps are compiled, where all clients of a call take them
-            together; 0 compiles nothing. Compiling takes some seconds for each number of clients.
-            Other steps run eagerly: those of short last batches, and those of a group smaller than
-            the round's largest, such as its last one.
+        compiled: Compile steps of this batch size if all clients of the call take them; 0 is off.
+            Compiling takes some seconds for each number of clients. Other steps run eagerly: those
+            of short last batches, and those of a group smaller than the round's largest, such as
+            its last one.
         mode: The mode of `torch.compile`; "reduce-overhead" replays CUDA graphs.
         **options: Arguments of `Executor`, as are the first two.
     """

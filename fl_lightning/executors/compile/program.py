@@ -56,12 +56,9 @@ class Program:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {first_sentence(error)}"
-            failure = ModelError(
+            raise ModelError(
                 f"this local step cannot be compiled ({reason}): train without --compile"
-            )
-            for note in getattr(error, "__notes__", []):  # they name the hook
-                failure.add_note(note)
-            raise failure from error
+            ) from error
         self._compiled[key] = run, out
         return _unflatten(out, iter(values))
 
