@@ -10,7 +10,7 @@
 # tensorboard, rich, matplotlib, scikit-learn, scipy, pillow and pyyaml. Carry in .whl/ what else there must be, and pfl
 # (0.7 MB for an image that has the former; Python's version as there):
 #
-#     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 -d .whl docstring-parser==0.18.0 \
+#     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 -d .whl \
 #       pfl==0.6.0 dill==0.4.1 dp-accounting==0.5.1 multiprocess==0.70.19 prv-accountant==0.2.0
 #
 # and in .gpu/ the others' programs (0.2 MB): time_pfl.py and common_cifar.py in .gpu/peers, and in .gpu/FL-Simulator a

@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     try:
         if command in COMMANDS:
+            lists_recipes = command == "run" and (not rest or rest[0].startswith("-"))
+            if sys.stderr.isatty() and not lists_recipes:
+                print("loading torch ...", file=sys.stderr)
             import_module(COMMANDS[command]).main(rest)
         elif command in ("-h", "--help"):
             print(USAGE)

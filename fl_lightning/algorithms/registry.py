@@ -1,13 +1,12 @@
-"""The functions that the command line offers by name, and the help text of their parameters."""
+"""The functions that the command line offers by name, and what their docstrings say."""
 
 import re
 from collections.abc import Callable
 from functools import cache
-from inspect import isfunction
+from inspect import getdoc, isfunction
 from types import ModuleType
 from typing import Any, get_type_hints
 
-from docstring_parser import parse
 from typing_extensions import Doc
 
 from fl_lightning.algorithms import averaging, drift, personal, representation, server, sharpness
@@ -29,7 +28,22 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
 }
 """Every algorithm, by name."""
 
-_NOT_PARAMETERS = re.compile(r"^ *(References|Released code):", re.MULTILINE)
+_SECTION = re.compile(r"^([A-Z]\w*(?: \w+)?):\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
+"""A section of a docstring in Google's style."""
+
+_ENTRY = re.compile(r"^ {4}(\w+)(?: \(.*?\))?:(.*\n?(?: {5}.*\n?|\n)*)", re.MULTILINE)
+"""A parameter in the section Args or Attributes."""
+
+
+def summary(documented: Callable[..., Any]) -> str:
+    """The first line of a docstring."""
+    return (getdoc(documented) or "").partition("\n")[0]
+
+
+def sections(documented: Callable[..., Any]) -> dict[str, str]:
+    """The sections of a docstring by title; what is in none of them is "Description"."""
+    doc = getdoc(documented) or ""
+    return {"Description": _SECTION.sub("", doc).strip(), **dict(_SECTION.findall(doc))}
 
 
 @cache
@@ -39,8 +53,9 @@ def parameter_help(documented: Callable[..., Any]) -> dict[str, str]:
     First the `Doc` of its annotation, which several functions share, then what the docstring's
     Args or Attributes add.
     """
-    text = _NOT_PARAMETERS.split(documented.__doc__ or "", maxsplit=1)[0]
-    described = {p.arg_name: " ".join((p.description or "").split()) for p in parse(text).params}
+    text = sections(documented)
+    entries = _ENTRY.findall(text.get("Args", "") + text.get("Attributes", ""))
+    described = {name: " ".join(help.split()) for name, help in entries}
     hints = get_type_hints(documented, include_extras=True)
     shared = {
         name: next((m.documentation for m in metadata(hint) if isinstance(m, Doc)), "")

@@ -3,10 +3,8 @@
 import re
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import Any
 
-from docstring_parser import parse
-
+from fl_lightning.algorithms.registry import summary
 from fl_lightning.callbacks import CALLBACKS
 from fl_lightning.cli.arguments import NEEDED
 from fl_lightning.cli.choices import Choice, Selected, select
@@ -50,7 +48,7 @@ def callback_text(callback: Chosen) -> str:
 def callback_help(texts: Sequence[str]) -> str:
     """A line for each callback, and the options of those that these texts name."""
     width = max(map(len, CALLBACKS)) + 2
-    lines = [line for name, c in CALLBACKS.items() for line in _hanging(name, _about(c), width)]
+    lines = [line for name, c in CALLBACKS.items() for line in _hanging(name, summary(c), width)]
     for selected, _ in (_split(text) for text in texts if text != "none"):
         lines += ["", f"options of {selected.name}:"]
         for o in selected.options:
@@ -68,10 +66,6 @@ def _split(text: str) -> tuple[Selected, dict[str, str]]:
     pairs = (pair.partition("=") for pair in re.split(r",(?=[\w-]+=)", options) if pair)
     given = {option.replace("-", "_"): value for option, _, value in pairs}
     return select("callback", CHOICE, CHOICE.known(name)), given
-
-
-def _about(callback: Any) -> str:
-    return parse(callback.__doc__ or "").short_description or ""
 
 
 def _hanging(name: str, text: str, width: int) -> list[str]:

@@ -6,16 +6,14 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EACCES, EDQUOT, EEXIST, ENOSPC, ENOTDIR, EPERM, EPIPE, EROFS
+from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
 from traceback import FrameSummary, extract_tb
 from typing import NoReturn
 
-import lightning
 import torch
-from lightning.fabric.utilities import distributed as fabric_distributed
 
-from fl_lightning import callbacks
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import (
     DivergenceError,
@@ -25,7 +23,14 @@ from fl_lightning.errors import (
     first_sentence,
 )
 
-PACKAGE = Path(__file__).parents[1], Path(callbacks.__file__).parent
+
+def _folder(module: str) -> Path:
+    """The folder of a module, without importing it, which may take seconds."""
+    spec = find_spec(module)
+    return Path(spec.origin or "").parent if spec else Path()
+
+
+PACKAGE = Path(__file__).parents[1], _folder("fl_lightning.callbacks")
 RECIPES = Path(__file__).parents[1] / "recipes"
 """Installed with the package, but programs like those of a user."""
 
@@ -35,10 +40,13 @@ CHECKED = *PACKAGE, Path(torch.optim.__file__).parent
 LIBRARIES = (
     *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")),
     Path(torch.__file__).parent,
-    Path(lightning.__file__).parent,
+    _folder("lightning"),
 )
 
-COLLECTIVES = Path(torch.distributed.__file__).parent, Path(fabric_distributed.__file__)
+COLLECTIVES = (
+    Path(torch.distributed.__file__).parent,
+    _folder("lightning") / "fabric/utilities/distributed.py",
+)
 """Where a RuntimeError means that another rank ended."""
 
 LAUNCHER_S = 10

@@ -4,9 +4,7 @@ import re
 from collections.abc import Sequence
 from textwrap import wrap
 
-from docstring_parser import parse
-
-from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
+from fl_lightning.algorithms.registry import FAMILIES, functions, summary
 from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.rehearsal import rehearse
@@ -33,7 +31,7 @@ def text() -> str:
     for family in FAMILIES:
         lines.append(re.split("[.:;]", family.__doc__ or "")[0])
         for name, make in functions(family).items():
-            first, *rest = wrap(_without_citation(name), 37)
+            first, *rest = wrap(_without_citation(name, summary(make)), 37)
             costs, gradients = costs_in_models(make())
             lines.append(_row(f"  {name:20}{first}", [*(n for n, _ in costs), str(gradients)]))
             lines += [f"{'':22}{line}" for line in rest]
@@ -46,16 +44,11 @@ def _row(text: str, numbers: Sequence[str]) -> str:
     return f"{text:59}{up:>4}{down:>5}{state:>6}{gradients:>6}"
 
 
-def _without_citation(name: str) -> str:
+def _without_citation(name: str, summary: str) -> str:
     """The summary of an algorithm, without its paper and its name."""
-    plain = re.sub(r" \([^()]*\d{4}[^()]*\)", "", summary(name)).rstrip(".")
+    plain = re.sub(r" \([^()]*\d{4}[^()]*\)", "", summary).rstrip(".")
     title, _, description = plain.partition(": ")
     return description if title.lower().replace("-", "_") == name else plain
-
-
-def summary(name: str) -> str:
-    """The first line of an algorithm's docstring."""
-    return parse(ALGORITHMS[name].__doc__ or "").short_description or ""
 
 
 def costs_in_models(algorithm: Algorithm) -> tuple[list[tuple[str, list[str]]], int]:

@@ -10,8 +10,7 @@ of flags, errors of one line, and help for functions.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from docstring_parser import parse as parse_docstring
-
+from fl_lightning.algorithms.registry import summary
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, Option, add_options, options_of
 from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of
 from fl_lightning.cli.callbacks import callback_help
@@ -167,8 +166,7 @@ def _note_options_of_others(
 
 
 def _add_choice(parser: ArgumentParser, s: Selected, config: Mapping[str, Any]) -> None:
-    summary = parse_docstring(s.function.__doc__ or "").short_description
-    group = parser.add_argument_group(f"{s.kind} {s.name}", summary)
+    group = parser.add_argument_group(f"{s.kind} {s.name}", summary(s.function))
     text = f"one of {', '.join(s.choice.functions)}; or your own, file.py:function"
     group.add_argument(flag_of(s.kind), dest=s.kind, metavar="NAME", help=text, default=s.name)
     add_options(group, s.options, config)

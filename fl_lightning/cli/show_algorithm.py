@@ -2,28 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from inspect import cleandoc, getdoc
-from itertools import takewhile
+from inspect import getdoc
 from textwrap import fill
 from typing import get_type_hints
 
 import torch
-from docstring_parser import parse
 
-from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.algorithms.registry import ALGORITHMS, sections
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, options_of
 from fl_lightning.cli.choices import Choice, find_function
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.list_algorithms import costs_in_models
-from fl_lightning.cli.summary import weighting
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import Range, metadata
 from fl_lightning.core.term import Term
+from fl_lightning.core.weighting import in_words
 from fl_lightning.runs.converters import metavar, shown
 from fl_lightning.terms.wrapper import with_inner
-
-SECTIONS = "References", "Released code"
-"""Sections of algorithms' docstrings that `docstring_parser` does not know."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -45,13 +40,13 @@ def explanation(name: str, make: Callable[..., Algorithm]) -> str:
         name: What `--algorithm` takes.
         make: The function of that name.
     """
-    algorithm, doc = make(), parse(make.__doc__ or "")
+    algorithm, doc = make(), sections(make)
     terms = [*with_inner(algorithm.terms)]
-    paragraphs = [doc.short_description or "", *(doc.long_description or "").split("\n\n")]
-    described = [part for part in paragraphs if part and not part.startswith(SECTIONS)]
-    lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in described)]
-    for title in SECTIONS:
-        lines += _section(make.__doc__ or "", title)
+    paragraphs = doc["Description"].split("\n\n")
+    lines = ["\n\n".join(fill(" ".join(part.split()), 80) for part in paragraphs)]
+    for title in ("References", "Released code"):
+        if title in doc:
+            lines += ["", title, _indented(doc[title], 2)]
     lines += ["", f"Options, as --algorithm {name} --algorithm.NAME VALUE"]
     hints = get_type_hints(make, include_extras=True)
     for o in options_of(make):
@@ -68,17 +63,10 @@ def explanation(name: str, make: Callable[..., Algorithm]) -> str:
         named = f" ({', '.join(states)})" if states else ""
         lines.append(f"  {verb:9} {number} model(s){named}")
     lines.append(f"  {'evaluates':9} {gradients} gradient{'s' * (gradients > 1)} a step")
-    lines.append(f"  is {weighting(algorithm)} in the mean update (--weighting)")
+    lines.append(f"  is {in_words(algorithm.weight)} in the mean update (--weighting)")
     server = algorithm.server([torch.zeros(1)]).param_groups[0]
     lines += ["", f"The server's learning rate is {server['lr']:g} (--server-lr)"]
     return "\n".join(lines)
-
-
-def _section(doc: str, title: str) -> list[str]:
-    """A section of a docstring."""
-    lines = cleandoc(doc).partition(f"\n{title}:\n")[2].splitlines()
-    text = " ".join(" ".join(takewhile(lambda line: line.startswith(" "), lines)).split())
-    return ["", title, fill(text, 80, initial_indent="  ", subsequent_indent="  ")] if text else []
 
 
 def _values(term: Term) -> str:
@@ -89,5 +77,6 @@ def _values(term: Term) -> str:
     return f"({listed})" if listed else ""
 
 
-def _indented(text: str) -> str:
-    return fill(" ".join(text.split()), 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
+def _indented(text: str, by: int = 6) -> str:
+    indent = " " * by
+    return fill(" ".join(text.split()), 80, initial_indent=indent, subsequent_indent=indent)

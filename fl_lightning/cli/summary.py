@@ -12,7 +12,7 @@ from fl_lightning.cli.build import RunData
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
-from fl_lightning.core.weighting import by_size, uniform
+from fl_lightning.core.weighting import by_size, in_words
 from fl_lightning.federation.disk_space import most_disk_bytes
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
@@ -37,7 +37,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
         [
             f"{name} on {names['data']}: {len(train):,} training and {len(test):,} test samples",
             f"{o.clients:,} clients, {100 * o.participation:.3g}% a round, "
-            f"{weighting(federation.algorithm)}; {o.rounds:,} rounds, seed {o.seed}",
+            f"{in_words(federation.algorithm.weight)}; {o.rounds:,} rounds, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}",
             f"per client: upload {up:.3g}x, download {down:.3g}x, state {kept:.3g}x the model"
             f"{'' if cost.exact else ' at most (could not be counted)'}; "
@@ -52,16 +52,6 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
 
 def _count(number: int, thing: str, plural: str = "s") -> str:
     return f"{number} {thing}{plural if number != 1 else ''}"
-
-
-def weighting(algorithm: Algorithm) -> str:
-    """The weights of clients in the mean update, in words."""
-    if algorithm.weight is by_size:
-        return "weighted by their samples"
-    if algorithm.weight is uniform:
-        return "weighted equally"
-    name = getattr(algorithm.weight, "__name__", type(algorithm.weight).__name__)
-    return f"weighted by {name}"
 
 
 def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:

@@ -55,6 +55,13 @@ def with_base(weight: Any, base: Weight) -> Weight:
     return rule
 
 
+def in_words(weight: Weight) -> str:
+    """What is said of clients with these weights."""
+    if weight in (by_size, uniform):
+        return "weighted by their samples" if weight is by_size else "weighted equally"
+    return f"weighted by {getattr(weight, '__name__', type(weight).__name__)}"
+
+
 @dataclass(frozen=True)
 class Disco:
     """FedDisco's weights `max(0, p_i - a k_i + b)`, smaller for clients with skewed labels.

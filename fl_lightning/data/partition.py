@@ -113,7 +113,7 @@ class Partition:
         lines = [
             f"{len(self):,} clients, {len(self.indices):,} samples; partition {self.digest}",
             f"a client has {int(sizes.min()):,} to {int(sizes.max()):,} samples (median "
-            f"{int(sizes.median()):,}) of {held:.1f} classes on average",
+            f"{int(sizes.median()):,}); mean number of classes {held:.1f}",
         ]
         for head, cells in (("client", names), *enumerate(rows)):
             lines.append(f"{head:<6}" + "".join(f"{cell:>{width}}" for cell in cells[:shown]))

@@ -2,8 +2,6 @@
 
 import os
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-
 
 def under_fabric_run() -> bool:
     """Whether `fabric run`, which gives Fabric its options itself, started this process."""
@@ -18,4 +16,6 @@ def precision_of_fabric_run() -> str:
 
 def is_first_rank() -> bool:
     """Whether this process is the first rank; launchers say so before there is a Fabric."""
+    from lightning.fabric.utilities.rank_zero import rank_zero_only  # imports for seconds
+
     return getattr(rank_zero_only, "rank", 0) == 0

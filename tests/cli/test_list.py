@@ -1,5 +1,10 @@
 """`fl-lightning list` and `show`."""
 
+import sys
+
+import pytest
+
+from fl_lightning import __main__ as command
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.list_algorithms import main
 from fl_lightning.cli.show_algorithm import main as show
@@ -10,7 +15,15 @@ from fl_lightning.terms import SAM
 
 
 def mine(rho: float = 0.2) -> Algorithm:
-    \"\"\"SAM with my radius.\"\"\"
+    \"\"\"SAM with my radius.
+
+    Args:
+        rho (float): The radius
+            of the ball: in 2-norm.
+
+    References:
+        Mine, 2026
+    \"\"\"
     return Algorithm(SAM(rho))
 
 
@@ -29,13 +42,23 @@ def test_the_list_has_a_row_of_costs_for_each_algorithm_and_fits_a_terminal(caps
     assert max(map(len, lines)) <= 80
 
 
+def test_a_terminal_is_told_at_once_that_a_command_loads_torch(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    command.main(["run", "--help"])
+    assert capsys.readouterr().err == ""
+    with pytest.raises(SystemExit):
+        command.main(["run", "nothing"])
+    assert capsys.readouterr().err.startswith("loading torch ...\n")
+
+
 def test_an_own_algorithm_is_shown_like_those_of_the_package(tmp_path, capsys, sentence):
     file = tmp_path / "mine.py"
     file.write_text(OWN)
     show([f"{file}:mine"])
     said = capsys.readouterr().out
     assert "SAM with my radius." in said
-    assert "rho X" in said
+    assert "rho X\n      The radius of the ball: in 2-norm. (default: 0.2)" in said
+    assert "References\n  Mine, 2026\n" in said
     assert "SAM(rho=0.2" in said
     assert "there is no algorithm" in sentence(show, ["fedagv"])
     assert "has no default for rho" in sentence(show, [f"{file}:bare"])

@@ -241,7 +241,7 @@ def test_a_description_shows_what_fits_80_columns(names: Iterable[str], shown: i
     partition = schemes.pathological(y, 20, 0, classes=3)
     first, second, heading, *rows, last = partition.describe(y, classes).splitlines()
     assert first == f"20 clients, 2,003 samples; partition {partition.digest}"
-    assert second.endswith(" of 3.0 classes on average")
+    assert second.endswith("; mean number of classes 3.0")
     assert len(heading) == len(rows[0]) <= 80
     counts = partition.histogram(y, len(classes))[:10, :shown]
     assert [[*map(int, row.split())] for row in rows] == [
