@@ -67,13 +67,20 @@ class Checkpoint:
             for k, callback in enumerate(stateful)
         }
         self._saved, self._took = monotonic(), 0.0
-        self.best = -1.0
+        self.best, self.last_only = -1.0, frozenset[str]()
         self.kept: list[str] = []  # its own files, the newest last: others may retain rows too
 
     def on_fit_start(self, federation: Federation) -> None:
         """Save a run that begins, so that it can be resumed from then on."""
         if federation.round == 0:
             self._save(federation)
+
+    def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
+        """Put back the `best.pt` that a former end of the run has replaced, now that it goes on."""
+        former = self.folder / "best.pt"
+        if self.monitor in self.last_only and federation.fabric.is_global_zero and former.exists():
+            former.replace(self.run / "best.pt")
+        self.last_only = frozenset()
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save a better `best.pt`; save a checkpoint where one is due, and at the end."""
@@ -165,11 +172,7 @@ class Checkpoint:
         for gone in set(state["kept"]).difference(names):
             federation.store.release(gone)
         self.kept, self.best = names, state["best"]
-        if federation.round < federation.rounds:
-            federation.last_only = {*state.get("last_only", ())}
-            former = self.folder / "best.pt"
-            if fabric.is_global_zero and self.monitor in federation.last_only and former.exists():
-                former.replace(self.run / "best.pt")
+        self.last_only = frozenset(state.get("last_only", ()))
 
     def _states(self) -> dict[str, Any]:
         """The callbacks' states, each tried: a ValueError if it could not be loaded."""

@@ -180,18 +180,13 @@ class Experiment:
         if fabric.is_global_zero:
             partition.save(run.path)  # with the validation samples, as it was made
         done, progress = federation.round, ProgressBar()
-        extended = 0 < done < o.rounds  # its last round may lose what it had as the end
-        table = MetricsCSV(
-            run.path / "metrics.csv", done, federation.last_only if extended else None
-        )
-        tensorboard = TensorBoard(run.path, after=done - extended)
-        if extended:
-            tensorboard.log_metrics(table.last_row, done)
+        tensorboard = TensorBoard(run.path, after=done)
         tensorboard.log_hyperparams(self.config)
         if done == 0:
             tensorboard.log_partition(data.partition, train.y, train.classes)
         loggers += [
-            table,  # names what is no number
+            # the first, since it names what is no number
+            MetricsCSV(run.path / "metrics.csv", done, checkpoint.last_only),
             tensorboard,
             *start_trackers(o.logger or (), run.path, self.config),
         ]

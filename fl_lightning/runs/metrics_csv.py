@@ -22,12 +22,12 @@ class MetricsCSV(Logger):
     Args:
         path: The file.
         after: The number of rounds whose rows are kept from an existing file.
-        last_only: Tags that the last of these rows has because the run had ended there. If the run
-            goes on, they are dropped, and so are those of personal models.
+        last_only: Tags that the last of these rows has because the run had ended there. With the
+            next round they are dropped, and so are those of personal models.
     """
 
-    def __init__(self, path: Path, after: int = 0, last_only: Collection[str] | None = None):
-        self.path = path
+    def __init__(self, path: Path, after: int = 0, last_only: Collection[str] = ()):
+        self.path, self._last_only = path, last_only
         self._columns: list[str] = ["round"]
         self._rows: list[dict[str, str]] = []
         if after and path.exists():
@@ -36,17 +36,7 @@ class MetricsCSV(Logger):
                 columns = list(reader.fieldnames or ())
                 if columns[:1] == self._columns:  # else it is damaged
                     self._rows, self._columns = list(_ascending(reader, after)), columns
-        if last_only is not None and self._rows:
-            for tag in self._rows[-1]:
-                if tag in last_only or tag.startswith("personal/"):
-                    self._rows[-1][tag] = ""
         self._rewrite()
-
-    @property
-    def last_row(self) -> dict[str, float]:
-        """The numbers of the last round, by tag."""
-        row = self._rows[-1] if self._rows else {}
-        return {tag: float(value) for tag, value in row.items() if value and tag != "round"}
 
     @property
     def name(self) -> str:
@@ -74,13 +64,17 @@ class MetricsCSV(Logger):
             except (TypeError, ValueError, RuntimeError):
                 shown = shorten(repr(value), 80)
                 raise ValueError(f"metrics[{tag!r}] is not one number, but {shown}") from None
-        again = bool(self._rows) and self._rows[-1]["round"] == row["round"]
+        before = self._rows[-1] if self._rows else {}
+        again = before.get("round") == row["round"]
+        ended = [t for t in before if t in self._last_only or t.startswith("personal/")]
         if again:
-            self._rows[-1] |= row
+            before |= row
         else:
+            before |= dict.fromkeys(ended, "")
+            self._last_only = ()
             self._rows.append(row)
         new = [tag for tag in row if tag not in self._columns]
-        if new or again:
+        if new or again or ended:
             self._columns += new
             self._rewrite()
         else:
