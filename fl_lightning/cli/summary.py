@@ -75,7 +75,7 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
         federation.round_facts(cohort) | {"round": k} | federation.local_training.average_visit(k)
         for k in (0, o.rounds - 1)
     )
-    yield from (f"{name}: {note}" for note in algorithm.notes(*for_rounds))
+    yield from (f"{name}: {note}" for note in algorithm.summary_lines(*for_rounds))
     precision, device = federation.fabric.strategy.precision.precision, federation.w.device
     if precision == "bf16-mixed" and device.type == "cpu" and not _computes_bf16():
         yield "this processor computes bf16 in software: --precision 32-true is many times faster"

@@ -176,10 +176,10 @@ class Algorithm:
             delta = term.update(delta, mean, view)
         return delta, [view._states() for view in views]
 
-    def notes(self, first: Facts, last: Facts) -> list[str]:
+    def summary_lines(self, first: Facts, last: Facts) -> list[str]:
         """The terms' lines for the summary of a run, from facts of its first and its last round."""
         views = View(first, {}), View(last, {})
-        return [note for term in self.terms for note in term.notes(*views)]
+        return [line for term in self.terms for line in term.summary_lines(*views)]
 
     def _views(self, facts: Facts, *states: Sequence[States]) -> list[View]:
         """A view for each term, of states to assign and of states to read only."""

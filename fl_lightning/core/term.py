@@ -132,7 +132,7 @@ class Term:
         """The model that a client uses for itself; `w` is the global one."""
         return w
 
-    def notes(self, first: View, last: View) -> Iterable[str]:
+    def summary_lines(self, first: View, last: View) -> Iterable[str]:
         """Lines for the summary of a run, as on what its coefficients amount to.
 
         The views hold facts of the first and the last round, for a client of mean size; no states.

@@ -73,7 +73,7 @@ class FedVRADual(DynamicRegularizer):
             delta if self.d is None else self.d * v.participation * delta, mean, v
         )
 
-    def notes(self, first: View, last: View) -> Iterator[str]:
+    def summary_lines(self, first: View, last: View) -> Iterator[str]:
         lr = first.lr_sum / first.steps
         gamma = float(1 - (1 - lr * self.alpha) ** first.steps)
         if abs(1 - self.a * gamma) > 1:

@@ -127,7 +127,7 @@ class TOGA(Perturbation):
         v.Delta = mean
         return delta
 
-    def notes(self, first: View, last: View) -> Iterator[str]:
+    def summary_lines(self, first: View, last: View) -> Iterator[str]:
         if self.beta:
             m, end = (float(self.beta * v.lr_sum / getattr(v, self.per)) for v in (first, last))
             yield (

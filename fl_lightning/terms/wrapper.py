@@ -27,7 +27,7 @@ class WrappedTerm(Term):
     report = _of_inner("report")
     update = _of_inner("update")
     personal = _of_inner("personal")
-    notes = _of_inner("notes")
+    summary_lines = _of_inner("summary_lines")
 
 
 def with_inner(terms: Iterable[Term]) -> Iterator[Term]:

@@ -70,13 +70,13 @@ def test_togas_effective_momentum_is_noted(
     """Its 50 steps of 5 epochs move by a unit gradient's 5 at first, and 0.47 at last."""
     facts = ({"steps": 50, "epochs": 5, "lr_sum": lr_sum} for lr_sum in (5.0, 0.47))
     toga = algorithms.fedtoga(beta=0.8, delta=delta, perturbation=perturbation)
-    (note,) = toga.notes(*facts)
+    (note,) = toga.summary_lines(*facts)
     assert f"momentum of {first} in the first round and {last}" in note
 
 
 def test_without_beta_toga_has_no_momentum_to_note() -> None:
     facts = {"steps": 50, "epochs": 5, "lr_sum": 5.0}
-    assert algorithms.fedtoga(beta=0.0).notes(facts, facts) == []
+    assert algorithms.fedtoga(beta=0.0).summary_lines(facts, facts) == []
 
 
 @pytest.mark.parametrize(("per", "m"), [("steps", 0.08), ("lr_sum", 0.8)])
