@@ -61,8 +61,8 @@ class Experiment:
     """One run of a recipe.
 
     Args:
-        data: The data sources that the recipe offers; the first is the default.
-        models: The model factories that it offers; the first is the default.
+        data: The recipe's data sources besides the package's; the first is the default.
+        models: The recipe's model factories besides the package's; the first is the default.
         algorithm: The default algorithm, or as in YAML {"name": "fedsam", "rho": 0.1}.
         partition: The default partition scheme, likewise.
         augment: The default augmentation of training images.

@@ -10,12 +10,12 @@ The papers call this partition "Dirichlet 0.1": clients of equal size. `fl-light
 
 from fl_lightning.data import CropFlip, sources
 from fl_lightning.experiment import Experiment
-from fl_lightning.models import lenet, resnet18_gn
+from fl_lightning.models import lenet
 
 if __name__ == "__main__":
     Experiment(
-        data=[sources.cifar10, sources.svhn],
-        models=[lenet, resnet18_gn],
+        data=[sources.cifar10],
+        models=[lenet],
         augment=CropFlip(padding=4, crop=0.5, flip=0.5),
         algorithm="fedtoga",
         partition={"name": "label_prior", "alpha": 0.1, "reuse": True},

@@ -11,14 +11,14 @@ Folders <domain>/<class>/*.jpg, one domain a client and one held out for testing
         --partition by_domain --clients 30
 """
 
-from fl_lightning.data import CropFlip, domain_folder, image_folder
+from fl_lightning.data import CropFlip, image_folder
 from fl_lightning.experiment import Experiment
-from fl_lightning.models import lenet, resnet18_gn
+from fl_lightning.models import lenet
 
 if __name__ == "__main__":
     Experiment(
-        data=[image_folder, domain_folder],
-        models=[lenet, resnet18_gn],
+        data=[image_folder],
+        models=[lenet],
         augment=CropFlip(padding=4, crop=0.5, flip=0.5),
         algorithm="fedtoga",
         partition={"name": "dirichlet", "alpha": 0.1},

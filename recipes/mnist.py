@@ -9,17 +9,12 @@ Run it:
 
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
-from fl_lightning.models import lenet, mlp
+from fl_lightning.models import mlp
 
 if __name__ == "__main__":
     Experiment(
-        data=[
-            sources.mnist,
-            sources.fashion_mnist,
-            sources.emnist_letters,
-            sources.emnist_letters_aj,
-        ],
-        models=[mlp, lenet],
+        data=[sources.mnist],
+        models=[mlp],
         algorithm="fedtoga",
         partition={"name": "dirichlet", "alpha": 0.3},
         clients=100,

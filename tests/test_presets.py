@@ -115,8 +115,9 @@ def same(resolved: Any, text: str) -> bool:
     """Whether an option has the value that a text gives it."""
     if resolved is None:
         return text == "none"
-    kind = tuple[int, ...] if isinstance(resolved, tuple) else type(resolved)
-    return resolved == pytest.approx(convert(kind, text))
+    kind = tuple[int, ...] if isinstance(resolved, list) else type(resolved)
+    value = convert(kind, text)
+    return resolved == pytest.approx([*value] if isinstance(value, tuple) else value)
 
 
 @pytest.mark.parametrize("files", WITH_METHODS, ids=" ".join)

@@ -4,18 +4,31 @@ import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, cast
 
+from fl_lightning import models
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.cli.arguments import NEEDED, Option, options_of
 from fl_lightning.cli.error_messages import exit_with_error
-from fl_lightning.data import CropFlip, schemes
+from fl_lightning.data import CropFlip, folder_sources, medmnist, schemes, sources
+from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.runs.converters import is_option, nearest
 
 SIZES = "inputs", "classes", "channels", "size"
 """Parameters of a model that follow from the data."""
+
+SOURCES = {
+    name: source
+    for module in (sources, folder_sources, medmnist)
+    for name, source in functions(module).items()
+} | {"image_folder": image_folder, "domain_folder": domain_folder}
+"""The data sources of the package by name."""
+
+MODELS = {name: model for name, model in vars(models).items() if isfunction(model)}
+"""The models of the package by name."""
 
 Default = str | Mapping[str, Any]
 """A default as in YAML: a name, or {"name": "fedsam", "rho": 0.1}."""
@@ -50,11 +63,15 @@ def choices(
     partition: Default,
     augment: CropFlip | None,
 ) -> dict[str, Choice]:
-    """The choices of a recipe by name; its first data source and model are the defaults."""
+    """The choices of a recipe by name; its first data source and model are the defaults.
+
+    The data sources and models of the package are known in every recipe.
+    """
+    own_data, own_models = ({f.__name__: f for f in offered} for offered in (data, models))
     crop_flip = {"name": "crop_flip", **asdict(augment)} if augment else "none"
     return {
-        "data": _choice({f.__name__: f for f in data}, "root"),
-        "model": _choice({f.__name__: f for f in models}, *SIZES),
+        "data": _choice(own_data | SOURCES | own_data, "root"),
+        "model": _choice(own_models | MODELS | own_models, *SIZES),
         "augment": _choice({"none": nothing, "crop_flip": CropFlip}, default=crop_flip),
         "algorithm": _choice(ALGORITHMS, default=algorithm),
         "partition": _choice(

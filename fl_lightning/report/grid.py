@@ -35,7 +35,6 @@ def grid(
     over: str = "",
     published: Published | None = None,
     means: Mapping[str, Sequence[str]] | None = None,
-    caption: str = "",
 ) -> Table:
     """Lay scores out in rows and columns, the best and the second of each column marked.
 
@@ -52,7 +51,6 @@ def grid(
             reached the target.
         published: Numbers to compare the first score with; their cells are there without a run too.
         means: Columns by the name of a further column, their mean.
-        caption: The text below; without it, what the numbers are.
 
     Raises:
         ValueError: If there is no score, or none of that name, no run has recorded it, or `over` is
@@ -95,7 +93,7 @@ def grid(
     empty = [name for name in FOLLOWING if name in numbers and numbers[name].isna().all()]
     numbers = numbers.drop(columns=empty)
     text, marks = _text(names, numbers, made, spread)
-    return Table(text, marks, caption or _caption(made, numbers, spread), numbers, notes)
+    return Table(text, marks, _caption(made, numbers, spread), numbers, notes)
 
 
 def _cells(results: DataFrame, score: Score, spread: str) -> DataFrame:

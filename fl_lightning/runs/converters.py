@@ -10,6 +10,9 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+MANY = 40
+"""More names than that help nobody."""
+
 _WORDS = {int: "a whole number", float: "a number"}
 
 
@@ -84,11 +87,11 @@ def shown(value: Any) -> str:
 
 
 def nearest(word: object, known: Any) -> str:
-    """The end of a sentence about an unknown word: the known ones that look like it, or all."""
+    """The end of a sentence about an unknown word: known ones that look like it, or all of few."""
     names = list(map(str, known))
     if close := get_close_matches(str(word), names, n=3, cutoff=0.5):
         return f"; did you mean {' or '.join(close)}?"
-    return f"; there are: {', '.join(names)}" if names else ""
+    return f"; there are: {', '.join(names)}" if 0 < len(names) <= MANY else ""
 
 
 def parse_bytes(size: str) -> int:

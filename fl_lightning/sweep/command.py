@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGINT
 from typing import Any
 
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
@@ -16,25 +16,13 @@ from fl_lightning.cli.argv import flag_of, given, last_value
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.core.constraints import PositiveInt, check
-from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, stop_on_signals
-from fl_lightning.report.score import score as make_score
+from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.sweep.layout import layout
 from fl_lightning.sweep.plan import Job, plan
-from fl_lightning.sweep.pool import Pool, slots
-from fl_lightning.sweep.progress import Clock, ProgressLine, duration
-from fl_lightning.sweep.submit import submit
-from fl_lightning.sweep.table_file import TableFile
-
-FIXED = {
-    "algorithm": "--methods",
-    "seed": "--seeds",
-    "run_dir": "--runs",
-    "resume": "nothing: begun runs are resumed",
-    "devices": "--jobs: each run has one rank",
-}
-"""Options that a table sets for each run, and what to give instead."""
+from fl_lightning.sweep.pool import Environment, run_all, slots, start_server
+from fl_lightning.sweep.table_file import FIXED, TableFile
 
 
 @dataclass
@@ -56,10 +44,8 @@ class TableOptions:
         per_gpu: Runs at a time on each GPU.
         format: Print in this format instead of a terminal's table.
         no_runs: Print the table of what there is, make no run.
-        dry_run: Print the commands and the hours that they take, and the folders of finished runs.
+        dry_run: Print the commands of missing runs and the folders of finished ones.
         shard: Make the I-th of N parts of the runs, as I/N, such as in a job array.
-        submit: Number of shards to submit to SLURM with submitit.
-        submit_option: An option of submitit, as NAME=VALUE, such as timeout_min=600.
     """
 
     table: str
@@ -78,8 +64,6 @@ class TableOptions:
     no_runs: bool = False
     dry_run: bool = False
     shard: str = "1/1"
-    submit: PositiveInt | None = None
-    submit_option: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check(self)
@@ -92,17 +76,17 @@ class TableOptions:
         file = TableFile.read(self.table)
         table = file.select(self.methods, self.columns)
         replace(file, rows={**file.rows, **table.rows}).check_over(self.over or "")
-        for name in self.score:  # before the runs, which may take long
-            make_score(name)
         values: dict[str, Any] = {
             "recipe": self.recipe,
             "seeds": tuple(dict.fromkeys(self.seeds)),
-            "scores": self.score,
+            "scores": tuple(self.score),
             "over": self.over,
             "sweep": _values(self.sweep),
             "tune": _values(self.tune),
         }
-        return replace(table, **{key: value for key, value in values.items() if value})
+        table = replace(table, **{key: value for key, value in values.items() if value})
+        table.check()
+        return table
 
     def part(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """The jobs of the shard."""
@@ -118,17 +102,18 @@ def main(argv: Sequence[str]) -> None:
         recipe = recipes().get(table.recipe, Path(table.recipe)).resolve()
         if not recipe.is_file():
             raise ValueError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
-        runs = options.runs or _runs(options.table)
+        runs, makes = options.runs or _runs(options.table), not (options.dry_run or options.no_runs)
+        at_a_time = slots(
+            options.jobs, options.per_gpu, last_value(further, "--accelerator") == "cpu"
+        )
+        if makes:
+            start_server(at_a_time[0])  # which imports the package while the runs are planned
         jobs = plan(table, recipe, runs, further)
         part = options.part(jobs)
         if options.dry_run:
-            print(_commands(part, table.recipe, options, further))
+            print(_commands(part, table.recipe, further))
             return
-        if options.submit:
-            of_jobs = {name: load(value) for name, value in map(_pair, options.submit_option)}
-            print(submit(options.submit, argv, runs, of_jobs))
-            return
-        code = 0 if options.no_runs else _run(part, recipe, runs, further, options)
+        code = _make(part, recipe, runs, further, at_a_time) if makes else 0
         tables = layout(table, jobs)
     except (ValueError, OSError) as error:
         exit_with_error(str(error))
@@ -141,62 +126,33 @@ def main(argv: Sequence[str]) -> None:
     raise SystemExit(code)
 
 
-def _run(
+def _make(
     jobs: Sequence[Job],
     recipe: Path,
     runs: Path,
     further: Sequence[str],
-    options: TableOptions,
+    slots: Sequence[Environment],
 ) -> int:
     """Make the runs that are not finished; gives the exit code."""
-    todo = [job for job in jobs if job.state != "finished"]
-    if not todo:
-        return 0
-    workers = _slots(options, further, len(todo))
-    pool = Pool(todo, recipe, runs / "logs", further, workers)
-    line, interrupts = ProgressLine(jobs, pool, len(workers)), 0
-    with stop_on_signals(lambda: None) as signals:
-        while True:
-            try:
-                if signals and not interrupts:
-                    raise KeyboardInterrupt
-                line.update()
-                if pool.wait(0.5):
-                    break
-            except KeyboardInterrupt:
-                interrupts += 1
-                pool.stop(SIGTERM if interrupts == 1 else SIGKILL)
-                if interrupts == 1:
-                    print("stopping: each run saves its round; Ctrl-C again to end immediately")
-    line.update()
-    line.stop()
-    for folder, reason in pool.failures.items():
+    failures, signals = run_all(jobs, recipe, runs / "logs", further, slots)
+    for folder, reason in failures.items():
         print(f"failed: {folder}: {reason} ({runs / 'logs' / folder.name}.log)", file=sys.stderr)
-    if interrupts:
+    if signals:
         print("stopped: the same command continues", file=sys.stderr)
-        return EXIT_PREEMPTED if signals else EXIT_INTERRUPTED
-    return int(bool(pool.failures))
+        return EXIT_INTERRUPTED if SIGINT in signals else EXIT_PREEMPTED
+    return int(bool(failures))
 
 
-def _commands(
-    jobs: Sequence[Job], recipe: str, options: TableOptions, further: Sequence[str]
-) -> str:
-    """The folders of the finished runs, the commands of the others, and the time that they take."""
-    clock, todo = Clock(jobs), [job for job in jobs if job.state != "finished"]
-    workers = len(_slots(options, further, max(1, len(todo))))
-    start = "fl-lightning", "run", recipe
-    lines = [f"# {job.folder} is finished" for job in jobs if job not in todo]
-    lines += [
-        f"{shlex.join([*start, *job.command(further)])}  # {job.state}, {duration(clock.left(job))}"
-        for job in todo
-    ]
-    total = duration(clock.total(workers))
-    lines.append(f"{len(jobs)} runs, {len(todo)} to make: {total} on {workers} worker(s)")
-    return "\n".join(lines)
-
-
-def _slots(options: TableOptions, further: Sequence[str], runs: int) -> list[dict[str, str]]:
-    return slots(options.jobs, options.per_gpu, last_value(further, "--accelerator") == "cpu", runs)
+def _commands(jobs: Sequence[Job], recipe: str, further: Sequence[str]) -> str:
+    """The folders of the finished runs, and the commands of the others."""
+    lines, todo = list[str](), list[str]()
+    for job in jobs:
+        if (state := job.state) == "finished":
+            lines.append(f"# {job.folder} is finished")
+        else:
+            command = shlex.join(["fl-lightning", "run", recipe, *job.command(further)])
+            todo.append(f"{command}  # {state}")
+    return "\n".join([*lines, *todo, f"{len(jobs)} runs, {len(todo)} to make"])
 
 
 def _runs(table: str) -> Path:
@@ -218,8 +174,9 @@ def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
         parser.parse_args(argv or ["--help"])  # --help
         parser.error("the table comes first: fl-lightning table fedssg/table4 --seeds 0,1,2")
     options, further = parser.parse_known_args(argv[1:])
-    for name in FIXED.keys() & given(further):
-        raise ValueError(f"{flag_of(name)} differs from run to run: give {FIXED[name]}")
+    fixed = {**FIXED, "seed": "--seeds", "algorithm": "--methods"}
+    for name in fixed.keys() & given(further):
+        raise ValueError(f"{flag_of(name)} differs from run to run: give {fixed[name]}")
     return TableOptions(argv[0], **vars(options)), further
 
 

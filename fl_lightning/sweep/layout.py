@@ -23,7 +23,8 @@ Placed = tuple[Cell, Run]
 def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
     """Scores of finished runs next to published ones: one table for each published score."""
     placed, notes = list[Placed](), list[str]()
-    for job in (job for job in jobs if job.state == "finished"):
+    finished = [job for job in jobs if job.state == "finished"]
+    for job in finished:
         try:
             run = Run.read(job.folder)
             placed += [(cell, run) for cell in job.cells]
@@ -39,7 +40,9 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
             s: {c for row in rows.values() for c in row} for s, rows in table.published.items()
         }
         parts = [((s,), [c for c in labels if c in known.get(s, labels)]) for s in table.scores]
-    caption = _caption(table, jobs)
+    caption = f"; best of {', '.join(table.tune)} by {table.scores[0]}" if table.tune else ""
+    if missing := len(jobs) - len(finished):
+        caption += f"; {missing} of {len(jobs)} runs are missing"
     tables = [_grid(table, placed, scores, shown, caption) for scores, shown in parts if shown]
     return [replace(tables[0], notes=[*notes, *tables[0].notes]), *tables[1:]]
 
@@ -57,7 +60,7 @@ def _grid(
         name: [c for c in columns if any(fnmatchcase(c, pattern) for pattern in patterns)]
         for name, patterns in table.means.items()
     }
-    return grid(
+    shown = grid(
         [run for _, run in placed],
         rows,
         Categorical([column for (_, column, _), _ in placed], [*columns]),
@@ -69,8 +72,8 @@ def _grid(
         means={name: of_mean for name, of_mean in means.items() if of_mean},
         spread=table.spread,
         over=table.over if table.over in rows else "",
-        caption=f"{table.name}: {', '.join(scores)}{caption}",
     )
+    return replace(shown, caption=f"{table.name}: {shown.caption}{caption}")
 
 
 def _best_tuned(placed: Sequence[Placed], score: Score) -> tuple[list[Placed], list[str]]:
@@ -101,9 +104,3 @@ def _merit(runs: Sequence[Run], score: Score) -> tuple[float, float]:
     results = [score.of(run) for run in runs]
     mean = fmean(result.value for result in results) * (1 if score.higher_is_better else -1)
     return (-1, 0) if isnan(mean) else (fmean(result.reached for result in results), mean)
-
-
-def _caption(table: TableFile, jobs: Sequence[Job]) -> str:
-    missing = sum(job.state != "finished" for job in jobs)
-    tuned = f"; best of {', '.join(table.tune)} by {table.scores[0]}" if table.tune else ""
-    return tuned + (f"; {missing} of {len(jobs)} runs are missing" if missing else "")

@@ -17,7 +17,7 @@ from fl_lightning.report.comparison import format_value
 from fl_lightning.runs.config import Config, component_defaults
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.effect import Effect
-from fl_lightning.runs.run import Run, Scalars
+from fl_lightning.runs.run import Run
 from fl_lightning.sweep.table_file import Options, TableFile, combinations
 
 RESULTS = Effect.NUMBERS, Effect.EXTENT
@@ -34,38 +34,30 @@ class Job:
     Attributes:
         argv: The options of the recipe, without the run's folder.
         config: The options of the run.
+        defaults: Options that a run of an older version may lack.
         cells: The cells that show it; equal options of several cells are one run.
         folder: Where it lies or will lie.
     """
 
     argv: list[str]
     config: Config
+    defaults: Options
     cells: list[Cell]
     folder: Path
 
     @property
-    def rounds(self) -> int:
-        """The rounds that it is to have."""
-        return int(self.config["rounds"])
-
-    @property
-    def run(self) -> Run:
-        """The run as far as it has come."""
-        return Run(self.folder, self.config)
-
-    @property
-    def scalars(self) -> Scalars:
-        """What the run has recorded so far."""
-        with suppress(OSError, ValueError):
-            return self.run.scalars
-        return {}
-
-    @property
     def state(self) -> Literal["missing", "begun", "finished"]:
         """Whether it has begun, and ended."""
-        if not (self.folder / "config.yaml").is_file():
+        found = _config(self.folder)
+        if found is None or not self.has(found):
             return "missing"
-        return "finished" if self.run.ended else "begun"
+        return "finished" if Run(self.folder, found).ended else "begun"
+
+    def has(self, found: Config) -> bool:
+        """Whether a run with these options is this one."""
+        if any(found[option] != self.config[option] for option in ("algorithm", "seed")):
+            return False  # comparing all would take long
+        return not self.config.differences(Config({**self.defaults, **found}), *RESULTS)
 
     def command(self, further: Sequence[str] = ()) -> list[str]:
         """The recipe's options that begin the run, or resume it with `further` ones."""
@@ -84,7 +76,8 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         runs: The folder of the runs; those in it with the options of a job are the job's.
         further: Options for every run.
     """
-    jobs, existing = list[Job](), _existing(runs)
+    jobs = list[Job]()
+    existing = {file.parent: _config(file.parent) for file in sorted(runs.rglob("config.yaml"))}
     kinds = {kind: choice.name for kind, choice in experiment_of(str(recipe), []).chosen.items()}
     for cell, argv in command_lines(table):
         for seed in table.seeds:
@@ -95,11 +88,14 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
             if same:
                 same.cells.append(cell)
                 continue
-            name = "-".join(_slug(part) for part in (cell[1], cell[0], cell[2], f"s{seed}") if part)
-            defaults = kinds | component_defaults(experiment.chosen)
-            folder = next((run for run, found in existing if _same(found, config, defaults)), None)
-            folder = folder or _new_folder(runs, name, {job.folder for job in jobs})
-            jobs.append(Job(line, config, [cell], folder))
+            labels = "-".join(_slug(part) for part in (cell[1], cell[0], cell[2]) if part)
+            # a file's name has at most 255 bytes
+            name = f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}"
+            new = _new_folder(runs, name, {job.folder for job in jobs})
+            job = Job(line, config, kinds | component_defaults(experiment.chosen), [cell], new)
+            own = (folder for folder, found in existing.items() if found and job.has(found))
+            job.folder = next(own, new)
+            jobs.append(job)
     return jobs
 
 
@@ -134,20 +130,11 @@ def _as_flags(options: Options) -> list[str]:
     ]
 
 
-def _existing(runs: Path) -> list[tuple[Path, Config]]:
-    """The runs in a folder, with their options."""
-    found = []
-    for file in sorted(runs.rglob("config.yaml")):
-        with suppress(OSError, ValueError, AttributeError, TypeError):
-            found.append((file.parent, Config.read(file.parent)))
-    return found
-
-
-def _same(found: Config, wanted: Config, defaults: Options) -> bool:
-    """Whether a run that was found has these options; what an older one lacks has its default."""
-    if any(found.get(option) != wanted[option] for option in ("algorithm", "seed")):
-        return False  # comparing all would take long
-    return not wanted.differences(Config({**defaults, **found}), *RESULTS)
+def _config(folder: Path) -> Config | None:
+    """The options of the run in a folder; None if there is none that can be read."""
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        return Config.read(folder)
+    return None
 
 
 def _new_folder(runs: Path, name: str, taken: Collection[Path]) -> Path:

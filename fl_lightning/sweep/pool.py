@@ -1,114 +1,163 @@
-"""Several workers in parallel, and the failures of their jobs."""
+"""A process for each run of a table, several at a time.
 
-import json
+One process imports the package and forks the others (`forkserver`): no run waits for imports, and
+none shares a state with another.
+"""
+
+import fcntl
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, get_context, parent_process
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import torch
 
+from fl_lightning.cli.recipes import run_recipe
 from fl_lightning.distributed.launch import available_cores
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
 from fl_lightning.sweep.plan import Job
 
+Environment = Mapping[str, str]
 
-class Pool:
-    """Runs jobs on workers until none is left or `stop` is called.
+STOP_SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
+
+SHOWN = 4
+"""Running jobs that a line of progress names."""
+
+
+def slots(jobs: int | None, per_gpu: int, on_cpu: bool) -> list[Environment]:
+    """The environments of the runs at a time: a card each, or one thread of the CPU.
+
+    `jobs` is their number; None is one a core, or `per_gpu` a card.
+    """
+    cards = 0 if on_cpu else torch.cuda.device_count()
+    if not cards:
+        threads = os.environ.get("OMP_NUM_THREADS", "1")
+        return [{"OMP_NUM_THREADS": threads}] * (jobs or available_cores())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(cards)))).split(",")
+    count = jobs or cards * per_gpu
+    return [{"CUDA_VISIBLE_DEVICES": visible[k % cards]} for k in range(count)]
+
+
+def start_server(slot: Environment) -> None:
+    """Start the process that forks the others, with as many threads as a run.
+
+    The signals that stop runs are blocked in it: a terminal and schedulers send them to all
+    processes, and without it no run's exit code is known.
+    """
+    before = os.environ.copy()
+    get_context("forkserver").set_forkserver_preload(["fl_lightning.experiment", __name__])
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    os.environ.update(slot)
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def run_all(
+    jobs: Sequence[Job],
+    recipe: Path,
+    logs: Path,
+    further: Sequence[str],
+    slots: Sequence[Environment],
+) -> tuple[dict[Path, str], list[signal.Signals]]:
+    """Make the runs that are not finished.
+
+    The first signal, such as of Ctrl-C, lets each run save its round; the second ends it.
 
     Args:
         jobs: The jobs, in order.
         recipe: The recipe's file.
         logs: The folder of what the runs print, one file each.
         further: Options of the user, which resumed runs get.
-        slots: The environment of each worker.
+        slots: The environment of each run at a time.
+
+    Returns:
+        The reasons of failures by the runs' folders, and the signals.
     """
-
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        recipe: Path,
-        logs: Path,
-        further: Sequence[str],
-        slots: Sequence[Mapping[str, str]],
-    ):
-        self.recipe, self.logs, self.further = recipe, logs, further
-        self.running: list[Job] = []
-        self.failures: dict[Path, str] = {}
-        self._waiting, self._stopping = list(jobs), False
-        self._workers: list[subprocess.Popen[str]] = []
-        self._lock = threading.Lock()
-        threads = ThreadPoolExecutor(len(slots))
-        self._serving = [threads.submit(self._serve, slot) for slot in slots[: len(jobs)]]
-        threads.shutdown(wait=False)  # they end with their jobs
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the jobs, at most so long; true if none is left."""
-        done, left = wait(self._serving, seconds)
-        if not left:
-            for thread in done:
-                thread.result()  # raises its exception
-        return not left
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Begin no further job and signal the workers; SIGTERM lets a run save its round."""
-        with self._lock:
-            self._stopping = True
-            for worker in self._workers:
-                worker.send_signal(number)
-
-    def _serve(self, environment: Mapping[str, str]) -> None:
-        """Give a worker one job after another; another worker where it has ended."""
-        worker: subprocess.Popen[str] | None = None
-        while True:
-            with self._lock:
-                if self._stopping or not self._waiting:
-                    break
-                job = self._waiting.pop(0)
-                self.running.append(job)
-                if worker is None:
-                    worker = _start(environment)
-                    self._workers.append(worker)
-            code = self._run(worker, job)
-            with self._lock:
-                self.running.remove(job)
-                if code and not self._stopping:
-                    self.failures[job.folder] = _reason(code, self._log(job))
-            if worker.poll() is not None:
-                worker.communicate()
-                worker = None
-        if worker:
-            worker.communicate()
-
-    def _run(self, worker: "subprocess.Popen[str]", job: Job) -> int:
-        """The exit code of a job; negative for the signal that ended its worker."""
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        argv, log = job.command(self.further), str(self._log(job))
-        with suppress(BrokenPipeError):
-            line = json.dumps({"recipe": str(self.recipe), "argv": argv, "log": log})
-            print(line, file=worker.stdin, flush=True)
-        reply = worker.stdout.readline()
-        return int(reply) if reply else worker.wait()
-
-    def _log(self, job: Job) -> Path:
-        return self.logs / f"{job.folder.name}.log"
+    waiting, free = deque(job for job in jobs if job.state != "finished"), [*slots]
+    running, failures = dict[ForkServerProcess, tuple[Job, Environment]](), dict[Path, str]()
+    finished, line, sent = len(jobs) - len(waiting), "", 0
+    logs.mkdir(parents=True, exist_ok=True)
+    with _collected_signals() as signals:
+        while running or (waiting and not signals):
+            while waiting and free and not signals:
+                job, slot = waiting.popleft(), free.pop(0)
+                running[_start(job, recipe, logs, further, slot)] = job, slot
+            now = [job for job, _ in running.values()]
+            before, line = line, _progress(finished, len(jobs), now, len(failures))
+            if line != before:
+                print(line, flush=True)
+            wait([process.sentinel for process in running], timeout=0.2)
+            for again in range(sent, len(signals)):
+                for process in running:
+                    process.kill() if again else process.terminate()
+                if not again:
+                    print("stopping: each run saves its round; Ctrl-C again to end immediately")
+            sent = len(signals)
+            for process in [process for process in running if process.exitcode is not None]:
+                job, slot = running.pop(process)
+                free.append(slot)
+                finished += not process.exitcode
+                if process.exitcode and not signals:
+                    failures[job.folder] = _reason(process.exitcode, _log(job, logs))
+    return failures, signals
 
 
-def _start(environment: Mapping[str, str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "fl_lightning.sweep.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-        start_new_session=True,  # Ctrl-C reaches the parent alone, which lets runs save their round
-    )
+def _start(
+    job: Job, recipe: Path, logs: Path, further: Sequence[str], slot: Environment
+) -> ForkServerProcess:
+    environment, log = {**os.environ, **slot}, _log(job, logs)
+    args = job, str(recipe.resolve()), log, further, environment, os.getcwd()
+    process = get_context("forkserver").Process(target=_run, args=args)
+    process.start()
+    return process
+
+
+def _run(
+    job: Job, recipe: str, log: Path, further: Sequence[str], environment: Environment, folder: str
+) -> None:
+    """Run a job in a process of its own, whose output is appended to a file."""
+    os.setsid()  # Ctrl-C reaches the parent alone, which lets runs save their round
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.chdir(folder)
+    os.environ.update(environment)
+    with log.open("a") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+        with suppress(OSError):  # of file systems without locks
+            fcntl.flock(file, fcntl.LOCK_EX)  # another table may be making this run
+        if job.state != "finished":
+            run_recipe(recipe, job.command(further))
+
+
+def _end_with_parent() -> None:
+    """Save the run's round when the parent is killed."""
+    parent = parent_process()
+    assert parent
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _log(job: Job, logs: Path) -> Path:
+    return logs / f"{job.folder.name}.log"
+
+
+def _progress(finished: int, total: int, running: Sequence[Job], failed: int) -> str:
+    names = [job.folder.name for job in running]
+    shown = ", ".join([*names[:SHOWN], *["..."] * (len(names) > SHOWN)])
+    ended = f"{finished} of {total} runs finished" + (f", {failed} failed" if failed else "")
+    return f"{ended}, {len(names)} running" + (f": {shown}" if names else "")
 
 
 def _reason(code: int, log: Path) -> str:
@@ -120,15 +169,17 @@ def _reason(code: int, log: Path) -> str:
     return text.splitlines()[-1].removeprefix("error: ") if text else f"exit code {code}"
 
 
-def slots(jobs: int | None, per_gpu: int, on_cpu: bool, runs: int) -> list[dict[str, str]]:
-    """The environment of each worker: a card, or one thread of the CPU.
+@contextmanager
+def _collected_signals() -> Iterator[list[signal.Signals]]:
+    """Collect the signals that stop runs, instead of what they do otherwise."""
+    received = list[signal.Signals]()
 
-    `jobs` is the number of workers; None is one a core, at most one a run, or `per_gpu` a card.
-    """
-    cards = 0 if on_cpu else torch.cuda.device_count()
-    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    if not cards:
-        return [threads] * (jobs or min(runs, available_cores()))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(cards)))).split(",")
-    workers = jobs or cards * per_gpu
-    return [{"CUDA_VISIBLE_DEVICES": visible[k % cards]} for k in range(workers)]
+    def collect(number: int, _: object) -> None:
+        received.append(signal.Signals(number))
+
+    before = {number: signal.signal(number, collect) for number in STOP_SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,32 +1,46 @@
 """The YAML file of a table: rows, columns, sweeps, seeds, score and published numbers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import combinations as pairs
 from itertools import product
 from typing import Any
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
 from fl_lightning.report.comparison import format_value
+from fl_lightning.report.score import score as make_score
+from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.converters import nearest
 
 Options = Mapping[str, Any]
 """Options by name as in a preset."""
+
+FIXED = {
+    "seed": "seeds",
+    "run_dir": "--runs",
+    "resume": "nothing: begun runs are resumed",
+    "devices": "--jobs: each run has one rank",
+}
+"""Options that a table sets for each run, and what to give instead."""
 
 
 @dataclass(frozen=True)
 class TableFile:
     """A table as its file describes it.
 
+    An option that several parts of the file set has the value of the last of these: the file and
+    its presets, its methods, the row, the column, the column's methods, sweep and tune.
+
     Attributes:
         name: The file, or the preset such as `fedssg/table4`.
-        recipe: The recipe that runs make, by name or file.
         rows: Options by the label of a row; each method of `methods` if the file names none.
+        recipe: The recipe that runs make, by name or file.
         columns: Options by the label of a column. `config` names presets that are read after the
             file, and `methods` has options of single methods in this column.
         sweep: Values by option; every combination is a column.
-        tune: Values by option; a cell shows the best combination, chosen by its score.
+        tune: Values by option; a cell shows the best combination, chosen by the first score.
         seeds: Seeds of each cell.
         scores: Names of scores, such as `last:50` or `rounds_to:97`; `score` in the file.
         spread: The source of deviations: `seeds`, `rounds` or `clients`.
@@ -58,61 +72,80 @@ class TableFile:
         Raises:
             ValueError: If a key does not hold what it should.
         """
-        methods, table = dict[str, Any](), dict[str, Any]()
+        methods, found, algorithm = dict[str, Any](), dict[str, Any](), ""
         for content in read_chain(name):
-            methods |= _mapping(content.get("methods"), "methods", name)
+            _refuse_fixed(content, name)
+            methods |= _options_by(content.get("methods"), "methods", name)
             chosen = content.get("algorithm", {})
             chosen = chosen if isinstance(chosen, Mapping) else {"name": chosen}
-            table["algorithm"] = str(chosen.get("name", table.get("algorithm", "")))
+            algorithm = str(chosen.get("name", algorithm))
             for own in ("score", "spread", "over", "means", "published"):
-                table.pop(own, None)  # numbers of another table
-            table |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
-        for key in ("rows", "columns", "sweep", "tune", "means", "published"):
-            table[key] = _mapping(table.get(key), key, name)
-        for key in ("rows", "columns"):
-            table[key] = {k: _mapping(v, f"{key}.{k}", name) for k, v in table[key].items()}
-        rows = table["rows"] or {method: {} for method in methods}
-        for row in rows:
-            if not (rows[row] or _method(row) or table["algorithm"]):
+                found.pop(own, None)  # numbers of another table
+            found |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
+        rows = _options_by(found.get("rows"), "rows", name) or {method: {} for method in methods}
+        columns = _options_by(found.get("columns"), "columns", name) or {"": {}}
+        for row, options in rows.items():
+            if not (options or _method(row) or algorithm):
                 near = nearest(row, ALGORITHMS)
                 raise ValueError(f"row {row!r} in {name} has no options and is no algorithm{near}")
-        table["rows"] = {
-            label: {"algorithm": method, **row} if (method := _method(label)) else row
-            for label, row in rows.items()
-        }
-        table["columns"] = table["columns"] or {"": {}}
-        for column, options in table["columns"].items():
+            rows[row] = {"algorithm": _method(row), **options} if _method(row) else options
+        for column, options in columns.items():
             where = f"columns.{column}.methods"
-            options["methods"] = _mapping(options.get("methods"), where, name)
-            for method, own in options["methods"].items():
-                if not _method(method):
-                    near = nearest(method, ALGORITHMS)
-                    raise ValueError(f"columns.{column} in {name} has no method {method!r}{near}")
-                options["methods"][method] = _mapping(own, f"{where}.{method}", name)
-        table["recipe"] = str(table.get("recipe", TableFile.recipe))
-        spread = table.get("spread", "seeds")
-        if spread not in ("seeds", "rounds", "clients"):
-            raise ValueError(f"spread in {name} is seeds, rounds or clients, not {spread!r}")
-        table["over"] = str(table.get("over", ""))
-        table["means"] = {k: [*map(str, _list(v))] for k, v in table["means"].items()}
-        table["seeds"] = tuple(dict.fromkeys(_list(table.get("seeds", 0))))
-        table["scores"] = tuple(map(str, _list(table.pop("score", "last"))))
-        for key in ("seeds", "scores"):
-            if not table[key]:
-                raise ValueError(f"{key.removesuffix('s')} in {name} is empty: name one at least")
-        published = table.pop("published")
-        file = TableFile(name, **table)
+            of_methods = _options_by(options.get("methods"), where, name)
+            options["methods"] = of_methods
+            if unknown := [method for method in of_methods if not _method(method)]:
+                near = nearest(unknown[0], ALGORITHMS)
+                raise ValueError(f"columns.{column} in {name} has no method {unknown[0]!r}{near}")
+        means = _mapping(found.get("means"), "means", name)
+        file = TableFile(
+            name,
+            rows,
+            columns=columns,
+            sweep={o: _list(v) for o, v in _mapping(found.get("sweep"), "sweep", name).items()},
+            tune={o: _list(v) for o, v in _mapping(found.get("tune"), "tune", name).items()},
+            recipe=str(found.get("recipe", TableFile.recipe)),
+            seeds=tuple(dict.fromkeys(_list(found.get("seeds", 0)))),
+            scores=tuple(map(str, _list(found.get("score", "last")))),
+            spread=found.get("spread", "seeds"),
+            over=str(found.get("over", "")),
+            means={label: [*map(str, _list(patterns))] for label, patterns in means.items()},
+            algorithm=algorithm,
+        )
+        file.check()
         file.check_over(file.over)
-        if not published.keys() <= set(file.scores):
+        labels = [label for label, *_ in file.swept_columns()]
+        for mean, patterns in file.means.items():
+            for pattern in patterns:
+                if not any(fnmatchcase(label, pattern) for label in labels):
+                    near = nearest(pattern, labels)
+                    raise ValueError(f"means.{mean} in {name} has no column {pattern!r}{near}")
+        published = _mapping(found.get("published"), "published", name)
+        if not published.keys() <= {*file.scores}:
             published = {file.scores[0]: published}
-        numbers = {
-            score: {
-                row: file._numbers(row, values)
-                for row, values in _mapping(of_score, f"published.{score}", name).items()
-            }
-            for score, of_score in published.items()
-        }
-        return replace(file, published=numbers)
+        return replace(file, published={s: file._numbers(s, published[s]) for s in published})
+
+    def check(self) -> None:
+        """Raise a ValueError for a part that is empty, unknown, or contradicts another one."""
+        for key, empty in (("seeds", not self.seeds), ("score", not self.scores)):
+            if empty:
+                raise ValueError(f"{key} in {self.name} is empty: name one at least")
+        if self.spread not in ("seeds", "rounds", "clients"):
+            raise ValueError(
+                f"spread in {self.name} is seeds, rounds or clients, not {self.spread!r}"
+            )
+        for score in self.scores:  # before the runs, which may take long
+            make_score(score)
+        for key, grid in (("sweep", self.sweep), ("tune", self.tune)):
+            _refuse_fixed(grid, f"{key} in {self.name}")
+            for option, values in grid.items():
+                if not values:
+                    raise ValueError(f"{key}.{option} in {self.name} is empty: name one value")
+        for (here, ours), (there, theirs) in pairs(self._labeled(), 2):
+            if here.partition(".")[0] != there.partition(".")[0] and (both := ours & theirs):
+                raise ValueError(
+                    f"{here} and {there} in {self.name} both set {min(both)}: one label would be "
+                    "wrong"
+                )
 
     def check_over(self, row: str) -> None:
         """Raise a ValueError unless the table has this row, or none is named."""
@@ -121,42 +154,49 @@ class TableFile:
                 f"{self.name} has no row {row!r} to compare with{nearest(row, self.rows)}"
             )
 
-    def _numbers(self, row: str, numbers: Any) -> dict[str, float]:
-        """Published numbers of a row by column; a list has them in the order of the columns."""
-        columns = [column for column, *_ in self.swept_columns()]
-        where = f"published.{row} in {self.name}"
-        if row not in self.rows:
-            raise ValueError(f"{where} has no row{nearest(row, self.rows)}")
-        if not isinstance(numbers, Mapping):
-            numbers = _list(numbers)
-            if len(numbers) != len(columns):
-                raise ValueError(
-                    f"{where} has {len(numbers)} numbers for {len(columns)} columns: "
-                    "write none where there is no number"
-                )
-            numbers = dict(zip(columns, numbers, strict=True))
-        if unknown := [column for column in numbers if column not in columns]:
-            near = nearest(unknown[0], columns)
-            raise ValueError(f"{where} has no column {unknown[0]!r}{near}")
-        numbers = {c: n for c, n in numbers.items() if n not in (None, "none")}
-        for number in numbers.values():
-            if not isinstance(number, int | float):
-                raise ValueError(f"{where} has {number!r}, which is no number")
-        return {column: float(number) for column, number in numbers.items()}
+    def _labeled(self) -> Iterator[tuple[str, set[str]]]:
+        """The parts of the table whose labels say what they set, and the options that they set."""
+        for key, parts in (("rows", self.rows), ("columns", self.columns)):
+            for label, options in parts.items():
+                yield f"{key}.{label}", flat(options).keys() - {"config", "methods"}
+        yield "sweep", {*self.sweep}
+        yield "tune", {*self.tune}
+
+    def _numbers(self, score: str, by_row: Any) -> dict[str, dict[str, float]]:
+        """Published numbers of a score by row and column; a list has the order of the columns."""
+        columns, numbers = [column for column, *_ in self.swept_columns()], {}
+        for row, found in _mapping(by_row, f"published.{score}", self.name).items():
+            where = f"published.{row} in {self.name}"
+            if row not in self.rows:
+                raise ValueError(f"{where} has no row{nearest(row, self.rows)}")
+            if not isinstance(found, Mapping):
+                found = _list(found)
+                if len(found) != len(columns):
+                    raise ValueError(
+                        f"{where} has {len(found)} numbers for {len(columns)} columns: "
+                        "write none where there is no number"
+                    )
+                found = dict(zip(columns, found, strict=True))
+            found = {str(c): n for c, n in found.items() if n not in (None, "none")}
+            for column, number in found.items():
+                if column not in columns:
+                    raise ValueError(f"{where} has no column {column!r}{nearest(column, columns)}")
+                if not isinstance(number, int | float):
+                    raise ValueError(f"{where} has {number!r}, which is no number")
+            numbers[row] = {column: float(number) for column, number in found.items()}
+        return numbers
 
     def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "TableFile":
         """Keep rows and columns by labels or patterns, such as `fed*`; none keeps all.
 
         An algorithm without a row gets one. Raises a ValueError if a pattern fits none.
         """
-        kept: dict[str, Any] = {}
-        if rows:
-            own = [name for name in rows if ":" in name]
-            added = {name: {"algorithm": name} for name in (*ALGORITHMS, *own)}
-            kept["rows"] = _matching(rows, self.rows, added, "row")
-        if columns:
-            kept["columns"] = _matching(columns, self.columns, {}, "column")
-        return replace(self, **kept)
+        own = {name: {"algorithm": name} for name in (*ALGORITHMS, *rows) if _method(name)}
+        return replace(
+            self,
+            rows=_matching(rows, self.rows, own, "row"),
+            columns=_matching(columns, self.columns, {}, "column"),
+        )
 
     def swept_columns(self) -> list[tuple[str, Options, Options]]:
         """Labels of the columns, their options, and one combination of the sweep's values."""
@@ -169,7 +209,7 @@ class TableFile:
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, Options]]:
     """Every choice of one value for each option, with a label such as `rho 0.1`."""
-    choices = product(*([(option, value) for value in _list(grid[option])] for option in grid))
+    choices = product(*([(option, value) for value in values] for option, values in grid.items()))
     return [
         (", ".join(f"{o.rpartition('.')[2]} {format_value(v)}" for o, v in choice), dict(choice))
         for choice in choices
@@ -178,14 +218,28 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, Options]]
 
 def _matching(
     patterns: Sequence[str], known: Mapping[str, Options], further: Mapping[str, Options], kind: str
-) -> dict[str, Options]:
+) -> Mapping[str, Options]:
     found = dict[str, Options]()
     for pattern in patterns:
         matches = {name: known[name] for name in known if fnmatchcase(name, pattern)}
         if not matches and pattern not in further:
             raise ValueError(f"the table has no {kind} {pattern!r}{nearest(pattern, known)}")
         found |= matches or {pattern: further[pattern]}
+    return found or known
+
+
+def _options_by(content: Any, key: str, file: str) -> dict[str, dict[str, Any]]:
+    """The content of a key that maps labels to options."""
+    found = {}
+    for label, options in _mapping(content, key, file).items():
+        found[label] = _mapping(options, f"{key}.{label}", file)
+        _refuse_fixed(found[label], f"{key}.{label} in {file}")
     return found
+
+
+def _refuse_fixed(options: Iterable[str], where: str) -> None:
+    for option in FIXED.keys() & set(options):
+        raise ValueError(f"{where} sets {option}: give {FIXED[option]}")
 
 
 def _mapping(content: Any, key: str, file: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from run_folders import run
 from fl_lightning.__main__ import main
 from fl_lightning.sweep.layout import layout
 from fl_lightning.sweep.plan import Job, plan
-from fl_lightning.sweep.progress import Clock
 from fl_lightning.sweep.table_file import TableFile
 
 DIGITS = ROOT / "recipes/digits.py"
@@ -36,6 +35,12 @@ def planned(tmp_path) -> Plan:
 
 def options(jobs: list[Job], *names: str) -> list[tuple[object, ...]]:
     return [tuple(job.config.get(name) for name in names) for job in jobs]
+
+
+def finished(job: Job, *accuracies: float | None) -> None:
+    """Make the folder of a run as if it had been trained."""
+    run(job.folder, accuracies, job.config["seed"])
+    (job.folder / "config.yaml").write_text(job.config.text())
 
 
 def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
@@ -100,15 +105,11 @@ def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_pa
     """A value with which a run never reached the target is best only where none did."""
     tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2, 0.3]}\n"
     jobs = planned(SMALL + tuned + f"score: [{score}]\n")
-    for job, accuracies in zip(jobs, [[0.1, 0.1], [0.2, 0.9], [0.5, 0.8]], strict=True):
-        run(job.folder, accuracies)
+    for job, accuracies in zip(jobs, [(0.1, 0.1), (0.2, 0.9), (0.5, 0.8)], strict=True):
+        finished(job, *accuracies)
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert [*table.text.iloc[:, -1]] == [shown]
     assert f"best of lr by {score}" in table.caption
-
-
-def finished(job: Job, *accuracies: float | None) -> Path:
-    return run(job.folder, accuracies, job.config["seed"])
 
 
 def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
@@ -130,6 +131,56 @@ def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
     assert table.text.to_numpy().tolist() == [["fedavg", ""], ["fedsam", "55.00"]]
     for job, note in zip(jobs[:2], table.notes, strict=True):
         assert note.startswith(f"{job.folder} holds no run that can be read: metrics.csv")
+
+
+def test_a_run_is_finished_if_it_says_so(planned, tmp_path):
+    """Files of a run that was extended and killed may lie in any order of time."""
+    jobs = planned(SMALL + METHODS)
+    finished(jobs[0], 0.5, 0.6)
+    assert jobs[0].state == "finished"
+    (jobs[0].folder / "environment.yaml").write_text("python: 3.11\n")
+    (jobs[0].folder / "model.pt").touch()
+    assert jobs[0].state == "begun"
+
+
+def test_a_finished_run_with_fewer_rounds_than_it_says_is_left_out_with_a_note(planned, tmp_path):
+    jobs = planned(SMALL + METHODS)
+    finished(jobs[0], 0.5, 0.6)
+    metrics = jobs[0].folder / "metrics.csv"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text["method"].tolist() == ["fedavg", "fedsam"]
+    assert "ends with round 1 of 2" in table.notes[0]
+
+
+def test_a_run_with_other_scalars_is_another_run(planned):
+    for job in planned(SMALL + METHODS):
+        finished(job, 0.5, 0.6)
+    states = [job.state for job in planned(SMALL + METHODS, "--callback", "training_scores")]
+    assert states == ["missing", "missing"]
+    tracked = planned(SMALL + METHODS, "--checkpoint-every", "3")
+    assert [job.state for job in tracked] == ["finished", "finished"]
+
+
+def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
+    """As two tables make them at the same time."""
+    jobs, others = planned(SMALL + METHODS), planned(SMALL + METHODS, "--clients", "5")
+    assert jobs[0].folder == others[0].folder
+    finished(others[0], 0.5, 0.6)
+    assert (jobs[0].state, others[0].state) == ("missing", "finished")
+
+
+def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
+    jobs = planned(SMALL + "rows: {fedavg: {}}\ncolumns: {a: {data: svhn, model: vgg11}, b: {}}\n")
+    assert options(jobs, "data", "model") == [("svhn", "vgg11"), ("digits", "mlp")]
+
+
+def test_a_long_label_makes_a_folder_of_a_length_that_disks_take(planned):
+    jobs = planned(
+        SMALL + f"rows: {{fedavg: {{}}}}\ncolumns: {{{'ä' * 300}: {{}}}}\nseeds: [0, 1]\n"
+    )
+    assert [job.folder.name[-3:] for job in jobs] == ["-s0", "-s1"]
+    assert all(len(job.folder.name.encode()) < 250 for job in jobs)
 
 
 def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
@@ -173,9 +224,6 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     begun = planned(text)[0]
     assert begun.state == "begun"
     assert begun.command()[:3] == ["--run-dir", str(begun.folder), "--resume"]
-    clock = Clock(planned(text))
-    assert clock.rounds[begun.folder] == 2
-    assert clock.left(planned(text, "--rounds", "9")[1]) == pytest.approx(9 * clock.total(1) / 2)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +246,23 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
         ("published: {1: 3}\n", ["published.1"]),
         ("published: {last: 3}\n", ["published.last", "3"]),
         ("seeds: []\n", ["seed"]),
+        ("sweep: {lr: []}\n", ["sweep.lr", "empty"]),
+        ("means: {avg: z*}\n", ["means.avg", "'z*'"]),
+        ("score: lats\n", ["lats"]),
+        ("seed: 5\n", ["seed", "seeds"]),
+        ("devices: 2\n", ["devices", "--jobs"]),
+        ("rows: {fedavg: {seed: 5}}\n", ["rows.fedavg", "seed"]),
+        ("columns: {a: {run_dir: x}}\n", ["columns.a", "run_dir", "--runs"]),
+        ("columns: {a: {methods: {fedavg: {resume: true}}}}\n", ["fedavg", "resume"]),
+        ("sweep: {seed: [0, 1]}\n", ["sweep", "seed", "seeds"]),
+        ("columns: {a: {lr: 0.1}}\nsweep: {lr: [0.2]}\n", ["columns.a", "sweep", "lr"]),
+        ("rows: {fedavg: {lr: 0.1}}\ncolumns: {a: {lr: 0.3}}\n", ["rows.fedavg", "columns.a"]),
+        ("sweep: {lr: [0.1]}\ntune: {lr: [0.2]}\n", ["sweep", "tune", "lr"]),
     ],
 )
 def test_what_a_table_cannot_mean_is_refused(text, words, planned):
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        planned(text if "methods: [" in text else METHODS + text)
+        planned(text if text.startswith("methods: ") else METHODS + text)
     assert all(word in str(error.value) for word in words)
 
 
@@ -234,7 +294,7 @@ def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, mo
         argv = ["mine.yaml", "--dry-run", "--shard", f"{part}/3"]
         main(["table", *argv, "--columns", "*", "--methods", "fed*,scaffold"])
         *lines, total = capsys.readouterr().out.splitlines()
-        assert total.startswith("2 runs, 2 to make: unknown time")
+        assert total == "2 runs, 2 to make"
         commands |= set(lines)
     assert len(commands) == 6
     assert all(line.startswith("fl-lightning run digits --config mine.yaml") for line in commands)

@@ -18,7 +18,6 @@ from pandas.testing import assert_frame_equal
 
 from fl_lightning.__main__ import main
 from fl_lightning.runs.folder import saved_rounds
-from fl_lightning.sweep import submit
 
 TABLE = """\
 recipe: digits
@@ -53,9 +52,15 @@ def rounds(run: str) -> int:
     return len(file.read_text().splitlines()) - 1 if file.exists() else 0
 
 
-def workers(parent: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True)
+def children(*parents: int) -> list[int]:
+    pids = ",".join(map(str, parents))
+    found = subprocess.run(["pgrep", "-P", pids], capture_output=True, text=True)
     return [int(pid) for pid in found.stdout.split()]
+
+
+def workers(parent: int) -> list[int]:
+    """The processes of the runs: the parent's server has forked them."""
+    return children(*children(parent))
 
 
 def alive(pid: int) -> bool:
@@ -118,20 +123,13 @@ def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(folder, capsys):
     assert "2 of 3 runs are missing" in out
 
 
-def test_submitted_shards_are_this_command(folder, monkeypatch, capsys):
-    pytest.importorskip("submitit")
-    started = list[list[str]]()
-    monkeypatch.setattr(
-        submit.subprocess,
-        "run",
-        lambda argv, **_: started.append(argv) or subprocess.CompletedProcess(argv, 0),
-    )
-    options = ["--submit", "2", "--submit-option", "cluster=debug", "--rounds", "1"]
-    main(["table", "table.yaml", *options])
-    assert "submitted 2 job(s)" in capsys.readouterr().out
-
-
-def test_submitting_without_submitit_is_one_sentence(folder, monkeypatch, sentence):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    argv = ["table", "table.yaml", "--submit", "2"]
-    assert "pip install 'submitit>=1.5'" in sentence(main, argv)
+@pytest.mark.slow
+def test_two_commands_at_once_make_each_run_once(folder):
+    Path("table.yaml").write_text(TABLE.replace("rounds: 100", "rounds: 3"))
+    command = [*COMMAND, "--jobs", "2", "--format", "csv"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert outputs[0].partition("row,")[2] == outputs[1].partition("row,")[2]
+    assert len(list(Path("runs/table").glob("*/metrics.csv"))) == 3
+    assert not list(Path("runs/table/logs").glob("*-2.log"))
