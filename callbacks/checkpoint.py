@@ -14,6 +14,7 @@ from zipfile import ZipFile
 import torch
 from lightning.fabric import Fabric
 
+from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
 from fl_lightning.runs.run import saved_rounds
@@ -53,9 +54,9 @@ class Checkpoint:
         monitor: str = "test/accuracy",
     ):
         if (every.total_seconds() if isinstance(every, timedelta) else every) <= 0:
-            raise ValueError(f"every is a positive number of rounds or a time, not {every}")
+            raise UserError(f"every is a positive number of rounds or a time, not {every}")
         if keep < 1:
-            raise ValueError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
+            raise UserError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.monitor = monitor
         stateful = [
@@ -143,16 +144,14 @@ class Checkpoint:
         """Load the newest checkpoint; a run that ended before its first one starts again.
 
         Raises:
-            FileNotFoundError: If a run that had a checkpoint has none.
+            UserError: If a run that had a checkpoint has none.
             ValueError: If it or a client's states are damaged, or if it is of another model or
                 algorithm.
         """
         fabric = federation.fabric
         names, begun = fabric.broadcast(self._survey())
         if not names and begun:
-            raise FileNotFoundError(
-                f"there is nothing to resume: {self.folder} holds no checkpoint"
-            )
+            raise UserError(f"there is nothing to resume: {self.folder} holds no checkpoint")
         if not names:
             fabric.print("the run to resume had not begun: starting with round 1")
             return
@@ -166,9 +165,7 @@ class Checkpoint:
             if name in self.callbacks:
                 self.callbacks[name].load_state_dict(kept)
             elif not hasattr(sys.modules[__package__], kind):  # flags may leave out this package's
-                raise ValueError(
-                    f"the resumed run had a callback {kind} with a state: add it again"
-                )
+                raise UserError(f"the resumed run had a callback {kind} with a state: add it again")
         for gone in set(state["kept"]).difference(names):
             federation.store.release(gone)
         self.kept, self.best = names, state["best"]
@@ -183,7 +180,7 @@ class Checkpoint:
                 torch.save(state, written)
                 torch.load(BytesIO(written.getvalue()), weights_only=True)
             except (UnpicklingError, PicklingError, AttributeError, TypeError) as error:
-                raise ValueError(
+                raise UserError(
                     f"{name.split()[0]}.state_dict() holds tensors, numbers and text in lists and "
                     f"dictionaries, but loading fails: {error}"
                 ) from error
@@ -200,7 +197,7 @@ def _refuse_if(fabric: Fabric, path: Path, damage: Callable[[], str]) -> None:
     """Raise a ValueError, on all ranks, if the first one finds a damage."""
     found = fabric.broadcast(damage() if fabric.is_global_zero else "")
     if found:
-        raise ValueError(f"{path} is damaged ({found}): delete it to resume from the one before")
+        raise UserError(f"{path} is damaged ({found}): delete it to resume from the one before")
 
 
 def _damage(path: Path) -> str:

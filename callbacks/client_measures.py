@@ -13,6 +13,7 @@ from fl_lightning.callbacks.scoring import ClientScorer, TrainingLoss, score_tog
 from fl_lightning.core.constraints import NonNegativeInt, PositiveInt
 from fl_lightning.core.term import States
 from fl_lightning.data import DeviceDataset
+from fl_lightning.errors import UserError
 from fl_lightning.executors import Outcome
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.mean_loss import some_samples
@@ -127,7 +128,7 @@ class Consistency(CohortMeasure):
     def on_fit_start(self, federation: Federation) -> None:
         """Raise a ValueError if there is no such client."""
         if self.client >= federation.clients.num_clients:
-            raise ValueError(
+            raise UserError(
                 f"client {self.client} cannot be measured: the last one is "
                 f"{federation.clients.num_clients - 1}"
             )

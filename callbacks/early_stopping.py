@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fl_lightning.callbacks.bases import Stopping
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
+from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.runs.run import higher_is_better
 
@@ -44,7 +45,7 @@ class EarlyStopping(Stopping):
         if self.monitor not in metrics:
             if self.best == -inf and self.evaluations >= self.patience:
                 known = ", ".join(sorted(metrics))
-                raise ValueError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
+                raise UserError(f"no round has recorded {self.monitor!r}: monitor one of {known}")
             return
         upwards = self.mode == "max" or (self.mode == "auto" and higher_is_better(self.monitor))
         score = metrics[self.monitor] if upwards else -metrics[self.monitor]

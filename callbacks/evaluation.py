@@ -5,6 +5,7 @@ from typing import Any
 from fl_lightning.callbacks.bases import Measure
 from fl_lightning.callbacks.scoring import score_together
 from fl_lightning.data import DeviceDataset
+from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 
 
@@ -51,7 +52,7 @@ class Evaluation(Measure):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raise a ValueError if the test set has changed since the run began."""
         if state["test"] != self.test.digest:
-            raise ValueError(
+            raise UserError(
                 f"the {self.name} set has changed since the run began: restore it, and seed what "
                 "loads it, or start another run"
             )

@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_lightning.callbacks.scoring import write_csv
 from fl_lightning.core.prediction import PersonalModel, is_right
 from fl_lightning.data import DeviceDataset, Partition, matched_test_split
-from fl_lightning.errors import DivergenceError, TermError
+from fl_lightning.errors import DivergenceError, TermError, UserError
 from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.fine_tuning import FineTuning
@@ -47,7 +47,7 @@ class Personalization:
     def __post_init__(self) -> None:
         if any(e < 1 for e in self.epochs):
             lowest = min(self.epochs)
-            raise ValueError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")
+            raise UserError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")
         self.epochs = sorted({0, *self.epochs})
 
     def on_fit_end(self, federation: Federation) -> None:

@@ -29,6 +29,7 @@ from .errors import DivergenceError as DivergenceError
 from .errors import ModelError as ModelError
 from .errors import RankLostError as RankLostError
 from .errors import TermError as TermError
+from .errors import UserError as UserError
 from .executors import Executor as Executor
 from .executors import SequentialExecutor as SequentialExecutor
 from .executors import StackedExecutor as StackedExecutor

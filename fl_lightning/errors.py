@@ -5,11 +5,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class TermError(Exception):
+class UserError(ValueError):
+    """A mistake in options, data, a model or a term: a sentence that says what to do.
+
+    Programs of this package end with the sentence and exit code 2. All other exceptions keep their
+    traceback.
+    """
+
+
+class TermError(UserError):
     """A mistake in a term; the message names the term, the hook and the fix."""
 
 
-class ModelError(Exception):
+class ModelError(UserError):
     """A model that cannot be evaluated in the requested way."""
 
 
@@ -21,21 +29,18 @@ class RankLostError(Exception):
     """The end of another rank in the middle of a round."""
 
 
-NAMED = DivergenceError, RankLostError, TermError, ModelError
-"""Errors whose message names the round, or that come on every rank."""
-
-
 @contextmanager
 def adding_position(position: Callable[[], str], in_training: Callable[[], bool]) -> Iterator[None]:
-    """Add a note with the round to an exception that may be this rank's alone.
+    """Add a note with the round to an exception that says nothing of it.
 
     While clients are being trained, notes name the round already.
     """
     try:
         yield
+    except (UserError, DivergenceError, RankLostError):
+        raise
     except Exception as error:
-        named = isinstance(error, NAMED) or (in_training() and getattr(error, "__notes__", []))
-        if not named:
+        if not (in_training() and getattr(error, "__notes__", [])):
             error.add_note(position())
         raise
 

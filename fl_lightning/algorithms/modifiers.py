@@ -17,6 +17,7 @@ from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm,
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.constraints import checked
 from fl_lightning.core.term import Term
+from fl_lightning.errors import UserError
 
 P = ParamSpec("P")
 
@@ -55,7 +56,7 @@ class Modifier:
         made = [*filter(None, (self.inner, *algorithm.terms, self.outer))]
         if self.around is not None:
             if not any("perturb" in term.roles for term in made):
-                raise ValueError(
+                raise UserError(
                     "a neighborhood ascent needs a perturbation, but this algorithm does not "
                     "perturb: add one, as --perturb sam"
                 )
@@ -66,7 +67,7 @@ class Modifier:
 def _check(added: Term, algorithm: Algorithm) -> None:
     for term in algorithm.terms:
         for role in sorted(term.roles & added.roles):
-            raise ValueError(
+            raise UserError(
                 f"{type(added).__name__} cannot be added, because {type(term).__name__} already "
                 f"{_DOES[role]}: choose an algorithm without it, or omit the addition"
             )

@@ -16,6 +16,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import by_size
+from fl_lightning.errors import UserError
 from fl_lightning.terms import (
     SAM,
     SOL,
@@ -89,7 +90,7 @@ def fedsol(
         up at the first step (`first_step="noise"`).
     """
     if (scope, proximal) == ("head", "moon"):
-        raise ValueError("proximal moon gives the head no direction: choose scope body or all")
+        raise UserError("proximal moon gives the head no direction: choose scope body or all")
     scale, still = (per, True) if strength == "adaptive" else (None, first_step == "still")
     nova = (NormalizedAveraging(),) if proximal == "fednova" else ()
     term: Term = SOL(_objective(proximal, tau), rho, scale, scope, still=still)

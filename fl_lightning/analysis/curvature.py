@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_lightning.errors import UserError
 from fl_lightning.federation.mean_loss import MeanLoss
 
 Product = Callable[[Tensor], Tensor]
@@ -73,7 +74,7 @@ def hessian(
     """
     w = loss.weights
     if not 0 < top < len(w):
-        raise ValueError(f"top is between 1 and {len(w) - 1}, the parameters less one, not {top}")
+        raise UserError(f"top is between 1 and {len(w) - 1}, the parameters less one, not {top}")
     g, product = torch.Generator().manual_seed(seed), partial(loss.hvp, w)
     eigenvalues, eigenvectors = top_eigenpairs(product, w, top, g)
     spectra = [lanczos(product, random_signs(w, g), steps) for _ in range(vectors)]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fl_lightning.analysis.curvature import top_eigenpairs
 from fl_lightning.data import DeviceDataset
+from fl_lightning.errors import UserError
 from fl_lightning.federation.mean_loss import MeanLoss
 
 
@@ -71,9 +72,9 @@ def surface(
         ValueError: If there are fewer than two points along an axis, or it has no length.
     """
     if points < 2:
-        raise ValueError(f"points is at least 2 along each axis, not {points}")
+        raise UserError(f"points is at least 2 along each axis, not {points}")
     if not span > 0:
-        raise ValueError(f"span is positive, not {span}")
+        raise UserError(f"span is positive, not {span}")
     w = loss.weights
     plane = torch.stack(axes or filter_normalized_axes(loss))
     steps = torch.linspace(-span, span, points, device=w.device, dtype=w.dtype)
@@ -139,9 +140,9 @@ def interpolate(
     """
     a, b = first.state_dict(), second.state_dict()
     if {k: t.shape for k, t in a.items()} != {k: t.shape for k, t in b.items()}:
-        raise ValueError("the two models differ in their layers: only weights can be interpolated")
+        raise UserError("the two models differ in their layers: only weights can be interpolated")
     if points < 2:
-        raise ValueError(f"points is at least 2, both ends, not {points}")
+        raise UserError(f"points is at least 2, both ends, not {points}")
     beyond = round(span * (points - 1))
     places = torch.arange(-beyond, points + beyond, dtype=torch.float64) / (points - 1)
     module = deepcopy(first)

@@ -9,6 +9,7 @@ from fl_lightning.core.oracle import record_activations
 from fl_lightning.core.prediction import is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset, Partition
+from fl_lightning.errors import UserError
 from fl_lightning.federation.mean_loss import evaluating, some_samples
 
 
@@ -87,12 +88,12 @@ def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
         ValueError: If umap-learn is not installed, or there are fewer than four samples.
     """
     if len(features) < 4:
-        raise ValueError(f"an embedding needs at least 4 samples, not {len(features)}")
+        raise UserError(f"an embedding needs at least 4 samples, not {len(features)}")
     if method == "umap":
         try:
             from umap import UMAP
         except ImportError:
-            raise ValueError("umap needs the package umap-learn: install it, or use tsne") from None
+            raise UserError("umap needs the package umap-learn: install it, or use tsne") from None
         plane = UMAP(random_state=seed, n_jobs=1).fit_transform(features.numpy())
     else:
         from sklearn.manifold import TSNE

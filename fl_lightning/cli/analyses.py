@@ -15,6 +15,7 @@ from fl_lightning import analysis
 from fl_lightning.analysis import figures
 from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.data import DeviceDataset, matched_test_split
+from fl_lightning.errors import UserError
 from fl_lightning.report.table import Table
 from fl_lightning.runs.run import Run
 
@@ -130,7 +131,7 @@ def interpolate(
         span: Distance beyond both.
     """
     if len(subjects) != 2:
-        raise ValueError(f"interpolate takes two runs, not {len(subjects)}")
+        raise UserError(f"interpolate takes two runs, not {len(subjects)}")
     (first, a), (second, b) = subjects.items()
     line = analysis.interpolate(a.model, b.model, a.data, samples, points, span)
     inside = (line.places >= 0) & (line.places <= 1)
@@ -227,7 +228,7 @@ def clients(subjects: Subjects, split: Split = "test") -> Result:
 def _classes_of(subjects: Subjects) -> tuple[str, ...]:
     several = {s.data.classes for s in subjects.values()}
     if len(several) > 1:
-        raise ValueError("these runs have data of different classes: analyze them one by one")
+        raise UserError("these runs have data of different classes: analyze them one by one")
     return several.pop()
 
 

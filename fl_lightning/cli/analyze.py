@@ -13,6 +13,7 @@ from fl_lightning.cli import analyses
 from fl_lightning.cli.analyses import Result, Split, Subject
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
 from fl_lightning.cli.error_messages import exit_with_message
+from fl_lightning.errors import UserError
 from fl_lightning.report.comparison import arrange
 from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.run import Run, load_runs
@@ -74,7 +75,7 @@ def analyze(
         device: The device that computes.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no GPU that --device cuda can use: omit it")
+        raise UserError("there is no GPU that --device cuda can use: omit it")
     check_figures(figure)
     readable = load_runs(runs, warn=lambda text: print(f"note: {text}", file=sys.stderr))
     found = [Run.read(run.path, data_dir) for run in readable]
@@ -89,7 +90,7 @@ def _subject(run: Run, model: nn.Module, split: Split, device: str) -> Subject:
     train, test = run.data()
     data = train if split == "train" else test
     if not all(p.isfinite().all() for p in model.parameters()):
-        raise ValueError(f"the model of {run.path} has weights that are not finite: try --best")
+        raise UserError(f"the model of {run.path} has weights that are not finite: try --best")
     return Subject(run, model.to(device), data.to(device))
 
 

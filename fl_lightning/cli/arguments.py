@@ -11,6 +11,7 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 from fl_lightning.algorithms.registry import parameter_help
 from fl_lightning.cli.argv import flag_of
 from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.errors import UserError
 from fl_lightning.runs.converters import convert, metavar, shown
 
 NEEDED = Parameter.empty
@@ -88,7 +89,7 @@ def check_figures(files: Sequence[Path]) -> None:
     """Raise a ValueError unless figures can be drawn into these files; before what takes long."""
     for file in files:
         if file.suffix not in (".png", ".pdf", ".svg") or not file.parent.is_dir():
-            raise ValueError(f"{file} is no .png, .pdf or .svg in an existing folder")
+            raise UserError(f"{file} is no .png, .pdf or .svg in an existing folder")
 
 
 def add_parameters(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:

@@ -25,6 +25,7 @@ from fl_lightning.data import (
     hold_out,
     hold_out_of_clients,
 )
+from fl_lightning.errors import UserError
 from fl_lightning.executors import Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
@@ -45,19 +46,19 @@ def partition(
 ) -> Partition:
     """The training set over the clients."""
     if scheme.wants("domains") and train.domains is None:
-        raise ValueError(f"{source} has no domains to split by: choose another --partition")
+        raise UserError(f"{source} has no domains to split by: choose another --partition")
     partition = scheme.call_with(y=train.y, clients=clients, seed=seed, domains=train.domains)
     if not isinstance(partition, Partition):
-        raise ValueError(
+        raise UserError(
             wrong_result(scheme, "a Partition, as Partition.from_owners makes", partition)
         )
     if len(partition) != clients:
-        raise ValueError(
+        raise UserError(
             f"{scheme.name} splits over {len(partition)} clients, but --clients is {clients}: "
             "make them equal"
         )
     if len(partition.indices) and (highest := int(partition.indices.max())) >= len(train):
-        raise ValueError(
+        raise UserError(
             f"{scheme.name} gives a client sample {highest}, but the last one is {len(train) - 1}"
         )
     return partition
@@ -97,7 +98,7 @@ def run_data(
         partition, held = hold_out_of_clients(partition, o.validation, o.seed)
         validation = train.subset(held)
     if not (len(test) and len(validation)):
-        raise ValueError(
+        raise UserError(
             f"validation {o.validation:g} leaves {len(validation)} validation and {len(test)} test "
             "samples: choose another fraction"
         )
@@ -119,17 +120,17 @@ def callbacks(
     for new in made:
         name = type(new).__name__
         if str(getattr(new, "monitor", "")).startswith("val/") and data.validation is None:
-            raise ValueError(
+            raise UserError(
                 f"{name} monitors {new.monitor}, which needs a validation part: add "
                 "--validation 0.1, or monitor=test/loss"
             )
         if isinstance(new, Measure) and [*map(type, made)].count(type(new)) > 1:
-            raise ValueError(f"{name} would measure twice under equal names: give it once")
+            raise UserError(f"{name} would measure twice under equal names: give it once")
         hooks = [hook for hook in dir(new) if hook.startswith("on_")]
         if unknown := [hook for hook in hooks if hook not in HOOKS]:
-            raise ValueError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
+            raise UserError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
         if not (hooks or hasattr(new, "terms") or hasattr(new, "diagnostics")):
-            raise ValueError(f"{name} is no callback: give it one of {', '.join(HOOKS)}")
+            raise UserError(f"{name} is no callback: give it one of {', '.join(HOOKS)}")
     return sorted(made, key=lambda callback: isinstance(callback, Stopping))
 
 
@@ -137,7 +138,7 @@ def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     """The algorithm with its modifiers."""
     made = chosen["algorithm"]()
     if not isinstance(made, Algorithm):
-        raise ValueError(wrong_result(chosen["algorithm"], "an Algorithm", made))
+        raise UserError(wrong_result(chosen["algorithm"], "an Algorithm", made))
     for kind in modifiers.PARTS:
         made = chosen[kind]().to(made)
     return made

@@ -12,6 +12,7 @@ from typing_extensions import Doc
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.core.constraints import PositiveInt, Range, checked
+from fl_lightning.errors import UserError
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.comparison import compare as laid_out
 from fl_lightning.report.figure import against, curves
@@ -78,11 +79,11 @@ def compare(
         log: Draw a logarithmic axis for --x.
     """
     if not figure and (curve or smooth > 1 or log):
-        raise ValueError("--curve, --smooth and --log are for a figure: add --figure FILE")
+        raise UserError("--curve, --smooth and --log are for a figure: add --figure FILE")
     if x and (curve or smooth > 1):
-        raise ValueError("--x draws a score: omit --curve and --smooth")
+        raise UserError("--x draws a score: omit --curve and --smooth")
     if log and not x:
-        raise ValueError("--log is the axis of an option: add --x OPTION")
+        raise UserError("--log is the axis of an option: add --x OPTION")
     check_figures(figure)
     notes: list[str] = []
     found = load_runs(runs, warn=notes.append)
@@ -115,12 +116,12 @@ def _published(file: Path, columns: bool) -> Published:
     frame = read_csv(file, index_col=0)
     if not columns:
         if len(frame.columns) != 1:
-            raise ValueError(f"{file} has {len(frame.columns)} columns of numbers: add --columns")
+            raise UserError(f"{file} has {len(frame.columns)} columns of numbers: add --columns")
         frame.columns = Index([""])
     wrong = frame[frame.apply(to_numeric, errors="coerce").isna()].stack().dropna()
     if len(wrong):
         cell = wrong.iloc[0]
-        raise ValueError(f"{cell!r} in {file} is not a number: leave out deviations and units")
+        raise UserError(f"{cell!r} in {file} is not a number: leave out deviations and units")
     published: dict[Any, Any] = frame.to_dict("index")
     return published
 
@@ -135,5 +136,5 @@ def _unused_labels(comparison: Comparison, table: Table) -> Iterator[str]:
 def _label(text: str) -> tuple[str, str]:
     old, _, new = text.rpartition("=")
     if not old or not new:
-        raise ValueError(f"{text!r} is no label, such as 'fedtoga=FedTOGA (ours)'")
+        raise UserError(f"{text!r} is no label, such as 'fedtoga=FedTOGA (ours)'")
     return old, new

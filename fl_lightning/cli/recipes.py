@@ -11,6 +11,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from fl_lightning.errors import UserError
+
 FOLDER = next(
     parent / "recipes" for parent in Path(__file__).parents[1:] if (parent / "recipes").is_dir()
 )
@@ -71,7 +73,7 @@ def experiment_of(recipe: str, argv: Sequence[str]) -> Any:
         _COLLECTED.reset(token)
         sys.argv, sys.path[:] = before
     if not collected:
-        raise ValueError(f"{recipe} makes no experiment: name a recipe that trains clients")
+        raise UserError(f"{recipe} makes no experiment: name a recipe that trains clients")
     return collected[0]
 
 

@@ -10,6 +10,7 @@ from fl_lightning.algorithms import modifiers
 from fl_lightning.cli import build
 from fl_lightning.cli.argv import flag_of
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.effect import With, marks
 from fl_lightning.runs.options import Options
@@ -45,7 +46,7 @@ def refuse_unused_options(given: Collection[str], chosen: Mapping[str, Chosen]) 
     fixes = {"clip_norm": "clips=True", "weighting": "weight=uniform or weight=by_size"}
     for option in sorted(build.unused_by(build.algorithm(chosen)).intersection(given)):
         fix = fixes.get(option, f"a `local` that needs {option}")
-        raise ValueError(
+        raise UserError(
             f"{chosen['algorithm'].name} does not use {flag_of(option)}: omit it, or give the "
             f"Algorithm {fix}"
         )

@@ -8,6 +8,8 @@ from inspect import get_annotations, signature
 from math import inf
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
+from fl_lightning.errors import UserError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -94,7 +96,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
     for part in value if isinstance(value, tuple | list) else (value,):
         for says, values in allowed.items():
             if part not in values:
-                raise ValueError(f"{name} is {says}, not {part}")
+                raise UserError(f"{name} is {says}, not {part}")
 
 
 def _evaluated(dataclass: type, field: str, hint: Any) -> Any:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fl_lightning.errors import UserError
+
 
 class Layout:
     """The places of a module's trainable parameters in the flat vector `w`.
@@ -40,15 +42,15 @@ class Layout:
     def __init__(self, module: nn.Module):
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not named:
-            raise ValueError("the model has no trainable parameter: set requires_grad=True on some")
+            raise UserError("the model has no trainable parameter: set requires_grad=True on some")
         if lazy := [name for name, p in named.items() if is_lazy(p)]:
-            raise ValueError(
+            raise UserError(
                 f"{lazy[0]} has no shape yet: run a lazy model on a sample before returning it"
             )
         kinds = {(p.dtype, p.device) for p in named.values()}
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise ValueError(
+            raise UserError(
                 f"trainable parameters must share one dtype and device, but the model has {found}"
             )
         self.names = list(named)
@@ -121,7 +123,7 @@ class Layout:
             ValueError: If `w` has another length than the layout.
         """
         if w.numel() != self.size:
-            raise ValueError(
+            raise UserError(
                 f"a vector of {w.numel()} numbers does not fit a model of {self.size} parameters"
             )
         copy(self.parameters(module), self.split(w))
@@ -132,7 +134,7 @@ def _head(module: nn.Module) -> str:
     declared = getattr(module, "head", None)
     if isinstance(declared, str):
         if declared not in dict(module.named_modules()):
-            raise ValueError(
+            raise UserError(
                 f"the model's attribute `head` is {declared!r}, but it has no such submodule"
             )
         return declared

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl_lightning.core.constraints import NonNegativeInt, UnitInterval, check
+from fl_lightning.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class CropFlip:
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise ValueError unless samples of this shape can be augmented."""
         if len(shape) != 3:
-            raise ValueError(f"augmentation is for images, but samples have shape {shape}")
+            raise UserError(f"augmentation is for images, but samples have shape {shape}")
         if self.mode == "reflect" and self.padding >= min(shape[1:]):
-            raise ValueError(
+            raise UserError(
                 f"images of {shape[1]}x{shape[2]} pixels are too small to reflect "
                 f"{self.padding}: give a smaller padding"
             )

@@ -17,6 +17,7 @@ from fl_lightning.core.randomness import generator
 from fl_lightning.data.augmentation import CropFlip
 from fl_lightning.data.dataset import DeviceDataset, channels_last
 from fl_lightning.data.partition import Partition
+from fl_lightning.errors import UserError
 
 GPU_BLOCK = 32 * 2**20
 """Bytes of inputs made together on a GPU, where small batches take as long as large ones."""
@@ -120,13 +121,13 @@ class ClientData:
         check(self)
         highest = int(self.partition.indices.max()) if len(self.partition.indices) else -1
         if highest >= len(self.dataset):
-            raise ValueError(
+            raise UserError(
                 f"the partition holds sample {highest}, but the data set has {len(self.dataset)}: "
                 "make the partition from this data set's labels"
             )
         if empty := (self.partition.sizes == 0).nonzero().flatten().tolist():
             some = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
-            raise ValueError(
+            raise UserError(
                 f"{len(empty)} of {self.num_clients} clients hold no samples (client {some}): "
                 "a small alpha leaves some empty; use fewer clients or --partition.min-size 1"
             )

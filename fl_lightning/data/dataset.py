@@ -8,6 +8,8 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
+from fl_lightning.errors import UserError
+
 DIGESTED = 32 * 2**20
 """Most bytes of samples that a digest reads; of a larger data set, evenly spaced samples."""
 
@@ -41,17 +43,17 @@ class DeviceDataset:
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
             if not isinstance(given, Tensor):
-                raise ValueError(f"{name} is a {type(given).__name__}: give a tensor")
+                raise UserError(f"{name} is a {type(given).__name__}: give a tensor")
         features, images = self.x.is_floating_point(), self.x.dtype == torch.uint8
         fits = features or (images and self.x.ndim == 4)
         if not fits or self.x.layout != torch.strided:
-            raise ValueError(
+            raise UserError(
                 f"x is {self.x.dtype} of shape {tuple(self.x.shape)}, {self.x.layout}: give a "
                 "dense floating tensor, or uint8 images of shape (n, channels, height, width)"
             )
         allowed = {0} if features else {0, self.x.shape[1]}
         if not {len(self.mean), len(self.std)} <= allowed or min(self.std, default=1) <= 0:
-            raise ValueError(
+            raise UserError(
                 f"mean is {self.mean} and std is {self.std}: give none for features; for uint8 "
                 "images none, or one for each channel, std positive"
             )
@@ -87,7 +89,7 @@ class DeviceDataset:
         try:
             return replace(self, x=self.x.to(device), y=self.y.to(device), domains=domains)
         except torch.OutOfMemoryError as error:
-            raise ValueError(
+            raise UserError(
                 f"{len(self):,} samples of shape {'x'.join(map(str, self.shape))} take "
                 f"{self.x.nbytes / 1e9:.1f} GB, too much for the memory of {device}: "
                 "use smaller or fewer of them, or --accelerator cpu"
@@ -142,14 +144,14 @@ def channels_last(x: Tensor) -> Tensor:
 
 def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> None:
     if labels.shape != (n,) or labels.dtype != torch.int64:
-        raise ValueError(
+        raise UserError(
             f"{name} is {labels.dtype} of shape {tuple(labels.shape)}: "
             f"give one int64 label for each of {n} samples"
         )
     if not all(isinstance(name, str) for name in names or (None,)) or len({*names}) < len(names):
-        raise ValueError(f"the names of {name} are {names!r}: give distinct texts")
+        raise UserError(f"the names of {name} are {names!r}: give distinct texts")
     if n and not (labels.min() >= 0 and labels.max() < len(names)):
-        raise ValueError(
+        raise UserError(
             f"{name} goes from {int(labels.min())} to {int(labels.max())}, but there are "
             f"{len(names)} names for it: labels must lie in 0..{len(names) - 1}"
         )

@@ -1,6 +1,6 @@
 """Published data sets that are folders of images: CINIC-10, OfficeHome and DomainNet.
 
-Their functions raise FileNotFoundError if the folders are missing, and ValueError as
+Their functions raise a UserError if the folders are missing, and as
 `image_folder` and `domain_folder` do.
 """
 
@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.data.image_folder import domain_folder, image_folder
+from fl_lightning.errors import UserError
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation that pretrained models expect."""
@@ -92,7 +93,7 @@ def _find(name: str, root: Path | str, parts: tuple[str, ...], url: str) -> Path
     for folder in (Path(root) / name, Path(root)):
         if all((folder / part).is_dir() for part in parts):
             return folder
-    raise FileNotFoundError(
+    raise UserError(
         f"neither {Path(root) / name} nor {root} holds the folders {', '.join(parts)}: "
         f"unpack {url} there, or name their folder with --data-dir DIR"
     )

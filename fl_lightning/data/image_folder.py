@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import PositiveFraction, PositiveInt, checked
 from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
+from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
@@ -49,7 +50,7 @@ def image_folder(
         The training and the test set.
 
     Raises:
-        FileNotFoundError: If a folder is missing, or has no folders of classes.
+        UserError: If a folder is missing, or has no folders of classes.
         ValueError: If an image cannot be read, a class has no images or no training images, images
             differ in size without `size`, a number is out of range, or the cache cannot be written.
     """
@@ -83,15 +84,15 @@ def domain_folder(
         All other domains, and the held-out one, both with their `domains`.
 
     Raises:
-        FileNotFoundError: As in `image_folder`.
+        UserError: As in `image_folder`.
         ValueError: If the domain is unknown, and as in `image_folder`.
     """
     if crop < 1 and size is None:
-        raise ValueError(f"crop is {crop} and size is None: give both, or omit crop")
+        raise UserError(f"crop is {crop} and size is None: give both, or omit crop")
     root = Path(root)
     names = domains or tuple(p.name for p in _subfolders(root, f"{root}/<domain>/<class>/*.jpg"))
     if test_domain not in names or len(names) < 2:
-        raise ValueError(
+        raise UserError(
             f"test_domain is {test_domain!r}, and the domains in {root} are {', '.join(names)}: "
             "name one of at least two"
         )
@@ -114,7 +115,7 @@ def domain_folder(
     train, test = part(trained[number]), part(~trained[number])
     if extra := {*test.y.tolist()} - {*train.y.tolist()}:
         name = classes[min(extra)]
-        raise ValueError(
+        raise UserError(
             f"{root / test_domain / name} is a class without training images: add some, or "
             "remove the folder"
         )
@@ -128,7 +129,7 @@ def _without_domains(data: DeviceDataset) -> DeviceDataset:
 def _subfolders(folder: Path, layout: str) -> list[Path]:
     found = sorted(folder.glob("[!.]*/"))
     if not found:
-        raise FileNotFoundError(f"{folder} holds no folders: the layout is {layout}")
+        raise UserError(f"{folder} holds no folders: the layout is {layout}")
     return found
 
 
@@ -145,7 +146,7 @@ def _images_in(folder: Path) -> list[Path]:
                 stacklevel=2,
             )
         if not found:
-            raise ValueError(f"{of_class} holds no images: add some, or remove the folder")
+            raise UserError(f"{of_class} holds no images: add some, or remove the folder")
         images += found
     return images
 
@@ -173,7 +174,7 @@ def _decoded(
                 torch.save((x, torch.stack([pixel_moments(group) for group in groups])), out)
             own.replace(file)
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"the decoded images cannot be written to {cache} ({error.strerror}): free space "
                 "there, or name another folder with --data.cache"
             ) from error
@@ -189,7 +190,7 @@ def _decode(paths: Sequence[Path], size: int | None, crop: float) -> Tensor:
         for i in some.tolist():
             image = _read(paths[i], size, crop)
             if image.shape != shape:
-                raise ValueError(
+                raise UserError(
                     f"{paths[i]} has {image.shape[2]}x{image.shape[1]} pixels, {paths[0]} has "
                     f"{shape[2]}x{shape[1]}: bring all to one size with --data.size"
                 )
@@ -210,7 +211,7 @@ def _read(path: Path, size: int | None, crop: float) -> Tensor:
             ImageOps.exif_transpose(image, in_place=True)
             rgb = _with_eight_bits(image).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): replace it or remove it") from error
+        raise UserError(f"{path} cannot be read ({error}): replace it or remove it") from error
     if size:
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR, bleed=(1 - crop) / 2)
     return torch.from_numpy(np.array(rgb)).permute(2, 0, 1)
@@ -222,5 +223,5 @@ def _with_eight_bits(image: Image.Image) -> Image.Image:
         return image
     pixels = np.asarray(image)
     if image.mode == "F" or pixels.min() < 0 or pixels.max() > 0xFFFF:
-        raise ValueError("it has more than 16 bits a pixel")
+        raise UserError("it has more than 16 bits a pixel")
     return Image.fromarray((pixels >> 8).astype(np.uint8))

@@ -7,6 +7,7 @@ from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.core.randomness import generator
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.partition_draws import check_labels
+from fl_lightning.errors import UserError
 
 KEYS_PER_DRAW = 2**22
 """Random keys drawn together."""
@@ -40,7 +41,7 @@ def matched_test_split(
     """
     y, class_counts = check_labels(y, clients=1), class_counts.cpu().long()
     if class_counts.ndim != 2 or int(y.max()) >= class_counts.shape[1]:
-        raise ValueError(
+        raise UserError(
             f"class_counts has shape {tuple(class_counts.shape)}: "
             f"give a row per client and a column per class, at least {int(y.max()) + 1}"
         )

@@ -1,6 +1,6 @@
 """PathMNIST and TissueMNIST of MedMNIST v2 (Yang et al. 2023), read from its npz files.
 
-Their functions download nothing. They raise FileNotFoundError if the file is missing, and
+Their functions download nothing. They raise a UserError if the file is missing, and
 ValueError if it is damaged.
 """
 
@@ -11,6 +11,7 @@ import torch
 
 from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.data.dataset import DeviceDataset, TrainTest
+from fl_lightning.errors import UserError
 
 URL = "https://zenodo.org/records/10519652/files"
 PATH_CLASSES = (
@@ -61,7 +62,7 @@ def _load(
 ) -> TrainTest:
     path, url = Path(root) / f"{name}.npz", f"{URL}/{name}.npz"
     if not path.is_file():
-        raise FileNotFoundError(
+        raise UserError(
             f"{path} does not exist: download {url}, and name its folder with --data-dir DIR"
         )
     parts, half = list[DeviceDataset](), (0.5,) * channels
@@ -76,5 +77,5 @@ def _load(
                 x = x.expand(-1, channels, -1, -1)
                 parts.append(DeviceDataset(x, y.long().flatten(), classes, half, half))
     except Exception as error:  # other files fail in many ways
-        raise ValueError(f"{path} is damaged ({error}): download {url} again") from error
+        raise UserError(f"{path} is damaged ({error}): download {url} again") from error
     return parts[0], parts[1]

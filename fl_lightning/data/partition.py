@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
 
 SHOWN = 10
@@ -37,12 +38,12 @@ class Partition:
     def __post_init__(self) -> None:
         ends = self.offsets[[0, -1]].tolist() if len(self.offsets) > 1 else None
         if ends != [0, len(self.indices)] or bool((self.offsets.diff() < 0).any()):
-            raise ValueError(
+            raise UserError(
                 f"offsets must rise from 0 to the number of indices, {len(self.indices)}, "
                 "with one more entry than clients"
             )
         if len(self.indices) and self.indices.min() < 0:
-            raise ValueError("indices holds a negative position: positions start at 0")
+            raise UserError("indices holds a negative position: positions start at 0")
 
     @classmethod
     def from_owners(
@@ -142,8 +143,7 @@ class Partition:
         """Read a file that `save` wrote; nothing pickled is executed.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            ValueError: If the file is damaged or no partition.
+            ValueError: If there is no such file, or it is damaged or no partition.
         """
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -151,9 +151,9 @@ class Partition:
                 digest = str(stored["digest"])
             partition = cls(indices, offsets)
         except FileNotFoundError:
-            raise
+            raise UserError(f"there is no file {path}: name one that a run has saved") from None
         except Exception as error:  # other files fail in many ways
-            raise ValueError(f"{path} is damaged or no partition file ({error})") from error
+            raise UserError(f"{path} is damaged or no partition file ({error})") from error
         if digest != partition.digest:
-            raise ValueError(f"{path} is damaged: its content does not match its digest")
+            raise UserError(f"{path} is damaged: its content does not match its digest")
         return partition

@@ -5,15 +5,17 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
+from fl_lightning.errors import UserError
+
 
 def check_labels(y: Tensor, clients: int) -> Tensor:
     """The labels on the CPU; ValueError unless they can be split over that many clients."""
     if y.ndim != 1 or y.is_floating_point() or (len(y) and y.min() < 0):
-        raise ValueError(
+        raise UserError(
             f"y is {y.dtype} of shape {tuple(y.shape)}: give one label, 0 or more, per sample"
         )
     if not 1 <= clients <= len(y):
-        raise ValueError(
+        raise UserError(
             f"{len(y)} samples cannot be split over {clients} clients: give 1 to {len(y)} clients"
         )
     return y.cpu()
@@ -50,7 +52,7 @@ def shares_by_class(counts: Tensor, shares: int) -> Tensor:
     runs = torch.empty_like(counts)
     runs[largest_first] = even_shares(shares, len(counts)).bincount(minlength=len(counts))
     if int(runs.min()) < 1 or bool((runs > counts).any()):
-        raise ValueError(
+        raise UserError(
             f"{shares} shards cannot be cut from {len(counts)} classes of {int(counts.min())} to "
             f"{int(counts.max())} samples: give 1 to as many shards per class as it has samples"
         )
@@ -112,7 +114,7 @@ def random_classes(num: int, clients: int, counts: Tensor, g: torch.Generator) -
     """(clients, classes) bool, `num` random classes per client among those that have samples."""
     present = counts > 0
     if num > int(present.sum()):
-        raise ValueError(f"classes is {num}: give 1 to {int(present.sum())} classes per client")
+        raise UserError(f"classes is {num}: give 1 to {int(present.sum())} classes per client")
     keys = torch.rand(clients, len(counts), generator=g, dtype=torch.float32)
     return keys.masked_fill(~present, 2.0).argsort(1).argsort(1) < num
 

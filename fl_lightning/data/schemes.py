@@ -32,6 +32,7 @@ from fl_lightning.data.partition_draws import (
     shares_by_class,
     water_level,
 )
+from fl_lightning.errors import UserError
 
 TRADES = 20
 """Rounds of pairwise trades after which the classes in `pathological` are well mixed."""
@@ -88,7 +89,7 @@ def dirichlet(
     """
     y, n, g = check_labels(y, clients), len(y), generator(seed, "partition")
     if clients * min_size > n:
-        raise ValueError(
+        raise UserError(
             f"min_size is {min_size}, but {n} samples over {clients} clients allow at most "
             f"{n // clients}: lower it or the number of clients"
         )
@@ -142,12 +143,12 @@ def label_prior(
         sigma: Spread of the log-normal sizes; with 0 they differ by one at most.
     """
     if size is not None and not reuse:
-        raise ValueError(f"size is {size} without reuse: give both, or omit size")
+        raise UserError(f"size is {size} without reuse: give both, or omit size")
     y = check_labels(y, clients if size is None else min(clients, 1))
     g = generator(seed, "partition")
     counts, total = y.bincount(), len(y) if size is None else clients * size
     if (alpha is None) == (classes is None):
-        raise ValueError(f"alpha is {alpha} and classes is {classes}: give exactly one of them")
+        raise UserError(f"alpha is {alpha} and classes is {classes}: give exactly one of them")
     if alpha is not None:
         log_prior = log_dirichlet(alpha, (clients, len(counts)), g)
     else:
@@ -189,7 +190,7 @@ def pathological(y: Tensor, clients: int, seed: int, *, classes: int = 2) -> Par
     num_classes = int((counts > 0).sum())
     most = int(counts.clamp(max=clients).sum()) // clients
     if not 1 <= classes <= most or clients * classes < num_classes:
-        raise ValueError(
+        raise UserError(
             f"{classes} classes per client are impossible with {clients} clients and "
             f"{num_classes} classes: give {-(-num_classes // clients)} to {most}"
         )
@@ -233,7 +234,7 @@ def shards(
     """
     y, num = check_labels(y, clients), clients * per_client
     if num > len(y):
-        raise ValueError(f"{num} shards cannot be cut from {len(y)} samples: lower per_client")
+        raise UserError(f"{num} shards cannot be cut from {len(y)} samples: lower per_client")
     shard = shares_by_class(y.bincount(), num) if by_class else even_shares(len(y), num)
     owner_of_shard = torch.randperm(num, generator=generator(seed, "partition")) % clients
     return Partition.from_owners(owner_of_shard[shard], clients, y.argsort(stable=True))
@@ -251,7 +252,7 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
     """
     check_labels(y, clients)
     if domains.shape != y.shape:
-        raise ValueError(
+        raise UserError(
             f"domains has shape {tuple(domains.shape)}: give one for each of {len(y)} samples"
         )
     order = torch.randperm(len(y), generator=generator(seed, "partition"))
@@ -259,7 +260,7 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
     sizes = domain.bincount()
     each, rest = divmod(clients, len(sizes))
     if rest or int(sizes.min()) < each:
-        raise ValueError(
+        raise UserError(
             f"{clients} clients do not fit {len(sizes)} domains: give a multiple of "
             f"{len(sizes)}, at most {int(sizes.min())} clients per domain"
         )

@@ -1,6 +1,6 @@
 """Data sets by name: each function returns the training and the test set.
 
-With `download` missing files are fetched. FileNotFoundError: they are missing or not fetched.
+With `download` missing files are fetched. UserError: they are missing or not fetched.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +19,7 @@ from fl_lightning.data.folder_sources import domain_net as domain_net
 from fl_lightning.data.folder_sources import office_home as office_home
 from fl_lightning.data.medmnist import pathmnist as pathmnist
 from fl_lightning.data.medmnist import tissuemnist as tissuemnist
+from fl_lightning.errors import UserError
 
 Split = tuple[Tensor, Tensor, tuple[str, ...]]
 """Images (n, channels, height, width), labels and classes."""
@@ -140,7 +141,7 @@ def _load(
         train, test = (read(make(**part)) for part in parts)
     except (RuntimeError, OSError) as error:
         reason = f"not downloaded ({error})" if download else "downloading is off"
-        raise FileNotFoundError(
+        raise UserError(
             f"{name} is not complete in {Path(root) / folder}, {reason}: "
             "copy the folder from elsewhere, or name its parent with --data-dir DIR"
         ) from error

@@ -19,6 +19,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.launcher_env import under_fabric_run
 from fl_lightning.distributed.signals import FIRST_RANK, ctrl_c_kills
+from fl_lightning.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class LaunchOptions(PrecisionOption):
     def __post_init__(self) -> None:
         check(self)
         if not re.fullmatch(r"auto|-1|0*[1-9]\d*|\d+(,\d+)*,|\d+(,\d+)+", self.devices):
-            raise ValueError(
+            raise UserError(
                 "devices is a number of processes of at least 1, or GPU ids such as 0,2, or auto, "
                 f"not {self.devices!r}"
             )
@@ -138,7 +139,7 @@ def _check_main_address() -> None:
     try:
         socket.getaddrinfo(address, None)
     except (OSError, UnicodeError) as error:
-        raise ValueError(
+        raise UserError(
             f"MASTER_ADDR {address!r} is no address that this machine knows ({error}): "
             "give the name or IP address of the first machine"
         ) from None
@@ -149,7 +150,7 @@ def _accelerator(named: str) -> str:
     if named == "auto":
         return "cuda" if CUDAAccelerator.is_available() else "cpu"
     if named in ("mps", "tpu") or (named == "gpu" and MPSAccelerator.is_available()):
-        raise ValueError(
+        raise UserError(
             f"clients train on processor cores or CUDA GPUs, not on {named}: add --accelerator cpu"
         )
     return named

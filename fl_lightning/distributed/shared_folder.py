@@ -7,6 +7,7 @@ import torch
 from lightning.fabric import Fabric
 
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
+from fl_lightning.errors import UserError
 
 
 def check_shared_folder(fabric: Fabric, folder: Path) -> None:
@@ -29,7 +30,7 @@ def check_shared_folder(fabric: Fabric, folder: Path) -> None:
     unseen[fabric.global_rank] = not file.is_file() or file.read_text() != token
     fabric.all_reduce(unseen, reduce_op="sum")
     if unseen.any():
-        raise ValueError(
+        raise UserError(
             f"rank {int(unseen.argmax())} does not see what rank 0 wrote in {folder}: "
             "give all machines one shared folder"
         )

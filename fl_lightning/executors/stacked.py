@@ -15,6 +15,7 @@ from fl_lightning.core.network import unaliased
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
+from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Broadcast, Buffers, Executor, Outcome, Visit
 from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
 
@@ -51,7 +52,7 @@ class StackedExecutor(Executor):
     ):
         super().__init__(module, layout, **options)
         if width < 1:
-            raise ValueError(f"width is the number of parallel clients, at least 1, not {width}")
+            raise UserError(f"width is the number of parallel clients, at least 1, not {width}")
         self.width, self.compiled, self.mode = width, compiled, mode
         self._local_steps: dict[Algorithm, LocalStep] = {}
 

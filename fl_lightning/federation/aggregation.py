@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
+from fl_lightning.errors import UserError
 from fl_lightning.executors import Outcome
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_below
@@ -222,11 +223,11 @@ def aggregation_weights(algorithm: Algorithm, clients: ClientData, cohort: Seque
     sizes = clients.sizes[index] / clients.mean_size
     weights = algorithm.weight(Cohort(sizes, clients.labels_of(index)))
     if not isinstance(weights, Tensor) or weights.shape != sizes.shape:
-        raise ValueError(
+        raise UserError(
             f"aggregation weights must be a tensor of shape ({len(cohort)},), not {weights}"
         )
     if not (weights.isfinite().all() and weights.min() >= 0 and weights.sum() > 0):
-        raise ValueError(
+        raise UserError(
             "aggregation weights must be finite, not negative and not all zero, not "
             f"{weights.tolist()}"
         )

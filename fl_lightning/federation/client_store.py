@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fl_lightning.core.term import States
 from fl_lightning.distributed.memory import available_memory
+from fl_lightning.errors import UserError
 from fl_lightning.federation.row_files import DamagedRowError, RowFiles
 
 Row = list[States]
@@ -217,7 +218,7 @@ class ClientStore:
             ValueError: If there are too many.
         """
         if len({*self.retained, checkpoint}) > MAX_RETAINED:
-            raise ValueError(
+            raise UserError(
                 f"client states of at most {MAX_RETAINED} checkpoints can be retained: release "
                 "another first"
             )
@@ -254,13 +255,13 @@ class ClientStore:
             ValueError: If the rows are not there, or this store may have overwritten them.
         """
         if self.row and not self._files.exist and bool((slot >= 0).any()):
-            raise ValueError(
+            raise UserError(
                 f"the checkpoint refers to client states, but there are none in {self.folder}: "
                 "resume in the folder of the run"
             )
         in_use = bool(self.retained) or bool((self.slot >= 0).any())
         if in_use and not self.is_retained(slot, retained):
-            raise ValueError(
+            raise UserError(
                 "later rounds may have written over the clients' states of this checkpoint: call "
                 "federation.store.retain(name) before each state_dict(), with a name for each"
             )

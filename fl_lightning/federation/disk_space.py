@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 
@@ -30,7 +31,7 @@ def check_disk_space(federation: Federation, keep_checkpoints: int) -> None:
     more = most_disk_bytes(federation, keep_checkpoints) - federation.store.disk_bytes()
     more, free = federation.fabric.broadcast((more, free_space(folder)))
     if free < more:
-        raise ValueError(
+        raise UserError(
             f"clients' states may grow by {decimal(more)}, but {decimal(free)} are free in "
             f"{folder}: name a --run-dir on a larger disk"
         )

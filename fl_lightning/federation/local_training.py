@@ -21,7 +21,7 @@ from fl_lightning.core.term import States, init_states
 from fl_lightning.core.view import unchanged
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.shared_folder import check_shared_folder
-from fl_lightning.errors import ModelError
+from fl_lightning.errors import ModelError, UserError
 from fl_lightning.executors import Broadcast, Executor, Outcome, Visit
 from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
 from fl_lightning.federation.assignment import assign_groups
@@ -182,7 +182,7 @@ class LocalTraining:
         """
         store = self.store
         if not store.is_retained(store.slot):
-            raise ValueError(
+            raise UserError(
                 "later rounds would write over the clients' states of this state_dict: call "
                 "federation.store.retain() before it, on every rank"
             )

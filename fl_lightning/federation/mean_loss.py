@@ -12,6 +12,7 @@ from fl_lightning.core.network import functional_call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
+from fl_lightning.errors import UserError
 
 
 class MeanLoss:
@@ -147,5 +148,5 @@ def some_samples(available: int, samples: int | None) -> Tensor:
         ValueError: If no sample is asked for.
     """
     if samples is not None and samples < 1:
-        raise ValueError(f"samples is at least 1, not {samples}")
+        raise UserError(f"samples is at least 1, not {samples}")
     return torch.randperm(available, generator=torch.Generator().manual_seed(0))[:samples]

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.network import tied
 from fl_lightning.data import ClientData
-from fl_lightning.errors import ModelError, first_sentence
+from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.optim import check_minimizes
@@ -28,15 +28,15 @@ def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> N
     """Raise a ValueError unless a federation can be made of these."""
     if on_divergence not in get_args(OnDivergence):
         choices = ", ".join(get_args(OnDivergence))
-        raise ValueError(f"on_divergence is one of {choices}, not {on_divergence!r}")
+        raise UserError(f"on_divergence is one of {choices}, not {on_divergence!r}")
     if clients.dataset.x.device != fabric.device:
-        raise ValueError(
+        raise UserError(
             f"the clients' data are on {clients.dataset.x.device}, the models on {fabric.device}: "
             "give ClientData `dataset.to(fabric.device)`"
         )
     precision = fabric.strategy.precision.precision
     if precision not in PRECISIONS:
-        raise ValueError(
+        raise UserError(
             f"precision {precision} is not supported: choose {' or '.join(PRECISIONS)}, and "
             "module.double() for 64 bits"
         )
@@ -50,7 +50,7 @@ def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
         optimizer.step()
         check_minimizes(optimizer)
         if vector.data_ptr() != place:
-            raise ValueError(
+            raise UserError(
                 f"{type(optimizer).__name__} replaces the data of its parameter: "
                 "change it in place, as p.sub_(...) under torch.no_grad()"
             )
@@ -62,7 +62,7 @@ def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
     differs[fabric.global_rank] = clients.digest != fabric.broadcast(clients.digest)
     fabric.all_reduce(differs, reduce_op="sum")
     for rank in differs.nonzero().flatten().tolist():
-        raise ValueError(
+        raise UserError(
             f"rank {rank} has other data, or another partition, than the first rank: seed every "
             "generator that loads or splits data, equally on all ranks"
         )
@@ -77,7 +77,7 @@ def check_cohort(cohort: Sequence[int], clients: ClientData, source: str) -> Non
     last = clients.num_clients - 1
     if not cohort or sorted({*cohort}) != [*cohort] or cohort[0] < 0 or cohort[-1] > last:
         shown = ", ".join(map(str, cohort[:5])) + ", ..." * (len(cohort) > 5)
-        raise ValueError(
+        raise UserError(
             f"{source} gave the cohort [{shown}]: return at least one client of 0 to {last}, each "
             "once, ascending"
         )
@@ -87,7 +87,7 @@ def check_checkpoint(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise a ValueError unless the `state_dict` of a federation has these settings."""
     for name, value in ours.items():
         if state[name] != value:
-            raise ValueError(
+            raise UserError(
                 f"the checkpoint has {name} {state[name]}, this run {value}: "
                 f"resume with equal {name}"
             )
@@ -100,7 +100,7 @@ def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: 
     """
     check_checkpoint(state, {"rounds": rounds} if has_horizon else {})
     if state["round"] > rounds:
-        raise ValueError(
+        raise UserError(
             f"the checkpoint is of round {state['round']}, this run ends with {rounds}: give more"
         )
 

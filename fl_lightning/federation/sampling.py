@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import PositiveFraction, check
 from fl_lightning.core.randomness import generator
+from fl_lightning.errors import UserError
 
 Sampling = Literal["fixed", "bernoulli", "weighted"]
 
@@ -69,7 +70,7 @@ class BernoulliSampling(_Fraction):
     def __call__(self, num_clients: int, seed: int, round: int) -> list[int]:
         """The cohort of a round."""
         if self.fraction * num_clients < 0.01:
-            raise ValueError(
+            raise UserError(
                 f"participation {self.fraction} of {num_clients} clients leaves nearly every "
                 "cohort empty: raise it"
             )
@@ -99,9 +100,7 @@ class SizeWeightedSampling(_Fraction):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not bool((self.sizes > 0).all()):
-            raise ValueError(
-                "weighted sampling needs clients with samples: choose --sampling fixed"
-            )
+            raise UserError("weighted sampling needs clients with samples: choose --sampling fixed")
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -136,7 +135,7 @@ class SizeWeightedSampling(_Fraction):
     def __call__(self, num_clients: int, seed: int, round: int) -> list[int]:
         """The cohort of a round."""
         if num_clients != len(self.sizes):
-            raise ValueError(
+            raise UserError(
                 f"weighted sampling has sizes of {len(self.sizes)} clients, but there are "
                 f"{num_clients}: give one size each"
             )

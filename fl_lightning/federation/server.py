@@ -11,6 +11,7 @@ from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
+from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import DISTANCES, RoundSums
 from fl_lightning.federation.divergence import all_below, finite, stay_finite
@@ -122,18 +123,16 @@ class Server:
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise a ValueError if a `state_dict` is of another version, model or algorithm."""
         if missing := sorted(self.state_dict().keys() - state.keys()):
-            raise ValueError(
-                f"the checkpoint is of another version, it lacks {missing}: start anew"
-            )
+            raise UserError(f"the checkpoint is of another version, it lacks {missing}: start anew")
         theirs, ours = (state["w"].numel(), state["terms"]), (self.w.numel(), self._terms())
         if theirs != ours:
-            raise ValueError(
+            raise UserError(
                 f"the checkpoint has {theirs[0]} parameters and terms {theirs[1]}, this run has "
                 f"{ours[0]} and {ours[1]}: resume with the same model and algorithm"
             )
         there, here = (_shapes(s["frozen"], s["buffers"]) for s in (state, self.state_dict()))
         if there != here:
-            raise ValueError(
+            raise UserError(
                 f"{min(there ^ here)[0]} has another shape, or is missing, in the checkpoint: "
                 "resume with the same model"
             )

@@ -4,6 +4,8 @@ from collections import OrderedDict
 
 from torch import nn
 
+from fl_lightning.errors import UserError
+
 
 def fedavg_cnn(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
     """Two padded 5x5 convolutions with ReLU and 2x2 max-pooling, a layer of 512, `classifier`.
@@ -21,7 +23,7 @@ def fedavg_cnn(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Seque
     """
     side = size // 2 // 2
     if side < 1:
-        raise ValueError(f"size is {size}, but this CNN needs images of at least 4x4: choose mlp")
+        raise UserError(f"size is {size}, but this CNN needs images of at least 4x4: choose mlp")
     # pooling before ReLU gives the same numbers and gradients, with a quarter of the work for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 32, 5, padding=2),

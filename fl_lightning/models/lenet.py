@@ -4,6 +4,8 @@ from collections import OrderedDict
 
 from torch import nn
 
+from fl_lightning.errors import UserError
+
 
 def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential:
     """Two 5x5 convolutions with ReLU and 2x2 max-pooling, layers of 384 and 192, `classifier`.
@@ -18,7 +20,7 @@ def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
     """
     side = ((size - 4) // 2 - 4) // 2
     if side < 1:
-        raise ValueError(f"size is {size}, but LeNet needs images of at least 16x16: choose mlp")
+        raise UserError(f"size is {size}, but LeNet needs images of at least 16x16: choose mlp")
     # pooling before ReLU gives the same numbers and gradients, with a quarter of the work for ReLU
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 64, 5),

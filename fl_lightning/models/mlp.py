@@ -4,6 +4,8 @@ from collections import OrderedDict
 
 from torch import nn
 
+from fl_lightning.errors import UserError
+
 
 def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.Sequential:
     """ReLU layers on the flattened input, then `classifier`; PyTorch's default initialization.
@@ -17,7 +19,7 @@ def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.S
         hidden: Widths of the hidden layers `hidden1`, `hidden2`, ...; empty for a linear model.
     """
     if min(hidden, default=1) < 1:
-        raise ValueError(f"hidden is {hidden}: give widths of at least 1")
+        raise UserError(f"hidden is {hidden}: give widths of at least 1")
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for number, width in enumerate(hidden, start=1):
         layers[f"hidden{number}"] = nn.Linear(inputs, width)

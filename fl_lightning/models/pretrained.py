@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fl_lightning.errors import UserError
+
 State = dict[str, Tensor]
 
 
@@ -42,7 +44,7 @@ def load_body(
         model.load_state_dict(adapt(body) | own)
     except Exception as error:  # other files fail in many ways
         reason = shorten(str(error).split("\n\t")[:2][-1].rstrip(". "), 100, placeholder=" ...")
-        raise ValueError(
+        raise UserError(
             f"the weights {weights} do not fit {type(model).__name__} ({reason}): give none, or a "
             f"file made by torch.save(network.state_dict(), path), such as {imagenet.url}"
         ) from error

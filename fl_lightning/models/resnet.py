@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import nn
 
+from fl_lightning.errors import UserError
 from fl_lightning.models.pretrained import load_body
 from fl_lightning.models.trimmed_conv import with_trimmed_convs
 
@@ -42,7 +43,7 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
     from torchvision.models import ResNet18_Weights
 
     if weights is not None and channels != 3:
-        raise ValueError(
+        raise UserError(
             f"channels is {channels}, but pretrained weights take RGB: repeat the channel, or "
             "choose weights none"
         )

@@ -5,6 +5,8 @@ from math import sqrt
 
 from torch import nn
 
+from fl_lightning.errors import UserError
+
 _STAGES = (64,), (128,), (256, 256), (512, 512), (512, 512)
 
 
@@ -24,7 +26,7 @@ def vgg11(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
         size: Height and width of the image, 32 at most.
     """
     if not 1 <= size <= 32:
-        raise ValueError(f"size is {size}, but VGG-11 takes images of at most 32x32: scale down")
+        raise UserError(f"size is {size}, but VGG-11 takes images of at most 32x32: scale down")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if size < 32:
         layers["upsample"] = nn.Upsample(size=32)

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fl_lightning.errors import UserError
 from fl_lightning.models.pretrained import State, load_body
 
 
@@ -31,9 +32,9 @@ def vit_b32(
     from torchvision.models import ViT_B_32_Weights, vit_b_32
 
     if channels != 3:
-        raise ValueError(f"channels is {channels}, but ViT-B/32 takes RGB: repeat the channel")
+        raise UserError(f"channels is {channels}, but ViT-B/32 takes RGB: repeat the channel")
     if size < 32 or size % 32:
-        raise ValueError(
+        raise UserError(
             f"size is {size}, but ViT-B/32 has patches of 32x32: scale to a multiple of 32"
         )
     model: Any = vit_b_32(image_size=size)

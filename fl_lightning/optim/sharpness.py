@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import unit
+from fl_lightning.errors import UserError
 from fl_lightning.optim.transform import BufferSource, GradientTransform, flat, split
 from fl_lightning.terms.lesam import LESAM as LESAMTerm
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
@@ -90,7 +91,7 @@ class LESAM(GradientTransform):
         for i, pair in enumerate(zip_longest(params, direction)):
             shape, given = (tuple(it.shape) if isinstance(it, Tensor) else None for it in pair)
             if shape != given:
-                raise ValueError(
+                raise UserError(
                     f"direction[{i}] must match the parameter of shape {shape}, but has {given}"
                 )
         ahead = iter(split(rho * unit(flat(direction)), params))
@@ -99,7 +100,7 @@ class LESAM(GradientTransform):
 
     def _ahead(self, oracle: Oracle, w: Tensor) -> Tensor:
         if any("perturbation" not in group for group in self.param_groups):
-            raise ValueError("a param group has no direction: call toward(direction, rho) for all")
+            raise UserError("a param group has no direction: call toward(direction, rho) for all")
         ahead = [
             e
             for group in self.param_groups

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from fl_lightning.core.oracle import TASK_LOSS, BatchOracle, Oracle, Request
 from fl_lightning.core.vector import cloned, copy
+from fl_lightning.errors import UserError
 
 Transform = Callable[[Oracle, Tensor], Tensor]
 """From the gradient oracle and the flat weights `w`, which stay unchanged, to the direction."""
@@ -117,7 +118,7 @@ class GradientTransform(Optimizer):
             closure: Zeroes the gradients, computes the loss, runs backward, returns the loss.
         """
         if closure is None:
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__}.step needs a closure that zeroes gradients and runs "
                 "backward; a GradScaler ('16-mixed') passes none: use '32-true' or 'bf16-mixed'"
             )
@@ -163,7 +164,7 @@ class GradientTransform(Optimizer):
             forward_only = request == TASK_LOSS and all(p.grad is None for p in params)
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
             if any(g.is_sparse for g in gradients):
-                raise ValueError("a gradient is sparse: use nn.Embedding(..., sparse=False)")
+                raise UserError("a gradient is sparse: use nn.Embedding(..., sparse=False)")
             return gradients[0].detach().reshape(-1) if len(params) == 1 else flat(gradients)
 
         try:
@@ -175,7 +176,7 @@ class GradientTransform(Optimizer):
                 self._set_buffers(after or before)
         if getattr(direction, "shape", None) != w.shape:
             shape = tuple(w.shape)
-            raise ValueError(
+            raise UserError(
                 f"the transform must return a vector of shape {shape}, not {direction!r:.60}"
             )
         for p, part in zip(params, split(direction, params), strict=True):
@@ -193,12 +194,12 @@ class GradientTransform(Optimizer):
             if trap._version == version and all(p.grad is None for p in params if p is not probe):
                 # loss is None: Lightning's empty closure, in manual optimization
                 if loss is None or not self._began:
-                    raise ValueError(
+                    raise UserError(
                         "the closure computed no gradient: pass one, as optimizer.step(closure)"
                     )
                 probe.grad = None
             elif trap.isinf().all():
-                raise ValueError(
+                raise UserError(
                     "the closure must zero the gradients: call optimizer.zero_grad() in it, and "
                     "do not accumulate over batches (accumulate_grad_batches=1)"
                 )
@@ -230,7 +231,7 @@ class _Given:
 
     def __call__(self) -> list[Tensor]:
         if self.kind != (self.weight.dtype, self.weight.device):
-            raise ValueError(
+            raise UserError(
                 "the model has replaced buffers since its optimizer got them: give buffers=model "
                 "instead of model.buffers()"
             )
@@ -240,21 +241,21 @@ class _Given:
 def check_minimizes(optimizer: Optimizer) -> None:
     """Raise a ValueError if the optimizer ascends: perturbations are made for descent."""
     if any(group.get("maximize") for group in optimizer.param_groups):
-        raise ValueError("the optimizer has maximize=True: negate the loss instead")
+        raise UserError("the optimizer has maximize=True: negate the loss instead")
 
 
 def _check_shards(params: Iterable[Tensor]) -> None:
     """Raise a ValueError if a norm over the parameters would be that of a part of them."""
     for p in params:
         if getattr(p, "_fsdp_flattened", False):  # set by FSDP1
-            raise ValueError(
+            raise UserError(
                 "FSDP1 gives each rank the norm of its own shard: use DDP, or FSDP2 "
                 "(Lightning's ModelParallelStrategy)"
             )
         for mesh_dim, placement in enumerate(getattr(p, "placements", ())):  # of a DTensor
             ranks = p.device_mesh.size(mesh_dim)  # type: ignore[attr-defined]
             if placement.is_shard() and p.shape[placement.dim] % ranks:
-                raise ValueError(
+                raise UserError(
                     f"a parameter of shape {tuple(p.shape)} cannot be sharded evenly over {ranks} "
                     f"ranks: make dimension {placement.dim} a multiple of {ranks}, or use DDP"
                 )
@@ -270,7 +271,7 @@ def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
 
 def _ask(closure: Callable[..., Any], request: Request) -> Any:
     if not _takes(closure, request):
-        raise ValueError(
+        raise UserError(
             "the transform asks for another loss, a loss's value or a part of the batch: pass "
             "closure(request), as SequentialExecutor does"
         )

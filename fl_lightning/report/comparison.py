@@ -9,6 +9,7 @@ from typing import Any
 from pandas import Categorical, DataFrame, Series, factorize, to_numeric
 
 from fl_lightning.algorithms.modifiers import PARTS, method_name
+from fl_lightning.errors import UserError
 from fl_lightning.report.grid import grid
 from fl_lightning.report.score import Score
 from fl_lightning.report.table import Table
@@ -75,7 +76,7 @@ class Comparison:
         named = [row for row in rows if row == over] or of_method
         if over and len(named) != 1:
             which = "several rows are" if named else "no row is"
-            raise ValueError(f"{which} {over}: there are {'; '.join(named or rows)}")
+            raise UserError(f"{which} {over}: there are {'; '.join(named or rows)}")
         over = named[0] if over else ""
         table = grid(self.runs, self.row_names, self.column_names, scores, over=over, **options)
         return replace(table, notes=[*self.notes, *table.notes])
@@ -144,7 +145,7 @@ def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run]
     """The runs that have been evaluated, each once, and remarks on the others."""
     evaluated = [run for run in runs if run.scalars.get("test/accuracy")]
     if not evaluated:
-        raise ValueError("none of these runs has been evaluated yet")
+        raise UserError("none of these runs has been evaluated yet")
     notes = [
         f"{run.path} has not been evaluated yet and is left out"
         for run in runs
@@ -193,7 +194,7 @@ def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
         if not parts:
             others = ", ".join(o for o in _varying(options) if o not in ("algorithm", "method"))
             others = f"they do in {others}" if others else "they do in nothing"
-            raise ValueError(f"these runs do not differ by {name}: {others}")
+            raise UserError(f"these runs do not differ by {name}: {others}")
         for part in parts:
             if not shown or options.groupby(shown)[part].nunique().gt(1).any():
                 shown.append(part)

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from pandas import Categorical, DataFrame, Series, to_numeric
 
+from fl_lightning.errors import UserError
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.score import Score
 from fl_lightning.report.score import score as make_score
@@ -37,7 +38,7 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
     runs = comparison.runs
     recorded = sorted({tag for run in runs for tag, values in run.scalars.items() if values})
     if not (tags := [tag] if tag in recorded else matching(recorded, tag)):
-        raise ValueError(f"no run has recorded {tag}: there are {', '.join(recorded)}")
+        raise UserError(f"no run has recorded {tag}: there are {', '.join(recorded)}")
     lines = [*product(tags, range(len(runs)))]
     rows = [comparison.row_names[run] for _, run in lines]
     if len(tags) > 1:
@@ -79,7 +80,7 @@ def against(
         ValueError: If the option is none of the columns.
     """
     if option not in comparison.columns:
-        raise ValueError(f"{option} is none of the columns: {', '.join(comparison.columns)}")
+        raise UserError(f"{option} is none of the columns: {', '.join(comparison.columns)}")
     panels = comparison.headings([o for o in comparison.columns if o != option])
     made = make_score(score)
     values = [made.of(run).value for run in comparison.runs]

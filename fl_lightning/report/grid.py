@@ -7,6 +7,7 @@ from typing import Any
 
 from pandas import Categorical, DataFrame, MultiIndex, Series, concat, isna
 
+from fl_lightning.errors import UserError
 from fl_lightning.report.score import Result, Score
 from fl_lightning.report.score import score as make_score
 from fl_lightning.report.table import Table
@@ -62,21 +63,21 @@ def grid(
         report.grid(runs, [r.config["algorithm"] for r in runs], scores=["last:50", "best"])
     """
     if not scores:
-        raise ValueError("there are no scores: name one at least, such as last")
+        raise UserError("there are no scores: name one at least, such as last")
     made, known = [*map(make_score, scores)], published or {}
     columns = [""] * len(runs) if columns is None else columns
     first = columns.categories if isinstance(columns, Categorical) else ()
     headings = [*dict.fromkeys([*first, *(c for row in known.values() for c in row), *columns])]
     names = [*dict.fromkeys([*known, *rows])]
     if over and over not in names:
-        raise ValueError(f"no row is {over}: there are {', '.join(names)}")
+        raise UserError(f"no row is {over}: there are {', '.join(names)}")
     every = MultiIndex.from_product([names, headings], names=["row", "column"])
     parts, notes = [], []
     for place, score in enumerate(made):
         results = DataFrame([score.of(run) for run in runs], columns=Result._fields)
         if lacking := [str(runs[k].path) for k in results.index[results["value"].isna()]]:
             if len(lacking) == len(runs):
-                raise ValueError(f"no run has recorded {score.name}")
+                raise UserError(f"no run has recorded {score.name}")
             notes.append(f"{score.name} is blank where it was not recorded: {', '.join(lacking)}")
         cells = _cells(results.assign(row=[*rows], column=[*columns]), score, spread)
         cells = cells.reindex(every).assign(published=nan)

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from pandas import Series, read_csv
 
 from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt, Range, checked
+from fl_lightning.errors import UserError
 from fl_lightning.runs.run import TAIL_LENGTH, Run, higher_is_better
 
 Percent = Annotated[float, Range("a percentage above 0 and at most 100", lambda x: 0 < x <= 100)]
@@ -189,11 +190,11 @@ def score(text: Score | str) -> Score:
     function = partial(of_tag, name) if "/" in name else SCORES.get(name)
     if function is None:
         known = ", ".join(SCORES)
-        raise ValueError(f"there is no score {name}: take a tag of metrics.csv or one of {known}")
+        raise UserError(f"there is no score {name}: take a tag of metrics.csv or one of {known}")
     try:
         values = [float(number)] if number else []
         return function(*(int(value) if value.is_integer() else value for value in values))
     except (TypeError, ValueError):
-        raise ValueError(
+        raise UserError(
             f"{text!r} is no score: give one such as best, last:50 or rounds_to:80"
         ) from None

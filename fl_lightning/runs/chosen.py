@@ -19,7 +19,7 @@ from torch import nn
 
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.data import DeviceDataset
-from fl_lightning.errors import first_sentence
+from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.code import copy_of
 
 
@@ -73,20 +73,20 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
         case DeviceDataset() as train, DeviceDataset() as test:
             pass
         case _:
-            raise ValueError(wrong_result(source, "a training and a test DeviceDataset", pair))
+            raise UserError(wrong_result(source, "a training and a test DeviceDataset", pair))
     for kind, data in (("training", train), ("test", test)):
         if not len(data):
-            raise ValueError(f"{source.name} has no {kind} samples: give it at least one")
+            raise UserError(f"{source.name} has no {kind} samples: give it at least one")
         if not data.shape:
-            raise ValueError(f"{source.name} has single numbers as samples: give x of shape (n, 1)")
+            raise UserError(f"{source.name} has single numbers as samples: give x of shape (n, 1)")
         if bad := _not_finite(data):
-            raise ValueError(
+            raise UserError(
                 f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"
             )
     for what in ("classes", "shape", "dtype", "mean", "std"):
         ours, theirs = (getattr(data.x if what == "dtype" else data, what) for data in pair)
         if ours != theirs:
-            raise ValueError(
+            raise UserError(
                 f"{source.name} has {what} {ours} for training and {theirs} for testing: "
                 "give both the same"
             )
@@ -121,7 +121,7 @@ def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
         torch.manual_seed(draws)  # a factory may use GPUs
         model = factory.call_with(**sizes)
     if not isinstance(model, nn.Module):
-        raise ValueError(wrong_result(factory, "a torch.nn.Module", model))
+        raise UserError(wrong_result(factory, "a torch.nn.Module", model))
     return model
 
 
@@ -162,7 +162,7 @@ def find_chosen(
     """
     place = environment.get("functions", {}).get(kind)
     if place is None:
-        raise ValueError(
+        raise UserError(
             f"{folder} does not record its {kind}: add `functions: {{{kind}: module:name}}` "
             "to its environment.yaml"
         )
@@ -172,7 +172,7 @@ def find_chosen(
         own = {o.removeprefix(prefix): v for o, v in options.items() if o.startswith(prefix)}
         typed = {o: _typed(signature(function).parameters[o], v) for o, v in own.items()}
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"the {kind} of {folder} cannot be made again from {place} ({first_sentence(error)}): "
             "restore it, or correct `functions` in environment.yaml"
         ) from error
@@ -208,7 +208,7 @@ def _has_changed(original: Path, copy: Path) -> bool:
 def _executed(file: Path, text: str) -> dict[str, Any]:
     """The names that a file with this text defines."""
     if "Experiment(" in text and "__name__" not in text:
-        raise ValueError(f"{file} would train: begin its last part with `if __name__ == ...`")
+        raise UserError(f"{file} would train: begin its last part with `if __name__ == ...`")
     return runpy.run_path(str(file), run_name="own")
 
 

@@ -7,6 +7,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import OWN, copies, digest
 from fl_lightning.runs.config_yaml import dump, flat, load
@@ -62,7 +63,7 @@ class Config(dict[str, Any]):
         """
         config = cls(flat(load((folder / "config.yaml").read_text())))
         if missing := [o for o in ("algorithm", "rounds", "seed") if o not in config]:
-            raise ValueError(f"config.yaml lacks {', '.join(missing)}")
+            raise UserError(f"config.yaml lacks {', '.join(missing)}")
         if files := sorted((folder / OWN).rglob("*.py")):
             config["code"] = digest({file.relative_to(folder): file for file in files})
         for name, default in _defaults().items():
@@ -100,7 +101,7 @@ class Config(dict[str, Any]):
         changed = [name for name in self.differences(now, *kept) if name != "code"]
         if changed:
             which = ", ".join(f"{k} was {self.get(k)} and is now {now.get(k)}" for k in changed)
-            raise ValueError(
+            raise UserError(
                 f"a resumed run keeps its options, but {which}: omit these flags, or start another "
                 "run"
             )

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from fl_lightning.errors import UserError
+
 
 class _Loader(yaml.SafeLoader):
     """A loader that refuses a key given twice, of which PyYAML silently takes the last value.
@@ -69,11 +71,11 @@ def _parse(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise UserError(" ".join(str(error).split())) from None
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise UserError("it is nested too deeply") from None
     except (KeyError, AttributeError) as error:  # of PyYAML, for `!!bool maybe` and the like
-        raise ValueError(f"a tag does not fit its value ({error})") from None
+        raise UserError(f"a tag does not fit its value ({error})") from None
 
 
 def dump(content: Any) -> str:
@@ -95,7 +97,7 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
         for name, inner in value.items() if isinstance(value, Mapping) else [("name", value)]:
             option = key if name == "name" else f"{key}.{name}"
             if option in result:
-                raise ValueError(
+                raise UserError(
                     f"names {option} twice, once under {option.partition('.')[0]} and once in full"
                 )
             result[option] = inner

@@ -10,6 +10,8 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from fl_lightning.errors import UserError
+
 MANY = 40
 """More names than that help nobody."""
 
@@ -29,7 +31,7 @@ def convert(kind: Any, value: Any) -> Any:
         return convert(next(a for a in arguments if a is not type(None)), value)
     if origin is Literal:
         if value not in arguments:
-            raise ValueError(f"{value!r} is none of {', '.join(arguments)}")
+            raise UserError(f"{value!r} is none of {', '.join(arguments)}")
         return value
     if origin is Sequence:
         parts = value if isinstance(value, list | tuple) else [value]
@@ -40,20 +42,20 @@ def convert(kind: Any, value: Any) -> Any:
         return tuple(convert(arguments[0], part) for part in parts)
     if kind is bool:
         if str(value).lower() not in ("true", "false"):
-            raise ValueError(f"{value!r} is neither true nor false")
+            raise UserError(f"{value!r} is neither true nor false")
         return str(value).lower() == "true"
     if kind is int and isinstance(value, float | bool):
-        raise ValueError(f"{value!r} is not a whole number")
+        raise UserError(f"{value!r} is not a whole number")
     if kind is Path:
         if not str(value):
-            raise ValueError("a path is not empty; the working folder is .")
+            raise UserError("a path is not empty; the working folder is .")
         return Path(expanduser(value))
     try:
         converted = kind(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
+        raise UserError(f"{value!r} is not {_WORDS.get(kind, kind.__name__)}") from None
     if kind is int and abs(converted) >= 2**63:
-        raise ValueError(f"{value!r} is too large: PyTorch has whole numbers of 64 bits")
+        raise UserError(f"{value!r} is too large: PyTorch has whole numbers of 64 bits")
     return converted
 
 
@@ -102,7 +104,7 @@ def parse_bytes(size: str) -> int:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", size.strip().lower())
     if not found or float(found[1]) <= 0:
-        raise ValueError(
+        raise UserError(
             f"client_state_memory is a size such as 512MiB, 4GiB or 2.5GB, not {size!r}"
         )
     number, prefix, binary = found.groups()
@@ -117,7 +119,7 @@ def parse_interval(interval: str | int) -> int | timedelta:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)|0*[1-9]\d*", str(interval).strip())
     if not found or (found[1] and float(found[1]) <= 0):
-        raise ValueError(
+        raise UserError(
             "checkpoint_every is a number of rounds or a time such as 30s, 5min or 2h, "
             f"not {interval!r}"
         )

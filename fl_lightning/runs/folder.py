@@ -17,6 +17,7 @@ from lightning.fabric import Fabric
 
 import fl_lightning
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
 from fl_lightning.runs.chosen import Chosen, recorded
 from fl_lightning.runs.code import copies
@@ -43,7 +44,7 @@ def open_run(path: Path | None, method: str, config: Config, resume: bool) -> It
         ValueError: If another run uses the folder, would be overwritten, or had other options.
     """
     if resume and path is None:
-        raise ValueError("--resume continues the run in --run-dir: name it")
+        raise UserError("--resume continues the run in --run-dir: name it")
     folder = path or _new_folder(Path("runs", Path(sys.argv[0]).stem), method)
     with take_lock(folder) if is_first_rank() else nullcontext():
         try:
@@ -63,17 +64,17 @@ def _check(folder: Path, named: bool, config: Config, resume: bool) -> None:
         try:
             before = Config.read(folder)
         except (OSError, ValueError, AttributeError) as error:
-            raise ValueError(
+            raise UserError(
                 f"{folder / 'config.yaml'} is damaged ({error}): restore the run's options in it, "
                 "or start another run"
             ) from None
         before.check_resumption(config)
     elif exists and (named or is_first_rank()):  # a new folder is rank 0's
-        raise ValueError(
+        raise UserError(
             f"{folder} holds a run already: add --resume to continue it, or name another --run-dir"
         )
     elif named and (found := [n for n in WRITTEN_OVER if (folder / n).exists()]):
-        raise ValueError(
+        raise UserError(
             f"{folder} holds a {found[0]} but no config.yaml of a run: name another --run-dir"
         )
 

@@ -10,6 +10,8 @@ import socket
 from pathlib import Path
 from typing import TextIO
 
+from fl_lightning.errors import UserError
+
 LOCK = ".lock"
 
 
@@ -28,7 +30,7 @@ def take_lock(folder: Path) -> TextIO:
         with file:
             file.seek(0)
             owner = file.read().strip() or "unknown"
-        raise ValueError(
+        raise UserError(
             f"a run is at work in {folder} (process {owner}, or one of its ranks): "
             "wait for it, or name another --run-dir"
         ) from None

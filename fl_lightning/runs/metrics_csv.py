@@ -10,6 +10,7 @@ from typing import Any
 from lightning.fabric.loggers.logger import Logger
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
+from fl_lightning.errors import UserError
 from fl_lightning.files import atomic, sync
 
 
@@ -58,12 +59,12 @@ class MetricsCSV(Logger):
         row = {"round": str(step)}
         for tag, value in metrics.items():
             if tag in row:
-                raise ValueError(f"metrics[{tag!r}] is already the number of the round: rename it")
+                raise UserError(f"metrics[{tag!r}] is already the number of the round: rename it")
             try:
                 row[tag] = repr(float(value))
             except (TypeError, ValueError, RuntimeError):
                 shown = shorten(repr(value), 80)
-                raise ValueError(f"metrics[{tag!r}] is not one number, but {shown}") from None
+                raise UserError(f"metrics[{tag!r}] is not one number, but {shown}") from None
         before = self._rows[-1] if self._rows else {}
         again = before.get("round") == row["round"]
         ended = [t for t in before if t in self._last_only or t.startswith("personal/")]

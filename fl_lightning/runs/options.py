@@ -23,6 +23,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
+from fl_lightning.errors import UserError
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.converters import parse_bytes, parse_interval
@@ -180,7 +181,7 @@ class Options(
         check(self)
         power = log10(self.lr) + (self.rounds - 1) * log10(self.lr_decay)
         if abs(power) > 37:
-            raise ValueError(
+            raise UserError(
                 f"the learning rate of round {self.rounds:,} would be 1e{power:.0f}, out of the "
                 f"range of single precision: change lr {self.lr} or lr_decay {self.lr_decay}"
             )
@@ -201,7 +202,7 @@ def launch_options(**values: Any) -> LaunchOptions:
         return launch
     precision: Any = precision_of_fabric_run()
     if "LT_PRECISION" not in os.environ and precision != launch.precision:
-        raise ValueError(
+        raise UserError(
             f"fabric run takes the precision itself: add --precision {launch.precision} to it"
         )
     return replace(launch, precision=precision)  # a flag goes over files

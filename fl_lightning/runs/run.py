@@ -14,7 +14,7 @@ from torch import nn
 
 from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
-from fl_lightning.errors import first_sentence
+from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
@@ -64,7 +64,7 @@ class Run:
             run._check_scalars()
         except (OSError, ValueError, AttributeError, TypeError, csv.Error) as error:
             reason = " ".join(str(error).split())
-            raise ValueError(f"{path} holds no run that can be read: {reason}") from None
+            raise UserError(f"{path} holds no run that can be read: {reason}") from None
         if data_dir is not None:
             run.config["data_dir"] = str(Path(data_dir).absolute())
         return run
@@ -137,7 +137,7 @@ class Run:
         if round is not None:
             file = self.path / "checkpoints" / f"round-{round}.ckpt"
         if not file.is_file():
-            raise ValueError(
+            raise UserError(
                 f"{file} does not exist: model.pt is written after the last round, best.pt with "
                 "the first evaluation, and --keep-checkpoints says how many checkpoints stay"
             )
@@ -147,7 +147,7 @@ class Run:
             state = torch.load(file, map_location="cpu", weights_only=True)
             model.load_state_dict(state if round is None else _of_checkpoint(state, model))
         except RuntimeError as error:
-            raise ValueError(
+            raise UserError(
                 f"{file} does not fit the model {factory.name} ({first_sentence(error)}): "
                 "its code has changed since"
             ) from error
@@ -161,7 +161,7 @@ class Run:
         """
         file = next(self.path.glob("partition-*.npz"), None)
         if file is None:
-            raise ValueError(f"{self.path} has no partition-*.npz: restore it")
+            raise UserError(f"{self.path} has no partition-*.npz: restore it")
         partition = Partition.load(file)
         if fraction := self._validation_from("clients"):
             partition, _ = hold_out_of_clients(partition, fraction, self.config["seed"])
@@ -175,7 +175,7 @@ class Run:
             made = load(file.read_text()) if file.is_file() else {}
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise ValueError(f"{file} cannot be read ({reason}): restore it") from None
+            raise UserError(f"{file} cannot be read ({reason}): restore it") from None
         return made if isinstance(made, dict) else {}
 
     def _validation_from(self, part: str) -> float | None:
@@ -186,7 +186,7 @@ class Run:
         """Raise a ValueError if rounds are missing from the table of a run that has ended."""
         rounds = self.rounds
         if self.ended and rounds < self.ended["round"]:
-            raise ValueError(
+            raise UserError(
                 f"metrics.csv ends with round {rounds} of {self.ended['round']}: restore it, "
                 "or delete the folder to run it again"
             )
@@ -227,7 +227,7 @@ def read_scalars(path: Path) -> Scalars:
         reader = csv.DictReader(file)
         columns = list(reader.fieldnames or [])
         if "round" not in columns:
-            raise ValueError(f"{path.name} has no column round")
+            raise UserError(f"{path.name} has no column round")
         rows = [row for row in reader if None not in row.values()]
     return {
         tag: {int(row["round"]): float(row[tag]) for row in rows if row[tag]}
@@ -253,7 +253,7 @@ def load_runs(
         found = [file.parent for file in folder.rglob("config.yaml")]
         found = sorted((p for p in found if (p / "metrics.csv").is_file()), key=_natural)
         if not found:
-            raise ValueError(f"no run in {folder}: name a run's folder, or one that contains runs")
+            raise UserError(f"no run in {folder}: name a run's folder, or one that contains runs")
         paths |= {path.resolve(): path for path in found}
     runs, reasons = list[Run](), list[str]()
     for path in paths.values():
@@ -262,7 +262,7 @@ def load_runs(
         except ValueError as error:
             reasons.append(str(error))
     if not runs:
-        raise ValueError(reasons[0] if reasons else "there are no folders of runs: name one")
+        raise UserError(reasons[0] if reasons else "there are no folders of runs: name one")
     for reason in reasons:
         warn(f"{reason}; left out")
     return runs

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from lightning.fabric.loggers.logger import Logger
 
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.errors import UserError
 from fl_lightning.runs.config_yaml import dump, load
 
 Tracker = Literal["wandb", "mlflow", "trackio"]
@@ -20,7 +21,7 @@ def check_installed(names: Collection[str]) -> None:
     """Raise a ValueError that names a tracker's package if it is not installed."""
     for name in names:
         if find_spec(name) is None:
-            raise ValueError(f"--logger {name} needs a package: pip install {name}")
+            raise UserError(f"--logger {name} needs a package: pip install {name}")
 
 
 def start_trackers(

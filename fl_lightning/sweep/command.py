@@ -17,6 +17,7 @@ from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import FOLDER, preset, recipes
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from fl_lightning.errors import UserError
 from fl_lightning.report.table import FORMATS, Format
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.sweep.layout import layout
@@ -69,7 +70,7 @@ class TableOptions:
         check(self)
         part, _, parts = self.shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-            raise ValueError(f"shard is I/N with I from 1 to N, such as 3/16, not {self.shard}")
+            raise UserError(f"shard is I/N with I from 1 to N, such as 3/16, not {self.shard}")
 
     def read(self) -> TableFile:
         """The table of the file, as the command line changes it."""
@@ -101,7 +102,7 @@ def main(argv: Sequence[str]) -> None:
         table = options.read()
         recipe = recipes().get(table.recipe, Path(table.recipe)).resolve()
         if not recipe.is_file():
-            raise ValueError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
+            raise UserError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
         runs, makes = options.runs or _runs(options.table), not (options.dry_run or options.no_runs)
         at_a_time = slots(
             options.jobs, options.per_gpu, last_value(further, "--accelerator") == "cpu"
@@ -176,14 +177,14 @@ def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
     options, further = parser.parse_known_args(argv[1:])
     fixed = {**FIXED, "seed": "--seeds", "algorithm": "--methods"}
     for name in fixed.keys() & given(further):
-        raise ValueError(f"{flag_of(name)} differs from run to run: give {fixed[name]}")
+        raise UserError(f"{flag_of(name)} differs from run to run: give {fixed[name]}")
     return TableOptions(argv[0], **vars(options)), further
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"{text} is not NAME=VALUE")
+        raise UserError(f"{text} is not NAME=VALUE")
     return name, value
 
 

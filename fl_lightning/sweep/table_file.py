@@ -9,6 +9,7 @@ from typing import Any
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
+from fl_lightning.errors import UserError
 from fl_lightning.report.comparison import format_value
 from fl_lightning.report.score import score as make_score
 from fl_lightning.runs.config_yaml import flat
@@ -87,7 +88,7 @@ class TableFile:
         for row, options in rows.items():
             if not (options or _method(row) or algorithm):
                 near = nearest(row, ALGORITHMS)
-                raise ValueError(f"row {row!r} in {name} has no options and is no algorithm{near}")
+                raise UserError(f"row {row!r} in {name} has no options and is no algorithm{near}")
             rows[row] = {"algorithm": _method(row), **options} if _method(row) else options
         for column, options in columns.items():
             where = f"columns.{column}.methods"
@@ -95,7 +96,7 @@ class TableFile:
             options["methods"] = of_methods
             if unknown := [method for method in of_methods if not _method(method)]:
                 near = nearest(unknown[0], ALGORITHMS)
-                raise ValueError(f"columns.{column} in {name} has no method {unknown[0]!r}{near}")
+                raise UserError(f"columns.{column} in {name} has no method {unknown[0]!r}{near}")
         means = _mapping(found.get("means"), "means", name)
         file = TableFile(
             name,
@@ -118,7 +119,7 @@ class TableFile:
             for pattern in patterns:
                 if not any(fnmatchcase(label, pattern) for label in labels):
                     near = nearest(pattern, labels)
-                    raise ValueError(f"means.{mean} in {name} has no column {pattern!r}{near}")
+                    raise UserError(f"means.{mean} in {name} has no column {pattern!r}{near}")
         published = _mapping(found.get("published"), "published", name)
         if not published.keys() <= {*file.scores}:
             published = {file.scores[0]: published}
@@ -128,9 +129,9 @@ class TableFile:
         """Raise a ValueError for a part that is empty, unknown, or contradicts another one."""
         for key, empty in (("seeds", not self.seeds), ("score", not self.scores)):
             if empty:
-                raise ValueError(f"{key} in {self.name} is empty: name one at least")
+                raise UserError(f"{key} in {self.name} is empty: name one at least")
         if self.spread not in ("seeds", "rounds", "clients"):
-            raise ValueError(
+            raise UserError(
                 f"spread in {self.name} is seeds, rounds or clients, not {self.spread!r}"
             )
         for score in self.scores:  # before the runs, which may take long
@@ -139,10 +140,10 @@ class TableFile:
             _refuse_fixed(grid, f"{key} in {self.name}")
             for option, values in grid.items():
                 if not values:
-                    raise ValueError(f"{key}.{option} in {self.name} is empty: name one value")
+                    raise UserError(f"{key}.{option} in {self.name} is empty: name one value")
         for (here, ours), (there, theirs) in pairs(self._labeled(), 2):
             if here.partition(".")[0] != there.partition(".")[0] and (both := ours & theirs):
-                raise ValueError(
+                raise UserError(
                     f"{here} and {there} in {self.name} both set {min(both)}: one label would be "
                     "wrong"
                 )
@@ -150,7 +151,7 @@ class TableFile:
     def check_over(self, row: str) -> None:
         """Raise a ValueError unless the table has this row, or none is named."""
         if row and row not in self.rows:
-            raise ValueError(
+            raise UserError(
                 f"{self.name} has no row {row!r} to compare with{nearest(row, self.rows)}"
             )
 
@@ -168,11 +169,11 @@ class TableFile:
         for row, found in _mapping(by_row, f"published.{score}", self.name).items():
             where = f"published.{row} in {self.name}"
             if row not in self.rows:
-                raise ValueError(f"{where} has no row{nearest(row, self.rows)}")
+                raise UserError(f"{where} has no row{nearest(row, self.rows)}")
             if not isinstance(found, Mapping):
                 found = _list(found)
                 if len(found) != len(columns):
-                    raise ValueError(
+                    raise UserError(
                         f"{where} has {len(found)} numbers for {len(columns)} columns: "
                         "write none where there is no number"
                     )
@@ -180,9 +181,9 @@ class TableFile:
             found = {str(c): n for c, n in found.items() if n not in (None, "none")}
             for column, number in found.items():
                 if column not in columns:
-                    raise ValueError(f"{where} has no column {column!r}{nearest(column, columns)}")
+                    raise UserError(f"{where} has no column {column!r}{nearest(column, columns)}")
                 if not isinstance(number, int | float):
-                    raise ValueError(f"{where} has {number!r}, which is no number")
+                    raise UserError(f"{where} has {number!r}, which is no number")
             numbers[row] = {column: float(number) for column, number in found.items()}
         return numbers
 
@@ -223,7 +224,7 @@ def _matching(
     for pattern in patterns:
         matches = {name: known[name] for name in known if fnmatchcase(name, pattern)}
         if not matches and pattern not in further:
-            raise ValueError(f"the table has no {kind} {pattern!r}{nearest(pattern, known)}")
+            raise UserError(f"the table has no {kind} {pattern!r}{nearest(pattern, known)}")
         found |= matches or {pattern: further[pattern]}
     return found or known
 
@@ -239,13 +240,13 @@ def _options_by(content: Any, key: str, file: str) -> dict[str, dict[str, Any]]:
 
 def _refuse_fixed(options: Iterable[str], where: str) -> None:
     for option in FIXED.keys() & set(options):
-        raise ValueError(f"{where} sets {option}: give {FIXED[option]}")
+        raise UserError(f"{where} sets {option}: give {FIXED[option]}")
 
 
 def _mapping(content: Any, key: str, file: str) -> dict[str, Any]:
     """The content of a key, which maps names; an empty one is left empty."""
     if not isinstance(content, Mapping | None):
-        raise ValueError(f"{key} in {file} maps names to values, not {content!r}")
+        raise UserError(f"{key} in {file} maps names to values, not {content!r}")
     return {str(name): value for name, value in (content or {}).items()}
 
 

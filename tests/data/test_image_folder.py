@@ -140,7 +140,7 @@ def test_images_are_turned_as_their_exif_orientation_says(suffix: str, tmp_path:
 
 
 def test_a_missing_folder_is_named_with_the_layout(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"nothing/train holds no folders.*/<class>"):
+    with pytest.raises(ValueError, match=r"nothing/train holds no folders.*/<class>"):
         image_folder(tmp_path / "nothing")
     write_images(tmp_path, ["train/cat", "test/cat", "test/cow"])
     with pytest.raises(ValueError, match="test/cow is a class without training images"):

@@ -60,7 +60,7 @@ def test_tissuemnist_is_gray_and_repeated(tmp_path: Path):
 
 def test_a_missing_or_damaged_medmnist_says_where_to_get_it(tmp_path: Path):
     path, url = tmp_path / "pathmnist.npz", r"zenodo\.org.*/pathmnist\.npz"
-    with pytest.raises(FileNotFoundError, match=rf"/pathmnist\.npz.*{url}.*--data-dir"):
+    with pytest.raises(ValueError, match=rf"/pathmnist\.npz.*{url}.*--data-dir"):
         sources.pathmnist(tmp_path)
     write_medmnist(path, (4, 4, 3))
     whole = path.read_bytes()
@@ -150,9 +150,9 @@ def test_fedlesams_images_are_scaled_to_256_and_cut_to_224(tmp_path: Path):
 
 
 def test_missing_folders_and_unknown_domains_are_named(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"/CINIC-10 nor .*datashare.*--data-dir"):
+    with pytest.raises(ValueError, match=r"/CINIC-10 nor .*datashare.*--data-dir"):
         sources.cinic10(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"OfficeHome.*Art, Clipart, .*hemanthdv"):
+    with pytest.raises(ValueError, match=r"OfficeHome.*Art, Clipart, .*hemanthdv"):
         sources.office_home(tmp_path, "Art")
     write_images(tmp_path, [f"{domain}/bee" for domain in DOMAINS])
     with pytest.raises(ValueError, match=r"'Real'.* clipart, .* sketch"):
@@ -181,7 +181,7 @@ def test_digits_are_split_class_by_class():
 
 
 def test_missing_data_says_where_it_looked(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"MNIST is not complete .*MNIST/raw.*--data-dir"):
+    with pytest.raises(ValueError, match=r"MNIST is not complete .*MNIST/raw.*--data-dir"):
         sources.mnist(tmp_path, download=False)
 
 
