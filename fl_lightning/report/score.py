@@ -12,7 +12,7 @@ from fl_lightning.core.constraints import NonNegativeFloat, PositiveInt, Range, 
 from fl_lightning.errors import UserError
 from fl_lightning.runs.run import TAIL_LENGTH, Run, higher_is_better
 
-Percent = Annotated[float, Range("a percentage above 0 and at most 100", lambda x: 0 < x <= 100)]
+Percent = Annotated[float, Range("a percentage above 0 and at most 100", 0, 100, "(]")]
 
 
 class Result(NamedTuple):
