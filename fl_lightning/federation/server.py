@@ -128,7 +128,8 @@ class Server:
         if theirs != ours:
             raise UserError(
                 f"the checkpoint has {theirs[0]} parameters and terms {theirs[1]}, this run has "
-                f"{ours[0]} and {ours[1]}: resume with the same model and algorithm"
+                f"{ours[0]} and {ours[1]}: resume with the same model, algorithm and "
+                "evaluate_models"
             )
         there, here = (_shapes(s["frozen"], s["buffers"]) for s in (state, self.state_dict()))
         if there != here:
