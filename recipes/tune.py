@@ -21,6 +21,7 @@ from fl_lightning.cli.argv import flag_of, given
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.runs.effect import Effect
 from fl_lightning.runs.run import higher_is_better
 
 if TYPE_CHECKING:
@@ -101,6 +102,27 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return o, others
 
 
+def asked(o: argparse.Namespace, argv: list[str]) -> dict[str, object]:
+    """What a study asks: its monitor, and the options that all trials share."""
+    shared = experiment_of(o.recipe, argv).config.identity(Effect.NUMBERS, Effect.EXTENT)
+    tuned = {name for name, _ in o.tune}
+    kept = {k: v for k, v in shared.items() if not {k, k.partition(".")[0]} & tuned}
+    return {"monitor": o.monitor, "recipe": o.recipe, **kept}
+
+
+def check_continued(study: "optuna.Study", now: dict[str, object], folder: Path) -> None:
+    """Keep what a study asks with its first start, and refuse another question later.
+
+    Optuna keeps the first direction: the worst trial of another monitor would be announced as best.
+    """
+    before = study.user_attrs.get("asked")
+    if before is None:
+        study.set_user_attr("asked", now)
+    elif differ := [k for k in {**before, **now} if before.get(k) != now.get(k)]:
+        which = ", ".join(f"{k} {before.get(k)}, not {now.get(k)}" for k in differ[:3])
+        exit_with_error(f"the study in {folder} has {which}: omit the change, or add --folder NEW")
+
+
 def _space(text: str) -> tuple[str, str]:
     name, equals, space = text.partition("=")
     if not equals or not space:
@@ -126,6 +148,7 @@ def main() -> None:
         direction="maximize" if higher_is_better(o.monitor) else "minimize",
         pruner=optuna.pruners.MedianPruner(n_warmup_steps=10),
     )
+    check_continued(study, asked(o, argv), o.folder)
     seed = len(study.trials)  # a study that is continued must not repeat its first values
     study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 

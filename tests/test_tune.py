@@ -51,6 +51,27 @@ def test_a_trial_that_diverges_does_not_end_the_study(tmp_path, monkeypatch, cap
     assert "no trial" in said.err
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (["--monitor", "val/loss"], "monitor val/accuracy, not val/loss"),
+        (["--rounds", "3"], "rounds 2, not 3"),
+        (["--validation", "0.4"], "validation 0.1, not 0.4"),
+        (["--algorithm", "fedavg"], "algorithm fedtoga, not fedavg"),
+    ],
+)
+def test_a_study_is_not_continued_under_another_question(changed, words, tmp_path, sentence):
+    functions, study = runpy.run_path(TUNE), optuna.create_study()
+
+    def begin(*argv):
+        o, others = functions["parse"](["digits", "--tune", "lr=0.1,0.2", *SMALL, *argv])
+        functions["check_continued"](study, functions["asked"](o, others), tmp_path)
+
+    begin("--validation", "0.1")
+    begin("--validation", "0.1", "--checkpoint-every", "3")
+    assert words in sentence(begin, "--validation", "0.1", *changed)
+
+
 def test_values_of_each_kind_of_space():
     suggest = runpy.run_path(TUNE)["suggest"]
     trial = optuna.trial.FixedTrial({"lr": 0.1, "steps": 3, "kind": "b"})

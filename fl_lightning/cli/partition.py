@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fl_lightning.callbacks.tensorboard import SHOWN_CLIENTS, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures
+from fl_lightning.cli.build import run_data
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.report.table import Table
@@ -114,14 +115,16 @@ def main(argv: Sequence[str]) -> None:
 
 
 def schemes(experiments: Sequence[Any]) -> list[Scheme]:
-    """The partitions of these experiments; data that several share are loaded once."""
+    """The partitions that these experiments train on; data of several are loaded once."""
     loaded: dict[str, Any] = {}
     found = []
     for experiment in experiments:
         data = experiment.chosen["data"]
         key = str((data.name, data.options, experiment.options.data_dir))
-        loaded[key] = train = loaded[key] if key in loaded else experiment.load()[0]
-        counts = experiment.split(train).histogram(train.y, len(train.classes))
+        loaded[key] = train, test = loaded[key] if key in loaded else experiment.load()
+        whole = experiment.split(train)
+        partition = run_data(train, test, whole, experiment.options).partition
+        counts = partition.histogram(train.y, len(train.classes))
         found.append(Scheme(_label(experiment, experiments), counts, train.classes))
     return found
 

@@ -1,5 +1,7 @@
 """`fl-lightning partition`: partitions as a table, a figure and counts."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 import torch
@@ -8,6 +10,9 @@ from fl_lightning.__main__ import main
 from fl_lightning.cli.partition import Scheme, figure
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.data import schemes, sources
+from fl_lightning.runs.run import Run
+
+RUN = "--rounds 1 --local-steps 1 --algorithm fedavg --accelerator cpu --run-dir run"
 
 
 def test_the_numbers_of_a_scheme():
@@ -35,6 +40,15 @@ def test_several_schemes_are_shown_next_to_each_other(tmp_path, monkeypatch, cap
     assert mine.to_numpy().tolist() == expected.tolist()
     assert (tmp_path / "heat.png").stat().st_size > 10_000
     assert not (tmp_path / "runs").exists()
+
+
+def test_samples_that_are_held_out_for_validation_are_not_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["partition", "digits", "--clients", "6", "--validation", "0.2", "--csv", "counts.csv"])
+    shown = pd.read_csv("counts.csv").drop(columns=["partition", "client"])
+    main(["run", "digits", "--clients", "6", "--validation", "0.2", *RUN.split()])
+    trained, (train, _) = Run.read(Path("run")).partition(), sources.digits()
+    assert shown.to_numpy().tolist() == trained.histogram(train.y, 10).tolist()
 
 
 def test_the_figure_has_a_column_for_each_scheme():
