@@ -11,7 +11,6 @@ from traceback import extract_tb
 from typing import NoReturn
 
 import torch
-from lightning.fabric.utilities import distributed as fabric_distributed
 
 from fl_lightning.distributed.launcher_env import is_first_rank
 from fl_lightning.errors import DivergenceError, RankLostError, UserError, first_sentence
@@ -21,9 +20,6 @@ UNUSABLE = "{file} cannot be used ({reason}): give a writable folder as --run-di
 OF_DISKS = dict.fromkeys((ENOSPC, EDQUOT), FULL)
 OF_DISKS |= dict.fromkeys((EROFS, EACCES, EPERM, ENOTDIR, EEXIST), UNUSABLE)
 """Sentences about errors of disks, by the number of the error."""
-
-COLLECTIVES = Path(torch.distributed.__file__).parent, Path(fabric_distributed.__file__)
-"""Where a RuntimeError means that another rank ended."""
 
 LAUNCHER_S = 10
 """Seconds in which a launcher names the rank that ended and ends the others (Lightning: 5)."""
@@ -64,9 +60,13 @@ def _sentence(error: Exception) -> str:
 
 def _lost_rank(error: BaseException | None) -> bool:
     """Whether it came from a collective of the ranks."""
+    # here, because it imports for seconds, and `fl-lightning list` needs no ranks
+    from lightning.fabric.utilities import distributed as fabric_distributed
+
+    collectives = Path(torch.distributed.__file__).parent, Path(fabric_distributed.__file__)
     frames = extract_tb(error.__traceback__) if isinstance(error, RuntimeError) else []
     file = Path(frames[-1].filename) if frames else Path()
-    return any(map(file.is_relative_to, COLLECTIVES))
+    return any(map(file.is_relative_to, collectives))
 
 
 def exit_with_error(message: str, on_this_rank: bool = False) -> NoReturn:
