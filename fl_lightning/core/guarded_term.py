@@ -98,7 +98,7 @@ class GuardedTerm(Term):
             try:
                 value = getattr(self.term, hook)(*given, view)
             except (TypeError, IndexError, ValueError, AttributeError) as error:
-                if hook != "update" or tree_leaves(given[1]):
+                if isinstance(error, TermError) or hook != "update" or tree_leaves(given[1]):
                     raise
                 raise TermError(
                     f"{view._where} failed ({type(error).__name__}: {first_sentence(error)}); its "

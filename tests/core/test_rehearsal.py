@@ -111,8 +111,9 @@ MISTAKES: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
 )
 def test_a_mistake_shows_before_the_first_round_and_names_the_fix(hook, mistake):
     code, fix = MISTAKES[hook][mistake]
-    with pytest.raises(TermError, match=rf"Mistaken\.{hook} (?s:.*){fix}"):
+    with pytest.raises(TermError, match=rf"Mistaken\.{hook} (?s:.*){fix}") as caught:
         federation(Algorithm(SAM(), mistaken(hook, code), Proximal()))
+    assert str(caught.value).count("Mistaken") == 1
 
 
 DECLARED = {
