@@ -17,7 +17,7 @@ from lightning.fabric import Fabric
 
 from fl_lightning import Federation
 from fl_lightning.distributed.malloc import keep_freed_memory
-from fl_lightning.executors import Outcome
+from fl_lightning.executors import ClientResult
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.exact_sum import ExactSum
 
@@ -36,13 +36,13 @@ def tally_of(run: Federation) -> RoundSums:
 
 
 def milliseconds(run: Federation) -> float:
-    """To add one client's outcome to the sums."""
+    """To add one client's result to the sums."""
     tally, w = tally_of(run), run.server.initial_w
-    outcome = Outcome(w, run.local_training.template, [], run.buffers, w.new_zeros(()), w)
+    result = ClientResult(w, run.local_training.template, [], run.buffers, w.new_zeros(()), w)
     seconds = []
     for _ in range(6):
         started = perf_counter()
-        tally.add(outcome, 1.0, 0).item()
+        tally.add(result, 1.0, 0).item()
         seconds.append(perf_counter() - started)
     return 1e3 * median(seconds[1:])
 

@@ -2,8 +2,8 @@
 
 - `on_fit_start(federation)`
 - `on_round_start(federation, cohort)`: the clients of the round, ascending
-- `on_client_end(federation, client, outcome)`: a client's `Outcome`, on the rank that trained it;
-  its last model is `outcome.origin + outcome.progress`
+- `on_client_end(federation, client, result)`: a client's `ClientResult`, on the rank that trained
+  it; its last model is `result.origin + result.progress`
 - `on_round_end(federation, metrics)`: measure, and add to `metrics`
 - `on_last_round_end(federation, metrics)`: the same after the last round, also of an early end
 - `on_round_logged(federation, metrics)`: show, save

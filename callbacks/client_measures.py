@@ -14,7 +14,7 @@ from fl_lightning.core.constraints import NonNegativeInt, PositiveInt
 from fl_lightning.core.term import States
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
-from fl_lightning.executors import Outcome
+from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.mean_loss import some_samples
 
@@ -42,10 +42,10 @@ class LocalModels(CohortMeasure):
             self._received, _ = score_together(federation, received, self.test)
             self._scorer = ClientScorer(federation)
 
-    def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
+    def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
         """Score a client's last model."""
         if self.due:
-            self.rows[client] = [self._scorer(outcome, self.test, self._index)[0]]
+            self.rows[client] = [self._scorer(result, self.test, self._index)[0]]
 
     def measure(self, federation: Federation) -> Metrics:
         """Mean and deviation over the cohort."""
@@ -75,10 +75,10 @@ class StateNorms(CohortMeasure):
     of one name, the term's comes before it.
     """
 
-    def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
+    def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
         """Measure a client's states."""
         if self.due:
-            kept = _kept(federation, "client", outcome.states)
+            kept = _kept(federation, "client", result.states)
             self.rows[client] = [float(state.norm()) for state in kept.values()]
 
     def measure(self, federation: Federation) -> Metrics:
@@ -140,12 +140,12 @@ class Consistency(CohortMeasure):
             loss = TrainingLoss(federation, self.samples)
             self._before = loss(federation.w.detach())
 
-    def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
+    def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
         """Take the loss of the client's last model."""
         if client == self.client:
             data = federation.clients.dataset
             index = federation.clients.partition[client].to(data.y.device)
-            self.rows[client] = [ClientScorer(federation)(outcome, data, index)[1]]
+            self.rows[client] = [ClientScorer(federation)(result, data, index)[1]]
 
     def measure(self, federation: Federation) -> Metrics:
         """Compare with the visit before."""

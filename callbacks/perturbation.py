@@ -15,7 +15,7 @@ from fl_lightning.core.oracle import BatchOracle, Oracle, Request
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.core.view import LOGGED
-from fl_lightning.executors import Broadcast, Outcome, SequentialExecutor
+from fl_lightning.executors import ClientResult, RoundInputs, SequentialExecutor
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.server import copy_of
@@ -85,7 +85,7 @@ class PerturbationDrift(CohortMeasure):
             ]
             visit = replace(visit, lrs=visit.lrs[: self.steps], states=unlogged)
             recording.perturbations = []
-            sent = Broadcast(recording, facts, server.states, server.buffers)
+            sent = RoundInputs(recording, facts, server.states, server.buffers)
             list(executor(sent, [visit]))
             self.rows[cohort[k]] = _compare(recording.perturbations, up)
 
@@ -117,10 +117,10 @@ class LayerStrength(CohortMeasure):
     Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532.
     """
 
-    def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
+    def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
         """Measure how far each parameter of the client's last model is from w^t."""
         if self.due:
-            moved = outcome.origin + outcome.progress - federation.w.detach()
+            moved = result.origin + result.progress - federation.w.detach()
             parts = federation.layout.split(moved)
             self.rows[client] = [float(relative_move(part, "tensor").mean()) for part in parts]
 

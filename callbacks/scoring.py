@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fl_lightning.core.prediction import is_right
 from fl_lightning.data import DeviceDataset
-from fl_lightning.executors import Outcome
+from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.mean_loss import MeanLoss, some_samples
 from fl_lightning.federation.server import copy_of, load_model
@@ -111,10 +111,12 @@ class ClientScorer:
     def __init__(self, federation: Federation):
         self.federation, self.module = federation, copy_of(federation.module)
 
-    def __call__(self, outcome: Outcome, data: DeviceDataset, index: Tensor) -> tuple[float, float]:
+    def __call__(
+        self, result: ClientResult, data: DeviceDataset, index: Tensor
+    ) -> tuple[float, float]:
         """Accuracy and mean loss of a client's last model with its own buffers."""
-        w = outcome.origin + outcome.progress
-        load_model(self.module, self.federation.layout, w, outcome.buffers)
+        w = result.origin + result.progress
+        load_model(self.module, self.federation.layout, w, result.buffers)
         right, total = score(self.federation, self.module, data, index)
         return right.double().mean().item(), (total / len(index)).item()
 

@@ -3,9 +3,9 @@
 Imports `optim`, `data`, `core` and below.
 """
 
-from fl_lightning.executors.executor import Broadcast as Broadcast
+from fl_lightning.executors.executor import ClientResult as ClientResult
+from fl_lightning.executors.executor import ClientTask as ClientTask
 from fl_lightning.executors.executor import Executor as Executor
-from fl_lightning.executors.executor import Outcome as Outcome
-from fl_lightning.executors.executor import Visit as Visit
+from fl_lightning.executors.executor import RoundInputs as RoundInputs
 from fl_lightning.executors.sequential import SequentialExecutor as SequentialExecutor
 from fl_lightning.executors.stacked import StackedExecutor as StackedExecutor

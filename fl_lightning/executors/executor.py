@@ -1,4 +1,4 @@
-"""The interface of executors: visits in, outcomes out."""
+"""The interface of executors: tasks in, results out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ Buffers = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Broadcast:
+class RoundInputs:
     """What all clients of a round receive.
 
     Attributes:
@@ -43,7 +43,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Visit:
+class ClientTask:
     """One client's local training, before it begins.
 
     Attributes:
@@ -65,8 +65,8 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The result of a visit.
+class ClientResult:
+    """The result of a task.
 
     Attributes:
         progress: The client's last model minus the model that it started from.
@@ -115,8 +115,10 @@ class Executor:
         self.keys = use_keys(module)
         self.task: Loss = lambda b: loss(b.out, b.y)
 
-    def __call__(self, received: Broadcast, visits: Sequence[Visit]) -> Iterable[Outcome]:
-        """Train up to `width` clients; yields one outcome a visit, in order."""
+    def __call__(
+        self, received: RoundInputs, tasks: Sequence[ClientTask]
+    ) -> Iterable[ClientResult]:
+        """Train up to `width` clients; yields one result a task, in order."""
         raise NotImplementedError
 
     def dropout_keys(self, seed: int) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from fl_lightning.core.network import FunctionalModel, unaliased
 from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, objective
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.executor import Broadcast, Buffers, Executor, Outcome, Visit
+from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.optim import GradientTransform, Transform
 
 
@@ -33,18 +33,20 @@ class SequentialExecutor(Executor):
         for p, part in zip(self.parameters, self.layout.split(vector.to(self.w)), strict=True):
             p.data = part
 
-    def __call__(self, received: Broadcast, visits: Sequence[Visit]) -> Iterable[Outcome]:
-        """Train the clients one after another, each when its outcome is requested."""
+    def __call__(
+        self, received: RoundInputs, tasks: Sequence[ClientTask]
+    ) -> Iterable[ClientResult]:
+        """Train the clients one after another, each when its result is requested."""
         self.module.train()
-        for visit in visits:
-            with seeded_rng(visit.seed, self.w.device):
-                yield self._visit(received, visit)
+        for task in tasks:
+            with seeded_rng(task.seed, self.w.device):
+                yield self._visit(received, task)
 
-    def _visit(self, received: Broadcast, visit: Visit) -> Outcome:
+    def _visit(self, received: RoundInputs, task: ClientTask) -> ClientResult:
         algorithm, server_states = received.algorithm, received.states
-        facts = {**received.facts, **visit.facts}
-        buffers = {**received.buffers, **self.dropout_keys(visit.seed)}
-        origin, states = algorithm.start(facts["anchor"], facts, visit.states, server_states)
+        facts = {**received.facts, **task.facts}
+        buffers = {**received.buffers, **self.dropout_keys(task.seed)}
+        origin, states = algorithm.start(facts["anchor"], facts, task.states, server_states)
         facts["origin"] = origin
         with torch.no_grad():
             self.w.copy_(origin)
@@ -60,17 +62,17 @@ class SequentialExecutor(Executor):
 
         optimizer = _InPlace(algorithm.local([self.w]), transform, self)
         total, live = self.w.new_zeros(()), _Live(self.module, self.layout, buffers)
-        for step, lr in enumerate(visit.lrs):
+        for step, lr in enumerate(task.lrs):
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            first_loss = self._step(optimizer, *visit.batches[step], live)
+            first_loss = self._step(optimizer, *task.batches[step], live)
             total += first_loss
         self.w.grad = None
         w = self.w.detach().clone()
         message, states = algorithm.report(w, facts, states, server_states)
         after = {name: self.buffers[name].clone() for name in received.buffers}
-        loss = total / max(1, len(visit.lrs))
-        return Outcome(w - origin, message, states, after, loss, origin)
+        loss = total / max(1, len(task.lrs))
+        return ClientResult(w - origin, message, states, after, loss, origin)
 
     def _step(self, optimizer: GradientTransform, x: Tensor, y: Tensor, live: "_Live") -> Tensor:
         """Take one local step; returns the task's loss at its first evaluation."""

@@ -16,7 +16,7 @@ from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import UserError
-from fl_lightning.executors.executor import Broadcast, Buffers, Executor, Outcome, Visit
+from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
 
 
@@ -56,15 +56,17 @@ class StackedExecutor(Executor):
         self.width, self.compiled, self.mode = width, compiled, mode
         self._local_steps: dict[Algorithm, LocalStep] = {}
 
-    def __call__(self, received: Broadcast, visits: Sequence[Visit]) -> Iterable[Outcome]:
+    def __call__(
+        self, received: RoundInputs, tasks: Sequence[ClientTask]
+    ) -> Iterable[ClientResult]:
         """Train the clients together."""
         self.module.train()
         algorithm, round_facts, server_states = received.algorithm, received.facts, received.states
         anchor = round_facts["anchor"]
         if self.compiled:  # numbers become tensors, or a program would hold those of its own round
             round_facts = {name: _as_tensor(fact, anchor) for name, fact in round_facts.items()}
-        client_facts = _stack([dict(v.facts) for v in visits])
-        states = _stack([v.states for v in visits])
+        client_facts = _stack([dict(v.facts) for v in tasks])
+        states = _stack([v.states for v in tasks])
 
         def start(facts: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
             return algorithm.start(anchor, {**round_facts, **facts}, states, server_states)
@@ -72,29 +74,29 @@ class StackedExecutor(Executor):
         def report(w: Tensor, facts: Facts, states: list[States]) -> tuple[list[Any], list[States]]:
             return algorithm.report(w, {**round_facts, **facts}, states, server_states)
 
-        with seeded_rng(visits[0].seed, anchor.device):
+        with seeded_rng(tasks[0].seed, anchor.device):
             origin, states = vmap(start)(client_facts, states)
             client_facts["origin"] = origin
-            buffers = _stack([{**received.buffers, **self.dropout_keys(v.seed)} for v in visits])
+            buffers = _stack([{**received.buffers, **self.dropout_keys(v.seed)} for v in tasks])
             if algorithm not in self._local_steps:
                 self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
             shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
             step = self._local_steps[algorithm]
-            full = len(visits) >= received.group
+            full = len(tasks) >= received.group
             w, states, after, losses = self._steps(
-                step, visits, client_facts, states, buffers, shared, full
+                step, tasks, client_facts, states, buffers, shared, full
             )
             message, states = vmap(report)(w, client_facts, states)
-        for i in range(len(visits)):
+        for i in range(len(tasks)):
             kept = {name: after[name][i] for name in received.buffers}
             own = _row(message, i), _row(states, i), kept, losses[i], origin[i]
-            yield Outcome(w[i] - origin[i], *own)
+            yield ClientResult(w[i] - origin[i], *own)
 
     @torch.no_grad()
     def _steps(
         self,
         local_step: LocalStep,
-        visits: Sequence[Visit],
+        tasks: Sequence[ClientTask],
         client_facts: dict[str, Tensor],
         states: list[States],
         received: Buffers,
@@ -104,15 +106,15 @@ class StackedExecutor(Executor):
         matrix, buffers = client_facts["origin"].clone(), received
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = local_step.algorithm.local(rows)
-        decay, losses = weight_decay(optimizer), matrix.new_zeros(len(visits))
-        for step in range(max(len(v.lrs) for v in visits)):
-            for lr, together in _groups(visits, step):
-                batch = [visits[i].batches[step] for i in together]
+        decay, losses = weight_decay(optimizer), matrix.new_zeros(len(tasks))
+        for step in range(max(len(v.lrs) for v in tasks)):
+            for lr, together in _groups(tasks, step):
+                batch = [tasks[i].batches[step] for i in together]
                 x, y = _stack([x for x, _ in batch]), _stack([y for _, y in batch])
-                of = _Rows(together, len(visits), matrix.device)
+                of = _Rows(together, len(tasks), matrix.device)
                 clients = (matrix, client_facts, states, buffers, received)
                 arguments = *map(of.take, clients), x, y
-                compiled = full and len(together) == len(visits) and len(y[0]) == self.compiled
+                compiled = full and len(together) == len(tasks) and len(y[0]) == self.compiled
                 if compiled and decay is not None:
                     sgd = {"lr": matrix.new_full((), lr), "decay": matrix.new_full((), decay)}
                     descent = local_step.compiled_descent(*arguments, shared | sgd)
@@ -128,7 +130,7 @@ class StackedExecutor(Executor):
                     _step(optimizer, [rows[i] for i in together], g, lr)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 losses = of.put(losses, of.take(losses) + loss)
-        steps = to_device_async(torch.tensor([max(1, len(v.lrs)) for v in visits]), losses.device)
+        steps = to_device_async(torch.tensor([max(1, len(v.lrs)) for v in tasks]), losses.device)
         return matrix, states, buffers, losses / steps
 
 
@@ -162,12 +164,12 @@ def _as_tensor(fact: Any, like: Tensor) -> Any:
     return like.new_full((), fact) if isinstance(fact, float | int) else fact
 
 
-def _groups(visits: Sequence[Visit], step: int) -> Iterator[tuple[float, list[int]]]:
+def _groups(tasks: Sequence[ClientTask], step: int) -> Iterator[tuple[float, list[int]]]:
     """Clients that can take this step together: equal batch size and learning rate."""
     groups: dict[tuple[int, float], list[int]] = {}
-    for i, visit in enumerate(visits):
-        if step < len(visit.lrs):
-            groups.setdefault((visit.batches.sizes[step], visit.lrs[step]), []).append(i)
+    for i, task in enumerate(tasks):
+        if step < len(task.lrs):
+            groups.setdefault((task.batches.sizes[step], task.lrs[step]), []).append(i)
     for (_, lr), together in groups.items():
         yield lr, together
 

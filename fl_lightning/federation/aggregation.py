@@ -13,7 +13,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
 from fl_lightning.errors import UserError
-from fl_lightning.executors import Outcome
+from fl_lightning.executors import ClientResult
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.exact_sum import PlainSum
@@ -59,7 +59,7 @@ class RoundSums:
         buffers: The buffers that clients receive.
         cohort: Number of clients, on all ranks.
         sum_type: How progress, messages and buffers are added up.
-        skip_diverged: Leave out outcomes that are not finite.
+        skip_diverged: Leave out results that are not finite.
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         logs: Number of scalars that terms log.
 
@@ -95,33 +95,33 @@ class RoundSums:
     @torch.no_grad()  # a user-defined message may have a graph
     def add(
         self,
-        outcome: Outcome,
+        result: ClientResult,
         weight: float,
         position: int,
         states: Sequence[Tensor] = (),
         logs: Sequence[Tensor] = (),
     ) -> Tensor:
-        """Add the outcome of the client at this position of the cohort.
+        """Add the result of the client at this position of the cohort.
 
         `states` are whether each of its states stays finite (see `stay_finite`), `logs` what its
         terms have logged.
 
         Returns:
-            Whether the outcome is finite and below the limit of the sums, 0-dim on the device.
+            Whether the result is finite and below the limit of the sums, 0-dim on the device.
         """
-        vectors = [outcome.progress]
+        vectors = [result.progress]
         if self._vectors > 1:
-            vectors.append(outcome.progress + (outcome.origin - self._like[0]))
+            vectors.append(result.progress + (result.origin - self._like[0]))
         progress, moved = vectors[0], vectors[-1]
-        buffers = [_change(outcome.buffers[name], b) for name, b in self._received.items()]
-        tensors = [*vectors, *tree_leaves(outcome.message), *buffers]
-        loss = outcome.loss.to(progress)
+        buffers = [_change(result.buffers[name], b) for name, b in self._received.items()]
+        tensors = [*vectors, *tree_leaves(result.message), *buffers]
+        loss = result.loss.to(progress)
         squared = weight * moved.dot(moved)  # overflows where the model's length would
         trained = squared.isfinite() & ~loss.isinf()  # nan: no term evaluated the loss
         limited = self._sum.limit < inf  # otherwise progress is finite where its square is
         for tensor in [*vectors, *buffers] if limited else buffers:
             trained &= all_below(tensor, self._sum.limit)
-        parts = torch.stack([trained, *states, *map(self._can_be_added, outcome.message)])
+        parts = torch.stack([trained, *states, *map(self._can_be_added, result.message)])
         good = parts.all()
         first = 1 + parts.to(torch.int8).argmin()  # the first that is not finite
         diverged = torch.where(good, 0, first).to(progress)

@@ -18,7 +18,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.errors import RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.executors.executor import Buffers, TaskLoss
-from fl_lightning.federation import divergence, preflight
+from fl_lightning.federation import divergence, sanity_checks
 from fl_lightning.federation.aggregation import DISTANCES
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
@@ -94,14 +94,14 @@ class Federation:
         deterministic: bool = False,
         diagnostics: bool = False,
     ):
-        preflight.check_settings(fabric, clients, on_divergence)
+        sanity_checks.check_settings(fabric, clients, on_divergence)
         self.fabric, self.module, self.algorithm = fabric, fabric.to_device(module), algorithm
         self.clients, self.sampler, self.rounds = clients, sampler, rounds
         self.schedule, self.seed, self.on_divergence = schedule, seed, on_divergence
         if not algorithm.trains_head:
             module.get_submodule(Layout(module).head).requires_grad_(False)
         self.layout = Layout(module)
-        preflight.check_optimizers(algorithm, self.layout.read(module))
+        sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
         trainer = self.new_executor(module, self.layout)
         self.server = Server(module, self.layout, algorithm, seed, trainer.keys)
@@ -162,10 +162,10 @@ class Federation:
         if self._prepared:
             return
         if self.fabric.world_size > 1:
-            preflight.sync_ranks(self.fabric, self.module, self.clients)
+            sanity_checks.sync_ranks(self.fabric, self.module, self.clients)
             self.server.reset(self.module)
         self.local_training.open(self._state_dir, self._memory)
-        preflight.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
+        sanity_checks.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
         self._prepared = True
 
     def fit(self) -> None:
@@ -228,7 +228,7 @@ class Federation:
         device, server = self.w.device, self.server
         started, self._training = synchronized_time(device), True
         cohort = self.sampler(self.clients.num_clients, self.seed, self.round)
-        preflight.check_cohort(cohort, self.clients, f"{self.position()}: {self.sampler}")
+        sanity_checks.check_cohort(cohort, self.clients, f"{self.position()}: {self.sampler}")
         facts = self.round_facts(len(cohort))
         self.fabric.call("on_round_start", federation=self, cohort=cohort)
         finished = partial(self.fabric.call, "on_client_end", federation=self)
@@ -318,6 +318,6 @@ class Federation:
         """
         self.prepare()
         self.server.check_state(state)
-        preflight.check_checkpoint_rounds(state, self.rounds, self.cost.has_horizon)
+        sanity_checks.check_checkpoint_rounds(state, self.rounds, self.cost.has_horizon)
         self.local_training.load_state_dict(state)
         self.server.load_state_dict(state)

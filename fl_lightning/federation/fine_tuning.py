@@ -13,10 +13,10 @@ from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.executors import Broadcast, Visit
+from fl_lightning.executors import ClientTask, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
-from fl_lightning.federation.preflight import single_sample
+from fl_lightning.federation.sanity_checks import single_sample
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.terms import LocalOnly
 
@@ -64,18 +64,18 @@ class FineTuning:
             batches = data.visit(client, federation.round)
             seed = derived_seed(federation.seed, "adaptation", client)
             states = [{"w_i": self._initial(client)}]
-            visits.append(Visit(client, {}, states, batches, [self.lr] * len(batches), seed))
+            visits.append(ClientTask(client, {}, states, batches, [self.lr] * len(batches), seed))
         anchor = visits[0].states[0]["w_i"]
         facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
-        sent = Broadcast(self.tuning, facts, [{}], federation.buffers, largest)
+        sent = RoundInputs(self.tuning, facts, [{}], federation.buffers, largest)
         try:  # all of them, before `personal_model` changes the module
-            outcomes = list(self.executor(sent, visits))
+            results = list(self.executor(sent, visits))
         except ValueError as error:
             if shown := single_sample(error):  # whole epochs have batches that rounds may not have
                 raise shown from error
             raise
-        for visit, outcome in zip(visits, outcomes, strict=True):
-            yield visit.states[0]["w_i"] + outcome.progress, outcome.buffers
+        for visit, result in zip(visits, results, strict=True):
+            yield visit.states[0]["w_i"] + result.progress, result.buffers
 
     def personal_model(self, client: int, w: Tensor, buffers: Buffers) -> PersonalModel:
         """A client's model with its samples, for predictions; valid until the next one is made."""

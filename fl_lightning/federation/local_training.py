@@ -22,13 +22,13 @@ from fl_lightning.core.view import unchanged
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.shared_folder import check_shared_folder
 from fl_lightning.errors import ModelError, UserError
-from fl_lightning.executors import Broadcast, Executor, Outcome, Visit
+from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
 from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
 from fl_lightning.federation.divergence import finite, stay_finite
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
-from fl_lightning.federation.preflight import check_checkpoint, single_sample
+from fl_lightning.federation.sanity_checks import check_checkpoint, single_sample
 from fl_lightning.federation.server import Server
 from fl_lightning.federation.term_logs import TermLogs
 
@@ -53,7 +53,7 @@ class LocalTraining:
             device's memory.
         local_lr: Learning rate of the local optimizer before the schedule.
         base_lr_sum: `lr_sum` of a client of average size at `local_lr`.
-        sum_type: How the outcomes are added up.
+        sum_type: How the results are added up.
         logs: The scalars that terms log.
         store: The clients' states, after `open`.
     """
@@ -102,7 +102,7 @@ class LocalTraining:
     ) -> RoundSums:
         """Train this rank's part of the cohort and write the clients' states.
 
-        `finished` is called with `client` and `outcome` after each visit.
+        `finished` is called with `client` and `result` after each visit.
         """
         weights = aggregation_weights(self.algorithm, self.clients, cohort)
         sums = RoundSums(
@@ -128,13 +128,13 @@ class LocalTraining:
             self.store.prefetch(cohort[k] for k in [*group, *ahead])
             visits = {k: partial(self.visit, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
-                for k, visit, outcome in self._trained(visits, facts, position, largest):
-                    states = stay_finite(self._initially_finite, outcome.states)
-                    logs = self.logs.means(outcome.states)
-                    good = sums.add(outcome, float(weights[k]), k, states, logs)
-                    kept = _kept(visit, outcome, good) if self.skip_diverged else outcome.states
+                for k, visit, result in self._trained(visits, facts, position, largest):
+                    states = stay_finite(self._initially_finite, result.states)
+                    logs = self.logs.means(result.states)
+                    good = sums.add(result, float(weights[k]), k, states, logs)
+                    kept = _kept(visit, result, good) if self.skip_diverged else result.states
                     self.store.write(cohort[k], kept)
-                    finished(client=cohort[k], outcome=outcome)
+                    finished(client=cohort[k], result=result)
             self.store.wait_for_writes(but=len(clients))
         self.store.wait_for_writes()
         return sums
@@ -200,7 +200,7 @@ class LocalTraining:
             "precision": self.fabric.strategy.precision.precision,
         }
 
-    def visit(self, client: int, weight: Tensor) -> Visit:
+    def visit(self, client: int, weight: Tensor) -> ClientTask:
         """The visit of a client with this aggregation weight, before it begins."""
         clients, w, round = self.clients, self.server.w, self.server.round
         batches = clients.visit(client, round)
@@ -220,15 +220,15 @@ class LocalTraining:
         labels, values = sent.split([len(labels), len(values)])
         facts = {**dict(zip(numbers, values.unbind(), strict=True)), "labels": labels}
         seed = derived_seed(self.server.seed, "dropout", round, client)
-        return Visit(client, facts, self.states(client), batches, lrs, seed)
+        return ClientTask(client, facts, self.states(client), batches, lrs, seed)
 
     def _trained(
         self,
-        visits: Mapping[int, Callable[[], Visit]],
+        visits: Mapping[int, Callable[[], ClientTask]],
         facts: dict[str, Any],
         position: str,
         largest: int,
-    ) -> Iterator[tuple[int, Visit, Outcome]]:
+    ) -> Iterator[tuple[int, ClientTask, ClientResult]]:
         """Train clients in parallel, fewer from now on where the device's memory is too small.
 
         `largest` is the size of the largest group of the round.
@@ -239,18 +239,18 @@ class LocalTraining:
             try:
                 begun = [waiting[k]() for k in group]
                 together = min(largest, self.group_size)
-                sent = Broadcast(self.algorithm, facts, server.states, server.buffers, together)
+                sent = RoundInputs(self.algorithm, facts, server.states, server.buffers, together)
                 shared = tree_leaves((facts, server.states, [visit.states for visit in begun]))
-                outcomes = self.executor(sent, begun)
+                results = self.executor(sent, begun)
                 with unchanged("a term", shared):
-                    for k, visit, outcome in zip(group, begun, outcomes, strict=True):
+                    for k, visit, result in zip(group, begun, results, strict=True):
                         del waiting[k]  # whatever comes, this client is not trained again
-                        yield k, visit, outcome
+                        yield k, visit, result
                 continue
             except torch.OutOfMemoryError as error:
                 if len(group) == 1:
                     raise self._too_large(error) from error
-            begun, outcomes = [], []  # free their memory
+            begun, results = [], []  # free their memory
             self.group_size = len(group) // 2
             print(
                 f"{position}, rank {self.fabric.global_rank}: {len(group)} clients in parallel do "
@@ -283,7 +283,7 @@ class LocalTraining:
             raise shown from error
 
 
-def _kept(visit: Visit, outcome: Outcome, good: Tensor) -> list[States]:
-    """The client's states after the visit; those before it if the outcome is not finite."""
-    both = zip(visit.states, outcome.states, strict=True)
+def _kept(visit: ClientTask, result: ClientResult, good: Tensor) -> list[States]:
+    """The client's states after the visit; those before it if the result is not finite."""
+    both = zip(visit.states, result.states, strict=True)
     return [{k: torch.where(good, new, old[k]) for k, new in term.items()} for old, term in both]

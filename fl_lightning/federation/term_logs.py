@@ -1,4 +1,4 @@
-"""Scalars that terms log: hidden local states of a visit, which its outcome returns."""
+"""Scalars that terms log: hidden local states of a visit, which its result returns."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -41,7 +41,7 @@ from fl_lightning.callbacks import (
     TrainingScores,
 )
 from fl_lightning.callbacks.scoring import TrainingLoss
-from fl_lightning.executors import Outcome
+from fl_lightning.executors import ClientResult
 from fl_lightning.terms import SAM
 
 
@@ -175,8 +175,8 @@ class Models:
         self.rounds.append({})
         self.received.append(federation.w.detach().clone())
 
-    def on_client_end(self, federation: Federation, client: int, outcome: Outcome) -> None:
-        self.rounds[-1][client] = (outcome.origin + outcome.progress).clone()
+    def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
+        self.rounds[-1][client] = (result.origin + result.progress).clone()
 
 
 plain = partial(classifier, norm=False, dropout=0.0)
@@ -283,8 +283,8 @@ def test_a_method_without_states_has_no_norms_of_duals():
 def test_fedsols_strength_of_each_parameter_at_the_end_of_local_training():
     moves = list[dict[str, Tensor]]()
 
-    def keep(federation: Federation, client: int, outcome: Outcome) -> None:
-        moved = outcome.origin + outcome.progress - federation.w.detach()
+    def keep(federation: Federation, client: int, result: ClientResult) -> None:
+        moved = result.origin + result.progress - federation.w.detach()
         moves.append(federation.layout.named(moved))
 
     keeps = SimpleNamespace(on_client_end=keep)

@@ -28,16 +28,16 @@ def fails(*_: Any) -> None:
 
 
 class Cramped(StackedExecutor):
-    """On a device with memory for `fits` clients; `before` outcomes are ready before it is full."""
+    """On a device with memory for `fits` clients; `before` results are ready before it is full."""
 
     fits, before = 2, 0
 
     def __call__(self, received: Any, visits: Any) -> Any:
-        outcomes = super().__call__(received, visits)
-        for k, outcome in enumerate(outcomes):
+        results = super().__call__(received, visits)
+        for k, result in enumerate(results):
             if len(visits) > self.fits and k >= self.before:
                 raise FULL
-            yield outcome
+            yield result
 
 
 @pytest.mark.parametrize("before", [0, 2])

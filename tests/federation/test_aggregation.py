@@ -11,29 +11,29 @@ from problems import classification, close, everything, federation, hard, vec
 from torch import Tensor
 
 from fl_lightning import Algorithm, DivergenceError
-from fl_lightning.executors import Outcome
+from fl_lightning.executors import ClientResult
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum
 
 
-def outcome(
+def result(
     progress: float = 1.0, loss: float = 1.0, message: float = 1.0, mean: float = 1.0, seen: int = 1
-) -> Outcome:
+) -> ClientResult:
     """Of a model of two weights with BatchNorm's buffers."""
     buffers = {"mean": vec(mean), "seen": torch.tensor(seen)}
     value = torch.tensor(loss, dtype=torch.float64)
-    return Outcome(vec(progress, -1.0), [(vec(message),)], [], buffers, value, vec(0, 0))
+    return ClientResult(vec(progress, -1.0), [(vec(message),)], [], buffers, value, vec(0, 0))
 
 
 def begun(cohort: int, sums: type[PlainSum] = PlainSum, skip_diverged: bool = False) -> RoundSums:
-    like = outcome()
+    like = result()
     return RoundSums(like.progress, like.message, like.buffers, cohort, sums, skip_diverged)
 
 
-def summed(*outcomes: tuple[Outcome, float]) -> RoundSums:
-    """Of outcomes and their weights; those that are not finite are left out."""
-    total = begun(len(outcomes), skip_diverged=True)
-    for position, (one, weight) in enumerate(outcomes):
+def summed(*results: tuple[ClientResult, float]) -> RoundSums:
+    """Of results and their weights; those that are not finite are left out."""
+    total = begun(len(results), skip_diverged=True)
+    for position, (one, weight) in enumerate(results):
         total.add(one, weight, position)
     return total
 
@@ -43,17 +43,17 @@ def summed(*outcomes: tuple[Outcome, float]) -> RoundSums:
 @pytest.mark.parametrize("what", ["progress", "loss", "message", "mean"])
 def test_what_is_not_finite_diverged_except_a_loss_that_no_term_evaluated(what, value, sums):
     total = begun(2, sums)
-    assert bool(total.add(outcome(), 1.0, 0))
+    assert bool(total.add(result(), 1.0, 0))
     unasked = what == "loss" and value != value
-    assert bool(total.add(outcome(**{what: value}), 1.0, 1)) == unasked
+    assert bool(total.add(result(**{what: value}), 1.0, 1)) == unasked
     assert [*total.status().diverged] == ([] if unasked else [1])
 
 
 @pytest.mark.parametrize("what", ["progress", "message", "mean"])
 def test_exact_sums_hold_nothing_above_their_limit(what):
     large: dict[str, Any] = {what: 2 * ExactSum(torch.float64, 1).limit}
-    assert bool(begun(1).add(outcome(**large), 1.0, 0))
-    assert not bool(begun(1, ExactSum).add(outcome(**large), 1.0, 0))
+    assert bool(begun(1).add(result(**large), 1.0, 0))
+    assert not bool(begun(1, ExactSum).add(result(**large), 1.0, 0))
 
 
 def means(total: RoundSums) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -64,8 +64,8 @@ def means(total: RoundSums) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def test_means_leave_out_a_skipped_client_and_its_weight():
     """Two clients with weights 0.5 and 1; messages are averaged without weights."""
-    first, second = outcome(1.0, 2.0, 3.0, 4.0, 5), outcome(2.0, 4.0, 7.0, 8.0, 8)
-    total = summed((first, 0.5), (second, 1.0), (outcome(nan), 1.5))
+    first, second = result(1.0, 2.0, 3.0, 4.0, 5), result(2.0, 4.0, 7.0, 8.0, 8)
+    total = summed((first, 0.5), (second, 1.0), (result(nan), 1.5))
     progress, message, mean, seen = means(total)
     close(progress, (0.5 * 1 + 1.0 * 2) / 1.5, -1)
     close(message, (3 + 7) / 2)
@@ -77,7 +77,7 @@ def test_means_leave_out_a_skipped_client_and_its_weight():
 
 
 def test_a_mean_of_whole_numbers_is_rounded_not_cut():
-    seen = means(summed((outcome(seen=6), 0.25), (outcome(seen=7), 1.75)))[-1]
+    seen = means(summed((result(seen=6), 0.25), (result(seen=7), 1.75)))[-1]
     assert (seen.dtype, int(seen)) == (torch.int64, 7)
 
 
@@ -92,7 +92,7 @@ CONSTANTS = {
 
 @pytest.mark.parametrize("sums", [PlainSum, ExactSum])
 def test_buffers_that_no_client_changes_stay_exact(sums):
-    one = replace(outcome(), buffers=CONSTANTS)
+    one = replace(result(), buffers=CONSTANTS)
     total = RoundSums(one.progress, one.message, CONSTANTS, 2, sums)
     assert all(bool(total.add(one, weight, k)) for k, weight in enumerate((0.3, 1.7)))
     for name, buffer in total.means()[2].items():
@@ -102,7 +102,7 @@ def test_buffers_that_no_client_changes_stay_exact(sums):
 def test_buffers_of_all_kinds_are_averaged():
     before = {"phase": torch.tensor([1j]), "byte": torch.tensor([3], dtype=torch.uint8)}
     after = {"phase": torch.tensor([3 + 1j]), "byte": torch.tensor([1], dtype=torch.uint8)}
-    one, other = (replace(outcome(), buffers=buffers) for buffers in (before, after))
+    one, other = (replace(result(), buffers=buffers) for buffers in (before, after))
     total = RoundSums(one.progress, one.message, before, 2)
     for k, client in enumerate((one, other)):
         total.add(client, 1.0, k)
@@ -113,7 +113,7 @@ def test_buffers_of_all_kinds_are_averaged():
 
 @pytest.mark.parametrize(("left", "empty"), [([0.0, 0.0], True), ([0.0, 0.5], False), ([], True)])
 def test_clients_without_weight_leave_nothing_to_average(left, empty):
-    total = summed((outcome(nan), 1.0), *((outcome(), weight) for weight in left))
+    total = summed((result(nan), 1.0), *((result(), weight) for weight in left))
     assert total.status().empty == empty
 
 

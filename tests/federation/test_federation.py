@@ -43,7 +43,7 @@ from fl_lightning import (
 )
 from fl_lightning.algorithms.modifiers import relaxed
 from fl_lightning.data import Partition
-from fl_lightning.executors import Outcome
+from fl_lightning.executors import ClientResult
 from fl_lightning.terms import SAM
 
 
@@ -184,7 +184,7 @@ class Listener:
         if name != "on_client_end":
             self.heard.append(f"{name} {federation.round}")
         elif given["client"] == cohort[0]:  # the clients come in any order
-            assert isinstance(given["outcome"], Outcome)
+            assert isinstance(given["result"], ClientResult)
             self.heard.append(name)
         if name == "on_round_logged":
             assert {"time/evaluate_s", "time/round_s", "train/loss"} <= metrics.keys()
