@@ -37,8 +37,8 @@ def adding_position(position: Callable[[], str], in_training: Callable[[], bool]
     """
     try:
         yield
-    except (UserError, DivergenceError, RankLostError):
-        raise
+    except (TermError, ModelError, DivergenceError, RankLostError):
+        raise  # they come on every rank, or name the round
     except Exception as error:
         if not (in_training() and getattr(error, "__notes__", [])):
             error.add_note(position())

@@ -277,7 +277,7 @@ FAILURES = {
     "signal": (1, SCORE, stops, [EXIT_PREEMPTED], SAVED),
     "signal in the last round": (1, VISIT, stops, [EXIT_PREEMPTED], SAVED),
     "signal on one of two": (2, SCORE, stops, [EXIT_PREEMPTED, 0], OTHER),
-    "raises on one of two": (2, SCORE, raises, [2, 2], "bad luck"),
+    "raises on one of two": (2, SCORE, raises, [2, 1], "bad luck"),
 }
 
 
