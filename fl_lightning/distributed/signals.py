@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
@@ -32,7 +32,9 @@ _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 @contextmanager
-def stop_on_signals(request_stop: Callable[[], None]) -> Iterator[list[str]]:
+def stop_on_signals(
+    request_stop: Callable[[], None], numbers: Sequence[signal.Signals] = STOP_SIGNALS
+) -> Iterator[list[str]]:
     """Let signals request a stop instead of ending the process; gives their names."""
     received: list[str] = []
 
@@ -40,7 +42,7 @@ def stop_on_signals(request_stop: Callable[[], None]) -> Iterator[list[str]]:
         received.append(signal.Signals(number).name)
         request_stop()
 
-    with _handlers(dict.fromkeys(STOP_SIGNALS, handle)):
+    with _handlers(dict.fromkeys(numbers, handle)):
         yield received
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGINT
 from typing import Any
 
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
@@ -140,7 +139,7 @@ def _make(
         print(f"failed: {folder}: {reason} ({runs / 'logs' / folder.name}.log)", file=sys.stderr)
     if signals:
         print("stopped: the same command continues", file=sys.stderr)
-        return EXIT_INTERRUPTED if SIGINT in signals else EXIT_PREEMPTED
+        return EXIT_INTERRUPTED if "SIGINT" in signals else EXIT_PREEMPTED
     return int(bool(failures))
 
 

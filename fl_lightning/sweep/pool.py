@@ -8,9 +8,10 @@ import fcntl
 import os
 import signal
 import threading
+import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -20,12 +21,13 @@ import torch
 
 from fl_lightning.cli.recipes import run_recipe
 from fl_lightning.distributed.launch import available_cores
-from fl_lightning.distributed.signals import EXIT_PREEMPTED
+from fl_lightning.distributed.signals import EXIT_PREEMPTED, STOP_SIGNALS, stop_on_signals
 from fl_lightning.sweep.plan import Job
 
 Environment = Mapping[str, str]
 
-STOP_SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1
+SIGNALS = signal.SIGINT, *STOP_SIGNALS
+"""Signals that stop the runs."""
 
 SHOWN = 4
 """Running jobs that a line of progress names."""
@@ -53,14 +55,14 @@ def start_server(slot: Environment) -> None:
     """
     before = os.environ.copy()
     get_context("forkserver").set_forkserver_preload(["fl_lightning.experiment", __name__])
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.environ.update(slot)
     try:
         forkserver.ensure_running()
     finally:
         os.environ.clear()
         os.environ.update(before)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def run_all(
@@ -69,7 +71,7 @@ def run_all(
     logs: Path,
     further: Sequence[str],
     slots: Sequence[Environment],
-) -> tuple[dict[Path, str], list[signal.Signals]]:
+) -> tuple[dict[Path, str], list[str]]:
     """Make the runs that are not finished.
 
     The first signal, such as of Ctrl-C, lets each run save its round; the second ends it.
@@ -82,13 +84,13 @@ def run_all(
         slots: The environment of each run at a time.
 
     Returns:
-        The reasons of failures by the runs' folders, and the signals.
+        The reasons of failures by the runs' folders, and the names of the signals.
     """
     waiting, free = deque(job for job in jobs if job.state != "finished"), [*slots]
     running, failures = dict[ForkServerProcess, tuple[Job, Environment]](), dict[Path, str]()
     finished, line, sent = len(jobs) - len(waiting), "", 0
     logs.mkdir(parents=True, exist_ok=True)
-    with _collected_signals() as signals:
+    with stop_on_signals(lambda: None, SIGNALS) as signals:
         while running or (waiting and not signals):
             while waiting and free and not signals:
                 job, slot = waiting.popleft(), free.pop(0)
@@ -128,7 +130,7 @@ def _run(
 ) -> None:
     """Run a job in a process of its own, whose output is appended to a file."""
     os.setsid()  # Ctrl-C reaches the parent alone, which lets runs save their round
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(folder)
     os.environ.update(environment)
@@ -137,8 +139,13 @@ def _run(
             os.dup2(file.fileno(), descriptor)
         with suppress(OSError):  # of file systems without locks
             fcntl.flock(file, fcntl.LOCK_EX)  # another table may be making this run
-        if job.state != "finished":
-            run_recipe(recipe, job.command(further))
+        try:
+            if job.state != "finished":
+                run_recipe(recipe, job.command(further))
+        except Exception as error:
+            traceback.print_exc()
+            # the parent shows the last line, which may be a note of the error
+            raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
 def _end_with_parent() -> None:
@@ -167,19 +174,3 @@ def _reason(code: int, log: Path) -> str:
         return "it was asked to stop"
     text = log.read_text(errors="replace").strip() if log.is_file() else ""
     return text.splitlines()[-1].removeprefix("error: ") if text else f"exit code {code}"
-
-
-@contextmanager
-def _collected_signals() -> Iterator[list[signal.Signals]]:
-    """Collect the signals that stop runs, instead of what they do otherwise."""
-    received = list[signal.Signals]()
-
-    def collect(number: int, _: object) -> None:
-        received.append(signal.Signals(number))
-
-    before = {number: signal.signal(number, collect) for number in STOP_SIGNALS}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

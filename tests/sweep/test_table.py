@@ -19,15 +19,16 @@ from pandas.testing import assert_frame_equal
 from fl_lightning.__main__ import main
 from fl_lightning.runs.folder import saved_rounds
 
-TABLE = """\
+METHODS = "methods: {fedavg: {}, fedsam: {}, scaffold: {}}"
+TABLE = f"""\
 recipe: digits
 rounds: 100
 clients: 10
 local_steps: 1
 checkpoint_every: 2
-methods: {fedavg: {}, fedsam: {}, scaffold: {}}
-columns: {skewed: {partition.alpha: 0.1}}
-published: {fedavg: [90], fedsam: {skewed: 95}}
+{METHODS}
+columns: {{skewed: {{partition.alpha: 0.1}}}}
+published: {{fedavg: [90], fedsam: {{skewed: 95}}}}
 """
 COMMAND = [sys.executable, "-m", "fl_lightning", "table", "table.yaml"]
 
@@ -103,8 +104,10 @@ def test_killed_workers_and_parents_lose_nothing(folder, capsys):
 
 @pytest.mark.slow
 def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(folder, capsys):
-    """The second method diverges; the third is interrupted."""
-    Path("table.yaml").write_text(TABLE.replace("fedsam: {}", "fedsam: {lr: 1e30}"))
+    """The second method fails in the first round; the third is interrupted."""
+    Path("mine.py").write_text("def mine():\n    raise RuntimeError('no luck')\n")
+    rows = "rows: {fedavg: {}, fedsam: {model: mine.py:mine}, scaffold: {}}"
+    Path("table.yaml").write_text(TABLE.replace(METHODS, rows))
 
     def interrupt() -> None:
         wait_for(lambda: rounds("skewed-scaffold-s0") > 4)
@@ -115,7 +118,7 @@ def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(folder, capsys):
         main([*COMMAND[3:], "--jobs", "1"])
     out, err = capsys.readouterr()
     assert stop.value.code == 130, err
-    assert "failed: runs/table/skewed-fedsam-s0" in err
+    assert "failed: runs/table/skewed-fedsam-s0: RuntimeError: no luck" in err
     assert "the same command continues" in err
     saved = saved_rounds(Path("runs/table/skewed-scaffold-s0"))
     log = Path("runs/table/logs/skewed-scaffold-s0.log").read_text()
