@@ -20,12 +20,12 @@ from typing import Any
 from pandas import Categorical, DataFrame, Series, concat, isna, read_csv
 
 from fl_lightning.cli.recipes import recipes
-from fl_lightning.report import Run, Table, grid, score
-from fl_lightning.report.score import Result
+from fl_lightning.lab.report import Run, Table, grid, score
+from fl_lightning.lab.report.score import Result
+from fl_lightning.lab.sweep.plan import command_lines, plan
+from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
-from fl_lightning.sweep.plan import command_lines, plan
-from fl_lightning.sweep.table_file import TableFile
 
 PAGE = Path(__file__).with_suffix(".md")
 RESULTS = PAGE.with_suffix("") / "fedssg_table4.csv"

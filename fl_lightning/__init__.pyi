@@ -1,13 +1,11 @@
 """The public names: the only list of them, read by editors, mypy and `lazy_loader`."""
 
 from . import algorithms as algorithms
-from . import analysis as analysis
 from . import callbacks as callbacks
 from . import data as data
 from . import experiment as experiment
 from . import models as models
 from . import optim as optim
-from . import report as report
 from . import terms as terms
 from .core.algorithm import Algorithm as Algorithm
 from .core.schedule import ExponentialDecay as ExponentialDecay

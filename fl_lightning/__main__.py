@@ -28,12 +28,12 @@ usage: fl-lightning COMMAND ...
 
 COMMANDS = {
     "run": "fl_lightning.cli.recipes",
-    "table": "fl_lightning.sweep.command",
+    "table": "fl_lightning.lab.commands.table",
     "list": "fl_lightning.cli.list_algorithms",
     "show": "fl_lightning.cli.show_algorithm",
-    "compare": "fl_lightning.cli.compare",
-    "analyze": "fl_lightning.cli.analyze",
-    "partition": "fl_lightning.cli.partition",
+    "compare": "fl_lightning.lab.commands.compare",
+    "analyze": "fl_lightning.lab.commands.analyze",
+    "partition": "fl_lightning.lab.commands.partition",
 }
 """Modules whose `main` runs a command."""
 

@@ -17,8 +17,8 @@ from locations import ROOT
 
 from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import run_recipe
-from fl_lightning.sweep import command
-from fl_lightning.sweep.plan import Job
+from fl_lightning.lab.commands import table
+from fl_lightning.lab.sweep.plan import Job
 
 README = (ROOT / "recipes/presets/README.md").read_text()
 SMALL = str(ROOT / "tests/helpers/small_papers.py")
@@ -90,8 +90,8 @@ def run(words: list[str]) -> int:
 def test_the_commands_of_an_item(commands, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     read = [word for text in commands for word in shlex.split(text) if word.startswith("runs/")]
-    monkeypatch.setattr(command, "run_all", partial(make_few, read))
-    monkeypatch.setattr(command, "start_server", lambda _: None)
+    monkeypatch.setattr(table, "run_all", partial(make_few, read))
+    monkeypatch.setattr(table, "start_server", lambda _: None)
     words: list[str] = []
     for text in commands:
         words = [*(words if text.startswith("--") else []), *shlex.split(text)]

@@ -14,9 +14,9 @@ from fl_lightning import Algorithm, DeviceDataset
 from fl_lightning.cli.config_files import read_chain
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.experiment import Experiment
+from fl_lightning.lab.sweep import plan
+from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs.converters import convert
-from fl_lightning.sweep import plan
-from fl_lightning.sweep.table_file import TableFile
 
 PRESETS = ROOT / "recipes/presets"
 RECIPE = str(ROOT / "recipes/papers.py")

@@ -1,5 +1,4 @@
 """The command line: parsing, options, choices, messages and commands.
 
-Imports `federation`, `callbacks`, `report` and below; `experiment`, `sweep` and `__main__` import
-it.
+Imports `federation`, `callbacks` and below; `experiment`, `lab` and `__main__` import it.
 """

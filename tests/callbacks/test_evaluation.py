@@ -7,8 +7,9 @@ from problems import classification, classifier, federation
 from torch.nn import functional as F
 
 from fl_lightning import Algorithm, DeviceDataset
-from fl_lightning.analysis import MeanLoss, predict
 from fl_lightning.callbacks import ClassAccuracy, Evaluation
+from fl_lightning.federation.mean_loss import MeanLoss
+from fl_lightning.lab.analysis import predict
 
 SIZES = [(7, 2), (7, 100), (2, 1), (1, 5), (13, 3)]
 """Samples and batch size; for three ranks they do not divide, or are too few."""

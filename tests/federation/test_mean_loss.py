@@ -6,8 +6,8 @@ from analyzed import blobs, network
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fl_lightning.analysis import MeanLoss
 from fl_lightning.data import DeviceDataset
+from fl_lightning.federation.mean_loss import MeanLoss
 
 
 def dense(module: nn.Module, loss: MeanLoss, data: DeviceDataset) -> tuple[Tensor, Tensor, Tensor]:

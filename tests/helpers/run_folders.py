@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.report import Comparison, Table, compare, load_runs
+from fl_lightning.lab.report import Comparison, Table, compare, load_runs
 from fl_lightning.runs.config_yaml import dump
 
 

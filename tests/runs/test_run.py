@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl_lightning import report
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
+from fl_lightning.lab import report
 from fl_lightning.models import mlp
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load

@@ -1,0 +1,104 @@
+"""`fl-lightning analyze`: curvature, loss surface, features and scores of trained models."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pandas import Series
+from torch import nn
+
+from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
+from fl_lightning.cli.error_messages import exit_with_message
+from fl_lightning.errors import UserError
+from fl_lightning.lab.commands import analyses
+from fl_lightning.lab.commands.analyses import Result, Split, Subject
+from fl_lightning.lab.report.comparison import arrange
+from fl_lightning.lab.report.table import FORMATS, Format
+from fl_lightning.runs.run import Run, load_runs
+
+ANALYSES: tuple[Callable[..., Result], ...] = (
+    analyses.hessian,
+    analyses.surface,
+    analyses.interpolate,
+    analyses.features,
+    analyses.classes,
+    analyses.clients,
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the table that `argv` asks for, and draw the figures."""
+    with exit_with_message():
+        analyze(**parse(argv))
+
+
+def parse(argv: Sequence[str]) -> dict[str, Any]:
+    """The arguments of `analyze`."""
+    parser = ArgumentParser("fl-lightning analyze", description=__doc__)
+    commands = parser.add_subparsers(metavar="ANALYSIS", required=True)
+    _, _, *shared = options_of(analyze)
+    for function in ANALYSES:
+        _, *own = options_of(function)
+        summary = (function.__doc__ or "").partition("\n")[0]
+        command = commands.add_parser(function.__name__, help=summary, description=summary)
+        command.set_defaults(analysis=function)
+        add_parameters(command, [*shared, *own])
+    values = vars(parser.parse_args(argv))
+    _, *own = options_of(values["analysis"])
+    return {"own": {o.name: values.pop(o.name) for o in own}, **values}
+
+
+def analyze(
+    analysis: Callable[..., Result],
+    own: dict[str, Any],
+    runs: Sequence[Path],
+    best: bool = False,
+    round: int | None = None,
+    data_dir: Path | None = None,
+    figure: Sequence[Path] = (),
+    format: Format | None = None,
+    device: Literal["cuda", "cpu"] = "cuda" if torch.cuda.is_available() else "cpu",
+) -> None:
+    """Print the table of an analysis, and draw the figures.
+
+    Args:
+        analysis: One of `ANALYSES`.
+        own: Its options.
+        runs: Folders of runs, or folders that contain runs.
+        best: Read best.pt instead of model.pt.
+        round: Read the checkpoint of this round instead.
+        data_dir: The folder of the data; none for that of the run.
+        figure: Draw into this .png, .pdf or .svg.
+        format: Print this instead of a terminal's table.
+        device: The device that computes.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("there is no GPU that --device cuda can use: omit it")
+    check_figures(figure)
+    readable = load_runs(runs, warn=lambda text: print(f"note: {text}", file=sys.stderr))
+    found = [Run.read(run.path, data_dir) for run in readable]
+    models = [_subject(run, run.model(best, round), own["split"], device) for run in found]
+    table, draw = analysis(dict(zip(_labels(found), models, strict=True)), **own)
+    for file in figure:
+        draw().savefig(file)
+    print(FORMATS[format](table)) if format else table.show()
+
+
+def _subject(run: Run, model: nn.Module, split: Split, device: str) -> Subject:
+    train, test = run.data()
+    data = train if split == "train" else test
+    if not all(p.isfinite().all() for p in model.parameters()):
+        raise UserError(f"the model of {run.path} has weights that are not finite: try --best")
+    return Subject(run, model.to(device), data.to(device))
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """A name for each run: its method and differing options, with the seed or folder if needed."""
+    labels = Series(arrange(runs).row_names)
+    seeds = Series([f", seed {run.config['seed']}" for run in runs])
+    folders = Series([f" ({run.path})" for run in runs])
+    for more in (seeds, folders):
+        labels = labels.where(~labels.duplicated(keep=False), labels + more)
+    return labels.tolist()

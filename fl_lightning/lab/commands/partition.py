@@ -1,0 +1,170 @@
+"""`fl-lightning partition`: which client holds what, in one or several schemes, without training.
+
+    fl-lightning partition digits --partition.alpha 0.3 --figure heat.png
+    fl-lightning partition --config fedtoga/table1 --csv counts.csv -- --partition iid
+
+The first argument may name a recipe (default: papers), whose options follow. Several schemes are
+shown next to each other if each has options of its own after a `--`; options before the first `--`
+are for all of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from pandas import DataFrame, concat
+from torch import Tensor
+
+from fl_lightning.callbacks.tensorboard import SHOWN_CLIENTS, draw_heat_map
+from fl_lightning.cli.arguments import ArgumentParser, check_figures
+from fl_lightning.cli.build import run_data
+from fl_lightning.cli.error_messages import exit_with_message
+from fl_lightning.cli.recipes import experiment_of
+from fl_lightning.lab.report.table import Table
+
+CAPTION = (
+    "smallest, median, largest: samples of a client; classes: of a client, on average; distance: "
+    "total variation between the classes of a client and of all clients, mean and largest"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """A partition, as numbers.
+
+    Attributes:
+        label: Its name and the options that tell it from the others.
+        counts: Samples of each class held by each client, (clients, classes).
+        classes: The names of the classes.
+    """
+
+    label: str
+    counts: Tensor
+    classes: tuple[str, ...]
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Samples of each client, (clients,)."""
+        return self.counts.sum(1)
+
+    @cached_property
+    def held(self) -> Tensor:
+        """Classes of each client, (clients,)."""
+        return (self.counts > 0).sum(1)
+
+    @cached_property
+    def distances(self) -> Tensor:
+        """Total variation between a client's class mixture and that of all samples, (clients,).
+
+        Clients without samples are left out.
+        """
+        mixtures = self.counts[self.sizes > 0].double()
+        mixtures /= mixtures.sum(1, keepdim=True)
+        whole = self.counts.sum(0).double() / self.counts.sum()
+        return (mixtures - whole).abs().sum(1) / 2
+
+    def row(self) -> dict[str, str]:
+        """The cells of its row by heading."""
+        sizes, distances = self.sizes, self.distances
+        return {
+            "partition": self.label,
+            "clients": f"{len(sizes):,}",
+            "samples": f"{sizes.sum():,}",
+            "smallest": f"{sizes.min():,}",
+            "median": f"{sizes.median():,}",
+            "largest": f"{sizes.max():,}",
+            "classes": f"{self.held.double().mean():.1f}",
+            "distance": f"{distances.mean():.3f} (max {distances.max():.3f})",
+        }
+
+    def frame(self) -> DataFrame:
+        """The counts, one row a client."""
+        frame = DataFrame(self.counts.numpy(), columns=list(self.classes))
+        frame.insert(0, "partition", self.label)
+        return frame.rename_axis("client").reset_index()
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the table that `argv` asks for, draw the figure and write the counts."""
+    named = bool(argv) and not argv[0].startswith("-")
+    recipe, argv = (argv[0], argv[1:]) if named else ("papers", argv)
+    parser = ArgumentParser(
+        "fl-lightning partition",
+        usage="%(prog)s [RECIPE] [--figure FILE] [--csv FILE] [OPTIONS] [-- OPTIONS]...",
+        description=__doc__,
+    )
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="a .png, .pdf or .svg")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="samples by client and class")
+    groups = [[*group] for dashes, group in groupby(argv, "--".__eq__) if not dashes]
+    files, shared = parser.parse_known_args(groups[0] if groups else [])
+    with exit_with_message():
+        check_figures([files.figure] if files.figure else [])
+        each = [[*shared, *more] for more in groups[1:]] or [shared]
+        shown = schemes([experiment_of(recipe, options) for options in each])
+        rows = DataFrame([scheme.row() for scheme in shown])
+        Table(rows, rows.map(lambda _: ""), CAPTION).show()
+        if files.csv:
+            concat([scheme.frame() for scheme in shown]).to_csv(files.csv, index=False)
+        if files.figure:
+            figure(shown).savefig(files.figure)
+
+
+def schemes(experiments: Sequence[Any]) -> list[Scheme]:
+    """The partitions that these experiments train on; data of several are loaded once."""
+    loaded: dict[str, Any] = {}
+    found = []
+    for experiment in experiments:
+        data = experiment.chosen["data"]
+        key = str((data.name, data.options, experiment.options.data_dir))
+        loaded[key] = train, test = loaded[key] if key in loaded else experiment.load()
+        whole = experiment.split(train)
+        partition = run_data(train, test, whole, experiment.options).partition
+        counts = partition.histogram(train.y, len(train.classes))
+        found.append(Scheme(_label(experiment, experiments), counts, train.classes))
+    return found
+
+
+def _label(experiment: Any, others: Sequence[Any]) -> str:
+    """The name of a scheme with the options in which it differs from others of its name."""
+    own, *of_others = (
+        {
+            "name": e.chosen["partition"].name,
+            **e.chosen["partition"].options,
+            "data": e.chosen["data"].name,
+            "clients": e.options.clients,
+            "seed": e.options.seed,
+        }
+        for e in (experiment, *others)
+    )
+    like = [other for other in of_others if other["name"] == own["name"]]
+    differ = [key for key in own if any(other[key] != own[key] for other in like)]
+    return ", ".join([own["name"], *(f"{key} {own[key]}" for key in differ)])
+
+
+def figure(schemes: Sequence[Scheme]) -> Figure:
+    """A column for each scheme: heat map, and histograms of sizes, classes and distances."""
+    figure = Figure((1 + 4.5 * len(schemes), 10), dpi=110, layout="constrained")
+    panels = figure.subplots(
+        4, len(schemes), squeeze=False, sharey="row", height_ratios=[2, 1, 1, 1]
+    )
+    largest = max(int(scheme.sizes.max()) for scheme in schemes)
+    most = max(int(scheme.counts.max()) for scheme in schemes)
+    classes = max(len(scheme.classes) for scheme in schemes)
+    for scheme, (heat, sizes, held, distances) in zip(schemes, panels.T, strict=True):
+        image = draw_heat_map(heat, scheme.counts[:SHOWN_CLIENTS], scheme.classes, most)
+        figure.colorbar(image, ax=heat, label="samples")
+        clients = len(scheme.sizes)
+        some = f" (the first {SHOWN_CLIENTS:,} clients)" if clients > SHOWN_CLIENTS else ""
+        heat.set_title(scheme.label + some)
+        sizes.hist(scheme.sizes, bins=torch.linspace(0, largest, 25))
+        sizes.set(xlabel="samples of a client", ylabel="clients")
+        held.hist(scheme.held, bins=torch.arange(classes + 2) - 0.5, rwidth=0.8)
+        held.set(xlabel="classes of a client", ylabel="clients")
+        distances.hist(scheme.distances, bins=torch.linspace(0, 1, 25))
+        distances.set(xlabel="distance to the mixture of all clients", ylabel="clients")
+    return figure

@@ -1,0 +1,195 @@
+"""`fl-lightning table FILE`: make the runs of a table that are missing, and print it.
+
+Options of the recipe go to every run, such as --rounds 2.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.cli.arguments import ArgumentParser, add_parameters, options_of
+from fl_lightning.cli.argv import flag_of, given, last_value
+from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.cli.recipes import FOLDER, preset, recipes
+from fl_lightning.core.constraints import PositiveInt, check
+from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from fl_lightning.errors import UserError
+from fl_lightning.lab.report.table import FORMATS, Format
+from fl_lightning.lab.sweep.layout import layout
+from fl_lightning.lab.sweep.plan import Job, plan
+from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
+from fl_lightning.lab.sweep.table_file import FIXED, TableFile
+from fl_lightning.runs.config_yaml import load
+
+
+@dataclass
+class TableOptions:
+    """Options of the command.
+
+    Args:
+        table: A preset, or a YAML file.
+        seeds: Seeds of each cell; none for those of the table.
+        methods: Rows by label or pattern, or further algorithms.
+        columns: Columns by label or pattern, such as 'CIFAR-10*'.
+        sweep: A column for each value, as OPTION=VALUE,...; several give all combinations.
+        tune: Show the best of these values in each cell, as OPTION=VALUE,...
+        score: Scores to show: last, last:50, best, rounds_to:80, ...
+        runs: Where runs lie or are made; none for runs/ and the name of the table.
+        over: Show gains, or speed-ups to a target, over this row.
+        recipe: A recipe by name or file; none for the table's.
+        jobs: Runs at a time, each with one thread; none for one a core, or a GPU.
+        per_gpu: Runs at a time on each GPU.
+        format: Print in this format instead of a terminal's table.
+        no_runs: Print the table of what there is, make no run.
+        dry_run: Print the commands of missing runs and the folders of finished ones.
+        shard: Make the I-th of N parts of the runs, as I/N, such as in a job array.
+    """
+
+    table: str
+    seeds: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    sweep: Sequence[str] = ()
+    tune: Sequence[str] = ()
+    score: tuple[str, ...] = ()
+    runs: Path | None = None
+    over: str | None = None
+    recipe: str | None = None
+    jobs: PositiveInt | None = None
+    per_gpu: PositiveInt = 1
+    format: Format | None = None
+    no_runs: bool = False
+    dry_run: bool = False
+    shard: str = "1/1"
+
+    def __post_init__(self) -> None:
+        check(self)
+        part, _, parts = self.shard.partition("/")
+        if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+            raise UserError(f"shard is I/N with I from 1 to N, such as 3/16, not {self.shard}")
+
+    def read(self) -> TableFile:
+        """The table of the file, as the command line changes it."""
+        file = TableFile.read(self.table)
+        table = file.select(self.methods, self.columns)
+        replace(file, rows={**file.rows, **table.rows}).check_over(self.over or "")
+        values: dict[str, Any] = {
+            "recipe": self.recipe,
+            "seeds": tuple(dict.fromkeys(self.seeds)),
+            "scores": tuple(self.score),
+            "over": self.over,
+            "sweep": _values(self.sweep),
+            "tune": _values(self.tune),
+        }
+        table = replace(table, **{key: value for key, value in values.items() if value})
+        table.check()
+        return table
+
+    def part(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The jobs of the shard."""
+        part, parts = map(int, self.shard.split("/"))
+        return jobs[part - 1 :: parts]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the table that `argv` names."""
+    try:
+        options, further = parse(argv)
+        table = options.read()
+        recipe = recipes().get(table.recipe, Path(table.recipe)).resolve()
+        if not recipe.is_file():
+            raise UserError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
+        runs, makes = options.runs or _runs(options.table), not (options.dry_run or options.no_runs)
+        at_a_time = slots(
+            options.jobs, options.per_gpu, last_value(further, "--accelerator") == "cpu"
+        )
+        if makes:
+            start_server(at_a_time[0])  # which imports the package while the runs are planned
+        jobs = plan(table, recipe, runs, further)
+        part = options.part(jobs)
+        if options.dry_run:
+            print(_commands(part, table.recipe, further))
+            return
+        code = _make(part, recipe, runs, further, at_a_time) if makes else 0
+        tables = layout(table, jobs)
+    except (ValueError, OSError) as error:
+        exit_with_error(str(error))
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    for shown in tables:
+        print(FORMATS[options.format](shown)) if options.format else shown.show()
+        for note in shown.notes:
+            print(f"note: {note}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _make(
+    jobs: Sequence[Job],
+    recipe: Path,
+    runs: Path,
+    further: Sequence[str],
+    slots: Sequence[Environment],
+) -> int:
+    """Make the runs that are not finished; gives the exit code."""
+    failures, signals = run_all(jobs, recipe, runs / "logs", further, slots)
+    for folder, reason in failures.items():
+        print(f"failed: {folder}: {reason} ({runs / 'logs' / folder.name}.log)", file=sys.stderr)
+    if signals:
+        print("stopped: the same command continues", file=sys.stderr)
+        return EXIT_INTERRUPTED if "SIGINT" in signals else EXIT_PREEMPTED
+    return int(bool(failures))
+
+
+def _commands(jobs: Sequence[Job], recipe: str, further: Sequence[str]) -> str:
+    """The folders of the finished runs, and the commands of the others."""
+    lines, todo = list[str](), list[str]()
+    for job in jobs:
+        if (state := job.state) == "finished":
+            lines.append(f"# {job.folder} is finished")
+        else:
+            command = shlex.join(["fl-lightning", "run", recipe, *job.command(further)])
+            todo.append(f"{command}  # {state}")
+    return "\n".join([*lines, *todo, f"{len(jobs)} runs, {len(todo)} to make"])
+
+
+def _runs(table: str) -> Path:
+    """The folder of the runs: one for all presets of a paper, so that its tables share runs."""
+    file = preset(table).resolve()
+    presets = FOLDER.resolve() / "presets"
+    return Path("runs", file.parent.name if file.is_relative_to(presets) else file.stem)
+
+
+def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
+    """The options of the command, and those of the runs.
+
+    Raises:
+        ValueError: If an option of the command is wrong, or is one of the runs that the table sets.
+    """
+    parser = ArgumentParser("fl-lightning table FILE", description=__doc__)
+    add_parameters(parser, options_of(TableOptions)[1:])
+    if not argv or argv[0].startswith("-"):
+        parser.parse_args(argv or ["--help"])  # --help
+        parser.error("the table comes first: fl-lightning table fedssg/table4 --seeds 0,1,2")
+    options, further = parser.parse_known_args(argv[1:])
+    fixed = {**FIXED, "seed": "--seeds", "algorithm": "--methods"}
+    for name in fixed.keys() & given(further):
+        raise UserError(f"{flag_of(name)} differs from run to run: give {fixed[name]}")
+    return TableOptions(argv[0], **vars(options)), further
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"{text} is not NAME=VALUE")
+    return name, value
+
+
+def _values(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of options, from texts such as `algorithm.rho=0.1,0.2`."""
+    return {
+        name.removeprefix("--").replace("-", "_"): [*map(load, values.split(","))]
+        for name, values in map(_pair, texts)
+    }

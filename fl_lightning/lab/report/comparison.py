@@ -1,0 +1,223 @@
+"""Runs laid out in rows and columns by the options in which they differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pandas import Categorical, DataFrame, Series, factorize, to_numeric
+
+from fl_lightning.algorithms.modifiers import PARTS, method_name
+from fl_lightning.errors import UserError
+from fl_lightning.lab.report.grid import grid
+from fl_lightning.lab.report.score import Score
+from fl_lightning.lab.report.table import Table
+from fl_lightning.runs.effect import EXTENT, NUMBERS
+from fl_lightning.runs.run import Run
+
+NAMED = "method", "algorithm", "data", "model", "partition", "augment", *PARTS
+"""Options whose values are names that stand alone."""
+
+
+def format_value(value: Any) -> str:
+    """The text of an option's value, the same for 2 and 2.0: configurations write either."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(format_value, value)) or "none"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "none" if value is None else str(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs in rows and columns; those of one cell differ in their seed alone.
+
+    Attributes:
+        runs: The runs.
+        options: The text of each option, a row for each run; empty where a run has no such option.
+        rows: The options whose values are the rows.
+        columns: The options whose values are the columns.
+        labels: Other names for methods, for values such as `lr 0.1`, for whole rows and columns.
+        notes: Remarks for the reader.
+    """
+
+    runs: Sequence[Run]
+    options: DataFrame
+    rows: Sequence[str] = ("method",)
+    columns: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @cached_property
+    def row_names(self) -> list[str]:
+        """The name of each run's row, such as `fedsam, algorithm.rho 0.1`."""
+        return self._names(self.rows)
+
+    @cached_property
+    def column_names(self) -> "Categorical[str]":
+        """The name of each run's column."""
+        return self.headings(self.columns)
+
+    def headings(self, options: Sequence[str]) -> "Categorical[str]":
+        """Each run's values of some options, as categories in the order of numbers."""
+        names = Series(self._names(options), dtype=object)
+        if not options:
+            return Categorical(names)
+        order = self.options[[*options]].apply(_sort_key).sort_values([*options], kind="stable")
+        return Categorical(names, names[order.index].unique())
+
+    def table(
+        self, scores: Sequence[Score | str] = ("last",), *, over: str = "", **options: Any
+    ) -> Table:
+        """The scores of the runs; `options` are those of `grid`, and `over` may be a method."""
+        rows = [*dict.fromkeys(self.row_names)]
+        of_method = [row for row in rows if f"{row}, ".startswith(f"{over}, ")]
+        named = [row for row in rows if row == over] or of_method
+        if over and len(named) != 1:
+            which = "several rows are" if named else "no row is"
+            raise UserError(f"{which} {over}: there are {'; '.join(named or rows)}")
+        over = named[0] if over else ""
+        table = grid(self.runs, self.row_names, self.column_names, scores, over=over, **options)
+        return replace(table, notes=[*self.notes, *table.notes])
+
+    def _names(self, options: Sequence[str]) -> list[str]:
+        names = []
+        for texts in self.options[[*options]].to_numpy():
+            parts = [_part(o, text) for o, text in zip(options, texts, strict=True) if text]
+            name = ", ".join(dict.fromkeys(self.labels.get(part, part) for part in parts))
+            names.append(self.labels.get(name, name) or "none" * bool(options))
+        return names
+
+
+def compare(
+    runs: Sequence[Run],
+    rows: Sequence[str] = ("method",),
+    columns: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Lay runs out in rows and columns.
+
+    Runs of one cell differ in their seed alone: an option in which they differ besides becomes part
+    of the row. So does one that has one value in each row.
+
+    Args:
+        runs: The runs. Of those with equal options and seed the longest is kept.
+        rows: Options whose values are the rows. `method` is the algorithm with its modifiers, and
+            `partition` stands for its own options, such as `partition.alpha`, too.
+        columns: Options whose values are the columns.
+        labels: Other names, as in `Comparison`. That of a folder is the method of all runs in it,
+            which tells runs of equal options apart.
+
+    Raises:
+        ValueError: If no run has been evaluated, or the runs do not differ in one of the options.
+    """
+    labels = labels or {}
+    kept, notes = _distinct(runs, labels)
+    return arrange(kept, rows, columns, labels, notes)
+
+
+def arrange(
+    runs: Sequence[Run],
+    rows: Sequence[str] = ("method",),
+    columns: Sequence[str] = (),
+    labels: Mapping[str, str] = {},
+    notes: Sequence[str] = (),
+) -> Comparison:
+    """Lay out all of these runs, as `compare` does."""
+    options, hidden = _texts(runs, labels), list[str]()
+    of_rows, of_columns = _asked(rows, options), _asked(columns, options)
+    of_names = {"method", "algorithm", *PARTS}
+    for option in _varying(options):
+        if option in {*of_rows, *of_columns}:
+            continue
+        in_cells = options.groupby([*of_rows, *of_columns])[option].nunique()
+        in_rows = options.groupby(of_rows)[option].nunique()
+        if in_cells.gt(1).any() or (in_rows.le(1).all() and option not in of_names):
+            of_rows.append(option)
+        elif option not in of_names:
+            hidden.append(option)
+    more = [f"the columns differ in {', '.join(hidden)}, too"] if hidden else []
+    return Comparison(runs, options, of_rows, of_columns, labels, [*notes, *more])
+
+
+def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run], list[str]]:
+    """The runs that have been evaluated, each once, and remarks on the others."""
+    evaluated = [run for run in runs if run.scalars.get("test/accuracy")]
+    if not evaluated:
+        raise UserError("none of these runs has been evaluated yet")
+    notes = [
+        f"{run.path} has not been evaluated yet and is left out"
+        for run in runs
+        if run not in evaluated
+    ]
+    texts = _texts(evaluated, labels).assign(seed=[run.config["seed"] for run in evaluated])
+    keys, longest = texts.itertuples(index=False, name=None), dict[Any, Run]()
+    for key, run in sorted(zip(keys, evaluated, strict=True), key=lambda pair: -pair[1].rounds):
+        kept = longest.setdefault(key, run)
+        if kept is not run:
+            but = "" if _agree(run, kept) else ", but other numbers"
+            notes.append(f"{run.path} is left out: it has the options and seed of {kept.path}{but}")
+    for run in longest.values():
+        if run.ended is None and run.rounds < (rounds := run.config["rounds"]):
+            notes.append(f"{run.path} is at round {run.rounds} of {rounds}")
+    return [run for run in evaluated if run in longest.values()], notes
+
+
+def _agree(run: Run, other: Run) -> bool:
+    """True if two runs have the same test accuracies in the rounds recorded by both."""
+    mine, theirs = run.scalars["test/accuracy"], other.scalars["test/accuracy"]
+    return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
+
+
+def _texts(runs: Sequence[Run], labels: Mapping[str, str]) -> DataFrame:
+    """The options of each run as text, and its method, or the label of its innermost folder."""
+    folders = {Path(text): label for text, label in labels.items()}
+    options = (run.config.identity(NUMBERS, EXTENT) for run in runs)
+    frame = DataFrame(
+        {o: format_value(v) for o, v in of_run.items() if o != "seed"} for of_run in options
+    )
+    frame["method"] = [
+        next((folders[p] for p in (run.path, *run.path.parents) if p in folders), None)
+        or method_name(run.config)
+        for run in runs
+    ]
+    return frame.fillna("")
+
+
+def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
+    """The options that these names stand for, without those that others before determine."""
+    shown = list[str]()
+    for name in names:
+        parts = [o for o in map(str, options) if o == name or o.startswith(f"{name}.")]
+        parts = [o for o in parts if options[o].nunique() > 1 or o == "method"]
+        if not parts:
+            others = ", ".join(o for o in _varying(options) if o not in ("algorithm", "method"))
+            others = f"they do in {others}" if others else "they do in nothing"
+            raise UserError(f"these runs do not differ by {name}: {others}")
+        for part in parts:
+            if not shown or options.groupby(shown)[part].nunique().gt(1).any():
+                shown.append(part)
+    return shown
+
+
+def _varying(options: DataFrame) -> list[str]:
+    """The options with several values; among runs with the same component for an option of one."""
+    varying = []
+    for option in map(str, options):
+        component, dot, _ = option.partition(".")
+        alike = options[component] if dot and component in options else [""] * len(options)
+        if options[option].groupby(alike).nunique().gt(1).any():
+            varying.append(option)
+    return varying
+
+
+def _part(option: str, value: str) -> str:
+    """The text of an option with its value."""
+    return value if option in NAMED and value != "none" else f"{option} {value}"
+
+
+def _sort_key(values: "Series[str]") -> "Series[float]":
+    """The order of numbers if all values are numbers, else that in which they appear."""
+    numbers = to_numeric(values.replace({"": "-inf", "none": "-inf"}), errors="coerce")
+    return Series(factorize(values)[0], values.index) if numbers.hasnans else numbers

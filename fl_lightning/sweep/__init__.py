@@ -1,4 +1,0 @@
-"""Tables of runs: what a file plans is run, resumed, recognized and laid out as in papers.
-
-Imports `experiment` and below. `fl_lightning.__main__` calls `command`.
-"""

@@ -1,0 +1,55 @@
+"""Features and predictions of a model, by class and by client."""
+
+import sys
+from math import isnan
+
+import pytest
+import torch
+from analyzed import blobs, network
+
+from fl_lightning.data import Partition
+from fl_lightning.lab.analysis import embedding, predict, silhouette
+
+
+def test_predictions_are_those_of_evaluation_mode():
+    module, data = network().float(), blobs()
+    data = type(data)(data.x.float(), data.y, data.classes)
+    seen = predict(module, data, batch_size=7)
+    assert module.training
+    out = module.eval()(data.x)
+    torch.testing.assert_close(seen.logits, out)
+    torch.testing.assert_close(module[-1](seen.features), out)
+    assert seen.confusion().sum() == len(data)
+    assert seen.confusion().diag().sum() == seen.right.sum()
+    assert torch.equal(seen.confusion().sum(1), data.y.bincount())
+    module[-1].bias.data[0] = torch.nan
+    assert not predict(module, data).right.any()
+
+
+def test_clients_are_scored_on_their_samples():
+    module, data = network(), blobs()
+    seen = predict(module, data)
+    partition = Partition.from_lists([[0, 3, 3], [], [29]])
+    expected = [seen.right[[0, 3, 3]].double().mean(), torch.nan, seen.right[29].double()]
+    torch.testing.assert_close(
+        seen.accuracy_by_client(partition), torch.tensor(expected, dtype=torch.float64),
+        equal_nan=True,
+    )  # fmt: skip
+
+
+def test_an_embedding_keeps_separate_groups_apart():
+    y = torch.arange(40) % 2
+    features = 20 * torch.nn.functional.one_hot(y, 5) + torch.rand(40, 5)
+    plane = embedding(features)
+    assert plane.shape == (40, 2)
+    assert silhouette(plane, y) > 0.5
+    assert torch.equal(plane, embedding(features))
+
+
+def test_what_cannot_be_embedded_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="3"):
+        embedding(torch.rand(3, 2))
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(ValueError, match="umap-learn"):
+        embedding(torch.rand(9, 2), "umap")
+    assert isnan(silhouette(torch.rand(5, 2), torch.zeros(5)))

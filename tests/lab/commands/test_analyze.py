@@ -1,0 +1,108 @@
+"""`fl-lightning analyze` on two short runs."""
+
+import csv
+import re
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import torch
+from pandas import Series
+
+from fl_lightning.__main__ import main
+from fl_lightning.data import matched_test_split, sources
+from fl_lightning.experiment import Experiment
+from fl_lightning.lab.analysis import predict
+from fl_lightning.models import mlp
+from fl_lightning.runs.run import Run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in "01":
+        argv = "--run-dir", str(folder / seed), "--seed", seed, "--local-steps", "1"
+        argv = *argv, "--model.hidden", "8", "--accelerator", "cpu"
+        Experiment([sources.digits], [mlp], clients=5, rounds=1, argv=argv).run()
+    return folder
+
+
+KINDS = {
+    "hessian": ("--samples 50 --top 2 --vectors 2 --steps 3", ["lambda_1", "lambda_2", "trace"]),
+    "surface": ("--samples 50 --points 3", ["loss", "highest"]),
+    "interpolate": ("--samples 50 --points 3", ["barrier"]),
+    "features": ("--samples 40", ["silhouette"]),
+    "classes": ("", ["class", "fedavg, seed 1"]),
+    "clients": ("", ["clients", "worst 10 %"]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_analysis_prints_a_table_and_draws(kind, runs, tmp_path, capsys):
+    options, headings = KINDS[kind]
+    files = tmp_path / "figure.png", tmp_path / "figure.pdf"
+    figures = [word for file in files for word in ("--figure", str(file))]
+    main(["analyze", kind, str(runs), *options.split(), *figures, "--format", "csv"])
+    head, *rows = csv.reader(capsys.readouterr().out.splitlines())
+    assert {*headings} <= {*head}
+    assert len(rows) == {"interpolate": 1, "classes": 10}.get(kind, 2)
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    assert files[1].read_bytes().startswith(b"%PDF")
+
+
+def test_the_best_model_the_split_and_hessian_axes_count(runs, capsys):
+    def table(*options: str) -> str:
+        main(["analyze", *options, "--format", "csv"])
+        return capsys.readouterr().out
+
+    one = str(runs / "0")
+    assert table("clients", one) != table("clients", one, "--split", "train")
+    few = "--samples", "30", "--points", "2"
+    assert table("surface", one, *few) != table("surface", one, *few, "--axes", "hessian")
+    state = torch.load(runs / "0/best.pt", weights_only=True)
+    torch.save({name: 0 * t for name, t in state.items()}, runs / "0/best.pt")
+    assert "2.302585" in table("surface", one, *few, "--best")
+
+
+def test_clients_are_summed_up_over_all_of_them(runs, capsys):
+    """The deviation is that of the population; 10 % of 5 clients is one client."""
+    run = Run.read(runs / "0")
+    (train, test), model = run.data(), run.model()
+    counts = run.partition().histogram(train.y, 10)
+    right = predict(model, test).right.double()
+    own = Series(
+        [float(right[index].mean()) for index in matched_test_split(test.y, counts, seed=0)]
+    )
+    main(["analyze", "clients", str(runs / "0"), "--format", "csv"])
+    heading, values = csv.reader(capsys.readouterr().out.splitlines())
+    shown = dict(zip(heading, values, strict=True))
+    assert float(shown["deviation"]) == pytest.approx(100 * own.std(ddof=0))
+    assert float(shown["worst 10 %"]) == pytest.approx(100 * own.min())
+
+
+def test_a_damaged_record_of_what_was_chosen_is_one_sentence(runs, tmp_path, sentence):
+    damaged = copytree(runs / "0", tmp_path / "run") / "environment.yaml"
+    damaged.write_text("{")
+    assert str(damaged) in sentence(main, ["analyze", "classes", str(damaged.parent)])
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("interpolate {0}", "two runs.*1"),
+        ("surface {0} --points 1", "points.*1"),
+        ("surface {0} --samples 0", "samples.*0"),
+        ("hessian {0} --top 99999999", "99999999"),
+        ("classes {0}/nothing", "nothing"),
+        ("classes {0} --figure no/such.png", "no/such.png"),
+        ("classes {0} --figure figure.jpeg", "figure.jpeg"),
+        ("poems {0}", "poems"),
+    ],
+)
+def test_what_cannot_be_analyzed_is_one_sentence(argv, words, runs, sentence):
+    assert re.search(words, sentence(main, ["analyze", *argv.format(runs / "0").split()]))
+
+
+def test_a_run_that_is_not_finished_is_named(runs, sentence):
+    (runs / "1/model.pt").unlink()
+    assert "1/model.pt" in sentence(main, ["analyze", "classes", str(runs / "1")])

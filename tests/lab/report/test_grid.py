@@ -1,0 +1,168 @@
+"""Scores and tables."""
+
+import pytest
+from pandas import DataFrame
+from run_folders import cells, compared, marked, run
+
+from fl_lightning.lab import report
+from fl_lightning.lab.report import Table
+
+
+def test_the_numbers_are_those_worked_out_by_hand(tmp_path):
+    run(tmp_path / "a", [0.5, 0.5, 0.9], seed=1)
+    run(tmp_path / "b", [0.5, 0.7, 0.6], seed=0)
+    names = ["final", "best", "last", "rounds_to:70", "mb_to:70", "round_seconds"]
+    (row,) = cells(compared(tmp_path), *names)
+    assert row["final, %"] == "75.00 ± 21.21"  # 60 and 90; 30 / sqrt 2
+    assert row["best, %"] == "80.00 ± 14.14"  # 70 and 90
+    assert row["last 10, %"] == "61.67 ± 2.36"  # 60 and 63.33
+    assert row["rounds to 70%"] == "2 ± 1"  # 2 and 3: 2.5, rounded to even
+    assert row["MB to 70%"] == "8 ± 2"  # three a round
+    assert row["s a round"] == "0.500 ± 0.000"
+
+
+def test_one_run_has_no_deviation_and_its_last_ten_evaluations_are_ten(tmp_path):
+    run(tmp_path / "a", [0.1, 0.2, *[None, 0.8] * 10])
+    (row,) = cells(compared(tmp_path), "last", "final")
+    assert (row["last 10, %"], row["final, %"]) == ("80.00", "80.00")
+
+
+@pytest.mark.parametrize(
+    ("second", "rounds", "mb"),
+    [([0.5, 0.9], "in 1 of 2", "in 1 of 2"), ([0.5, 0.5], "2+", "6+")],
+)
+def test_a_target_that_not_all_reach_has_no_mean(second, rounds, mb, tmp_path):
+    run(tmp_path / "a", [0.5, 0.6], seed=0)
+    run(tmp_path / "b", second, seed=1)
+    (row,) = cells(compared(tmp_path), "rounds_to:80", "mb_to:80")
+    assert (row["rounds to 80%"], row["MB to 80%"]) == (rounds, mb)
+
+
+def test_clients_own_models_are_scored_with_their_deviation_over_clients(tmp_path):
+    lines = ["client,test_samples,accuracy_0,accuracy_5"]
+    lines += [f"{k},10,0.5,{0.1 * k}" for k in range(10)]
+    (run(tmp_path / "a", [0.5]) / "personal.csv").write_text("\n".join(lines))
+    run(tmp_path / "b", [0.5], algorithm="fedsam")
+    scores = ["personal", "personal:0", "worst_clients", "worst_clients:20"]
+    row, other = cells(compared(tmp_path), *scores, spread="clients")
+    assert row["own models, %"] == "45.00 ± 28.72"
+    assert row["own models after 0, %"] == "50.00 ± 0.00"
+    assert row["worst 10% of clients, %"] == "0.00"
+    assert row["worst 20% of clients, %"] == "5.00 ± 5.00"
+    assert other["own models, %"] == ""
+
+
+def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path):
+    run(tmp_path / "a", [0.8, 0.8], algorithm="fedavg")
+    run(tmp_path / "b", [0.5, 0.8], algorithm="scaffold")
+    scores = ["final", "last", "rounds_to:75", "mb_to:75", "round_seconds"]
+    best = marked(compared(tmp_path).table(scores), "best")
+    assert best["final, %"] == ["fedavg", "scaffold"]
+    assert best["last 10, %"] == best["rounds to 75%"] == best["MB to 75%"] == ["fedavg"]
+    assert best["s a round"] == best["method"] == []
+
+
+def test_marks_bars_and_line_breaks_in_every_format():
+    text = DataFrame({"me\nth|od": ["a|b\n\n| c", "c", "<d>"], "%": ["1 ± 2", "0", ""]})
+    marks = DataFrame({"me\nth|od": [""] * 3, "%": ["best", "second", ""]})
+    table = Table(text, marks, "a < b")
+    assert r"a\textbar{}b \textbar{} c & \textbf{1 $\pm$ 2} \\" in table.latex()
+    assert r"c & \underline{0} \\" in table.latex()
+    head, _, *rows, _, caption = table.markdown().splitlines()
+    assert (head, caption) == (r"| me th\|od | % |", "a < b")
+    assert rows == [r"| a\|b \| c | **1 ± 2** |", "| c | *0* |", "| <d> |  |"]
+    assert "&lt;d&gt;" in table.html()
+    assert "a &lt; b" in table.html()
+
+
+def test_the_deviation_over_the_last_rounds_of_one_run(tmp_path):
+    run(tmp_path / "a", [0.1, 0.5, 0.7], seed=0)
+    run(tmp_path / "b", [0.1, 0.6, 0.6], seed=1)
+    (row,) = cells(compared(tmp_path), "last:2", "best", spread="rounds")
+    assert row["last 2, %"] == "60.00 ± 5.00"  # 10 and 0, population deviations
+    assert row["best, %"] == "65.00"  # one number of each run has no such deviation
+
+
+def test_speed_ups_are_those_of_runs_that_reached_the_target(tmp_path):
+    accuracies = {"fedavg": [0.1, 0.8], "fedsam": [0.1, 0.2, 0.2, 0.9], "scaffold": [0.1] * 4}
+    for algorithm, values in accuracies.items():
+        run(tmp_path / algorithm, values, algorithm=algorithm, rounds=4)
+    for over, expected in (
+        ("fedavg", [["2", "1.00x"], ["4", "0.50x"], ["4+", "-"]]),
+        ("scaffold", [["2"], ["4"], ["4+"]]),
+    ):
+        text = compared(tmp_path).table(["rounds_to:80"], over=over).text
+        assert text.to_numpy()[:, 1:].tolist() == expected
+
+
+def test_some_seeds_that_did_not_reach_the_target_have_no_speed_up(tmp_path):
+    run(tmp_path / "a", [0.1, 0.8])
+    run(tmp_path / "b", [0.8, 0.8], algorithm="scaffold")
+    run(tmp_path / "c", [0.1, 0.1], 1, algorithm="scaffold")
+    text = compared(tmp_path).table(["rounds_to:80"], over="fedavg").text
+    assert text.to_numpy()[:, 1:].tolist() == [["2 (1)", "1.00x"], ["in 1 of 2", "-"]]
+
+
+def test_accuracies_have_gains(tmp_path):
+    run(tmp_path / "a", [0.8], algorithm="fedavg")
+    run(tmp_path / "b", [0.85], algorithm="fedsam")
+    gains = cells(compared(tmp_path), "best", over="fedavg")
+    assert [row["best, %, gain"] for row in gains] == ["+0.00", "+5.00"]
+
+
+def test_the_validation_part_chooses_the_best_round(tmp_path):
+    folder = run(tmp_path / "a", [0.5, 0.6, 0.9])
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    added = zip(lines, ["val/accuracy", "0.1", "0.3", "0.2"], strict=True)
+    (folder / "metrics.csv").write_text("\n".join(f"{line},{more}" for line, more in added))
+    assert cells(compared(tmp_path), "best")[0]["best, %"] == "60.00"
+
+
+def test_published_numbers_are_compared_cell_by_cell(tmp_path):
+    ours = {"a": 0.9, "b": 0.8, "c": 0.7}
+    runs = [report.Run.read(run(tmp_path / name, [score])) for name, score in ours.items()]
+    published = {"b": {"IID": 79, "Dir": 1}, "a": {"IID": 91}, "c": {"IID": 80}, "d": {"IID": 3}}
+    table = report.grid(runs, [*ours], ["IID"] * 3, ["best"], published=published)
+    assert table.text.to_numpy().tolist() == [
+        ["b", "80.00", "79.00", "+1.00", "", "1.00"],
+        ["a", "90.00", "91.00", "-1.00", "", ""],
+        ["c", "70.00", "80.00", "-10.00", "", ""],
+        ["d", "", "3.00", "", "", ""],
+        ["mean |difference|", "", "", "4.00", "", ""],
+        ["Kendall's tau", "", "", "0.33", "", ""],  # two pairs of three in the same order
+    ]
+    assert [*table.text][:4] == ["method", "IID", "IID, published", "IID, difference"]
+    assert report.grid([], [], [], published=published).text["IID"].tolist() == [""] * 4
+
+
+def test_seconds_to_a_target_are_those_of_training(tmp_path):
+    table = run(tmp_path / "a", [0.5, 0.8, 0.9]) / "metrics.csv"
+    table.write_text(table.read_text().replace("time/round_s", "time/train_s"))
+    (row,) = cells(compared(tmp_path), "seconds_to:80", "time/train_s")
+    assert (row["s to 80%"], row["time/train_s"]) == ("1", "0.5000")
+
+
+WRONG = "lats rounds_to rounds_to:x last:-1 best:2 last:nan last:3.7 last:0.5 test/loss:1.5"
+
+
+@pytest.mark.parametrize("text", [*WRONG.split(), "worst_clients:0", "worst_clients:101"])
+def test_a_wrong_score_is_named(text):
+    with pytest.raises(ValueError, match=text.partition(":")[0]):
+        report.score(text)
+
+
+def test_a_score_that_some_runs_lack_is_a_blank_with_a_note(tmp_path):
+    run(tmp_path / "a", [0.5, 0.7])
+    run(tmp_path / "b", [0.5, 0.6], algorithm="fedsam")
+    table = run(tmp_path / "c", [0.5, 0.8], 1) / "metrics.csv"
+    table.write_text(table.read_text().replace("time/round_s", "time/other"))
+    shown = compared(tmp_path).table(["final", "round_seconds"])
+    assert shown.text["s a round"].tolist() == ["", "0.500 (1)"]
+    assert shown.text["final, %"].tolist() == ["75.00 ± 7.07", "60.00 (1)"]
+    assert shown.notes == [f"s a round is blank where it was not recorded: {tmp_path / 'c'}"]
+
+
+def test_a_table_of_no_scores_is_refused(tmp_path):
+    run(tmp_path / "a", [0.5])
+    with pytest.raises(ValueError, match="no scores"):
+        compared(tmp_path).table([])

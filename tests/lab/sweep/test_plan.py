@@ -1,0 +1,305 @@
+"""Tables are planned as their files say, and runs that exist are recognized."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from locations import ROOT
+from run_folders import run
+
+from fl_lightning.__main__ import main
+from fl_lightning.lab.sweep.layout import layout
+from fl_lightning.lab.sweep.plan import Job, plan
+from fl_lightning.lab.sweep.table_file import TableFile
+
+DIGITS = ROOT / "recipes/digits.py"
+SMALL = "rounds: 2\nclients: 4\nparticipation: 0.5\n"
+METHODS = "methods: {fedavg: {}, fedsam: {rho: 0.2, lr: 0.05}}\n"
+
+Plan = Callable[..., list[Job]]
+
+
+@pytest.fixture
+def planned(tmp_path) -> Plan:
+    """Plan a table of this text, with further options."""
+
+    def planned(text: str, *further: str, **files: str) -> list[Job]:
+        for name, content in {"table": text, **files}.items():
+            (tmp_path / f"{name}.yaml").write_text(content)
+        table = TableFile.read(str(tmp_path / "table.yaml"))
+        return plan(table, DIGITS, tmp_path / "runs", further)
+
+    return planned
+
+
+def options(jobs: list[Job], *names: str) -> list[tuple[object, ...]]:
+    return [tuple(job.config.get(name) for name in names) for job in jobs]
+
+
+def finished(job: Job, *accuracies: float | None) -> None:
+    """Make the folder of a run as if it had been trained."""
+    run(job.folder, accuracies, job.config["seed"])
+    (job.folder / "config.yaml").write_text(job.config.text())
+
+
+def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
+    columns = "columns:\n  a: {lr: 0.3, methods: {fedsam: {rho: 0.4}}}\n  b: {partition: iid}\n"
+    jobs = planned(SMALL + METHODS + columns + "sweep: {batch_size: [8, 16]}\n")
+    assert [job.cells[0][:2] for job in jobs[:4]] == [
+        ("fedavg", "a, batch_size 8"),
+        ("fedsam", "a, batch_size 8"),
+        ("fedavg", "a, batch_size 16"),
+        ("fedsam", "a, batch_size 16"),
+    ]
+    found = options(jobs, "algorithm", "lr", "algorithm.rho", "partition", "batch_size")
+    assert found[1] == ("fedsam", 0.3, 0.4, "dirichlet", 8)
+    assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
+
+
+def test_a_row_may_have_several_callbacks(planned):
+    jobs = planned(SMALL + "rows: {a: {callback: ['sharpness:rho=0.1,every=2', diagnostics]}}\n")
+    both = ["sharpness:every=2,rho=0.1,samples=none", "diagnostics"]
+    assert options(jobs, "callback") == [(both,)]
+
+
+def test_a_row_may_spell_its_method_as_a_paper_does(planned):
+    rows = "rows: {FedLESAM-S: {}, small: {algorithm.rho: 0.01}}\n"
+    column = "columns: {a: {methods: {fedsam: {lr: 0.3}}}}\n"
+    jobs = planned(SMALL + "algorithm: fedsam\n" + rows + column)
+    assert options(jobs, "algorithm", "lr") == [("fedlesam_s", 0.1), ("fedsam", 0.3)]
+
+
+def test_runs_on_other_folders_of_images_are_other_runs(tmp_path):
+    (tmp_path / "table.yaml").write_text("rows: {fedavg: {}}\n")
+    table, recipe = TableFile.read(str(tmp_path / "table.yaml")), ROOT / "recipes/image_folder.py"
+    folders = [
+        plan(table, recipe, tmp_path, ["--data-dir", name])[0].config["data_dir"] for name in "ab"
+    ]
+    assert folders == [str(Path("a").absolute()), str(Path("b").absolute())]
+
+
+def test_equal_options_are_one_run_of_several_cells(planned):
+    jobs = planned(SMALL + METHODS + "sweep: {algorithm.rho: [0.2, 0.4]}\nseeds: [0, 1]\n")
+    assert options(jobs, "algorithm", "algorithm.rho", "seed") == [
+        ("fedavg", None, 0),
+        ("fedavg", None, 1),
+        ("fedsam", 0.2, 0),
+        ("fedsam", 0.2, 1),
+        ("fedsam", 0.4, 0),
+        ("fedsam", 0.4, 1),
+    ]
+    assert [column for _, column, _ in jobs[0].cells] == ["rho 0.2", "rho 0.4"]
+
+
+def test_tuned_values_share_a_cell(planned):
+    jobs = planned(SMALL + METHODS + "tune: {lr: [0.1, 0.3]}\n")
+    cells = [job.cells for job in jobs[:2]]
+    assert cells == [[("fedavg", "", "lr 0.1")], [("fedavg", "", "lr 0.3")]]
+
+
+@pytest.mark.parametrize(
+    ("score", "shown"), [("best", "90.00"), ("rounds_to:60", "2"), ("rounds_to:95", "2+")]
+)
+def test_a_cell_shows_the_best_of_its_tuned_values(score, shown, planned, tmp_path):
+    """A value with which a run never reached the target is best only where none did."""
+    tuned = "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2, 0.3]}\n"
+    jobs = planned(SMALL + tuned + f"score: [{score}]\n")
+    for job, accuracies in zip(jobs, [(0.1, 0.1), (0.2, 0.9), (0.5, 0.8)], strict=True):
+        finished(job, *accuracies)
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert [*table.text.iloc[:, -1]] == [shown]
+    assert f"best of lr by {score}" in table.caption
+
+
+def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
+    jobs = planned(SMALL + "methods: {fedavg: {}}\ntune: {lr: [0.1, 0.2]}\nseeds: [0, 1]\n")
+    for job, accuracy in zip(jobs[:3], (0.5, 0.6, 0.9), strict=True):
+        finished(job, accuracy, accuracy)
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text["last 10, %"].tolist() == ["55.00 ± 7.07"]
+    assert table.notes == ["fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"]
+
+
+def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
+    jobs = planned(SMALL + METHODS + "seeds: [0, 1]\n")
+    for job in jobs[:3]:
+        finished(job, 0.5, 0.6)
+    (jobs[0].folder / "metrics.csv").write_text("a,b\n")
+    (jobs[1].folder / "metrics.csv").write_text("round,test/accuracy\n")
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text.to_numpy().tolist() == [["fedavg", ""], ["fedsam", "55.00"]]
+    for job, note in zip(jobs[:2], table.notes, strict=True):
+        assert note.startswith(f"{job.folder} holds no run that can be read: metrics.csv")
+
+
+def test_a_run_is_finished_if_it_says_so(planned, tmp_path):
+    """Files of a run that was extended and killed may lie in any order of time."""
+    jobs = planned(SMALL + METHODS)
+    finished(jobs[0], 0.5, 0.6)
+    assert jobs[0].state == "finished"
+    (jobs[0].folder / "environment.yaml").write_text("python: 3.11\n")
+    (jobs[0].folder / "model.pt").touch()
+    assert jobs[0].state == "begun"
+
+
+def test_a_finished_run_with_fewer_rounds_than_it_says_is_left_out_with_a_note(planned, tmp_path):
+    jobs = planned(SMALL + METHODS)
+    finished(jobs[0], 0.5, 0.6)
+    metrics = jobs[0].folder / "metrics.csv"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert table.text["method"].tolist() == ["fedavg", "fedsam"]
+    assert "ends with round 1 of 2" in table.notes[0]
+
+
+def test_a_run_with_other_scalars_is_another_run(planned):
+    for job in planned(SMALL + METHODS):
+        finished(job, 0.5, 0.6)
+    states = [job.state for job in planned(SMALL + METHODS, "--callback", "training_scores")]
+    assert states == ["missing", "missing"]
+    tracked = planned(SMALL + METHODS, "--checkpoint-every", "3")
+    assert [job.state for job in tracked] == ["finished", "finished"]
+
+
+def test_a_run_of_another_table_in_the_folder_is_not_taken(planned):
+    """As two tables make them at the same time."""
+    jobs, others = planned(SMALL + METHODS), planned(SMALL + METHODS, "--clients", "5")
+    assert jobs[0].folder == others[0].folder
+    finished(others[0], 0.5, 0.6)
+    assert (jobs[0].state, others[0].state) == ("missing", "finished")
+
+
+def test_data_and_models_of_the_package_are_known_by_name_in_every_recipe(planned):
+    jobs = planned(SMALL + "rows: {fedavg: {}}\ncolumns: {a: {data: svhn, model: vgg11}, b: {}}\n")
+    assert options(jobs, "data", "model") == [("svhn", "vgg11"), ("digits", "mlp")]
+
+
+def test_a_long_label_makes_a_folder_of_a_length_that_disks_take(planned):
+    jobs = planned(
+        SMALL + f"rows: {{fedavg: {{}}}}\ncolumns: {{{'ä' * 300}: {{}}}}\nseeds: [0, 1]\n"
+    )
+    assert [job.folder.name[-3:] for job in jobs] == ["-s0", "-s1"]
+    assert all(len(job.folder.name.encode()) < 250 for job in jobs)
+
+
+def test_rows_and_columns_may_name_presets_and_a_table_another_one(planned):
+    jobs = planned(
+        "config: base\nrows: {plain: {algorithm: fedavg}}\ncolumns: {few: {config: few}}\n",
+        base=SMALL + METHODS,
+        few="clients: 3\n",
+    )
+    assert options(jobs, "algorithm", "rounds", "clients") == [("fedavg", 2, 3)]
+
+
+def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
+    text = SMALL + METHODS + "published: {fedsam: [3.25]}\ntune: {lr: [0.1, 0.3]}\n"
+    jobs = planned(text)
+    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert len(jobs) == 4
+    assert "3.25" in shown.markdown()
+    assert "4 of 4 runs are missing" in shown.caption
+
+
+def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
+    text = SMALL + METHODS
+    [job, _] = planned(text)
+    main(["run", str(DIGITS), *job.argv, "--run-dir", str(tmp_path / "runs/by hand")])
+    again, other = planned(text, "--data-dir", "elsewhere")
+    assert (again.folder.name, again.state) == ("by hand", "finished")
+    assert (other.folder.name, other.state) == ("fedsam-s0", "missing")
+    capsys.readouterr()
+    table = ["table", str(tmp_path / "table.yaml"), "--runs", str(tmp_path / "runs")]
+    main([*table, "--recipe", str(DIGITS), "--dry-run"])
+    assert f"# {again.folder} is finished" in capsys.readouterr().out.splitlines()
+    assert planned(text, "--rounds", "3")[0].state == "missing"
+    config = again.folder / "config.yaml"
+    newer = "sampling:", "callback:"
+    text_of = re.sub(r"\n {2}name: none", " none", config.read_text())
+    without = [line for line in text_of.splitlines() if not line.startswith(newer)]
+    config.write_text("\n".join(without))
+    assert planned(text)[0].state == "finished", "what an older run lacks has its default"
+    environment = again.folder / "environment.yaml"
+    environment.write_text(environment.read_text().partition("ended:")[0])
+    begun = planned(text)[0]
+    assert begun.state == "begun"
+    assert begun.command()[:3] == ["--run-dir", str(begun.folder), "--resume"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("columns: [a]\n", ["columns", "['a']"]),
+        ("published: {fedsamm: 3}\n", ["fedsamm", "fedsam"]),
+        ("published: {fedsam: {a: 3}}\n", ["fedsam", "'a'"]),
+        ("columns: {a: {}, b: {}}\npublished: {fedsam: [3]}\n", ["1 numbers", "2 columns"]),
+        ("columns: {a: 0.1}\n", ["columns.a", "0.1"]),
+        ("columns: {a: {methods: {fedsma: {}}}}\n", ["'fedsma'", "fedsam"]),
+        ("rows: {a: fedavg}\n", ["rows.a", "'fedavg'"]),
+        ("rows: {Fedsamm: {}}\n", ["'Fedsamm'", "fedsam"]),
+        ("methods: [fedavg]\n", ["methods", "['fedavg']"]),
+        ("over: fedagv\n", ["'fedagv'", "fedavg"]),
+        ("spread: round\n", ["'round'", "rounds"]),
+        ("columns: {a: {methods: {fedsam: 1}}}\n", ["columns.a.methods.fedsam", "1"]),
+        ("columns: {a: {}}\npublished: {fedsam: [[3]]}\n", ["published.fedsam", "[3]"]),
+        ("columns: {a: {}}\npublished: {fedsam: [x]}\n", ["published.fedsam", "'x'"]),
+        ("published: {1: 3}\n", ["published.1"]),
+        ("published: {last: 3}\n", ["published.last", "3"]),
+        ("seeds: []\n", ["seed"]),
+        ("sweep: {lr: []}\n", ["sweep.lr", "empty"]),
+        ("means: {avg: z*}\n", ["means.avg", "'z*'"]),
+        ("score: lats\n", ["lats"]),
+        ("seed: 5\n", ["seed", "seeds"]),
+        ("devices: 2\n", ["devices", "--jobs"]),
+        ("rows: {fedavg: {seed: 5}}\n", ["rows.fedavg", "seed"]),
+        ("columns: {a: {run_dir: x}}\n", ["columns.a", "run_dir", "--runs"]),
+        ("columns: {a: {methods: {fedavg: {resume: true}}}}\n", ["fedavg", "resume"]),
+        ("sweep: {seed: [0, 1]}\n", ["sweep", "seed", "seeds"]),
+        ("columns: {a: {lr: 0.1}}\nsweep: {lr: [0.2]}\n", ["columns.a", "sweep", "lr"]),
+        ("rows: {fedavg: {lr: 0.1}}\ncolumns: {a: {lr: 0.3}}\n", ["rows.fedavg", "columns.a"]),
+        ("sweep: {lr: [0.1]}\ntune: {lr: [0.2]}\n", ["sweep", "tune", "lr"]),
+    ],
+)
+def test_what_a_table_cannot_mean_is_refused(text, words, planned):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        planned(text if text.startswith("methods: ") else METHODS + text)
+    assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--seed", "3"], ["--seed", "--seeds"]),
+        (["--methods", "fedsamm"], ["'fedsamm'"]),
+        (["--algorithm", "scaffold"], ["--algorithm", "--methods"]),
+        (["--score", "best,lats"], ["lats"]),
+        (["--over", "fedagv"], ["'fedagv'", "fedavg"]),
+        (["--rounts", "3"], ["--rounts", "--rounds"]),
+        (["--recipe", "digts"], ["'digts'"]),
+        (["--shard", "3/2"], ["3/2"]),
+    ],
+)
+def test_options_of_the_command_are_checked(argv, words, tmp_path, sentence):
+    file = tmp_path / "table.yaml"
+    file.write_text(SMALL + METHODS)
+    text = sentence(main, ["table", str(file), "--recipe", "digits", "--dry-run", *argv])
+    assert all(word in text for word in words)
+
+
+def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("recipe: digits\n" + SMALL + METHODS + "seeds: [0, 1]\n")
+    commands = set[str]()
+    for part in (1, 2, 3):
+        argv = ["mine.yaml", "--dry-run", "--shard", f"{part}/3"]
+        main(["table", *argv, "--columns", "*", "--methods", "fed*,scaffold"])
+        *lines, total = capsys.readouterr().out.splitlines()
+        assert total == "2 runs, 2 to make"
+        commands |= set(lines)
+    assert len(commands) == 6
+    assert all(line.startswith("fl-lightning run digits --config mine.yaml") for line in commands)
+    with pytest.raises(SystemExit) as done:
+        main(["table", "mine.yaml", "--no-runs"])
+    assert done.value.code == 0
+    assert "4 of 4 runs are missing" in capsys.readouterr().out
+    assert not Path("runs").exists()
