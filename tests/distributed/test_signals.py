@@ -134,8 +134,8 @@ def test_data_that_cannot_be_loaded_is_one_sentence(rank, tmp_path):
     no_data = raising(UserError("no data in data/cifar10"))
     prepare = jobs.at_call(1, Experiment, "load", no_data, rank)
     said = jobs.run(tmp_path / "run", [2, 2], prepare=prepare)
-    assert said.count("error: no data in data/cifar10") == (2 if rank else 1)
-    assert said.count("(on rank 1)") == (2 if rank else 0)
+    assert "error: no data in data/cifar10" in said
+    assert ("(on rank 1)" in said) == bool(rank)
     assert "Traceback" not in said
 
 
