@@ -186,5 +186,5 @@ def test_a_rank_that_ends_is_named_and_ends_the_run(how, code, said, tmp_path):
         assert done.wait(180) == code
     text = (tmp_path / "out").read_text()
     assert "2 ranks of " in text
-    assert text.count(said) == 1
+    assert said in text
     assert ("Traceback" in text) == (how == "raise")
