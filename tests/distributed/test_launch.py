@@ -112,7 +112,8 @@ def test_auto_is_the_cpu_of_a_mac(named, environment):
     """Also where `fabric run` names it by LT_ACCELERATOR."""
     environment.setattr(CUDAAccelerator, "is_available", lambda: False)
     environment.setattr(MPSAccelerator, "is_available", lambda: True)
-    environment.delenv("LT_ACCELERATOR", raising=False)
+    environment.setenv("LT_ACCELERATOR", "")  # so that it is undone: `launch_fabric` sets it
+    environment.delenv("LT_ACCELERATOR")
     if named:
         environment.setenv("LT_ACCELERATOR", named)
     if named is not None:
