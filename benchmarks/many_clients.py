@@ -1,7 +1,7 @@
 """Rounds a second and resident memory from a hundred clients to a million, ten of them a round.
 
-    OMP_NUM_THREADS=1 python benchmarks/many_clients.py --passes 3 OMP_NUM_THREADS=1 python
-    benchmarks/many_clients.py --only feddyn --rounds 100 --client-state-memory 128MiB
+    OMP_NUM_THREADS=1 python benchmarks/many_clients.py --passes 3
+    OMP_NUM_THREADS=1 python benchmarks/many_clients.py --only feddyn --client-state-memory 128MiB
 
 FedAvg without states trains a small perceptron; FedDyn keeps 3.2 MB for each client of a LeNet.
 Clients hold ten samples of a common pool in skewed proportions, one batch. Every point is a process
@@ -10,7 +10,7 @@ others on the machine disturb least. Memory is in MB, without what a process hol
 and for the pool: `rounds` the most that was resident while rounds ran, `set-up` before them, the
 split's own work included; `lists` what of it are arrays with an entry for each client or sample.
 `ckpt ms` is a second checkpoint of the same round, so without the rows' way to the disk; `cached`
-what the system's memory held of the clients' rows at the end, out of `disk`.
+what the system's memory held of the rows' files at the end, out of `disk`.
 """
 
 import argparse
@@ -27,7 +27,6 @@ from tempfile import mkdtemp
 import torch
 from contest import where
 from lightning.fabric import Fabric
-from rich.filesize import decimal
 
 from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
@@ -123,11 +122,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--only", default="fedavg,feddyn")
-    parser.add_argument(
-        "--client-state-memory",
-        default="128MiB",
-        help="of FedDyn's rows, the system's cache included",
-    )
+    parser.add_argument("--client-state-memory", help="of FedDyn's rows, in this process")
     parser.add_argument("--point", help="algorithm:clients, in this process")
     options = parser.parse_args()
     if options.point:
@@ -161,16 +156,13 @@ def main() -> None:
                 "--rounds",
                 str(options.rounds),
             ]
-            done = subprocess.run(
-                [*command, "--client-state-memory", options.client_state_memory],
-                capture_output=True,
-                text=True,
-            )
+            if options.client_state_memory:
+                command += ["--client-state-memory", options.client_state_memory]
+            done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(done.stderr)
             results[point].append(json.loads(done.stdout))
-    memory = decimal(parse_bytes(options.client_state_memory))
-    print(f"rows: at most {memory} resident; medians of {options.passes} passes")
+    print(f"medians of {options.passes} passes")
     print(
         f"{'algorithm':10}{'clients':>10}"
         + "".join(f"{name:>10}" for name in results[points[0]][0])
