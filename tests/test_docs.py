@@ -27,6 +27,7 @@ from torch.distributed.run import get_args_parser
 from fl_lightning import DeviceDataset
 from fl_lightning.__main__ import main
 from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.cli import choices
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
@@ -64,6 +65,7 @@ def workplace(tmp_path, monkeypatch):
         source = small(*shape)
         source.__name__ = name
         monkeypatch.setattr(sources, name, source)
+        monkeypatch.setitem(choices.SOURCES, name, source)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
