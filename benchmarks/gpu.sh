@@ -7,7 +7,7 @@
 #     DEVICE=cpu bash benchmarks/gpu.sh                 # all pieces, tiny, where there is no GPU
 #
 # The machine needs Python >= 3.11 with torch >= 2.8 and torchvision for its CUDA, lightning >= 2.6, torchmetrics, click,
-# tensorboard, rich, matplotlib, scikit-learn, scipy, pillow and pyyaml. Carry in .whl/ what else there must be, and pfl
+# tensorboard, rich, matplotlib, scikit-learn, scipy, pillow and ruamel.yaml. Carry in .whl/ what else there must be, and pfl
 # (0.7 MB for an image that has the former; Python's version as there):
 #
 #     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 -d .whl \

@@ -13,15 +13,16 @@ from fl_lightning.runs.config_yaml import dump, flat, load
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lr: 0.1\nrounds: 5\nlr: 0.2\n", ["'lr'", "lines 1 and 3"]),
-        ("algorithm:\n  name: fedsam\n  rho: 1\n  rho: 1\n", ["'rho'", "lines 3 and 4"]),
-        ("methods: {fedsam: {rho: 1, rho: 2}}\n", ["'rho'", "lines 1 and 1"]),
-        ("methods:\n  fedsam: {rho: 1}\n  fedsam: {}\n", ["'fedsam'", "lines 2 and 3"]),
+        ("lr: 0.1\nrounds: 5\nlr: 0.2\n", ['"lr"', "line 3"]),
+        ("algorithm:\n  name: fedsam\n  rho: 1\n  rho: 1\n", ['"rho"', "line 4"]),
+        ("methods: {fedsam: {rho: 1, rho: 2}}\n", ['"rho"', "line 1"]),
+        ("methods:\n  fedsam: {rho: 1}\n  fedsam: {}\n", ['"fedsam"', "line 3"]),
+        ("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n", ['"<<"', "line 4"]),
         ("algorithm: {name: fedsam, rho: 1}\nalgorithm.rho: 2\n", ["algorithm.rho twice"]),
         ("algorithm.rho: 2\nalgorithm: {name: fedsam, rho: 1}\n", ["algorithm.rho twice"]),
     ],
 )
-def test_an_option_given_twice_is_refused_with_file_and_lines(text, words, tmp_path, capsys):
+def test_an_option_given_twice_is_refused_with_file_and_line(text, words, tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     said = sentence(capsys, read_files, [str(file)])
@@ -33,7 +34,7 @@ def test_a_merged_mapping_may_be_overridden():
     read = load(one + "two: {<<: *deep, clip: 4}\n")
     assert read["one"]["deep"] == {"lr": 3, "clip": 2}
     assert read["two"] == {"lr": 3, "clip": 4}
-    two = load("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n1: one\n'1': two\n")
+    two = load("a: &a {x: 1}\nb: &b {y: 2}\nc: {<<: [*a, *b]}\n1: one\n'1': two\n")
     assert two["c"] == {"x": 1, "y": 2}
 
 
@@ -47,6 +48,8 @@ def test_a_merged_mapping_may_be_overridden():
         ("010", 10),
         ("0o10", 8),
         ("1e-3", 0.001),
+        ("1e-07", 1e-07),
+        ("1.0e-07", 1e-07),
         ("-.5e+2", -50.0),
         ("-.inf", -inf),
         ("true", True),
@@ -61,9 +64,18 @@ def test_words_are_those_of_yaml_1_2(text, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("[" * 10_000, "nested too deeply"), ("!!bool foo", "'foo'")]
+    ("text", "reason"),
+    [
+        ("[" * 1_000, "nested too deeply"),
+        ("!!bool foo", "'foo'"),
+        ("!!int foo", "'foo'"),
+        ("!!float ''", "a tag does not fit"),
+        ("[1", "line 2: expected ',' or ']'"),
+        ("*other", "line 1: found undefined alias 'other'"),
+        ("\0", "unacceptable character"),
+    ],
 )
-def test_what_pyyaml_cannot_read_is_one_sentence(text, reason, tmp_path, sentence):
+def test_what_is_no_yaml_is_one_sentence(text, reason, tmp_path, sentence):
     file = tmp_path / "mine.yaml"
     file.write_text(f"compile: {text}\n")
     said = sentence(read_files, [str(file)])
