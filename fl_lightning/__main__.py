@@ -3,9 +3,11 @@
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
 import fl_lightning
+from fl_lightning.cli.text_cache import has_fixed_text, print_text
 
 USAGE = """\
 usage: fl-lightning COMMAND ...
@@ -43,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
     try:
         if command in COMMANDS:
-            lists_recipes = command == "run" and (not rest or rest[0].startswith("-"))
-            if sys.stderr.isatty() and not lists_recipes:
-                print("loading torch ...", file=sys.stderr)
-            import_module(COMMANDS[command]).main(rest)
+            if has_fixed_text([command, *rest]):
+                print_text([command, *rest], partial(_run, command, rest))
+            else:
+                _run(command, rest)
         elif command in ("-h", "--help"):
             print(USAGE)
         elif command == "--version":
@@ -58,6 +60,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # as under `| head`; the interpreter would flush again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(command: str, argv: Sequence[str]) -> None:
+    lists_recipes = command == "run" and (not argv or argv[0].startswith("-"))
+    if sys.stderr.isatty() and not lists_recipes:
+        print("loading torch ...", file=sys.stderr)
+    import_module(COMMANDS[command]).main(argv)
 
 
 if __name__ == "__main__":
