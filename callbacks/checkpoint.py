@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from io import BytesIO
+from math import inf, nan
 from pathlib import Path
 from pickle import PicklingError, UnpicklingError
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 from zipfile import ZipFile
 
 import torch
@@ -17,7 +18,7 @@ from lightning.fabric import Fabric
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.files import atomic
-from fl_lightning.runs.run import saved_rounds
+from fl_lightning.runs.run import higher_is_better, saved_rounds
 
 SPACING = 20
 """How many times as long as the last checkpoint took the run goes on before the next one."""
@@ -30,7 +31,7 @@ class Checkpoint:
     which are not overwritten while a kept checkpoint refers to them. To resume from an older
     checkpoint, delete the newer ones.
 
-    `best.pt` holds the global model of the evaluation with the best accuracy, saved at once, and
+    `best.pt` holds the global model of the evaluation with the best score, saved at once, and
     `model.pt` that after the last round. A file is written aside, flushed to disk and renamed. It
     loads with `weights_only=True`.
 
@@ -42,7 +43,8 @@ class Checkpoint:
         keep: The number of newest checkpoints that are kept.
         callbacks: Callbacks whose states are saved on the first rank and loaded on all, if they
             have `state_dict()` and `load_state_dict(state)`, as in a Lightning Trainer.
-        monitor: The accuracy that is best in `best.pt`.
+        monitor: The scalar that is best in `best.pt`.
+        mode: Whether its highest or its lowest value is best; None goes by its name.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Checkpoint:
         keep: int = 2,
         callbacks: Sequence[Any] = (),
         monitor: str = "test/accuracy",
+        mode: Literal["max", "min"] | None = None,
     ):
         if (every.total_seconds() if isinstance(every, timedelta) else every) <= 0:
             raise UserError(f"every is a positive number of rounds or a time, not {every}")
@@ -59,6 +62,7 @@ class Checkpoint:
             raise UserError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.monitor = monitor
+        self._sign = 1 if (mode == "max" if mode else higher_is_better(monitor)) else -1
         stateful = [
             c for c in callbacks if hasattr(c, "state_dict") and hasattr(c, "load_state_dict")
         ]
@@ -68,7 +72,7 @@ class Checkpoint:
             for k, callback in enumerate(stateful)
         }
         self._saved, self._took = monotonic(), 0.0
-        self.best, self.last_only = -1.0, frozenset[str]()
+        self.best, self.last_only = -inf, frozenset[str]()
         self.kept: list[str] = []  # its own files, the newest last: others may retain rows too
 
     def on_fit_start(self, federation: Federation) -> None:
@@ -85,8 +89,9 @@ class Checkpoint:
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save a better `best.pt`; save a checkpoint where one is due, and at the end."""
-        if metrics.get(self.monitor, -1.0) > self.best:
-            self._save_best(federation, metrics[self.monitor])
+        score = self._sign * metrics.get(self.monitor, nan)
+        if score > self.best:
+            self._save_best(federation, score)
         last = federation.round == federation.rounds or federation.should_stop
         if last or self._is_due(federation):
             self._save(federation)

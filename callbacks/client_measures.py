@@ -32,14 +32,14 @@ class LocalModels(CohortMeasure):
 
     def __init__(self, test: DeviceDataset, every: int = 10):
         super().__init__(every)
-        self.test, self._index = test, some_samples(len(test), None).to(test.y.device)
+        self.test, self._index = test, some_samples(len(test), None).to(test.device)
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
         """Score the received model."""
         super().on_round_start(federation, cohort)
         if self.due:
             received = federation.load_global()
-            self._received, _ = score_together(federation, received, self.test)
+            self._received = score_together(federation, received, self.test)["accuracy"]
             self._scorer = ClientScorer(federation)
 
     def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
@@ -144,7 +144,7 @@ class Consistency(CohortMeasure):
         """Take the loss of the client's last model."""
         if client == self.client:
             data = federation.clients.dataset
-            index = federation.clients.partition[client].to(data.y.device)
+            index = federation.clients.partition[client].to(data.device)
             self.rows[client] = [ClientScorer(federation)(result, data, index)[1]]
 
     def measure(self, federation: Federation) -> Metrics:

@@ -1,8 +1,12 @@
-"""Accuracy and loss of the global model on the test set or the validation part."""
+"""Scores of the global model on the test set or the validation part."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torchmetrics import Metric
+
 from fl_lightning.callbacks.bases import Measure
+from fl_lightning.callbacks.metrics import make_metrics
 from fl_lightning.callbacks.scoring import score_together
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
@@ -10,9 +14,9 @@ from fl_lightning.federation.federation import Federation, Metrics
 
 
 class Evaluation(Measure):
-    """Adds `test/accuracy` and `test/loss` to the metrics of some rounds and of the last one.
+    """Adds `test/accuracy`, `test/loss` and further metrics to some rounds and to the last one.
 
-    The loss is the federation's.
+    The loss is the federation's. The accuracy is that of a data set with classes.
 
     The scores are identical to the last bit on any number of ranks. Give it to `Checkpoint` as
     well: a resumed run is then scored on the same test set.
@@ -21,6 +25,11 @@ class Evaluation(Measure):
         test: The test set, on the device.
         batch_size: Samples a forward pass.
         name: The first part of the scalars' names: "test", or "val" for a validation part.
+        metrics: Names of `fl_lightning.callbacks.metrics.METRICS`, or torchmetrics objects by name.
+
+    Attributes:
+        monitor: The scalar by which a model is the best, and early stopping goes: that of the first
+            metric, else the accuracy, else the loss.
     """
 
     def __init__(
@@ -29,16 +38,29 @@ class Evaluation(Measure):
         every: int = 1,
         batch_size: int = 100,
         name: str = "test",
+        metrics: Iterable[str] | Mapping[str, Metric] = (),
     ):
         super().__init__(every)
         self.test, self.batch_size, self.name = test, batch_size, name
+        given = (
+            metrics
+            if isinstance(metrics, Mapping) or not test.classes
+            else [metric for metric in metrics if metric != "accuracy"]
+        )
+        self.metrics = make_metrics(given, len(test.classes), test.device)
+        default = "accuracy" if test.classes else "loss"
+        self.monitor = f"{name}/{next(iter(metrics), default)}"
         self.scored = 0  # the last round that was
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
-        module, data, self.scored = federation.load_global(), self.test, federation.round
-        accuracy, loss = score_together(federation, module, data, batch_size=self.batch_size)
-        return {f"{self.name}/accuracy": accuracy, f"{self.name}/loss": loss}
+        self.scored = federation.round
+        return {f"{self.name}/{k}": value for k, value in self.scores(federation).items()}
+
+    def scores(self, federation: Federation) -> Metrics:
+        """The scores by their own names."""
+        module, size = federation.load_global(), self.batch_size
+        return score_together(federation, module, self.test, None, size, self.metrics)
 
     def on_fit_end(self, federation: Federation) -> None:
         """Score the last round if it was not known to be the last: the run was then interrupted."""

@@ -35,8 +35,8 @@ class TrainingScores(Measure):
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""
         index, data = training_samples(federation, self.samples), federation.clients.dataset
-        accuracy, loss = score_together(federation, federation.load_global(), data, index)
-        return {"train/global_accuracy": accuracy, "train/global_loss": loss}
+        scores = score_together(federation, federation.load_global(), data, index)
+        return {f"train/global_{name}": score for name, score in scores.items()}
 
 
 @dataclass(eq=False)
@@ -130,5 +130,5 @@ class EvaluateModels(Measure):
         for name, w in kept.items():
             load_model(module, federation.layout, w, federation.buffers)
             scores = score_together(federation, module, self.test)
-            metrics |= zip((f"test/accuracy@{name}", f"test/loss@{name}"), scores, strict=True)
+            metrics |= {f"test/{score}@{name}": value for score, value in scores.items()}
         return metrics

@@ -68,7 +68,7 @@ class Personalization:
         fabric.print(f"{clients.num_clients:,} clients fine-tune for {epochs} epochs")
         tuning = FineTuning(federation, self.lr)
         tests = matched_test_split(
-            self.test.y.cpu(), clients.class_counts, self.samples, federation.seed
+            self.test.labels, clients.class_counts, self.samples, federation.seed
         )
         scores = self._scores(tuning, tests)
         federation.all_reduce_sum(scores)
@@ -118,7 +118,7 @@ class Personalization:
         return metrics
 
     def _accuracy(self, model: PersonalModel, federation: Federation, index: Tensor) -> float:
-        index, right = index[some_samples(len(index), None)].to(self.test.y.device), 0
+        index, right = index[some_samples(len(index), None)].to(self.test.device), 0
         with torch.inference_mode():
             predict = federation.algorithm.predict(model)
             for x, y in self.test.batches(index, self.batch_size):

@@ -1,17 +1,23 @@
 """Accuracy, loss and gradient of models during a run; the ranks share the samples."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchmetrics import Metric
 
+from fl_lightning.callbacks.metrics import results, update
+from fl_lightning.core.losses import scores_of
+from fl_lightning.core.network import call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.data import DeviceDataset
+from fl_lightning.data.dataset import rows
 from fl_lightning.executors import ClientResult
-from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.mean_loss import MeanLoss, some_samples
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.files import atomic
@@ -20,7 +26,7 @@ from fl_lightning.files import atomic
 def training_samples(federation: Federation, samples: int | None = None) -> Tensor:
     """Positions of the clients' samples, or of random ones of them; (n,) on the data's device."""
     used = federation.clients.partition.indices.sort().values
-    return used[some_samples(len(used), samples)].to(federation.clients.dataset.y.device)
+    return used[some_samples(len(used), samples)].to(federation.clients.dataset.device)
 
 
 def share_of(federation: Federation, index: Tensor) -> Tensor:
@@ -65,19 +71,27 @@ def score(
     data: DeviceDataset,
     index: Tensor,
     batch_size: int = 100,
+    metrics: Iterable[Metric] = (),
 ) -> tuple[Tensor, Tensor]:
     """Score a model in evaluation mode on the samples of an index, on this rank alone.
 
+    The metrics see each batch.
+
     Returns:
-        Whether the model is right about each sample, (n,), and the sum of their losses, 0-dim.
+        Whether the model is right about each sample, (n,), of a data set with classes, else (0,);
+        and the sum of their losses, 0-dim.
     """
     right = [index.new_zeros(0, dtype=torch.bool)]
     total = torch.zeros((), dtype=torch.float64, device=index.device)
     with federation.fabric.autocast():
         for x, y in data.batches(index, batch_size):
-            out = module(x).float()
-            right.append(is_right(out, y))
-            total += federation.loss(out, y).double() * len(y)
+            out = call(module, x)
+            out = out.float() if isinstance(out, Tensor) else out
+            scores = scores_of(out)
+            if data.classes:
+                right.append(is_right(scores, y))
+            update(metrics, scores, y)
+            total += federation.loss(out, y).double() * rows(y)
     return torch.cat(right), total
 
 
@@ -87,22 +101,29 @@ def score_together(
     data: DeviceDataset,
     index: Tensor | None = None,
     batch_size: int = 100,
-) -> tuple[float, float]:
-    """Accuracy and mean loss of a model that all ranks hold, equal bits on any number of ranks.
+    metrics: Mapping[str, Metric] = MappingProxyType({}),
+) -> Metrics:
+    """`accuracy`, of a data set with classes, `loss`, and metrics of a model that all ranks hold.
 
-    The ranks share the batches, and each batch has its own row in the sum over ranks. `index` are
-    the samples that count (default: all).
+    They are equal to the last bit on any number of ranks: the ranks share the batches, each of
+    which has its own row in the sum over ranks. With metrics every rank scores all batches, since
+    their states cannot be summed exactly. `index` are the samples that count (default: all).
     """
     fabric = federation.fabric
-    index = some_samples(len(data), None).to(data.x.device) if index is None else index
+    index = some_samples(len(data), None).to(data.device) if index is None else index
     batches = index.split(batch_size)
-    rows = torch.zeros(len(batches), 2, dtype=torch.float64, device=data.x.device)
-    for k in range(fabric.global_rank, len(batches), fabric.world_size):
-        right, total = score(federation, module, data, batches[k], batch_size)
-        rows[k] = torch.stack([right.sum().double(), total])
-    federation.all_reduce_sum(rows)
-    accuracy, mean_loss = (rows.sum(0) / len(index)).tolist()
-    return accuracy, mean_loss
+    table = torch.zeros(len(batches), 2, dtype=torch.float64, device=data.device)
+    mine = range(fabric.global_rank, len(batches), fabric.world_size)
+    for k in range(len(batches)) if metrics else mine:
+        right, total = score(
+            federation, module, data, batches[k], batch_size, metrics=metrics.values()
+        )
+        if k in mine:
+            table[k] = torch.stack([right.sum().double(), total])
+    federation.all_reduce_sum(table)
+    accuracy, mean_loss = (table.sum(0) / len(index)).tolist()
+    scores = {"accuracy": accuracy} if data.classes else {}
+    return scores | {"loss": mean_loss} | results(metrics)
 
 
 class ClientScorer:

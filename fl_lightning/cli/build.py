@@ -47,7 +47,7 @@ def partition(
     """The training set over the clients."""
     if scheme.wants("domains") and train.domains is None:
         raise UserError(f"{source} has no domains to split by: choose another --partition")
-    partition = scheme.call_with(y=train.y, clients=clients, seed=seed, domains=train.domains)
+    partition = scheme.call_with(y=train.labels, clients=clients, seed=seed, domains=train.domains)
     if not isinstance(partition, Partition):
         raise UserError(
             wrong_result(scheme, "a Partition, as Partition.from_owners makes", partition)

@@ -44,7 +44,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
             f"{_count(cost.gradients, 'gradient')}{passes} a step",
             *([] if data.validation is None else [held_out]),
             *([f"client states: at most {decimal(disk)} on disk"] if disk >= 1e9 else []),
-            data.partition.describe(train.y, train.classes),
+            data.partition.describe(train.labels, train.classes),
             *_notes(name, o, federation),
         ]
     )

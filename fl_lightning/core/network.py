@@ -9,9 +9,24 @@ from torch import Tensor, nn
 from fl_lightning.core.vector import Layout
 
 
-def functional_call(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:
+def functional_call(module: nn.Module, tensors: Mapping[str, Tensor], x: Any) -> Any:
     """The module's output with other parameters and buffers, by their names in `named_*`."""
-    return torch.func.functional_call(module, tied(module, tensors), (x,), tie_weights=False)
+    args, kwargs = arguments(x)
+    named = tied(module, tensors)
+    return torch.func.functional_call(module, named, args, kwargs, tie_weights=False)
+
+
+def call(module: nn.Module, x: Any) -> Any:
+    """The module's output for inputs `x`."""
+    args, kwargs = arguments(x)
+    return module(*args, **kwargs)
+
+
+def arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """How a module is called with inputs `x`: `module(x)`, `module(*x)` or `module(**x)`."""
+    if isinstance(x, Tensor):
+        return (x,), {}
+    return ((), x) if isinstance(x, dict) else (tuple(x), {})
 
 
 def tied(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -51,7 +66,7 @@ class FunctionalModel:
         self.module, self.layout, self.head = module, layout, layout.head
         self.received, self.weights, self.moved = received, weights, moved
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Any) -> Any:
         """The model's output."""
         if self.moved is not None:
             return functional_call(self.module, {**self.weights, **self.moved}, x)

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.core.losses import scores_of
 from fl_lightning.core.network import FunctionalModel
 from fl_lightning.errors import ModelError
 
@@ -37,27 +39,31 @@ class ForwardPass:
     """One forward pass of one mini-batch, as a loss sees it.
 
     Attributes:
-        x: Inputs.
-        y: Targets.
-        out: What the model returned.
+        x: Inputs: a tensor, or a tuple or dictionary of tensors.
+        y: Targets, likewise.
+        answer: What the model returned.
+        out: The scores in it: the answer itself, or its `logits`.
         activations: `activations[name] = (input, output)` of each submodule that the loss asked to
             observe.
         loss: The loss so far: the task's, then with each earlier `oracle.of`; a new loss may add to
             it or replace it.
     """
 
-    def __init__(self, network: FunctionalModel, x: Tensor, y: Tensor, layers: tuple[str, ...]):
+    def __init__(self, network: FunctionalModel, x: Any, y: Any, layers: tuple[str, ...]):
         self.x, self.y = x, y
         self.earlier: Sequence[Loss] = ()
         self._network, self._layers = network, layers
         with record_activations(network.module, layers) as self.activations:
-            self.out = network.forward(x)
+            self.answer = network.forward(x)
+        self.out = scores_of(self.answer)
 
     @cached_property
     def loss(self) -> Tensor:
         """The loss so far: set by `objective`; computed when read, of a pass at other weights."""
+        if not self.earlier:
+            return next(iter(self._network.weights.values())).new_zeros(())
         with torch.no_grad():
-            return objective(self, self.earlier)[0] if self.earlier else self.x.new_zeros(())
+            return objective(self, self.earlier)[0]
 
     def at(self, w: Tensor) -> "ForwardPass":
         """The same batch through the network with weights `w`: evaluation mode, no gradient.
@@ -85,7 +91,8 @@ class ForwardPass:
         """
         head = self._network.head
         features, out = self.activations[head]
-        if out is not self.out or [*self._network.module.get_submodule(head).buffers()]:
+        buffers = [*self._network.module.get_submodule(head).buffers()]
+        if out is not self.answer or buffers:
             raise ModelError(
                 f"the head {head!r} cannot be displaced alone, since it has buffers or is not the "
                 "model's last step: set the model's attribute `head`, or perturb all or the body"
@@ -95,6 +102,7 @@ class ForwardPass:
         displaced.out = self._network.with_head_offset(
             features.detach() if detached else features, e, detached
         )
+        displaced.answer = displaced.out
         displaced.activations[head] = features, displaced.out
         if detached:
             displaced.loss = self.loss
@@ -148,12 +156,13 @@ class Request:
     count: int = 1
     loss_only: bool = False
 
-    def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """The part of a batch; parts share samples where it is smaller than `count`."""
         if self.count == 1:
             return x, y
-        index = self.index % max(1, min(self.count, len(y)))
-        return x[index :: self.count], y[index :: self.count]
+        index = self.index % max(1, min(self.count, len(tree_leaves(y)[0])))
+        x, y = tree_map(lambda t: t[index :: self.count], (x, y))
+        return x, y
 
 
 TASK_LOSS = Request()

@@ -7,9 +7,11 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
 from math import ceil, prod
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fl_lightning.core.constraints import PositiveFloat, PositiveInt, check
 from fl_lightning.core.device import to_device_async
@@ -50,30 +52,33 @@ class Batches:
         self.epochs = epochs
         self._dataset, self._together = dataset, together
         self._starts = [0, *accumulate(sizes)]
-        self._index = to_device_async(index, dataset.x.device)
+        self._index = to_device_async(index, dataset.device)
         self._augment = augment and augment[0]
-        self._draws = augment and to_device_async(augment[1], dataset.x.device)
-        self._made: dict[int, tuple[Tensor, Tensor]] = {}
+        self._draws = augment and to_device_async(augment[1], dataset.device)
+        self._made: dict[int, tuple[Any, Any]] = {}
 
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __getitem__(self, k: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, k: int) -> tuple[Any, Any]:
         k = range(len(self))[k]
         if k not in self._made:
             self._made = self._make(k)
         return self._made.pop(k)
 
-    def _make(self, k: int) -> dict[int, tuple[Tensor, Tensor]]:
+    def _make(self, k: int) -> dict[int, tuple[Any, Any]]:
         """Make the k-th batch and those after it that are made together."""
         stop = max(k + 1, bisect_right(self._starts, self._starts[k] + self._together) - 1)
         part, sizes = slice(self._starts[k], self._starts[stop]), self.sizes[k:stop]
         index = self._index[part]
-        x = self._dataset.inputs(index)
+        x, y = self._dataset.inputs(index), self._dataset.targets(index)
+        leaves, structure = tree_flatten((x, y))
         if self._augment and self._draws is not None:
-            x = channels_last(self._augment.apply(x, self._draws[part], self._dataset.black))
-        batches = zip(x.split(sizes), self._dataset.y[index].split(sizes), strict=True)
-        return dict(enumerate(batches, start=k))
+            images = self._augment.apply(leaves[0], self._draws[part], self._dataset.black)
+            leaves[0] = channels_last(images)
+        batches = zip(*(t.split(sizes) for t in leaves), strict=True)
+        made = (tree_unflatten(batch, structure) for batch in batches)
+        return dict(enumerate(made, start=k))
 
 
 @dataclass(eq=False)
@@ -155,22 +160,21 @@ class ClientData:
         """The mean number of samples of a client."""
         return self.sizes.mean().item()
 
-    @cached_property
-    def _labels(self) -> Tensor:
-        return self.dataset.y.cpu()
-
     def labels_of(self, clients: Tensor) -> Tensor:
         """The rows of `class_counts` of these clients, without counting the others."""
-        return self.partition.subset(clients).histogram(self._labels, len(self.dataset.classes))
+        return self.partition.subset(clients).histogram(
+            self.dataset.labels, self.dataset.num_classes
+        )
 
     def label_counts(self, client: int) -> Tensor:
         """The row of `class_counts` of this client, without counting the others."""
-        return self._labels[self.partition[client]].bincount(minlength=len(self.dataset.classes))
+        labels = self.dataset.labels[self.partition[client]]
+        return labels.bincount(minlength=self.dataset.num_classes)
 
     @cached_property
     def class_counts(self) -> Tensor:
         """(num_clients, num_classes) int64 on the CPU: samples of each class per client."""
-        return self.partition.histogram(self.dataset.y, len(self.dataset.classes))
+        return self.partition.histogram(self.dataset.labels, self.dataset.num_classes)
 
     @cached_property
     def digest(self) -> str:
@@ -205,6 +209,6 @@ class ClientData:
             g = generator(self.seed, "augmentation", round, client)
             augment = (self.augment, self.augment.draw(len(index), g))
         together = 1  # so that each batch stays in the cache of a CPU
-        if self.dataset.x.is_cuda:
+        if self.dataset.device.type == "cuda":
             together = GPU_BLOCK // (prod(self.dataset.shape) * 4)  # in float32
         return Batches(self.dataset, index, sizes, epochs, augment, together)

@@ -1,12 +1,14 @@
-"""A data set as tensors on one device: a batch is an index and one multiply-add."""
+"""A data set as tensors on one device: a batch is an index and, of images, one multiply-add."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.errors import UserError
 
@@ -16,13 +18,15 @@ DIGESTED = 32 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class DeviceDataset:
-    """Samples and labels on one device.
+    """Samples and targets on one device.
 
     Args:
-        x: (n, channels, height, width) uint8 images, normalized batch by batch, or a floating
-            tensor (n, ...) of features that are taken as they are.
-        y: (n,) int64 labels, positions in `classes`.
-        classes: The names of the classes.
+        x: What the model takes: (n, channels, height, width) uint8 images, normalized batch by
+            batch, or any other tensor (n, ...) as it is; or a tuple or dictionary of such tensors,
+            with which the model is called as `model(*x)` or `model(**x)`.
+        y: The targets: (n,) int64 labels, positions in `classes`; or without classes any tensor
+            (n, ...), or a tuple or dictionary of them.
+        classes: The names of the classes; none if the targets are no classes of samples.
         mean: One per channel, of pixels scaled to [0, 1]; for uint8 images. Empty: no shift.
         std: As `mean`.
         domains: (n,) int64, the domain of each sample, positions in `domain_names`.
@@ -32,9 +36,9 @@ class DeviceDataset:
         ValueError: If shapes, types or labels do not fit together.
     """
 
-    x: Tensor
-    y: Tensor
-    classes: tuple[str, ...]
+    x: Any
+    y: Any
+    classes: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     domains: Tensor | None = None
@@ -42,42 +46,66 @@ class DeviceDataset:
 
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
-            if not isinstance(given, Tensor):
-                raise UserError(f"{name} is a {type(given).__name__}: give a tensor")
-        features, images = self.x.is_floating_point(), self.x.dtype == torch.uint8
-        fits = features or (images and self.x.ndim == 4)
-        if not fits or self.x.layout != torch.strided:
-            raise UserError(
-                f"x is {self.x.dtype} of shape {tuple(self.x.shape)}, {self.x.layout}: give a "
-                "dense floating tensor, or uint8 images of shape (n, channels, height, width)"
-            )
-        allowed = {0} if features else {0, self.x.shape[1]}
+            _check_tensors(name, given, len(self))
+        images = [t for t in tree_leaves(self.x) if is_image(t)]
+        allowed = {0}.union(*({t.shape[1]} for t in images[:1]))
         if not {len(self.mean), len(self.std)} <= allowed or min(self.std, default=1) <= 0:
             raise UserError(
                 f"mean is {self.mean} and std is {self.std}: give none for features; for uint8 "
                 "images none, or one for each channel, std positive"
             )
-        _check_labels("y", self.y, len(self.x), self.classes)
+        if self.classes:
+            _check_labels("y", self.y, len(self), self.classes)
         if self.domains is not None:
-            _check_labels("domains", self.domains, len(self.x), self.domain_names)
+            _check_labels("domains", self.domains, len(self), self.domain_names)
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.first)
+
+    @cached_property
+    def first(self) -> Tensor:
+        """The first tensor of `x`."""
+        leaves = [t for t in tree_leaves(self.x) if isinstance(t, Tensor) and t.ndim]
+        if not leaves:
+            raise UserError(f"x is a {type(self.x).__name__}: give a tensor, or several")
+        return leaves[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are."""
+        return self.first.device
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.x.shape[1:])
+        """The shape of one sample, in the first tensor."""
+        return tuple(self.first.shape[1:])
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """(n,) int64 on the CPU: the class of each sample; 0 for all if there are no classes."""
+        return self.y.cpu() if self.classes else torch.zeros(len(self), dtype=torch.int64)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of the values of `labels`."""
+        return max(1, len(self.classes))
 
     @cached_property
     def digest(self) -> str:
         """16 hexadecimal digits: SHA-256 of labels, normalization and `DIGESTED` of the samples."""
-        held = sha256(self.y.cpu().numpy().tobytes())
-        held.update(repr((self.classes, self.mean, self.std, self.x.dtype, self.shape)).encode())
-        step = max(1, -(-self.x.nbytes // DIGESTED))
-        for block in self.x[::step].split(512):  # a mapped file may be larger than the memory
-            held.update(block.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        y, *rest = tree_leaves((self.y, self.x))
+        held = sha256(y.cpu().numpy().tobytes())
+        for part in rest:
+            held.update(repr((self.classes, self.mean, self.std, part.dtype, self.shape)).encode())
+            step = max(1, -(-part.nbytes // DIGESTED))
+            for block in part[::step].split(512):  # a mapped file may be larger than the memory
+                held.update(block.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return held.hexdigest()[:16]
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "DeviceDataset":
+        """The data set with all its tensors changed."""
+        tensors = {"x": self.x, "y": self.y, "domains": self.domains}
+        return replace(self, **tree_map(lambda t: None if t is None else change(t), tensors))
 
     def to(self, device: torch.device | str) -> "DeviceDataset":
         """Copy the data set to another device.
@@ -85,20 +113,18 @@ class DeviceDataset:
         Raises:
             ValueError: If it does not fit there.
         """
-        domains = None if self.domains is None else self.domains.to(device)
         try:
-            return replace(self, x=self.x.to(device), y=self.y.to(device), domains=domains)
+            return self._with(lambda t: t.to(device))
         except torch.OutOfMemoryError as error:
             raise UserError(
                 f"{len(self):,} samples of shape {'x'.join(map(str, self.shape))} take "
-                f"{self.x.nbytes / 1e9:.1f} GB, too much for the memory of {device}: "
+                f"{self.first.nbytes / 1e9:.1f} GB, too much for the memory of {device}: "
                 "use smaller or fewer of them, or --accelerator cpu"
             ) from error
 
     def subset(self, index: Tensor | slice) -> "DeviceDataset":
         """The samples at `index`, (m,) int64, copied; or those of a slice, which are a view."""
-        domains = None if self.domains is None else self.domains[index]
-        return replace(self, x=self.x[index], y=self.y[index], domains=domains)
+        return self._with(lambda t: t[index])
 
     @cached_property
     def _scale_and_shift(self) -> list[Tensor]:
@@ -106,35 +132,53 @@ class DeviceDataset:
         std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
         mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
         pair = 1 / (255 * std), -mean / std
-        return [t.expand(self.shape).contiguous().to(self.x.device) for t in pair]
+        shape = next(t.shape[1:] for t in tree_leaves(self.x) if is_image(t))
+        return [t.expand(shape).contiguous().to(self.device) for t in pair]
 
     @property
     def black(self) -> Tensor:
         """(channels, 1, 1) float32: a black pixel after normalization; 0 for features."""
-        if self.x.is_floating_point():
-            return torch.zeros(1, 1, 1, device=self.x.device)
+        if not is_image(self.first):
+            return torch.zeros(1, 1, 1, device=self.device)
         return self._scale_and_shift[1][:, :1, :1]
 
-    def inputs(self, index: Tensor) -> Tensor:
+    def inputs(self, index: Tensor) -> Any:
         """The model's inputs for the samples at `index`, an int64 tensor (b,) on the device.
 
         Returns:
-            (b, channels, height, width) float32, normalized, for images; `x[index]` for features.
+            (b, channels, height, width) float32, normalized, for images; `x[index]` for any other
+            tensor; in the structure of `x`.
         """
-        x = self.x.index_select(0, index)
-        if not x.is_floating_point():
+        if isinstance(self.x, Tensor):
+            return self._input(self.x, index)
+        return tree_map(lambda t: self._input(t, index), self.x)
+
+    def _input(self, tensor: Tensor, index: Tensor) -> Tensor:
+        x = tensor.index_select(0, index)
+        if is_image(x):
             scale, shift = self._scale_and_shift
             x = torch.addcmul(shift, x.float(), scale)
         return channels_last(x)
 
-    def batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels of the samples at `index`, at most `size` at a time, in its order."""
+    def targets(self, index: Tensor) -> Any:
+        """The targets of the samples at `index`."""
+        if isinstance(self.y, Tensor):
+            return self.y.index_select(0, index)
+        return tree_map(lambda t: t.index_select(0, index), self.y)
+
+    def batches(self, index: Tensor, size: int) -> Iterator[tuple[Any, Any]]:
+        """Inputs and targets of the samples at `index`, at most `size` at a time, in its order."""
         for batch in index.split(size) if len(index) else ():
-            yield self.inputs(batch), self.y[batch]
+            yield self.inputs(batch), self.targets(batch)
 
 
 TrainTest = tuple[DeviceDataset, DeviceDataset]
 """The training and the test part of a data set."""
+
+
+def is_image(x: Tensor) -> bool:
+    """Whether a tensor holds images, which are normalized."""
+    return x.dtype == torch.uint8 and x.ndim == 4
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -142,12 +186,30 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
+def rows(tree: Any) -> int:
+    """The number of samples in a batch, a tensor or several."""
+    return len(tree if isinstance(tree, Tensor) else tree_leaves(tree)[0])
+
+
+def _check_tensors(name: str, given: Any, n: int) -> None:
+    for t in tree_leaves(given):
+        if not isinstance(t, Tensor):
+            raise UserError(f"{name} is or holds a {type(t).__name__}: give tensors")
+        if t.layout != torch.strided or t.shape[:1] != (n,):
+            raise UserError(
+                f"{name} is {t.dtype} of shape {tuple(t.shape)}, {t.layout}: give a dense tensor "
+                f"with one row for each of {n} samples"
+            )
+
+
 def _check_labels(name: str, labels: Tensor, n: int, names: tuple[str, ...]) -> None:
-    if labels.shape != (n,) or labels.dtype != torch.int64:
-        raise UserError(
-            f"{name} is {labels.dtype} of shape {tuple(labels.shape)}: "
-            f"give one int64 label for each of {n} samples"
+    if not isinstance(labels, Tensor) or labels.shape != (n,) or labels.dtype != torch.int64:
+        shown = (
+            f"{labels.dtype} of shape {tuple(labels.shape)}"
+            if isinstance(labels, Tensor)
+            else labels
         )
+        raise UserError(f"{name} is {shown}: give one int64 label for each of {n} samples")
     if not all(isinstance(name, str) for name in names or (None,)) or len({*names}) < len(names):
         raise UserError(f"the names of {name} are {names!r}: give distinct texts")
     if n and not (labels.min() >= 0 and labels.max() < len(names)):

@@ -106,16 +106,19 @@ class Partition:
             classes: The names of the classes.
         """
         sizes = self.sizes
+        heading = (
+            f"{len(self):,} clients, {len(self.indices):,} samples; partition {self.digest}\n"
+            f"a client has {int(sizes.min()):,} to {int(sizes.max()):,} samples (median "
+            f"{int(sizes.median()):,})"
+        )
+        if not classes:
+            return heading
         held = len(self._cells(y, len(classes)).unique()) / len(self)  # a histogram may be huge
         rows = self.subset(torch.arange(min(len(self), SHOWN))).histogram(y, len(classes)).tolist()
         names = [name[:6] for name in classes]
         width = 1 + max(len(str(cell)) for row in (names, *rows) for cell in row)
         shown = (80 - len("client")) // width
-        lines = [
-            f"{len(self):,} clients, {len(self.indices):,} samples; partition {self.digest}",
-            f"a client has {int(sizes.min()):,} to {int(sizes.max()):,} samples (median "
-            f"{int(sizes.median()):,}); mean number of classes {held:.1f}",
-        ]
+        lines = [f"{heading}; mean number of classes {held:.1f}"]
         for head, cells in (("client", names), *enumerate(rows)):
             lines.append(f"{head:<6}" + "".join(f"{cell:>{width}}" for cell in cells[:shown]))
         rest = {"clients": len(self) - len(rows), "classes": len(names) - shown}

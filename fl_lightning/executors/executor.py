@@ -10,14 +10,12 @@ from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import to_device_async
-from fl_lightning.core.oracle import Loss
+from fl_lightning.core.losses import TaskLoss, cross_entropy
+from fl_lightning.core.oracle import ForwardPass, Loss
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.data.client_data import Batches
 from fl_lightning.executors.dropout import use_keys
-
-TaskLoss = Callable[[Any, Tensor], Tensor]
-"""`loss(output, target)`, averaged over the batch."""
 
 Buffers = Mapping[str, Tensor]
 """A module's buffers by name, such as BatchNorm's running statistics."""
@@ -75,6 +73,7 @@ class ClientResult:
         buffers: The module's buffers after the last step.
         loss: The task's loss before each step, averaged over the steps; 0-dim.
         origin: The model that the client started from.
+        logs: What a module logs in its training step, averaged likewise; (k,).
     """
 
     progress: Tensor
@@ -83,6 +82,7 @@ class ClientResult:
     buffers: Buffers
     loss: Tensor
     origin: Tensor
+    logs: Tensor
 
 
 class Executor:
@@ -108,18 +108,23 @@ class Executor:
         self,
         module: nn.Module,
         layout: Layout,
-        loss: TaskLoss = nn.functional.cross_entropy,
+        loss: TaskLoss = cross_entropy,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ):
         self.module, self.layout, self.autocast = module, layout, autocast
         self.keys = use_keys(module)
-        self.task: Loss = lambda b: loss(b.out, b.y)
+        self.task: Loss = lambda b: loss(b.answer, b.y)
 
     def __call__(
         self, received: RoundInputs, tasks: Sequence[ClientTask]
     ) -> Iterable[ClientResult]:
         """Train up to `width` clients; yields one result a task, in order."""
         raise NotImplementedError
+
+    def observed(self, b: ForwardPass, task: Tensor) -> Tensor:
+        """The task's loss and what the module logs in a forward pass, (1 + k,)."""
+        logs = getattr(b.answer, "logs", None)
+        return torch.stack([task, *logs.values()]) if logs else task[None]
 
     def dropout_keys(self, seed: int) -> dict[str, Tensor]:
         """A key for each dropout layer, as buffers."""

@@ -31,7 +31,7 @@ class LocalStep:
 
     The steps are functions `(w, client_facts, states, buffers, received, x, y, shared_args)`, with
     a row for each client in all arguments but the last. They return the direction, the states, the
-    buffers after the first evaluation, and the task's loss there.
+    buffers after the first evaluation, and what is observed there (see `Executor`).
 
     Args:
         executor: Gives model, loss and autocast.
@@ -58,8 +58,8 @@ class LocalStep:
         states: list[States],
         buffers: Buffers,
         received: Buffers,
-        x: Tensor,
-        y: Tensor,
+        x: Any,
+        y: Any,
         shared_args: SharedArgs,
     ) -> tuple[Tensor, list[States], Buffers, Tensor]:
         executor, layout = self.executor, self.executor.layout
@@ -75,7 +75,7 @@ class LocalStep:
                 with executor.autocast(), norms:
                     b = ForwardPass(network, *request.batch(x, y), request.layers)
                     total, task = objective(b, (executor.task, *request.losses))
-                return total, (moved, task)
+                return total, (moved, executor.observed(b, task))
 
             with _blame_model():
                 if request.loss_only:
@@ -87,8 +87,8 @@ class LocalStep:
         facts = {**shared_args["round_facts"], **client_facts}
         oracle = BatchOracle(evaluate)
         g, states = self.algorithm.gradient(oracle, w, facts, states, shared_args["server_states"])
-        after, task = first[0] if first else (buffers, w.new_full((), torch.nan))
-        return g, states, after, task
+        after, observed = first[0] if first else (buffers, w.new_full((1,), torch.nan))
+        return g, states, after, observed
 
     def _descent(self, w: Tensor, *rest: Any) -> tuple[Any, ...]:
         g, *others = self._direction(w, *rest)

@@ -1,13 +1,14 @@
 """One client after another, through the live module: any `nn.Module`, any local optimizer."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fl_lightning.core.network import FunctionalModel, unaliased
+from fl_lightning.core.network import FunctionalModel, call, unaliased
 from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, objective
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.vector import Layout
@@ -61,22 +62,21 @@ class SequentialExecutor(Executor):
             return unaliased(direction, w, *kept)  # some optimizers change a gradient in place
 
         optimizer = _InPlace(algorithm.local([self.w]), transform, self)
-        total, live = self.w.new_zeros(()), _Live(self.module, self.layout, buffers)
+        total, live = self.w.new_zeros(1), _Live(self.module, self.layout, buffers)
         for step, lr in enumerate(task.lrs):
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            first_loss = self._step(optimizer, *task.batches[step], live)
-            total += first_loss
+            total = total + self._step(optimizer, *task.batches[step], live)
         self.w.grad = None
         w = self.w.detach().clone()
         message, states = algorithm.report(w, facts, states, server_states)
         after = {name: self.buffers[name].clone() for name in received.buffers}
-        loss = total / max(1, len(task.lrs))
-        return ClientResult(w - origin, message, states, after, loss, origin)
+        means = total / max(1, len(task.lrs))
+        return ClientResult(w - origin, message, states, after, means[0], origin, means[1:])
 
-    def _step(self, optimizer: GradientTransform, x: Tensor, y: Tensor, live: "_Live") -> Tensor:
-        """Take one local step; returns the task's loss at its first evaluation."""
-        tasks: list[Tensor] = []
+    def _step(self, optimizer: GradientTransform, x: Any, y: Any, live: "_Live") -> Tensor:
+        """Take one local step; returns what is observed at its first evaluation."""
+        observed: list[Tensor] = []
 
         def closure(request: Request = TASK_LOSS) -> Tensor:
             with self.autocast():
@@ -87,11 +87,11 @@ class SequentialExecutor(Executor):
             self.w.grad = None  # frees the memory that backward then takes
             gradients = torch.autograd.grad(value, self.parameters, materialize_grads=True)
             self.w.grad = self.layout.flatten(gradients)
-            tasks.append(task.detach())
+            observed.append(self.observed(b, task).detach())
             return value.detach()
 
         optimizer.step(closure)
-        return tasks[0] if tasks else self.w.new_full((), torch.nan)
+        return observed[0] if observed else self.w.new_full((1,), torch.nan)
 
 
 class _InPlace(GradientTransform):
@@ -117,4 +117,4 @@ class _Live(FunctionalModel):
 
     def __init__(self, module: nn.Module, layout: Layout, received: Buffers):
         super().__init__(module, layout, received, dict(module.named_parameters()))
-        self.forward = module  # type: ignore[method-assign]
+        self.forward = partial(call, module)  # type: ignore[method-assign]

@@ -83,13 +83,13 @@ class StackedExecutor(Executor):
             shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
             step = self._local_steps[algorithm]
             full = len(tasks) >= received.group
-            w, states, after, losses = self._steps(
+            w, states, after, means = self._steps(
                 step, tasks, client_facts, states, buffers, shared, full
             )
             message, states = vmap(report)(w, client_facts, states)
         for i in range(len(tasks)):
             kept = {name: after[name][i] for name in received.buffers}
-            own = _row(message, i), _row(states, i), kept, losses[i], origin[i]
+            own = _row(message, i), _row(states, i), kept, means[i, 0], origin[i], means[i, 1:]
             yield ClientResult(w[i] - origin[i], *own)
 
     @torch.no_grad()
@@ -106,7 +106,7 @@ class StackedExecutor(Executor):
         matrix, buffers = client_facts["origin"].clone(), received
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = local_step.algorithm.local(rows)
-        decay, losses = weight_decay(optimizer), matrix.new_zeros(len(tasks))
+        decay, total = weight_decay(optimizer), matrix.new_zeros(len(tasks), 1)
         for step in range(max(len(v.lrs) for v in tasks)):
             for lr, together in _groups(tasks, step):
                 batch = [tasks[i].batches[step] for i in together]
@@ -114,24 +114,27 @@ class StackedExecutor(Executor):
                 of = _Rows(together, len(tasks), matrix.device)
                 clients = (matrix, client_facts, states, buffers, received)
                 arguments = *map(of.take, clients), x, y
-                compiled = full and len(together) == len(tasks) and len(y[0]) == self.compiled
+                size = tasks[together[0]].batches.sizes[step]
+                compiled = full and len(together) == len(tasks) and size == self.compiled
                 if compiled and decay is not None:
                     sgd = {"lr": matrix.new_full((), lr), "decay": matrix.new_full((), decay)}
                     descent = local_step.compiled_descent(*arguments, shared | sgd)
-                    matrix, moved, after, loss = descent
+                    matrix, moved, after, observed = descent
                     for row, values in zip(rows, matrix, strict=True):
                         row.data = values
                 else:
                     direction = local_step.compiled_direction if compiled else local_step.direction
-                    g, moved, after, loss = direction(*arguments, shared)
+                    g, moved, after, observed = direction(*arguments, shared)
                     moved = [{k: unaliased(s, matrix) for k, s in term.items()} for term in moved]
                     kept = (state for term in moved for state in term.values())
                     g = unaliased(g, matrix, *kept)  # some optimizers change a gradient in place
                     _step(optimizer, [rows[i] for i in together], g, lr)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
-                losses = of.put(losses, of.take(losses) + loss)
-        steps = to_device_async(torch.tensor([max(1, len(v.lrs)) for v in tasks]), losses.device)
-        return matrix, states, buffers, losses / steps
+                if total.shape[1] < observed.shape[1]:
+                    total = observed.new_zeros(len(tasks), observed.shape[1])
+                total = of.put(total, of.take(total) + observed)
+        steps = to_device_async(torch.tensor([max(1, len(v.lrs)) for v in tasks]), total.device)
+        return matrix, states, buffers, total / steps[:, None]
 
 
 def _step(

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import synchronized_time
+from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
-from fl_lightning.executors.executor import Buffers, TaskLoss
+from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation import divergence, sanity_checks
 from fl_lightning.federation.aggregation import DISTANCES
 from fl_lightning.federation.client_store import ClientStore
@@ -86,7 +87,7 @@ class Federation:
         sampler: ClientSampler = UniformSampling(1.0),
         schedule: Schedule = ExponentialDecay(),
         executor: Callable[..., Executor] = SequentialExecutor,
-        loss: TaskLoss = nn.functional.cross_entropy,
+        loss: TaskLoss = cross_entropy,
         seed: int = 0,
         state_dir: Path | None = None,
         client_state_memory: int | None = None,
@@ -110,7 +111,7 @@ class Federation:
             algorithm,
             self.layout,
             self.server.initial_w,
-            len(clients.dataset.classes),
+            clients.dataset.num_classes,
             rounds,
             trainer.parallel,
             trainer.compiled > 0,

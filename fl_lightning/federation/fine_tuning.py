@@ -81,7 +81,7 @@ class FineTuning:
         """A client's model with its samples, for predictions; valid until the next one is made."""
         load_model(self.module, self.layout, w, buffers)
         data = self.federation.clients.dataset
-        index = self.federation.clients.partition[client].to(data.y.device)
+        index = self.federation.clients.partition[client].to(data.device)
         return PersonalModel(
             self._features_and_logits, data.inputs(index), data.y[index], len(data.classes)
         )

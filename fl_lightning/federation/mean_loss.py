@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
 
+from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
 from fl_lightning.core.network import functional_call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
+from fl_lightning.data.dataset import rows
 from fl_lightning.errors import UserError
 
 
@@ -46,11 +50,11 @@ class MeanLoss:
         data: DeviceDataset,
         samples: int | None = None,
         batch_size: int = 100,
-        loss: Callable[..., Tensor] = nn.functional.cross_entropy,
+        loss: TaskLoss = cross_entropy,
     ):
         self.module, self.data, self.loss, self.batch_size = module, data, loss, batch_size
         self.layout = Layout(module)
-        self.index = some_samples(len(data), samples).to(data.y.device)
+        self.index = some_samples(len(data), samples).to(data.device)
 
     @property
     def weights(self) -> Tensor:
@@ -65,7 +69,7 @@ class MeanLoss:
     def gradient(self, w: Tensor) -> Tensor:
         """The gradient at `w`, a vector like `w`."""
 
-        def of_batch(x: Tensor, y: Tensor) -> Tensor:
+        def of_batch(x: Any, y: Any) -> Tensor:
             at = w.detach().requires_grad_()
             return torch.autograd.grad(self._batch_loss(at, x, y), at)[0]
 
@@ -74,7 +78,7 @@ class MeanLoss:
     def hvp(self, w: Tensor, v: Tensor) -> Tensor:
         """The Hessian at `w` times the vector `v`, by differentiating twice."""
 
-        def of_batch(x: Tensor, y: Tensor) -> Tensor:
+        def of_batch(x: Any, y: Any) -> Tensor:
             at = w.detach().requires_grad_()
             value = self._batch_loss(at, x, y)
             (gradient,) = torch.autograd.grad(value, at, create_graph=True)
@@ -96,28 +100,28 @@ class MeanLoss:
         def of_batch(x: Tensor, y: Tensor) -> Tensor:
             def one(w: Tensor) -> Tensor:
                 out = self._forward(w, x)
-                return torch.stack([self.loss(out, y).double(), is_right(out, y).double().mean()])
+                right = is_right(scores_of(out), y).double().mean()
+                return torch.stack([self.loss(out, y).double(), right])
 
             return torch.stack([one(w) for w in points])
 
         return self._mean(of_batch)
 
-    def _mean(self, of_batch: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def _mean(self, of_batch: Callable[[Any, Any], Tensor]) -> Tensor:
         """The mean over the samples of a mean over each batch."""
         parts = (
-            of_batch(x, y) * (len(y) / len(self.index))
+            of_batch(x, y) * (rows(y) / len(self.index))
             for x, y in self.data.batches(self.index, self.batch_size)
         )
         with evaluating(self.module):
             return reduce(torch.add, parts)
 
-    def _batch_loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _batch_loss(self, w: Tensor, x: Any, y: Any) -> Tensor:
         return self.loss(self._forward(w, x), y)
 
-    def _forward(self, w: Tensor, x: Tensor) -> Tensor:
-        x = x.to(w.dtype) if x.is_floating_point() else x
-        out: Tensor = functional_call(self.module, self.layout.named(w), x)
-        return out
+    def _forward(self, w: Tensor, x: Any) -> Any:
+        x = tree_map(lambda t: t.to(w.dtype) if t.is_floating_point() else t, x)
+        return functional_call(self.module, self.layout.named(w), x)
 
 
 @contextmanager

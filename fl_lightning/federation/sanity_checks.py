@@ -8,12 +8,14 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.network import tied
+from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
+from fl_lightning.core.network import arguments, tied
 from fl_lightning.data import ClientData
+from fl_lightning.data.dataset import is_image
 from fl_lightning.errors import ModelError, UserError, first_sentence
-from fl_lightning.executors.executor import TaskLoss
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.optim import check_minimizes
 
@@ -29,9 +31,9 @@ def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> N
     if on_divergence not in get_args(OnDivergence):
         choices = ", ".join(get_args(OnDivergence))
         raise UserError(f"on_divergence is one of {choices}, not {on_divergence!r}")
-    if clients.dataset.x.device != fabric.device:
+    if clients.dataset.device != fabric.device:
         raise UserError(
-            f"the clients' data are on {clients.dataset.x.device}, the models on {fabric.device}: "
+            f"the clients' data are on {clients.dataset.device}, the models on {fabric.device}: "
             "give ClientData `dataset.to(fabric.device)`"
         )
     precision = fabric.strategy.precision.precision
@@ -127,18 +129,18 @@ def dry_run(
                 "and --compile ignore: remove it, and change the gradient in a term"
             )
 
-    def forward(samples: int, training: bool = True) -> object:
+    def forward(samples: int, training: bool = True) -> tuple[Any, Any]:
         data, device = clients.dataset, next(module.parameters()).device
-        x = data.inputs(torch.arange(samples, device=data.x.device) % len(data))
+        index = torch.arange(samples, device=data.device) % len(data)
+        x, y = data.inputs(index), data.targets(index)
+        args, kwargs = arguments(x)
         given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
         buffers, devices = dict(given), [device] if device.type == "cuda" else []
-        version = x._version
+        versions = [t._version for t in tree_leaves(x)]
         with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
-            out = functional_call(module.train(training), buffers, (x,), tie_weights=False)
-        if training and isinstance(out, Tensor) and out.requires_grad:
-            trained = [p for p in module.parameters() if p.requires_grad]
-            torch.autograd.grad(out.sum(), trained, allow_unused=True)
-        if x._version != version:  # the second gradient of a step would be of another batch
+            out = functional_call(module.train(training), buffers, args, kwargs, tie_weights=False)
+        if [t._version for t in tree_leaves(x)] != versions:
+            # the second gradient of a step would be of another batch
             raise ModelError(
                 f"{type(module).__name__} changes its input in place: write x = x - m instead of "
                 "x.sub_(m), and inplace=False"
@@ -148,20 +150,21 @@ def dry_run(
                 f"{type(module).__name__} replaces its buffer {replaced[0]!r} by another tensor: "
                 "change it in place, as buffer.copy_(...)"
             )
-        return out
+        return out, y
 
     for training in (True, False):
         try:
-            out = forward(2, training)
+            out, y = forward(2, training)
         except (torch.OutOfMemoryError, ModelError):
             raise
         except Exception as error:
             raise _does_not_take(module, clients, training, error) from error
-        if loss is nn.functional.cross_entropy:
-            _check_scores(module, clients, out, training)
-        else:
-            y = clients.dataset.y
-            _check_loss(loss(out, y[torch.arange(2, device=y.device) % len(y)]))
+        if clients.dataset.classes and loss in (cross_entropy, nn.functional.cross_entropy):
+            _check_scores(module, clients, scores_of(out), training)
+        with torch.enable_grad(), autocast():
+            value = _checked_loss(loss, out, y, module)
+        if training:
+            _check_gradient(value, module, clients)
     if len(alone := with_single_samples(clients)):
         try:
             forward(1)
@@ -178,9 +181,9 @@ def _does_not_take(
     module: nn.Module, clients: ClientData, training: bool, error: Exception
 ) -> ModelError:
     data, dtype = clients.dataset, next(module.parameters()).dtype
-    given = data.x.dtype if data.x.is_floating_point() else torch.float32
+    given = torch.float32 if is_image(data.first) else data.first.dtype
     fix = "choose another model, or other data"
-    if given != dtype:
+    if given.is_floating_point and given != dtype:
         fix = f"they are {given}, its parameters {dtype}: convert one, as x.float() does"
     return ModelError(
         f"{type(module).__name__} cannot take samples of shape {'x'.join(map(str, data.shape))}"
@@ -190,7 +193,7 @@ def _does_not_take(
 
 
 def _check_scores(module: nn.Module, clients: ClientData, out: object, training: bool) -> None:
-    """Raise a ModelError unless these are scores, (2, classes), that can be trained."""
+    """Raise a ModelError unless these are scores, (2, classes), for each label."""
     name, data = type(module).__name__, clients.dataset
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
         of_shape = isinstance(out, Tensor) and f"a tensor of shape {tuple(out.shape)}"
@@ -204,20 +207,46 @@ def _check_scores(module: nn.Module, clients: ClientData, out: object, training:
             f"{name} has {out.shape[1]} outputs, but there are labels up to {highest} "
             f"({data.classes[highest]}): give it {len(data.classes)} outputs"
         )
-    if training and not out.requires_grad:
+
+
+def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor:
+    """The loss of two samples.
+
+    Raises:
+        ModelError: If it cannot be computed, or is no single number.
+    """
+    try:
+        value = loss(out, y)
+    except ModelError:
+        raise
+    except Exception as error:
+        kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
+        name = getattr(loss, "__name__", type(loss).__name__)
         raise ModelError(
-            f"the output of {name} has no gradient: remove no_grad or detach from its forward"
-        )
-
-
-def _check_loss(value: object) -> None:
-    """Raise a ModelError unless a loss of the task is one number."""
+            f"the loss {name} cannot compare the output of {type(module).__name__} with two "
+            f"targets, {kinds} ({first_sentence(error)}): choose another loss, or other targets"
+        ) from error
     if not isinstance(value, Tensor) or value.ndim:
         shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise ModelError(
             f"the loss of the task returned {shown}, not one number: return a 0-dim tensor such as "
             "the mean over the batch"
         )
+    return value
+
+
+def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> None:
+    """Raise a ModelError unless the loss can be differentiated."""
+    if not value.requires_grad:
+        raise ModelError(
+            f"the output of {type(module).__name__} has no gradient: remove no_grad or detach from "
+            "its forward"
+        )
+    try:
+        trained = [p for p in module.parameters() if p.requires_grad]
+        torch.autograd.grad(value, trained, allow_unused=True)
+    except RuntimeError as error:
+        raise _does_not_take(module, clients, True, error) from error
 
 
 def with_single_samples(clients: ClientData) -> Tensor:

@@ -29,10 +29,16 @@ Scalars = Mapping[str, Mapping[int, float]]
 """Numbers by tag, as TensorBoard shows it, then by round."""
 
 
+HIGHER_IS_BETTER = re.compile(
+    r"accuracy|test/class_|(^|[/_])(acc|auc|auroc|f1|precision|r2|recall)([/_@]|$)"
+    r"|^test/(clients|clients_worst10|local)$"
+)
+"""Names of scalars whose larger values are better, those of classes and of clients among them."""
+
+
 def higher_is_better(tag: str) -> bool:
-    """Whether larger values of a scalar are better: accuracies, also of classes and of clients."""
-    of_clients = "test/clients", "test/clients_worst10", "test/local"
-    return "accuracy" in tag or tag.startswith("test/class_") or tag in of_clients
+    """Whether larger values of a scalar are better, by its name."""
+    return HIGHER_IS_BETTER.search(tag) is not None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

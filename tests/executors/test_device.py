@@ -53,8 +53,9 @@ def moved(tree: Any) -> Any:
 def to_device(run: Federation) -> Federation:
     """Move the run to the device, but for clients' rows, whose copies end in numbers."""
     run.prepare()
-    run.clients.labels_of(torch.tensor([0]))  # once from the device, before the rounds
-    vars(run.clients.dataset).update(moved(vars(run.clients.dataset)))
+    data = vars(run.clients.dataset)
+    labels = run.clients.dataset.labels  # once from the device, before the rounds
+    data.update(moved(data), labels=labels)
     run.module.to(DEVICE)
     run.layout = Layout(run.module)
     local, server = run.local_training, run.server

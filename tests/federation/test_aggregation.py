@@ -22,7 +22,9 @@ def result(
     """Of a model of two weights with BatchNorm's buffers."""
     buffers = {"mean": vec(mean), "seen": torch.tensor(seen)}
     value = torch.tensor(loss, dtype=torch.float64)
-    return ClientResult(vec(progress, -1.0), [(vec(message),)], [], buffers, value, vec(0, 0))
+    return ClientResult(
+        vec(progress, -1.0), [(vec(message),)], [], buffers, value, vec(0, 0), vec()
+    )
 
 
 def begun(cohort: int, sums: type[PlainSum] = PlainSum, skip_diverged: bool = False) -> RoundSums:

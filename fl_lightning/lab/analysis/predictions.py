@@ -66,7 +66,7 @@ def predict(
         batch_size: Samples of a forward pass.
     """
     head, features, logits = Layout(module).head, [], []
-    index = some_samples(len(data), samples).to(data.y.device)
+    index = some_samples(len(data), samples).to(data.device)
     with evaluating(module), record_activations(module, (head,)) as activations:
         for x, _ in data.batches(index, batch_size):
             logits.append(module(x).float().cpu())

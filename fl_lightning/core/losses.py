@@ -1,0 +1,71 @@
+"""Losses of the task by name: functions of the model's output and the targets, one number."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import functional as F
+
+IGNORED = -100
+"""The target of a token that does not count, as in `torch.nn.functional.cross_entropy`."""
+
+TaskLoss = Callable[[Any, Any], Tensor]
+"""`loss(output, target)`, averaged over the batch."""
+
+
+class StepOutput(NamedTuple):
+    """What a module returns that computes its own loss, as `training_step` does.
+
+    Attributes:
+        loss: The loss, 0-dim.
+        logits: What the module's own `forward` returned in the step; None if it was not called.
+        logs: What the step logs, 0-dim tensors by name.
+    """
+
+    loss: Tensor
+    logits: Any
+    logs: Mapping[str, Tensor]
+
+
+def own_loss(out: StepOutput, y: Any) -> Tensor:
+    """The loss that the module has computed itself."""
+    return out.loss
+
+
+def scores_of(out: Any) -> Any:
+    """The scores in a model's output: its `logits` if it has them, as in transformers."""
+    return getattr(out, "logits", out)
+
+
+def cross_entropy(out: Any, y: Tensor) -> Tensor:
+    """Of classes, (n, classes) and (n,), or of tokens, (n, t, classes) and (n, t)."""
+    return F.cross_entropy(scores_of(out).flatten(0, -2), y.flatten(), ignore_index=IGNORED)
+
+
+def mse(out: Any, y: Tensor) -> Tensor:
+    """The mean squared error; `y` has as many numbers as the output."""
+    scores = scores_of(out)
+    return F.mse_loss(scores, like(y, scores))
+
+
+def binary_cross_entropy(out: Any, y: Tensor) -> Tensor:
+    """Of scores and targets from 0 to 1, of one label or of several at once."""
+    scores = scores_of(out)
+    return F.binary_cross_entropy_with_logits(scores, like(y, scores))
+
+
+def like(y: Tensor, scores: Tensor) -> Tensor:
+    """Targets in shape and dtype of the scores, e.g. (n,) as (n, 1).
+
+    Raises:
+        ValueError: If they are not as many.
+    """
+    if y.numel() != scores.numel():
+        raise ValueError(
+            f"there are {tuple(y.shape)} targets for outputs of shape {tuple(scores.shape)}"
+        )
+    return y.to(scores.dtype).view_as(scores)
+
+
+LOSSES: dict[str, TaskLoss] = {f.__name__: f for f in (cross_entropy, mse, binary_cross_entropy)}
+"""The losses by name."""
