@@ -1,8 +1,12 @@
 """Every exception of this package that a user can see. Imports nothing of the package."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+
+MANY = 40
+"""A sentence lists no more names than that."""
 
 
 class UserError(ValueError):
@@ -50,3 +54,11 @@ def first_sentence(error: BaseException) -> str:
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     without_place = re.sub(r"^\[enforce fail at .*?\] err == 0\. ", "", first_line)  # torch's own
     return re.split(r"\.\s+(?=[A-Z])", without_place)[0].rstrip(". ")
+
+
+def nearest(word: object, known: Iterable[object]) -> str:
+    """The end of a sentence about an unknown word: known ones that look like it, or all of few."""
+    names = list(map(str, known))
+    if close := get_close_matches(str(word), names, n=3, cutoff=0.5):
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; there are: {', '.join(names)}" if 0 < len(names) <= MANY else ""

@@ -25,12 +25,12 @@ from fl_lightning.data import (
     hold_out,
     hold_out_of_clients,
 )
-from fl_lightning.errors import UserError
+from fl_lightning.errors import UserError, nearest
 from fl_lightning.executors import Executor, SequentialExecutor, StackedExecutor
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
-from fl_lightning.runs.converters import nearest, parse_bytes
+from fl_lightning.runs.converters import parse_bytes
 from fl_lightning.runs.options import Options
 from fl_lightning.terms import Clip
 

@@ -9,8 +9,9 @@ from fl_lightning.callbacks import CALLBACKS
 from fl_lightning.cli.arguments import NEEDED
 from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.errors import nearest
 from fl_lightning.runs.chosen import Chosen
-from fl_lightning.runs.converters import convert, metavar, nearest, shown
+from fl_lightning.runs.converters import convert, metavar, shown
 
 RUN_PARTS = "train", "test", "validation", "partition", "folder"
 """Parameters of a callback that the run fills in."""

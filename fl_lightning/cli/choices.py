@@ -15,7 +15,8 @@ from fl_lightning.cli.arguments import NEEDED, Option, options_of
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.data import CropFlip, folder_sources, medmnist, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
-from fl_lightning.runs.converters import is_option, nearest
+from fl_lightning.errors import nearest
+from fl_lightning.runs.converters import is_option
 
 SIZES = "inputs", "classes", "channels", "size"
 """Parameters of a model that follow from the data."""

@@ -18,8 +18,8 @@ from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.distributed.launcher_env import is_first_rank
+from fl_lightning.errors import nearest
 from fl_lightning.runs.chosen import Chosen
-from fl_lightning.runs.converters import nearest
 
 FIRST = "algorithm"
 """The choice that `--help` shows before everything else."""

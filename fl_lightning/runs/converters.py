@@ -4,16 +4,12 @@ import re
 import types
 from collections.abc import Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from inspect import Parameter
 from os.path import expanduser
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from fl_lightning.errors import UserError
-
-MANY = 40
-"""More names than that help nobody."""
 
 _WORDS = {int: "a whole number", float: "a number"}
 
@@ -86,14 +82,6 @@ def shown(value: Any) -> str:
     if value is None or value == ():
         return "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def nearest(word: object, known: Any) -> str:
-    """The end of a sentence about an unknown word: known ones that look like it, or all of few."""
-    names = list(map(str, known))
-    if close := get_close_matches(str(word), names, n=3, cutoff=0.5):
-        return f"; did you mean {' or '.join(close)}?"
-    return f"; there are: {', '.join(names)}" if 0 < len(names) <= MANY else ""
 
 
 def parse_bytes(size: str) -> int:

@@ -9,11 +9,10 @@ from typing import Any
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.config_files import TABLE_KEYS, read_chain
-from fl_lightning.errors import UserError
+from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.converters import nearest
 
 Options = Mapping[str, Any]
 """Options by name as in a preset."""
