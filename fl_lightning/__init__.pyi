@@ -22,7 +22,9 @@ from .core.weighting import uniform as uniform
 from .data import ClientData as ClientData
 from .data import CropFlip as CropFlip
 from .data import DeviceDataset as DeviceDataset
+from .data import FederatedData as FederatedData
 from .data import Partition as Partition
+from .data import partitions as partitions
 from .errors import DivergenceError as DivergenceError
 from .errors import ModelError as ModelError
 from .errors import RankLostError as RankLostError

@@ -41,6 +41,16 @@ def hold_out_of_clients(
     return Partition(partition.indices[trained], torch.cat([kept.new_zeros(1), kept])), held
 
 
+def owners_of_held(partition: Partition, held: Tensor) -> Partition:
+    """The partition of held-out samples, as positions in `held`, over those who held them."""
+    rank = torch.full((int(partition.indices.max()) + 1,), -1)
+    rank[held] = torch.arange(len(held))
+    places = rank[partition.indices]
+    given = places >= 0
+    offsets = torch.cat([places.new_zeros(1), given.cumsum(0)])[partition.offsets]
+    return Partition(places[given], offsets)
+
+
 def hold_out(
     data: DeviceDataset, fraction: float, seed: int
 ) -> tuple[DeviceDataset, DeviceDataset]:

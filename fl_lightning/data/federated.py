@@ -1,0 +1,330 @@
+"""Any data with its clients: rows of tensors, data sets and tables, each row with its owner."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from fl_lightning.core.randomness import derived_seed
+from fl_lightning.data.hub import class_names, hub_columns, module_rows, read_hub
+from fl_lightning.data.owners import partition_of
+from fl_lightning.data.partition import Partition
+from fl_lightning.data.rows import Rows, at, check_alike, checked_rows, raw_rows, tensors
+from fl_lightning.data.tables import read_table, standardize_columns
+from fl_lightning.data.targets import check_classes, divided, labels_of
+from fl_lightning.data.validation import hold_out_of_clients, owners_of_held
+from fl_lightning.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TableLike: TypeAlias = Union["DataFrame", PathLike[str], str]
+
+
+class FederatedData:
+    """Rows with their owners, the clients, and rows for validation and testing.
+
+    A row is one entry of a batch. A LightningModule gets batches of the structure of `train`, a
+    plain module all but the target. Tensors are neither copied nor converted: images may be uint8,
+    and a file that is mapped into memory stays on disk.
+
+    Args:
+        train: A tensor with one entry for each row; a tuple or dictionary of such tensors, NumPy
+            arrays or lists of numbers; a map-style data set of PyTorch, which is read whole by its
+            default collation; or a Hugging Face data set.
+        test: Rows of the same structure, which have no owners; or a fraction, above 0 and below 1,
+            of each client's rows, which keep their owner.
+        validation: As `test`.
+        clients: The name of a column of owners, which is then no part of the rows; one owner for
+            each row, a number or a text; a list of positions for each client, where a row in no
+            list is not used; a `Partition`; a scheme of `fl_lightning.partitions`; or another
+            function `scheme(y, seed) -> Partition`.
+        target: The target: a column of a dictionary, or a position in a tuple. By default the last
+            of a tuple, or the column of a dictionary that is named labels, label, target or y.
+        classes: The names of the classes, if the target holds positions in them.
+        seed: The seed of schemes and fractions.
+
+    Attributes:
+        train: The rows as tensors on the CPU. Those that a fraction takes for `test` or
+            `validation` are among them, but not in `partition`.
+        test: The rows as tensors on the CPU, or None.
+        validation: As `test`.
+        partition: The training rows of each client.
+        parts: By the name of a part with owners, "test" or "validation", its rows of each client.
+        names: The names of the clients: the sorted owners as texts, else "0", "1", ...
+        target: As given.
+        classes: As given.
+        seed: As given.
+
+    Raises:
+        UserError: If rows, owners and parts do not fit together, or hold texts, NaN or infinite
+            numbers.
+
+    Example::
+
+        x, y = torch.randn(1000, 5), torch.randn(1000)
+        data = fl.FederatedData((x, y), clients=torch.arange(1000) % 20, test=0.2)
+    """
+
+    def __init__(
+        self,
+        train: Any,
+        test: Any = None,
+        validation: Any = None,
+        *,
+        clients: Any,
+        target: str | int | None = None,
+        classes: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        self.target, self.classes, self.seed = target, tuple(map(str, classes)), seed
+        raw, column = raw_rows(train, "train"), None
+        if isinstance(clients, str):
+            column = clients
+            if not isinstance(raw, dict) or column not in raw:
+                known = nearest(column, raw) if isinstance(raw, dict) else ", as rows have no names"
+                raise UserError(f"clients: train has no column {column!r}{known}")
+            clients = raw.pop(column)
+        self.train: Rows = tensors(raw, "train")
+        total = checked_rows(self.train, "train")
+        if target is not None:
+            self.divided(self.train)
+        labels = labels_of(self.train, target)
+        self.partition, self.names = partition_of(clients, total, labels, seed)
+
+        self.parts: dict[str, Partition] = {}
+        left = 1.0
+        rows: dict[str, Rows | None] = {}
+        for part, given in (("test", test), ("validation", validation)):
+            if _is_number(given):
+                if not 0 < given < left:
+                    raise UserError(
+                        f"{part} is {given}: give a fraction above 0 that leaves rows to train on, "
+                        "or rows of the structure of train"
+                    )
+                rows[part] = self._hold_out(part, given / left)
+                left -= given
+            else:
+                rows[part] = None if given is None else self._read(part, given, column)
+        self.test, self.validation = rows["test"], rows["validation"]
+        for part, held in (("train", self.train), *rows.items()) if self.classes else ():
+            if held is not None:
+                check_classes(held, target, self.classes, part)
+
+    def _read(self, part: str, given: Any, column: str | None) -> Rows:
+        raw = raw_rows(given, part)
+        if isinstance(raw, dict):
+            raw.pop(column, None)
+        rows: Rows = tensors(raw, part)
+        checked_rows(rows, part)
+        check_alike(rows, part, self.train)
+        return rows
+
+    def _hold_out(self, part: str, fraction: float) -> Rows:
+        """Take a fraction of each client's rows, and keep whose they are."""
+        before = self.partition
+        self.partition, held = hold_out_of_clients(before, fraction, derived_seed(self.seed, part))
+        if not len(held):
+            raise UserError(f"{part} is too small a fraction: it takes no row of any client")
+        self.parts[part] = owners_of_held(before, held)
+        return at(self.train, held)
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients."""
+        return len(self.partition)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that clients train on."""
+        return len(self.partition.indices)
+
+    @property
+    def inputs(self) -> int:
+        """The numbers in one row without its target, of all tensors together."""
+        return sum(part[0].numel() for part in tree_leaves(self.divided(self.train)[0]))
+
+    def divided(self, rows: Rows) -> tuple[Rows, Tensor]:
+        """The inputs and the target of rows or of a batch of them, as a plain module gets them.
+
+        A single input is a tensor, several are a tuple or dictionary. A lone tensor is input and
+        target at once.
+
+        Raises:
+            UserError: If no target was named and it is not obvious.
+        """
+        return divided(rows, self.target)
+
+    def __repr__(self) -> str:
+        sizes = self.partition.sizes
+        spread = " / ".join(f"{int(size):,}" for size in (sizes.min(), sizes.median(), sizes.max()))
+        parts = [f"train {self.rows:,} rows"]
+        for part, rows in (("test", self.test), ("validation", self.validation)):
+            if rows is not None:
+                owned = "" if part in self.parts else " without owners"
+                parts.append(f"{part} {len(tree_leaves(rows)[0]):,}{owned}")
+        clients = f"{self.num_clients:,} clients of {spread} (min / median / max)"
+        return f"FederatedData({', '.join(parts)}; {clients})"
+
+    @classmethod
+    def from_table(
+        cls,
+        table: TableLike,
+        *,
+        target: str,
+        clients: Any,
+        test: TableLike | float | None = 0.2,
+        validation: TableLike | float | None = None,
+        standardize: bool = True,
+        classes: Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> "FederatedData":
+        """Rows (x, y) of a data frame or a CSV file.
+
+        The inputs x, (n, columns) float32, are all columns but target and owners, in their order.
+        The numbers of a CSV file are kept in a temporary file (in `TMPDIR`) that is mapped into
+        memory and goes with the data, so that they may be larger than the memory.
+
+        Args:
+            table: A frame, or the path of a CSV file with a header.
+            target: The column of targets. Texts, categories and truth values become classes, y
+                int64; numbers stay numbers, y float32.
+            clients: The column of owners, or what else `FederatedData` takes.
+            test: A fraction of each client's rows, or another table with the same columns.
+            validation: As `test`.
+            standardize: Shift and scale the columns of x so that of the training rows' values the
+                mean is 0 and the standard deviation 1.
+            classes: The names of the classes in their order. The texts of the target are some of
+                them; or the target holds whole numbers, the positions in them.
+            seed: The seed of schemes and fractions.
+
+        Raises:
+            UserError: If the table cannot be read, or an input is a text, missing or infinite.
+
+        Example::
+
+            data = fl.FederatedData.from_table("flights.csv", target="delay", clients="carrier")
+            net = nn.Linear(data.inputs, 1)
+        """
+        owner = clients if isinstance(clients, str) else None
+        made = read_table(table, target, owner, classes)
+
+        def read(other: TableLike, part: str) -> tuple[Tensor, Tensor]:
+            held = read_table(other, target, owner, made.classes, made.columns)
+            return held.x, held.y
+
+        parts = _read_parts(test, validation, read)
+        owners = clients if owner is None else made.owners
+        data = cls((made.x, made.y), clients=owners, classes=made.classes, seed=seed, **parts)
+        if standardize:
+            trained = torch.zeros(len(made.x), dtype=torch.bool)
+            trained[data.partition.indices] = True
+            used = data.train, data.test, data.validation
+            standardize_columns([rows[0] for rows in used if isinstance(rows, tuple)], trained)
+        return data
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        dataset: Any,
+        *,
+        clients: Any,
+        columns: Sequence[str] | None = None,
+        tokens: Any = None,
+        length: int | None = None,
+        test: Any = None,
+        validation: Any = None,
+        target: str | None = None,
+        classes: Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> "FederatedData":
+        """Rows of a Hugging Face data set: a dictionary of its columns in torch format.
+
+        With `tokens` a client's texts become blocks `{"input_ids", "labels"}`, both (n, length)
+        int64. The texts follow one another, each with the end-of-text token. The last block is
+        padded, with labels -100. Blocks need no attention mask.
+
+        Args:
+            dataset: One split, a `datasets.Dataset`.
+            clients: The column of owners, or what else `FederatedData` takes.
+            columns: The columns of a row; by default all but the owners.
+            tokens: A tokenizer of `transformers`; `columns` are texts then.
+            length: Tokens in a block.
+            test: A fraction of each client's rows or blocks, or another split.
+            validation: As `test`.
+            target: As in `FederatedData`.
+            classes: The names of the classes; by default those of a target that is a `ClassLabel`.
+            seed: The seed of schemes and fractions.
+
+        Raises:
+            UserError: If a column does not exist, holds texts without `tokens`, or rows of
+                different shapes.
+
+        Example::
+
+            digits = datasets.load_dataset("flwrlabs/femnist", split="train")
+            columns = "image", "character"
+            data = fl.FederatedData.from_huggingface(
+                digits, clients="writer_id", columns=columns, target="character", test=0.1
+            )
+        """
+        owner = clients if isinstance(clients, str) else None
+        columns = hub_columns(dataset, "dataset", columns, owner)
+        read = partial(read_hub, columns=columns, tokens=tokens, length=length)
+        owners = clients if owner is None else dataset[owner][:]
+        rows, owners, names = read(dataset, "dataset", clients=owners, seed=seed)
+        parts = _read_parts(test, validation, lambda split, part: read(split, part)[0])
+        if classes is None:
+            classes = class_names(dataset, rows, target)
+        data = cls(rows, clients=owners, target=target, classes=classes, seed=seed, **parts)
+        data.names = names or data.names
+        return data
+
+    @classmethod
+    def from_datamodule(
+        cls, datamodule: Any, *, clients: Any = None, **options: Any
+    ) -> "FederatedData":
+        """The rows behind the loaders of a LightningDataModule.
+
+        Each data set is read once and whole, by its loader's collation. Random transforms are drawn
+        once; batch size, order and sampler of the loaders are not used.
+
+        Args:
+            datamodule: The data module; `prepare_data` and `setup` are called.
+            clients: A column, or what else `FederatedData` takes. By default what the data module's
+                own method `clients()` returns.
+            **options: Of `FederatedData`; `test` and `validation` replace the data module's.
+
+        Raises:
+            UserError: If nobody says who owns the rows, or a loader's data set cannot be read.
+
+        Example::
+
+            shards = fl.partitions.shards(clients=100)
+            data = fl.FederatedData.from_datamodule(LitMNIST("data"), clients=shards)
+        """
+        if clients is None and not hasattr(datamodule, "clients"):
+            kind = type(datamodule).__name__
+            raise UserError(
+                f"{kind} does not say who owns its rows: give clients=, or write a method "
+                f"clients() of {kind} that returns one owner for each row"
+            )
+        options = module_rows(datamodule) | options
+        return cls(clients=datamodule.clients() if clients is None else clients, **options)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, float | int)
+
+
+def _read_parts(test: Any, validation: Any, read: Callable[[Any, str], Any]) -> dict[str, Any]:
+    """Both parts, as arguments of `FederatedData`: rows that were read, or a fraction or None."""
+    parts = {"test": test, "validation": validation}
+    return {
+        part: given if given is None or _is_number(given) else read(given, part)
+        for part, given in parts.items()
+    }

@@ -1,0 +1,162 @@
+"""Rows of Hugging Face data sets and of Lightning's data modules, which are not imported here."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from fl_lightning.data.owners import partition_of
+from fl_lightning.data.partition import Partition
+from fl_lightning.data.rows import is_hub, raw_rows
+from fl_lightning.data.targets import target_in
+from fl_lightning.errors import UserError, nearest
+
+IGNORED = -100
+"""The label of padding, which PyTorch's and Hugging Face's cross-entropy leave out."""
+
+UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
+"""Where loaders are defined that a data module does not have."""
+
+
+def hub_columns(
+    dataset: Any, name: str, columns: Sequence[str] | None, owner: str | None = None
+) -> list[str]:
+    """The columns of a row, by default all but the owners, of a data set that has them all.
+
+    Raises:
+        UserError: If it is no data set of one split in Hugging Face's manner, or a column is
+            missing.
+    """
+    if not is_hub(dataset, name):
+        raise UserError(
+            f"{name} is a {type(dataset).__name__}: give a data set of the library datasets, "
+            "or other data to FederatedData itself"
+        )
+    known = dataset.column_names
+    for what, wanted in (("clients", owner and [owner]), ("columns", columns)):
+        if missing := [column for column in wanted or () if column not in known]:
+            near = nearest(missing[0], known)
+            raise UserError(f"{what}: {name} has no column {missing[0]!r}{near}")
+    return [column for column in known if column != owner] if columns is None else [*columns]
+
+
+def read_hub(
+    dataset: Any,
+    name: str,
+    columns: Sequence[str],
+    tokens: Any = None,
+    length: int | None = None,
+    clients: Any = None,
+    seed: int = 0,
+) -> tuple[dict[str, Any], Any, tuple[str, ...]]:
+    """Rows of a data set: its columns in torch format, or blocks of tokens.
+
+    Args:
+        dataset: One split.
+        name: What messages call it.
+        columns: The columns of a row, or the texts to make tokens of.
+        tokens: A tokenizer, or None.
+        length: Tokens in a block.
+        clients: The owners of rows, as `FederatedData` takes them. None: blocks are nobody's.
+        seed: The seed of a scheme.
+
+    Returns:
+        The rows; their owners, as `FederatedData` takes them; and the clients' names if the owners
+        do not name them.
+    """
+    columns = hub_columns(dataset, name, columns)
+    if tokens is None or length is None:
+        if (tokens is None) != (length is None):
+            raise UserError("give tokens, a tokenizer, and length, the tokens in a block; or none")
+        return dict(dataset.select_columns(columns).with_format("torch")[:]), clients, ()
+    owners = [0] * len(dataset) if clients is None else clients
+    partition, names = partition_of(owners, len(dataset), None, seed)
+    return *packed(dataset, columns, tokens, length, partition), names
+
+
+def class_names(dataset: Any, rows: dict[str, Any], target: str | None) -> tuple[str, ...]:
+    """The names of the target's classes, if the data set has them."""
+    with suppress(UserError):
+        feature = getattr(dataset, "features", {}).get(target_in(rows, target))
+        return tuple(getattr(feature, "names", None) or ())
+    return ()
+
+
+def packed(
+    dataset: Any, columns: Sequence[str], tokens: Any, length: int, partition: Partition
+) -> tuple[dict[str, Any], Partition]:
+    """The texts of each client as blocks of tokens; a row's texts end with the end-of-text token.
+
+    Texts of a client follow one another without gaps. Its last block is padded.
+
+    Args:
+        dataset: The data set.
+        columns: Columns of texts; those of a row follow one another.
+        tokens: A tokenizer in Hugging Face's manner.
+        length: Tokens in a block.
+        partition: The rows of each client.
+
+    Returns:
+        `input_ids` and `labels`, (m, length) int64, the labels of padding -100; and the blocks of
+        each client.
+    """
+    ids: list[list[int]] = [[] for _ in range(len(dataset))]
+    for column in columns:
+        texts = list(dataset[column][:])
+        if not all(isinstance(text, str) for text in texts):
+            raise UserError(
+                f"column {column!r} does not hold texts alone: name columns of texts, columns=(...)"
+            )
+        for row, found in zip(
+            ids, tokens(texts, add_special_tokens=False)["input_ids"], strict=True
+        ):
+            row.extend(found)
+    end = getattr(tokens, "eos_token_id", None)
+    if end is not None:
+        for row in ids:
+            row.append(end)
+    made: list[np.ndarray] = []
+    for client in range(len(partition)):
+        stream = [token for row in partition[client].tolist() for token in ids[row]]
+        block = np.full((-(-len(stream) // length), length), IGNORED)
+        block.flat[: len(stream)] = stream
+        made.append(block)
+    labels = torch.from_numpy(np.concatenate(made))
+    pad = getattr(tokens, "pad_token_id", None)
+    padding = next((token for token in (pad, end) if token is not None), 0)
+    offsets = torch.tensor([0, *map(len, made)]).cumsum(0)
+    rows = {"input_ids": labels.masked_fill(labels == IGNORED, padding), "labels": labels}
+    return rows, Partition(torch.arange(len(labels)), offsets)
+
+
+def module_rows(datamodule: Any) -> dict[str, Any]:
+    """The raw rows behind a data module's loaders: `train`, `validation` and `test`, if any."""
+    datamodule.prepare_data()
+    found = {}
+    for stage, part, method in (
+        ("fit", "train", "train_dataloader"),
+        ("validate", "validation", "val_dataloader"),
+        ("test", "test", "test_dataloader"),
+    ):
+        make = getattr(datamodule, method, None)
+        if getattr(make, "__module__", None) in UNIMPLEMENTED or make is None:
+            continue
+        datamodule.setup(stage)
+        loader = make()
+        if loader is None or (isinstance(loader, Sequence) and not loader):
+            continue
+        if isinstance(loader, Sequence) and len(loader) == 1:
+            (loader,) = loader
+        if not hasattr(loader, "dataset"):
+            raise UserError(
+                f"{method} gives a {type(loader).__name__}: let it give one DataLoader, whose "
+                "data set can be split over clients"
+            )
+        collate = getattr(loader, "collate_fn", None) or default_collate
+        found[part] = raw_rows(loader.dataset, part, collate)
+    if "train" not in found:
+        raise UserError(f"{type(datamodule).__name__} has no train_dataloader: write one")
+    return found

@@ -1,0 +1,109 @@
+"""Whose rows: a partition from owners, lists of positions, a scheme, or a partition itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.data.partition import Partition
+from fl_lightning.data.partitions import Scheme
+from fl_lightning.errors import UserError
+
+FORMS = (
+    "give the name of a column, one owner for each row, a list of positions for each client, a "
+    "Partition, or a scheme such as fl_lightning.partitions.iid(clients=10)"
+)
+
+
+def partition_of(
+    clients: Any, rows: int, labels: Tensor | None, seed: int
+) -> tuple[Partition, tuple[str, ...]]:
+    """The partition of the rows, and the clients' names in their order.
+
+    Args:
+        clients: One owner for each row, lists of positions, a partition, or a scheme: a function
+            `scheme(y, seed) -> Partition`.
+        rows: The number of rows.
+        labels: (rows,) int64 classes, if the rows have some.
+        seed: The seed of a scheme.
+
+    Raises:
+        UserError: If it does not fit the rows, or a client has none.
+    """
+    names: Sequence[object] = ()
+    if isinstance(clients, Partition):
+        partition = clients
+    elif callable(clients):
+        partition = _by_scheme(clients, rows, labels, seed)
+    elif _are_lists(clients):
+        partition = _from_positions(clients, rows)
+    else:
+        partition, names = _from_owners(clients, rows)
+    if len(partition.indices) and (last := int(partition.indices.max())) >= rows:
+        raise UserError(f"clients holds row {last}, but there are {rows:,} rows: count from 0")
+    if empty := (partition.sizes == 0).nonzero().flatten().tolist():
+        some = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
+        raise UserError(
+            f"{len(empty)} of {len(partition)} clients hold no rows (client {some}): "
+            "leave them out, or use fewer clients"
+        )
+    return partition, tuple(map(str, names or range(len(partition))))
+
+
+def _by_scheme(scheme: Any, rows: int, labels: Tensor | None, seed: int) -> Partition:
+    if labels is None:
+        if isinstance(scheme, Scheme) and scheme.by_class:
+            raise UserError(
+                f"{scheme.scheme.__name__} splits by classes, and the target is none of integers: "
+                "name another target, or use fl_lightning.partitions.iid, whose sigma makes sizes "
+                "unequal"
+            )
+        labels = torch.zeros(rows, dtype=torch.int64)
+    made = scheme(labels, seed=seed)
+    if not isinstance(made, Partition):
+        raise UserError(
+            f"the scheme {scheme} gave a {type(made).__name__}: it must give a Partition"
+        )
+    return made
+
+
+def _are_lists(clients: Any) -> bool:
+    if isinstance(clients, Tensor | np.ndarray) or not isinstance(clients, Sequence):
+        return False
+    first = clients[0] if clients else ""
+    return isinstance(first, Sequence | Tensor | np.ndarray) and not isinstance(first, str)
+
+
+def _from_positions(lists: Sequence[Any], rows: int) -> Partition:
+    partition = Partition.from_lists(lists)
+    if len(partition.indices) and int(partition.indices.max()) < rows:
+        held = partition.indices.bincount()
+        if twice := int((held > 1).sum()):
+            raise UserError(
+                f"{twice:,} of {rows:,} rows are in clients more than once (row "
+                f"{int(held.argmax())}): give each row one owner, or several by a Partition"
+            )
+    return partition
+
+
+def _from_owners(owners: Any, rows: int) -> tuple[Partition, Sequence[object]]:
+    import pandas
+
+    if isinstance(owners, str | bytes) or not hasattr(owners, "__len__"):
+        raise UserError(f"clients is {owners!r}: {FORMS}")
+    if isinstance(owners, Tensor):
+        owners = owners.cpu().numpy()
+    elif not hasattr(owners, "dtype"):
+        owners = pandas.Series(list(owners))
+    if len(owners) != rows or getattr(owners, "ndim", 1) != 1:
+        shape = tuple(getattr(owners, "shape", (len(owners),)))
+        raise UserError(f"clients has shape {shape} for {rows:,} rows: give one owner for each row")
+    codes, names = pandas.factorize(owners, sort=True)
+    if missing := int((codes < 0).sum()):
+        raise UserError(
+            f"{missing:,} of {rows:,} rows have no owner (row {int(codes.argmin())}): "
+            "remove these rows, or name their owner"
+        )
+    return Partition.from_owners(torch.from_numpy(codes).long(), len(names)), list(names)

@@ -1,0 +1,194 @@
+"""Rows of any structure: a tensor, or tuples and dictionaries of tensors, with n rows each."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+from fl_lightning.errors import UserError, first_sentence
+
+Rows: TypeAlias = Tensor | tuple[Any, ...] | dict[str, Any]
+"""A tree of tensors on the CPU, each with one entry for every row."""
+
+BLOCK = 2**22
+"""Numbers that are read together, so that a mapped file may be larger than the memory."""
+
+
+def raw_rows(given: Any, name: str, collate: Callable[[list[Any]], Any] = default_collate) -> Any:
+    """Tuples, dictionaries and columns of what was given; a data set is read whole.
+
+    Args:
+        given: Tensors, arrays, tuples or dictionaries of them, a map-style data set of PyTorch, or
+            one of Hugging Face.
+        name: What messages call it.
+        collate: Makes one batch of a list of samples of a map-style data set.
+    """
+    if is_hub(given, name):
+        return dict(given.with_format("torch")[:])
+    if hasattr(given, "iloc"):
+        raise UserError(f"{name} is a table: use FederatedData.from_table")
+    if isinstance(given, TensorDataset) and collate is default_collate:
+        return given.tensors
+    if isinstance(given, IterableDataset):
+        raise UserError(
+            f"{name} is an IterableDataset, whose rows have no number: give a map-style data set"
+        )
+    if isinstance(given, Dataset):
+        try:
+            samples = [given[k] for k in range(len(given))]  # type: ignore[arg-type]
+            given = _tuples(collate(samples))
+        except (RuntimeError, TypeError) as error:
+            raise UserError(
+                f"the samples of {name} do not make one batch ({first_sentence(error)}): "
+                "let the data set give tensors or numbers, of the same shape in every sample"
+            ) from error
+    if isinstance(given, Mapping):
+        return dict(given)
+    return tuple(given) if isinstance(given, list) else given
+
+
+def is_hub(given: Any, name: str) -> bool:
+    """Whether it is a Hugging Face data set, or looks like one."""
+    if not (hasattr(given, "with_format") and hasattr(given, "column_names")):
+        return False
+    if isinstance(given, Mapping):
+        splits = [*given]
+        raise UserError(f"{name} has the splits {splits}: give one, such as {name}[{splits[0]!r}]")
+    return True
+
+
+def tensors(raw: Any, name: str) -> Any:
+    """The tree of tensors of a tree of columns: arrays, tensors and lists of numbers.
+
+    Raises:
+        UserError: For a column that is no tensor: texts, or rows of different lengths.
+    """
+    if isinstance(raw, Mapping):
+        return {key: tensors(column, f"{name}[{key!r}]") for key, column in raw.items()}
+    if isinstance(raw, tuple) and not _is_text(raw):
+        made = [tensors(part, f"{name}[{k}]") for k, part in enumerate(raw)]
+        return type(raw)(*made) if hasattr(raw, "_fields") else tuple(made)
+    if isinstance(raw, Tensor):
+        column = raw.detach().cpu()
+    elif _is_text(raw):
+        raise UserError(
+            f"{name} holds texts: leave it out, or turn it into numbers "
+            "(FederatedData.from_huggingface(tokens=, length=) does so for a language model)"
+        )
+    else:
+        if hasattr(raw, "to_numpy"):
+            raw = raw.to_numpy()
+        try:
+            with warnings.catch_warnings():  # of a file mapped to read: nothing writes to rows
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+                column = torch.as_tensor(raw)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise UserError(
+                f"{name} is no tensor ({first_sentence(error)}): "
+                "give numbers, of the same shape in every row"
+            ) from error
+    if column.ndim == 0 or column.layout != torch.strided:
+        kind = f"{column.layout}" if column.ndim else "a single number"
+        raise UserError(f"{name} is {kind}: give a dense tensor with one entry for every row")
+    return column
+
+
+def checked_rows(rows: Rows, name: str) -> int:
+    """The number of rows, at least one; every number is finite.
+
+    Raises:
+        UserError: If tensors differ in their number of rows, or hold NaN or infinite numbers.
+    """
+    sizes = {path: len(column) for path, column in columns(rows, name)}
+    if not sizes:
+        raise UserError(f"{name} holds no tensor: give at least one")
+    if len({*sizes.values()}) > 1:
+        listed = ", ".join(f"{path} has {size:,}" for path, size in sizes.items())
+        raise UserError(f"the tensors of {name} differ in their rows, {listed}: give equally many")
+    size = next(iter(sizes.values()))
+    if size == 0:
+        raise UserError(f"{name} has no rows: give at least one")
+    for path, column in columns(rows, name):
+        if column.is_floating_point() or column.is_complex():
+            check_finite(column, path)
+    return size
+
+
+def check_finite(column: Tensor, name: str, names: list[str] | None = None) -> None:
+    """Raise a UserError if a number is NaN or infinite; it says in how many rows.
+
+    Args:
+        column: (n, ...) floating.
+        name: What the message calls it.
+        names: The names of its columns, if it has two dimensions and they have names.
+    """
+    bad = torch.zeros(column.shape[1] if column.ndim == 2 else 1, dtype=torch.int64)
+    for block in blocks(column):
+        finite = block.isfinite()
+        if not finite.all():
+            bad += (~finite).view(len(block), len(bad), -1).any(2).sum(0)
+    if bad.any():
+        worst = int(bad.argmax())
+        others = f" (and {n} more columns)" if (n := int((bad > 0).sum()) - 1) else ""
+        if column.ndim == 2:
+            name = f"column {names[worst]!r}" if names else f"column {worst} of {name}"
+        raise UserError(
+            f"{name}{others} is NaN or infinite in {int(bad[worst]):,} "
+            f"of {len(column):,} rows: remove these rows, or fill in numbers"
+        )
+
+
+def columns(rows: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a tree with their paths, such as `train['image']`."""
+    if isinstance(rows, Tensor):
+        yield name, rows
+    else:
+        for key, part in rows.items() if isinstance(rows, dict) else enumerate(rows):
+            yield from columns(part, f"{name}[{key!r}]")
+
+
+def blocks(column: Tensor) -> tuple[Tensor, ...]:
+    """Views of some rows each."""
+    return column.split(max(1, BLOCK // max(1, column[:1].numel())))
+
+
+def check_alike(rows: Rows, name: str, train: Rows) -> None:
+    """Raise a UserError unless the rows are like those of training but in number."""
+    kinds, wanted = (
+        [(path, t.dtype, t.shape[1:]) for path, t in columns(r, "")] for r in (rows, train)
+    )
+    if kinds != wanted:
+        texts = [
+            ", ".join(f"{path or 'tensor'} {dtype} {tuple(shape)}" for path, dtype, shape in kind)
+            for kind in (kinds, wanted)
+        ]
+        raise UserError(
+            f"a row of {name} is ({texts[0]}), one of train ({texts[1]}): make them alike"
+        )
+
+
+def at(rows: Rows, index: Tensor) -> Rows:
+    """The rows at `index`, (m,) int64, copied."""
+    return tree_map(lambda column: column[index], rows)
+
+
+def _is_text(raw: Any) -> bool:
+    if isinstance(raw, np.ndarray):
+        return raw.dtype.kind in "OUS"
+    return isinstance(raw, str) or (
+        isinstance(raw, list | tuple) and bool(raw) and _is_text(raw[0])
+    )
+
+
+def _tuples(batch: Any) -> Any:
+    """The tree with tuples for lists of tensors, as `default_collate` makes of tuples."""
+    if isinstance(batch, Mapping):
+        return {key: _tuples(part) for key, part in batch.items()}
+    if isinstance(batch, list) and not _is_text(batch):
+        return tuple(map(_tuples, batch))
+    return batch

@@ -1,0 +1,253 @@
+"""Tables as tensors: data frames, and CSV files that are larger than the memory."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_lightning.data.rows import BLOCK, blocks, check_finite
+from fl_lightning.errors import UserError, first_sentence, nearest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+COLUMNAR = {".parquet", ".feather", ".orc", ".xlsx", ".npy", ".npz", ".pt"}
+"""Ends of names of files that are no CSV."""
+
+
+@dataclass
+class Table:
+    """A table that was read.
+
+    Attributes:
+        x: (n, columns) float32; of a file, a map of a temporary file that lasts as long as `x`.
+        y: (n,) float32 numbers, or int64 classes.
+        owners: The column of owners: a Series or Categorical; or None.
+        columns: The names of the columns in `x`.
+        classes: The names of the classes of `y`, if it has some.
+    """
+
+    x: Tensor
+    y: Tensor
+    owners: Any
+    columns: list[str]
+    classes: tuple[str, ...]
+
+
+def read_table(
+    table: Any,
+    target: str,
+    owner: str | None,
+    classes: Sequence[str] | None = None,
+    inputs: list[str] | None = None,
+) -> Table:
+    """Read a data frame, or a CSV file chunk by chunk.
+
+    Args:
+        table: The frame, or the path of the file.
+        target: The column of targets.
+        owner: The column of owners, if there is one.
+        classes: Names of the classes, in order: the target's texts are some of them, or its
+            integers are positions in them. None: texts, categories and truth values are classes.
+        inputs: The columns of the training table, if this is a table to test on, where owners do
+            not matter.
+
+    Raises:
+        UserError: If it cannot be read, a column is missing, an input is no number, a number is NaN
+            or infinite, or a target is none of the classes.
+    """
+    import pandas
+
+    targets: list[Any] = []
+    owners: list[Any] = []
+    names: list[str] = []
+
+    def read(chunks: Iterator["DataFrame"]) -> Iterator[np.ndarray]:
+        for chunk in chunks:
+            names[:] = _input_columns(chunk, target, owner, inputs)
+            targets.append(chunk[target])
+            if owner is not None and inputs is None:
+                owners.append(chunk[owner])
+            step = max(1, BLOCK // len(names))
+            for start in range(0, len(chunk), step):
+                part = chunk.iloc[start : start + step][names]
+                yield part.to_numpy(dtype=np.float32, na_value=np.nan)
+
+    if isinstance(table, pandas.DataFrame):
+        x = _in_memory(read(iter([table])), len(table))
+    else:
+        x = _mapped(read(_chunks(table, target, owner)))
+    check_finite(x, "x", names)
+    y, found = _targets(_joined(targets), target, classes)
+    return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
+
+
+def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> None:
+    """Shift and scale columns in place so that those of the trained rows have mean 0 and std 1.
+
+    Args:
+        parts: (n, columns) floating; the first holds the training rows.
+        trained: (n,) bool, the rows of the first part to take mean and standard deviation of.
+    """
+    x = parts[0]
+    origin = x[0].double()  # sums of squares far from 0 would lose all digits
+    total, square = torch.zeros_like(origin), torch.zeros_like(origin)
+    chosen = trained.split(len(blocks(x)[0]))
+    for block, used in zip(blocks(x), chosen, strict=True):
+        centered = block[used].double() - origin
+        total += centered.sum(0)
+        square += centered.square().sum(0)
+    mean = total / trained.sum()
+    std = (square / trained.sum() - mean.square()).clamp(min=0).sqrt()
+    std[std == 0] = 1.0  # a constant column becomes 0
+    for part in parts:
+        for block in blocks(part):
+            block.copy_((block.double() - origin - mean) / std)
+
+
+def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
+    """The frames of a CSV file; texts of target and owners are categories."""
+    import pandas
+
+    if Path(str(path)).suffix in COLUMNAR:
+        raise UserError(
+            f"{path} is no CSV file: read it (pandas.read_parquet, numpy.load), give that"
+        )
+    kinds: dict[Any, Any] = {} if owner is None else {owner: "category"}
+    try:
+        width = len(pandas.read_csv(path, nrows=0).columns)
+        step = max(1, BLOCK // max(1, width))
+        with pandas.read_csv(path, chunksize=step, dtype=kinds) as chunks:
+            for chunk in chunks:
+                if target in chunk and not pandas.api.types.is_numeric_dtype(chunk[target]):
+                    chunk[target] = chunk[target].astype("category")
+                yield chunk
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} cannot be read as a CSV file: {first_sentence(error)}") from error
+
+
+def _input_columns(
+    frame: "DataFrame", target: str, owner: str | None, inputs: list[str] | None
+) -> list[str]:
+    """The columns that are neither target nor owners, or those wanted; all are numbers."""
+    from pandas.api.types import is_numeric_dtype
+
+    if frame.empty:
+        raise UserError("the table has no rows: give at least one")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise UserError(f"the table has several columns {twice!r}: give each another name")
+    others = {"inputs": inputs} if inputs else {"clients": [owner] if owner else []}
+    for what, names in {"target": [target], **others}.items():
+        if missing := [name for name in names if name not in frame]:
+            near = nearest(missing[0], frame.columns)
+            raise UserError(f"{what}: the table has no column {missing[0]!r}{near}")
+    inputs = inputs or [name for name in frame.columns if name not in (target, owner)]
+    if not inputs:
+        raise UserError("the table has no column besides target and clients: add inputs")
+    if texts := [name for name in inputs if not is_numeric_dtype(frame[name])]:
+        example = frame[texts[0]].dropna().head(1).tolist()
+        raise UserError(
+            f"columns {texts} hold no numbers (such as {example}): drop them, or turn them into "
+            f"numbers by pandas.get_dummies(table, columns={texts}, dtype=float)"
+        )
+    return inputs
+
+
+def _in_memory(read: Iterator[np.ndarray], rows: int) -> Tensor:
+    x, row = np.empty((0, 0), np.float32), 0
+    for block in read:
+        if not row:
+            x = np.empty((rows, block.shape[1]), np.float32)
+        x[row : row + len(block)] = block
+        row += len(block)
+    return torch.from_numpy(x)
+
+
+def _mapped(read: Iterator[np.ndarray]) -> Tensor:
+    """The blocks in a file without a name, which goes with the tensor or the process."""
+    width = 0
+    with tempfile.TemporaryFile() as file:
+        try:
+            for block in read:
+                width = block.shape[1]
+                file.write(np.ascontiguousarray(block).data)
+            file.flush()
+        except OSError as error:
+            raise UserError(
+                f"the table does not fit {tempfile.gettempdir()} as numbers ({error}): "
+                "name a folder of a larger disk in TMPDIR"
+            ) from error
+        return torch.from_numpy(np.memmap(file, np.float32, "r+").reshape(-1, width))
+
+
+def _joined(parts: list[Any]) -> "Series[Any]":
+    """One column of those of the chunks."""
+    import pandas
+    from pandas.api.types import union_categoricals
+
+    if len(parts) == 1:
+        return parts[0]
+    categorical = [isinstance(part.dtype, pandas.CategoricalDtype) for part in parts]
+    if not any(categorical):
+        return pandas.concat(parts, ignore_index=True)
+    if not all(categorical):
+        raise UserError(
+            f"column {parts[0].name!r} holds numbers in some rows and texts in others: give a "
+            f"frame read with pandas.read_csv(..., dtype={{{parts[0].name!r}: str}})"
+        )
+    return pandas.Series(union_categoricals(parts, sort_categories=True), name=parts[0].name)
+
+
+def _numbered(owners: "Series[Any]") -> "Series[Any]":
+    """Owners; if they are categories and all of them texts of numbers, then by these numbers."""
+    import pandas
+
+    if not isinstance(owners.dtype, pandas.CategoricalDtype):
+        return owners
+    texts = owners.cat.categories.to_series().astype(str)
+    numbers = pandas.to_numeric(texts, errors="coerce")
+    if numbers.isna().any() or not numbers.is_unique:
+        return owners
+    named = owners.cat.rename_categories([*numbers])
+    return named.cat.reorder_categories(sorted(numbers))
+
+
+def _targets(
+    column: "Series[Any]", name: str, classes: Sequence[str] | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Numbers, or positions of classes with their names."""
+    import pandas
+    from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
+
+    if missing := int(column.isna().sum()):
+        raise UserError(
+            f"column {name!r}, the target, is missing in {missing:,} of {len(column):,} rows: "
+            "remove these rows"
+        )
+    if not is_numeric_dtype(column) or is_bool_dtype(column):
+        kind = column.astype("category")
+        found = [*map(str, kind.cat.categories)]
+        names = tuple(classes or found)
+        places = pandas.Index(names).get_indexer(pandas.Index(found))
+        if (places < 0).any():
+            unknown = found[int(places.argmin())]
+            raise UserError(
+                f"column {name!r}, the target, holds {unknown!r}, which is none of the classes"
+                f"{nearest(unknown, names)}"
+            )
+        return torch.from_numpy(places[kind.cat.codes]).long(), names
+    if classes:
+        if is_float_dtype(column) and not (column % 1 == 0).all():
+            raise UserError(f"column {name!r}, the target, holds fractions: leave out classes")
+        return torch.from_numpy(column.to_numpy(np.int64, copy=True)), tuple(classes)
+    y = torch.from_numpy(column.to_numpy(np.float32, copy=True))
+    check_finite(y, f"column {name!r}, the target,")
+    return y, ()

@@ -1,0 +1,171 @@
+"""Data frames and CSV files as federated data."""
+
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from fl_lightning import FederatedData, UserError
+from fl_lightning.data import tables
+
+
+@pytest.fixture(params=["frame", "file"])
+def source(request, tmp_path, monkeypatch):
+    """The frame as it is, or a file of it that is read in many chunks."""
+
+    def given(frame: pandas.DataFrame) -> Any:
+        if request.param == "frame":
+            return frame
+        monkeypatch.setattr(tables, "BLOCK", 40)
+        frame.to_csv(tmp_path / "table.csv", index=False)
+        return tmp_path / "table.csv"
+
+    return given
+
+
+def table(rows: int = 60) -> pandas.DataFrame:
+    draws = np.random.default_rng(0)
+    return pandas.DataFrame(
+        {
+            "age": draws.integers(18, 90, rows),
+            "height": draws.normal(170, 10, rows),
+            "delay": draws.normal(size=rows),
+            "carrier": draws.choice(["UA", "AA", "DL"], rows),
+            "late": draws.choice(["yes", "no"], rows),
+            "site": draws.permutation(np.arange(rows) % 12),
+            "smoker": draws.random(rows) < 0.5,
+        }
+    )
+
+
+def read(given: Any, **options: Any) -> FederatedData:
+    return FederatedData.from_table(given, **{"test": None, "standardize": False, **options})
+
+
+def test_numbers_are_inputs_in_their_order(source):
+    frame = table().drop(columns=["late", "site"])
+    data = read(source(frame), target="delay", clients="carrier")
+    x, y = data.train
+    assert (x.dtype, y.dtype) == (torch.float32, torch.float32)
+    expected = frame[["age", "height", "smoker"]].to_numpy(np.float32)
+    np.testing.assert_array_equal(x.numpy(), expected)
+    np.testing.assert_array_equal(y.numpy(), frame["delay"].to_numpy(np.float32))
+    assert data.names == ("AA", "DL", "UA")
+    for client, name in enumerate(data.names):
+        assert data.partition[client].tolist() == np.flatnonzero(frame["carrier"] == name).tolist()
+    assert data.inputs == 3
+    assert data.classes == ()
+
+
+def test_owners_that_are_numbers_are_sorted_as_numbers(source):
+    data = read(source(table().drop(columns=["late", "carrier"])), target="delay", clients="site")
+    assert data.names == tuple(map(str, range(12)))
+    assert data.partition.sizes.tolist() == [5] * 12
+
+
+@pytest.mark.parametrize("target", ["late", "smoker"])
+def test_texts_and_truth_values_are_classes(source, target: str):
+    frame = table()[["age", target, "site"]]
+    data = read(source(frame), target=target, clients="site")
+    assert data.classes == (("no", "yes") if target == "late" else ("False", "True"))
+    assert data.train[1].tolist() == [data.classes.index(str(v)) for v in frame[target]]
+
+
+def test_categories_keep_their_order():
+    frame = table()[["age", "late", "site"]]
+    frame["late"] = pandas.Categorical(frame["late"], ["yes", "no"])
+    assert read(frame, target="late", clients="site").classes == ("yes", "no")
+
+
+def test_named_classes_give_their_order_or_name_positions(source):
+    frame = table()[["age", "late", "site"]]
+    data = read(source(frame), target="late", clients="site", classes=["yes", "never", "no"])
+    assert data.classes == ("yes", "never", "no")
+    assert data.train[1].unique().tolist() == [0, 2]
+    numbers = table()[["age", "height", "site"]]
+    data = read(source(numbers), target="site", clients="age", classes="abcdefghijkl")
+    assert data.train[1].tolist() == frame["site"].tolist()
+
+
+def test_training_rows_alone_standardize(source):
+    frame = table(600).drop(columns=["late", "carrier"])
+    data = read(source(frame), target="delay", clients="site", standardize=True, test=0.25)
+    trained = data.train[0][data.partition.indices].double()
+    torch.testing.assert_close(trained.mean(0), torch.zeros(3).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        trained.std(0, correction=0), torch.ones(3).double(), rtol=0, atol=1e-6
+    )
+    raw = read(source(frame), target="delay", clients="site", test=0.25)
+    used = raw.train[0][raw.partition.indices].double()
+    expected = (raw.test[0].double() - used.mean(0)) / used.std(0, correction=0)
+    torch.testing.assert_close(data.test[0].double(), expected, rtol=0, atol=1e-6)
+
+
+def test_a_constant_column_becomes_zero():
+    frame = table()[["age", "delay", "site"]].assign(one=1e9)
+    data = read(frame, target="delay", clients="site", standardize=True)
+    assert data.train[0][:, 1].tolist() == [0.0] * 60
+
+
+def test_another_table_is_for_testing(source):
+    frame = table()[["age", "height", "late", "site"]]
+    other = frame.iloc[:7][["late", "height", "age"]]  # without owners, in another order
+    data = read(source(frame), target="late", clients="site", test=other)
+    np.testing.assert_array_equal(data.test[0], frame[["age", "height"]][:7].to_numpy(np.float32))
+    assert data.test[1].equal(data.train[1][:7])
+
+
+def test_owners_may_be_given_apart():
+    frame = table()[["age", "delay"]]
+    assert read(frame, target="delay", clients=[0, 1] * 30).num_clients == 2
+
+
+def holes(frame: pandas.DataFrame, column: str) -> pandas.DataFrame:
+    frame[column] = frame[column].astype(object if column in ("late", "site") else float)
+    frame.loc[[4, 30, 50], column] = None
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        (lambda t: t, {"target": "delays"}, "delay"),
+        (lambda t: t, {"clients": "sight"}, "site"),
+        (lambda t: t.assign(city="Rome"), {}, "city"),
+        (lambda t: holes(t, "age"), {}, "'age' is NaN or infinite in 3 of 60 rows"),
+        (lambda t: t.assign(age=np.inf), {}, "60 of 60"),
+        (lambda t: holes(t, "delay"), {}, "'delay'"),
+        (lambda t: holes(t, "late"), {"target": "late"}, "3 of 60"),
+        (lambda t: holes(t, "site"), {}, "3 of 60"),
+        (lambda t: t[:0], {}, "no rows"),
+        (lambda t: t[["delay", "site"]], {}, "no column besides"),
+        (lambda t: t, {"target": "late", "classes": ["yes", "nope"]}, "'no'"),
+        (lambda t: t, {"classes": "ab"}, "fractions"),
+        (lambda t: t, {"test": table()[["delay", "age"]]}, "height"),
+        (lambda t: t, {"test": 1.2}, "1.2"),
+    ],
+)
+def test_what_does_not_fit_is_refused(source, change: Any, options: dict[str, Any], said: str):
+    target = options.get("target", "delay")
+    kept = "late" if target == "late" else "delay"
+    frame = change(table()[["age", "height", kept, "site"]])
+    with pytest.raises(UserError) as error:
+        read(source(frame), **{"target": "delay", "clients": "site", **options})
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "table.parquet", "empty.csv"])
+def test_other_files_are_refused(tmp_path, name: str):
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(UserError, match=name):
+        read(tmp_path / name, target="y", clients="site")
+
+
+def test_texts_after_numbers_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "BLOCK", 20)
+    file = tmp_path / "table.csv"
+    table()[["age", "site"]].assign(y=[*range(50), *"abcdefghij"]).to_csv(file, index=False)
+    with pytest.raises(UserError, match="'y' holds numbers in some rows and texts in others"):
+        read(file, target="y", clients="site")
