@@ -11,8 +11,7 @@ from torchmetrics import Metric, classification
 from torchmetrics.text import Perplexity
 
 from fl_lightning.core.losses import IGNORED, like
-from fl_lightning.errors import UserError
-from fl_lightning.runs.converters import nearest
+from fl_lightning.errors import UserError, nearest
 
 
 class Accuracy(Metric):

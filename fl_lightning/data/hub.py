@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from fl_lightning.core.losses import IGNORED
 from fl_lightning.data.owners import partition_of
 from fl_lightning.data.partition import Partition
 from fl_lightning.data.rows import is_hub, raw_rows
 from fl_lightning.data.targets import target_in
 from fl_lightning.errors import UserError, nearest
-
-IGNORED = -100
-"""The label of padding, which PyTorch's and Hugging Face's cross-entropy leave out."""
 
 UNIMPLEMENTED = {"lightning.pytorch.core.hooks", "pytorch_lightning.core.hooks"}
 """Where loaders are defined that a data module does not have."""
