@@ -206,7 +206,8 @@ class Experiment:
         o, fabric, done = self.options, federation.fabric, federation.round
         if fabric.is_global_zero:
             begin(run, fabric, self.chosen, self._files, done)
-        for note in unused_option_notes(self._given, o, self.chosen):
+        sends = federation.cost.uplink > 0
+        for note in unused_option_notes(self._given, o, self.chosen, sends):
             fabric.print(note)
         names = {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method}
         fabric.print(summary(o, names, data, federation))

@@ -140,7 +140,10 @@ def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
     if not isinstance(made, Algorithm):
         raise UserError(wrong_result(chosen["algorithm"], "an Algorithm", made))
     for kind in modifiers.PARTS:
-        made = chosen[kind]().to(made)
+        modifier = chosen[kind]()
+        if not isinstance(modifier, modifiers.Modifier):
+            raise UserError(wrong_result(chosen[kind], "a Modifier", modifier))
+        made = modifier.to(made)
     return made
 
 

@@ -17,7 +17,7 @@ from fl_lightning.runs.options import Options
 
 
 def unused_option_notes(
-    given: Collection[str], o: Options, chosen: Mapping[str, Chosen]
+    given: Collection[str], o: Options, chosen: Mapping[str, Chosen], sends: bool = True
 ) -> Iterator[str]:
     """One line for each option that has no effect here.
 
@@ -25,6 +25,7 @@ def unused_option_notes(
         given: The options that the command line names; files may hold some for other choices.
         o: All options.
         chosen: The chosen functions.
+        sends: Whether clients send anything to the server.
     """
     for option, needed in marks(Options, With).items():
         if option in given and not needed.is_given(o):
@@ -34,6 +35,8 @@ def unused_option_notes(
         yield f"note: --local-epochs has no effect: --local-steps {o.local_steps} takes its place"
     if "data_dir" in given and not chosen["data"].wants("root"):
         yield f"note: --data-dir has no effect: {chosen['data'].name} reads no files"
+    if "server_lr" in given and not sends:
+        yield "note: --server-lr has no effect: clients send nothing"
     for kind in ("algorithm", *modifiers.PARTS):
         for option, value in chosen[kind].options.items():
             if f"{kind}.{option}" in given and not _has_effect(kind, option, chosen):

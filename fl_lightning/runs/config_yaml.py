@@ -70,6 +70,14 @@ def dump(content: Any) -> str:
     return text.getvalue()
 
 
+MOVED = {
+    "algorithm.weighting": "weighting",
+    "algorithm.server_lr": "server_lr",
+    "server_optimizer.lr": "server_lr",
+}
+"""Options of algorithms in older runs, by the general options that they have become."""
+
+
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten `{"algorithm": {"name": "fedsam", "rho": 0.1}}`.
 
@@ -88,6 +96,10 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
                     f"names {option} twice, once under {option.partition('.')[0]} and once in full"
                 )
             result[option] = inner
+    for old, now in MOVED.items():
+        function = str(result.get(old.partition(".")[0], ":"))
+        if old in result and ":" not in function:  # a user's function may have such an option
+            result[now] = result.pop(old)
     if result.get("executor") == "auto":  # of older runs; on a CPU it was the sequential one
         result["executor"] = "sequential"
     return result

@@ -56,6 +56,16 @@ def test_a_cached_function_of_ones_own_is_a_function(tmp_path):
     assert made.chosen["algorithm"].options == {"rho": 0.3}
 
 
+@pytest.mark.parametrize(
+    ("flag", "expected"), [("--algorithm", "an Algorithm"), ("--server-optimizer", "a Modifier")]
+)
+def test_an_own_function_must_return_what_its_option_takes(flag, expected, tmp_path, refused):
+    file = tmp_path / "own.py"
+    file.write_text("def mine():\n    return 3\n")
+    said = refused(flag, f"{file}:mine")
+    assert f"own.py:mine must return {expected}, but returned 3" in said
+
+
 def test_a_partial_of_ones_own_is_no_function(tmp_path, refused):
     """It has neither a docstring nor type hints for options."""
     file = tmp_path / "own.py"

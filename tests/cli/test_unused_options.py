@@ -190,6 +190,7 @@ def printed(capsys, tmp_path):
         ("--local-epochs 0.01", "--local-epochs 0.01 is 0.25 on average"),
         ("--compile --batch-size 2000", "no client has a full batch of 2,000 samples"),
         ("--algorithm local_only", "local_only trains clients' own models"),
+        ("--algorithm local_only --server-lr 0.5", "--server-lr has no effect: clients send"),
         ("--algorithm fedbabu", "fedbabu trains clients' own models"),
         ("--algorithm knn_per", "knn_per trains clients' own models"),
         ("--sampling weighted --weighting by_size", "they count twice"),
