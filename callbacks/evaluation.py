@@ -1,7 +1,7 @@
 """Scores of the global model on the test set or the validation part."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torchmetrics import Metric
 
@@ -30,7 +30,10 @@ class Evaluation(Measure):
     Attributes:
         monitor: The scalar by which a model is the best, and early stopping goes: that of the first
             metric, else the accuracy, else the loss.
+        mode: "max" or "min" where a metric says so; None goes by the name.
     """
+
+    mode: Literal["max", "min"] | None = None
 
     def __init__(
         self,
@@ -50,6 +53,9 @@ class Evaluation(Measure):
         self.metrics = make_metrics(given, len(test.classes), test.device)
         default = "accuracy" if test.classes else "loss"
         self.monitor = f"{name}/{next(iter(metrics), default)}"
+        if self.metrics and isinstance(metrics, Mapping):
+            higher = next(iter(self.metrics.values())).higher_is_better
+            self.mode = None if higher is None else "max" if higher else "min"
         self.scored = 0  # the last round that was
 
     def measure(self, federation: Federation) -> Metrics:

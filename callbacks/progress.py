@@ -14,10 +14,17 @@ LINES = 20
 
 
 class ProgressBar:
-    """Shows round, accuracy, loss, rounds a second and the time left."""
+    """Shows round, score, loss, rounds a second and the time left.
+
+    Args:
+        monitor: The scalar that is shown as the score.
+    """
 
     _live: Progress | None = None
-    _accuracy = ""
+    _score = ""
+
+    def __init__(self, monitor: str = "test/accuracy"):
+        self.monitor = monitor
 
     def on_fit_start(self, federation: Federation) -> None:
         """Start the clock and, on a terminal, the line."""
@@ -33,8 +40,9 @@ class ProgressBar:
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Show the round."""
         # without uplink nobody trains the global model
-        if "test/accuracy" in metrics and federation.cost.uplink:
-            self._accuracy = f"  accuracy {metrics['test/accuracy']:.2%}"
+        if self.monitor in metrics and federation.cost.uplink:
+            name = self.monitor.rpartition("/")[2]
+            self._score = f"  {name} {score_text(name, metrics[self.monitor])}"
         if not federation.fabric.is_global_zero:
             return
         if federation.round == 1 and metrics.get("term/clipped") == 1:
@@ -44,7 +52,7 @@ class ProgressBar:
         done, rounds = federation.round, federation.rounds
         speed = (done - self._from) / (time.monotonic() - self._started)
         loss = metrics.get("train/loss", nan)
-        text = f"round {done}/{rounds}{self._accuracy}  loss {loss:.3f}  {speed:.2f} rounds/s"
+        text = f"round {done}/{rounds}{self._score}  loss {loss:.3f}  {speed:.2f} rounds/s"
         if self._live:
             self._live.update(self._task, description=text, completed=done)
         elif done % -(-rounds // LINES) == 0 or done == rounds:
@@ -59,6 +67,11 @@ class ProgressBar:
         if self._live:
             self._live.stop()
             self._live = None
+
+
+def score_text(tag: str, value: float) -> str:
+    """A score as text: an accuracy in percent."""
+    return f"{value:.2%}" if "accuracy" in tag else f"{value:.4g}"
 
 
 def _clock(seconds: float) -> str:

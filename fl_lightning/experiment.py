@@ -13,20 +13,14 @@ from torch import nn
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks import (
-    Checkpoint,
     Evaluation,
-    Personalization,
-    ProgressBar,
-    TensorBoard,
 )
-from fl_lightning.cli import build
 from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.callbacks import callback_text, read_callback
 from fl_lightning.cli.choices import choices
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.parser import parse
 from fl_lightning.cli.recipes import collect
-from fl_lightning.cli.summary import results, summary
 from fl_lightning.cli.unused_options import refuse_unused_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, Partition
@@ -41,20 +35,16 @@ from fl_lightning.distributed.signals import (
     exit_with_launcher,
     exit_without_nccl_teardown,
     leave,
-    stop_on_signals,
 )
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
-from fl_lightning.federation.disk_space import check_disk_space
-from fl_lightning.federation.federation import Federation
 from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.converters import parse_interval
-from fl_lightning.runs.folder import begin, end, interrupted, open_run, shared
-from fl_lightning.runs.metrics_csv import MetricsCSV
+from fl_lightning.runs.folder import interrupted, open_run, shared
 from fl_lightning.runs.options import GROUPS, Options, launch_options
 from fl_lightning.runs.run import Run
-from fl_lightning.runs.trackers import start_trackers
+from fl_lightning.training import parts
+from fl_lightning.training.session import Session
 
 
 class Experiment:
@@ -121,7 +111,7 @@ class Experiment:
     @cached_property
     def config(self) -> Config:
         """The options of the run, without those that its algorithm cannot use."""
-        unused = build.unused_by(build.algorithm(self.chosen))
+        unused = parts.unused_by(parts.algorithm(self.chosen))
         return Config.of(self.options, self._launch.precision, self.chosen, self._files, unused)
 
     @property
@@ -154,92 +144,34 @@ class Experiment:
     def _run(self, run: Run, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
         o = self.options
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
-        data = build.run_data(train, test, partition, o).to(fabric.device)
+        data = parts.run_data(train, test, partition, o).to(fabric.device)
         scored = [Evaluation(data.test, o.evaluate_every)]
         if data.validation is not None:
             scored.append(Evaluation(data.validation, o.evaluate_every, name="val"))
-        own = build.callbacks(self.callbacks, self._chosen_callbacks, data, run.path)
+        own = parts.callbacks(self.callbacks, self._chosen_callbacks, data, run.path)
         try:
             augment = self.chosen["augment"]()
             clients = run.path / "clients"
-            federation = build.federation(fabric, model, algorithm, data, augment, clients, own, o)
+            federation = parts.federation(fabric, model, algorithm, data, augment, clients, own, o)
             federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
-        checkpoint = Checkpoint(
-            run.path,
-            parse_interval(o.checkpoint_every),
-            o.keep_checkpoints,
-            [*scored, *own],
-            monitor=f"{scored[-1].name}/accuracy",
+        session = Session(
+            run,
+            o,
+            federation,
+            data,
+            scored,
+            loggers,
+            callbacks,
+            own,
+            self.chosen,
+            self._files,
+            {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method},
         )
-        if o.resume:
-            checkpoint.resume(federation)
-        check_disk_space(federation, o.keep_checkpoints)
-        self._begin(run, federation, data)
-        if fabric.is_global_zero:
-            partition.save(run.path)  # with the validation samples, as it was made
-        done, progress = federation.round, ProgressBar()
-        tensorboard = TensorBoard(run.path, after=done)
-        tensorboard.log_hyperparams(self.config)
-        if done == 0:
-            tensorboard.log_partition(data.partition, train.y, train.classes)
-        loggers += [
-            # the first, since it names what is no number
-            MetricsCSV(run.path / "metrics.csv", done, checkpoint.last_only),
-            tensorboard,
-            *start_trackers(o.logger or (), run.path, self.config),
-        ]
-        callbacks += [
-            *scored,
-            *own,
-            progress,
-            checkpoint,  # saves the states of the others
-        ]
-        if o.finetune_epochs:
-            scores = run.path / "personal.csv"
-            callbacks.append(Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr))
-        self._fit(run, federation, progress)
-
-    def _begin(self, run: Run, federation: Federation, data: build.RunData) -> None:
-        """Write the options into the folder, and print notes and the summary."""
-        o, fabric, done = self.options, federation.fabric, federation.round
-        if fabric.is_global_zero:
-            begin(run, fabric, self.chosen, self._files, done)
         sends = federation.cost.uplink > 0
-        for note in unused_option_notes(self._given, o, self.chosen, sends):
-            fabric.print(note)
-        names = {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method}
-        fabric.print(summary(o, names, data, federation))
-        if done == o.rounds:
-            fabric.print(f"nothing is left to train after {done} rounds: raise --rounds")
-
-    def _fit(self, run: Run, federation: Federation, progress: ProgressBar) -> None:
-        """Run the remaining rounds, and print the results; code 75 if a signal stopped them."""
-        fabric, status = federation.fabric, "failed"
-        with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
-            try:
-                federation.fit()
-                status = "success"
-            finally:
-                progress.stop()
-                for logger in fabric.loggers:
-                    logger.finalize(status)
-        after = f"after round {federation.round} of {federation.rounds}"
-        if not federation.finished or (self.options.finetune_epochs and federation.preempted):
-            reason = f"by {signals[0]}" if signals else "as another rank asked"
-            fabric.print(
-                f"stopped {reason} {after}, which is saved: "
-                f"continue with --run-dir {run.path} --resume"
-            )
-            fabric.barrier()  # the first rank has written everything
+        if not session.train(unused_option_notes(self._given, o, self.chosen, sends)):
             leave(EXIT_PREEMPTED)
-        if federation.round < federation.rounds:
-            fabric.print(f"ended early, {after}")
-        if fabric.is_global_zero:
-            early = federation.round < federation.rounds
-            end(run, federation.round, "a callback" if early else "the last round")
-            print(results(run, sent=federation.cost.uplink > 0))
 
     def fabric(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
         """A launched Fabric."""
@@ -261,7 +193,7 @@ class Experiment:
     def split(self, train: DeviceDataset) -> Partition:
         """The chosen partition of the training set over the clients."""
         o, source = self.options, self.chosen["data"].name
-        return build.partition(self.chosen["partition"], train, source, o.clients, o.seed)
+        return parts.partition(self.chosen["partition"], train, source, o.clients, o.seed)
 
     def model(self, train: DeviceDataset) -> nn.Module:
         """The chosen model, for samples of this data set, with weights drawn by the run's seed."""
@@ -269,4 +201,4 @@ class Experiment:
 
     def algorithm(self) -> Algorithm:
         """The chosen algorithm with its modifiers and what the general options change in it."""
-        return build.with_general_options(build.algorithm(self.chosen), self.options)
+        return parts.with_general_options(parts.algorithm(self.chosen), self.options)

@@ -12,11 +12,11 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fl_lightning import SequentialExecutor, StackedExecutor, models
-from fl_lightning.cli import build
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
 from fl_lightning.runs.config_yaml import load
+from fl_lightning.training import parts
 
 TAGS = {"train/loss", "client/drift", "server/update_norm", "local/lr", "test/accuracy"}
 TAGS |= {"client/distance", "client/pair_distance"}
@@ -51,7 +51,7 @@ def finished(tmp_path_factory):
 def test_the_options_choose_the_executor(flags, kind, width, tmp_path):
     options = experiment(tmp_path, *flags.split(), parallel_clients=4).options
     module = models.mlp(64, 10)
-    executor = build.executor(options)(module, Layout(module))
+    executor = parts.executor(options)(module, Layout(module))
     assert (type(executor), executor.width) == (kind, width)
 
 

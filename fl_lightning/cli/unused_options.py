@@ -7,13 +7,13 @@ from inspect import Parameter, signature
 from typing import Any
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.cli import build
 from fl_lightning.cli.argv import flag_of
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.effect import With, marks
 from fl_lightning.runs.options import Options
+from fl_lightning.training import parts
 
 
 def unused_option_notes(
@@ -47,7 +47,7 @@ def unused_option_notes(
 def refuse_unused_options(given: Collection[str], chosen: Mapping[str, Chosen]) -> None:
     """Refuse general options that the command line names and the algorithm cannot use."""
     fixes = {"clip_norm": "clips=True", "weighting": "weight=uniform or weight=by_size"}
-    for option in sorted(build.unused_by(build.algorithm(chosen)).intersection(given)):
+    for option in sorted(parts.unused_by(parts.algorithm(chosen)).intersection(given)):
         fix = fixes.get(option, f"a `local` that needs {option}")
         raise UserError(
             f"{chosen['algorithm'].name} does not use {flag_of(option)}: omit it, or give the "
@@ -63,10 +63,10 @@ def _has_effect(kind: str, option: str, chosen: Mapping[str, Chosen]) -> bool:
         return True  # a user-defined function may use it otherwise
     plain = replace(choice, options={**choice.options, option: default})
     try:
-        other = build.algorithm({**chosen, kind: plain})
+        other = parts.algorithm({**chosen, kind: plain})
     except Exception:  # the default does not fit the other options
         return True
-    return bool(_attributes(build.algorithm(chosen)) != _attributes(other))
+    return bool(_attributes(parts.algorithm(chosen)) != _attributes(other))
 
 
 def _attributes(algorithm: Algorithm) -> dict[str, Any]:

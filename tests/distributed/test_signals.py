@@ -20,7 +20,6 @@ from problems import federation
 from torch.distributed import TCPStore
 
 from fl_lightning import Algorithm, TermError, UserError
-from fl_lightning.cli import build
 from fl_lightning.distributed.signals import (
     EXIT_INTERRUPTED,
     EXIT_PREEMPTED,
@@ -98,7 +97,7 @@ BEFORE = "interrupted before anything was saved"
 @pytest.mark.parametrize("codes", [[EXIT_INTERRUPTED], [EXIT_INTERRUPTED, 0]], ids=["1", "2"])
 @pytest.mark.parametrize(
     ("owner", "name", "calls", "message"),
-    [(*VISIT, 6, SAVED), (build, "federation", 1, BEFORE)],
+    [(*VISIT, 6, SAVED), (parts, "federation", 1, BEFORE)],
     ids=["in a round", "before the first round"],
 )
 def test_ctrl_c_ends_the_run_with_one_message(owner, name, calls, message, codes, tmp_path):

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from fl_lightning import Algorithm, DeviceDataset, Term
 from fl_lightning.callbacks import Checkpoint, Evaluation
-from fl_lightning.cli import build
 from fl_lightning.data import Partition
 from fl_lightning.runs.chosen import Chosen, build_data
 
@@ -253,7 +252,7 @@ def raises(*_, **__):
     [
         ((Evaluation, "on_round_end"), "after round 1 of 7: another rank", "after round 1 of 7"),
         ((Checkpoint, "on_round_logged"), "round 2 of 7: another rank", "after round 1 of 7"),
-        ((build, "federation"), "another rank ended", ""),
+        ((parts, "federation"), "another rank ended", ""),
     ],
 )
 def test_an_error_of_one_rank_keeps_its_traceback_and_the_other_ends(place, other, when, tmp_path):

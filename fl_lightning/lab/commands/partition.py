@@ -22,10 +22,10 @@ from torch import Tensor
 
 from fl_lightning.callbacks.tensorboard import SHOWN_CLIENTS, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures
-from fl_lightning.cli.build import run_data
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.lab.report.table import Table
+from fl_lightning.training.parts import run_data
 
 CAPTION = (
     "smallest, median, largest: samples of a client; classes: of a client, on average; distance: "

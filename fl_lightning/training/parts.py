@@ -1,7 +1,7 @@
 """The parts of a run from the chosen functions, whose results are checked: users may write them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
@@ -72,18 +72,22 @@ class RunData:
         train: The training set.
         test: The test set.
         partition: The samples that each client trains on.
+        whole: The partition with the samples of the validation part, as it was made.
         validation: The validation part, or None.
     """
 
     train: DeviceDataset
     test: DeviceDataset
     partition: Partition
+    whole: Partition
     validation: DeviceDataset | None = None
 
     def to(self, device: torch.device) -> "RunData":
         """Copy the data to another device."""
-        validation = None if self.validation is None else self.validation.to(device)
-        return RunData(self.train.to(device), self.test.to(device), self.partition, validation)
+        moved = {
+            name: data.to(device) for name, data in vars(self).items() if hasattr(data, "device")
+        }
+        return replace(self, **moved)
 
 
 def run_data(
@@ -91,7 +95,8 @@ def run_data(
 ) -> RunData:
     """The data, with the validation part that the options ask for."""
     if o.validation is None:
-        return RunData(train, test, partition)
+        return RunData(train, test, partition, partition)
+    whole = partition
     if o.validation_from == "test":
         test, validation = hold_out(test, o.validation, o.seed)
     else:
@@ -102,7 +107,7 @@ def run_data(
             f"validation {o.validation:g} leaves {len(validation)} validation and {len(test)} test "
             "samples: choose another fraction"
         )
-    return RunData(train, test, partition, validation)
+    return RunData(train, test, partition, whole, validation)
 
 
 def callbacks(

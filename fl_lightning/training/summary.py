@@ -1,6 +1,7 @@
 """What a run prints: the summary before the first round, and the results after the last."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import nan
 from statistics import fmean
 
 import torch
@@ -8,7 +9,7 @@ from rich.filesize import decimal
 from torch import nn
 from torch.optim import SGD
 
-from fl_lightning.cli.build import RunData
+from fl_lightning.callbacks.progress import score_text
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.core.term import Term
@@ -17,8 +18,9 @@ from fl_lightning.federation.disk_space import most_disk_bytes
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.runs.options import Options
-from fl_lightning.runs.run import TAIL_LENGTH, Run, Scalars
+from fl_lightning.runs.run import TAIL_LENGTH, Run, Scalars, higher_is_better
 from fl_lightning.terms.wrapper import WrappedTerm
+from fl_lightning.training.parts import RunData
 
 
 def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Federation) -> str:
@@ -83,36 +85,39 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 
 
-def results(run: Run, sent: bool = True) -> str:
-    """The lines after the last round: accuracies and files.
+def results(run: Run, monitors: Sequence[str] = ("test/accuracy",), sent: bool = True) -> str:
+    """The lines after the last round: scores and files.
 
     Args:
         run: The run.
+        monitors: The scores of the evaluations: the first is shown, the last chooses the best.
         sent: Whether clients send anything; if not, the global model is untrained.
     """
-    recorded = run.scalars
-    accuracies, validated = recorded["test/accuracy"], recorded.get("val/accuracy")
-    best = max(accuracies, key=lambda k: (validated or accuracies)[k])
-    chosen = f"{accuracies[best]:.2%} in round {best}"
-    chosen = f"{chosen}, best on validation" if validated else f"best {chosen}"
-    tail = [*accuracies.values()][-TAIL_LENGTH:]
+    recorded, lines = run.scalars, list[str]()
     personal = _personal(recorded)
-    if sent:
-        lines = [
-            f"test accuracy {tail[-1]:.2%}; {chosen}; "
-            f"mean of the last {len(tail)} evaluations {fmean(tail):.2%}",
-            personal,
-        ]
-    else:
+    if not sent:
         again = f"--run-dir {run.path} --resume --finetune-epochs 1,5"
-        lines = [
-            "clients send nothing: the global model is untrained, "
-            f"at a test accuracy of {tail[-1]:.2%}",
-            personal or f"to score clients' personal models: {again}",
-        ]
+        lines = ["clients send nothing: the global model is untrained"]
+        lines += [personal or f"to score clients' personal models: {again}"]
+    elif scores := recorded.get(monitors[0]) if monitors else None:
+        lines = [_scores(monitors, scores, recorded[monitors[-1]]), personal]
     lines += [f"curves:  tensorboard --logdir {run.path}", f"scalars: {run.path / 'metrics.csv'}"]
     lines += [f"model:   {run.path / 'model.pt'}"] if sent else []
     return "\n".join(filter(None, lines))
+
+
+def _scores(
+    monitors: Sequence[str], scores: Mapping[int, float], chosen_by: Mapping[int, float]
+) -> str:
+    """The last score, the best one, and the mean of the last ones."""
+    tag, of_best = monitors[0], max if higher_is_better(monitors[-1]) else min
+    best = of_best(scores, key=lambda k: chosen_by.get(k, nan))
+    tail = [*scores.values()][-TAIL_LENGTH:]
+    last, mean = score_text(tag, tail[-1]), score_text(tag, fmean(tail))
+    how = f"{score_text(tag, scores[best])} in round {best}"
+    how = f"{how}, best on validation" if len(monitors) > 1 else f"best {how}"
+    part, _, name = tag.rpartition("/")
+    return f"{part} {name} {last}; {how}; mean of the last {len(tail)} evaluations {mean}".lstrip()
 
 
 def _personal(recorded: Scalars) -> str:

@@ -1,0 +1,4 @@
+"""Training of a run: its parts, a session from the folder to the results, and FederatedTrainer.
+
+Imports `callbacks` and below.
+"""

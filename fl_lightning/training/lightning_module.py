@@ -1,0 +1,293 @@
+"""A LightningModule as the model of a federation: its `training_step` is the loss."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from inspect import signature
+from typing import Any, Literal
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.core.hooks import DataHooks, ModelHooks
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torchmetrics import Metric
+
+from fl_lightning.core.algorithm import LocalFactory
+from fl_lightning.core.losses import StepOutput
+from fl_lightning.core.schedule import Schedule
+from fl_lightning.errors import ModelError
+
+Part = Literal["validation", "test"]
+
+CALLED = {
+    "configure_model",
+    "setup",
+    *(
+        f"on_{part}_{moment}"
+        for part in ("validation", "test")
+        for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
+    ),
+}
+"""Hooks that are called."""
+
+UNNEEDED = {
+    "prepare_data",
+    "teardown",
+    *(f"{part}_dataloader" for part in ("train", "val", "test", "predict")),
+    *(hook for hook in dir(ModelHooks) if "predict" in hook or "checkpoint" in hook),
+}
+"""Hooks that a federation has no use for."""
+
+OF_LOOP = (
+    "backward",
+    "configure_gradient_clipping",
+    "lr_scheduler_step",
+    "optimizer_step",
+    "optimizer_zero_grad",
+)
+REFUSED = {
+    hook
+    for hook in (*OF_LOOP, *vars(ModelHooks), *vars(DataHooks))
+    if hook[0] != "_" and hook not in CALLED | UNNEEDED
+}
+"""Hooks of a Trainer's loop, which a federation has not."""
+
+
+class StandIn:
+    """What `self.trainer` is in a federation: the round, and no more."""
+
+    training = sanity_checking = validating = testing = predicting = False
+    barebones = False
+
+    def __init__(self) -> None:
+        self.current_epoch: Any = 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise ModelError(
+            f"the module reads self.trainer.{name} (or self.{name}), which a federation does not "
+            "have: it has self.current_epoch, the round"
+        )
+
+
+class StepModel(nn.Module):
+    """A LightningModule whose `forward` is its `training_step`.
+
+    It shares the module's dictionaries of parameters, buffers and children, so that names are the
+    module's, and `functional_call` reaches it. It returns a `StepOutput`.
+
+    Args:
+        module: A module that optimizes automatically.
+
+    Raises:
+        ModelError: If it overrides a hook that no federation calls, has no `training_step`, or
+            optimizes by hand.
+    """
+
+    def __init__(self, module: LightningModule):
+        super().__init__()
+        name, kind = type(module).__name__, type(module)
+        for hook in sorted(REFUSED):
+            if getattr(kind, hook, None) is not getattr(LightningModule, hook, None):
+                raise ModelError(
+                    f"{name} overrides {hook}, which no federation calls: move it to "
+                    "training_step, or to a term"
+                )
+        if kind.training_step is LightningModule.training_step:
+            raise ModelError(f"{name} has no training_step: write one that returns the loss")
+        if not module.automatic_optimization:
+            raise ModelError(f"{name} optimizes by hand: leave automatic_optimization at True")
+        for shared in ("_parameters", "_buffers", "_modules"):
+            self.__dict__[shared] = getattr(module, shared)
+        self.__dict__["inner"] = module
+        self.logged = dict[str, Any]()
+        self.stand_in = StandIn()
+
+    @property
+    def head(self) -> str | None:
+        """The name of the module's head, if it gives one (see `Layout`)."""
+        return getattr(self.inner, "head", None)
+
+    def train(self, mode: bool = True) -> "StepModel":
+        """Set the mode of the module."""
+        self.inner.train(mode)
+        self.training = mode
+        return self
+
+    def receive_facts(self, facts: Mapping[str, Any]) -> None:
+        """Let `self.current_epoch` be the round of these facts of a visit."""
+        self.stand_in.current_epoch = facts["round"]
+
+    def forward(self, batch: Any) -> StepOutput:
+        """The loss of a batch, the output of the module's own `forward`, and what it logs."""
+        seen: list[Any] = []
+        hook = self.inner.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
+        self.logged = {}
+        try:
+            with _metrics_at_rest(self.inner):
+                result = _step(self.inner.training_step, batch, 0)
+        finally:
+            hook.remove()
+        loss = result.get("loss") if isinstance(result, dict) else result
+        if not isinstance(loss, Tensor):
+            raise ModelError(
+                f"{type(self.inner).__name__}.training_step returned {loss!r:.60}: return the loss"
+            )
+        numbers = {k: torch.as_tensor(v) for k, v in self.logged.items() if _is_number(v)}
+        logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
+        return StepOutput(loss, seen[-1] if seen else None, logs)
+
+    def has(self, part: Part) -> bool:
+        """Whether the module has the step of this part."""
+        name = f"{part}_step"
+        return getattr(type(self.inner), name) is not getattr(LightningModule, name)
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterable[tuple[int, Any]], part: Part) -> dict[str, float]:
+        """Run the step of a part on pairs of size and batch; returns what it logs.
+
+        Numbers are averaged by size; metrics are computed at the end. The hooks of an epoch and of
+        its batches are called as in a Trainer.
+        """
+        self.eval()
+        module, sums = self.inner, dict[str, list[float]]()
+        metrics, self.logged = dict[str, Metric](), {}
+        for metric in _metrics(module):
+            metric.distributed_available_fn = bool  # False: every rank sees all batches
+            metric.reset()
+        call = partial(_call_hook, module, part)
+        call("start")
+        call("epoch_start")
+        for k, (size, batch) in enumerate(batches):
+            call("batch_start", batch, k)
+            result = _step(getattr(module, f"{part}_step"), batch, k)
+            call("batch_end", result, batch, k)
+            for name, value in self.logged.items():
+                if isinstance(value, Metric):
+                    metrics[name] = value
+                else:
+                    total = sums.setdefault(name, [0.0, 0.0])
+                    total[0], total[1] = total[0] + size * float(value), total[1] + size
+            self.logged = {}
+        call("epoch_end")
+        call("end")
+        ends = dict(self.logged)
+        found = {name: total / seen for name, (total, seen) in sums.items()}
+        for name, value in (metrics | ends).items():
+            found[name] = float(value.compute() if isinstance(value, Metric) else value)
+        for metric in _metrics(module):
+            metric.reset()
+        return found
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Stand in for the module's Trainer: its logs come here, `current_epoch` is the round."""
+        inner, before = self.inner, self.inner._trainer
+        inner.__dict__ |= {"log": self._log, "log_dict": self._log_dict}
+        inner._trainer = self.stand_in
+        try:
+            yield
+        finally:
+            del inner.__dict__["log"], inner.__dict__["log_dict"]
+            inner._trainer = before
+            self.logged = {}
+
+    def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
+        self.logged[name] = value
+
+    def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        self.logged |= values
+
+
+def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
+    """Call a step, which may leave out the index of the batch."""
+    return step(batch, index) if len(signature(step).parameters) > 1 else step(batch)
+
+
+def _call_hook(module: LightningModule, part: Part, moment: str, *given: Any) -> None:
+    getattr(module, f"on_{part}_{moment}")(*given)
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, Metric) and (not isinstance(value, Tensor) or value.numel() == 1)
+
+
+def _metrics(module: nn.Module) -> list[Metric]:
+    return [m for m in module.modules() if isinstance(m, Metric)]
+
+
+@contextmanager
+def _metrics_at_rest(module: nn.Module) -> Iterator[None]:
+    """Do not update metrics, whose sums outside of the step parallel clients cannot keep."""
+    metrics = _metrics(module)
+    for metric in metrics:
+        metric.__dict__["forward"] = metric.__dict__["update"] = _no_value
+    try:
+        yield
+    finally:
+        for metric in metrics:
+            del metric.__dict__["forward"]
+            metric.update = metric._wrap_update(type(metric).update.__get__(metric))  # type: ignore
+
+
+def _no_value(*_: Any, **__: Any) -> Tensor:
+    return torch.full((), torch.nan)
+
+
+def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, Schedule]:
+    """The client's optimizer that `configure_optimizers` gives, and the schedule of its rate.
+
+    A scheduler is run ahead, one step a round.
+
+    Raises:
+        ModelError: If there is none, or more than one optimizer, group or scheduler.
+    """
+    name, given = type(module).__name__, module.configure_optimizers()
+    if isinstance(given, dict):
+        given = [given["optimizer"]], [s] if (s := given.get("lr_scheduler")) else []
+    pair = (
+        isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], list | tuple)
+    )
+    optimizers, schedulers = given if pair else (given, [])  # type: ignore[misc]
+    optimizers = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    if not (len(optimizers) == 1 and isinstance(optimizers[0], Optimizer)):
+        raise ModelError(
+            f"{name}.configure_optimizers returned {given!r:.60}: return one optimizer, or give lr="
+        )
+    optimizer = optimizers[0]
+    if len(optimizer.param_groups) > 1 or len(schedulers) > 1:
+        raise ModelError(
+            f"{name}.configure_optimizers has several parameter groups or schedulers: a client's "
+            "optimizer has one; or give lr="
+        )
+    settings = {k: v for k, v in optimizer.param_groups[0].items() if k in optimizer.defaults}
+    settings["lr"] = optimizer.defaults["lr"]
+    accepted = signature(type(optimizer)).parameters
+    settings = {k: v for k, v in settings.items() if k in accepted}
+    factors = [1.0] * rounds
+    if schedulers:
+        one = schedulers[0]
+        scheduler: Any = one["scheduler"] if isinstance(one, dict) else one
+        for round in range(rounds):
+            factors[round] = optimizer.param_groups[0]["lr"] / settings["lr"]
+            optimizer.step()
+            scheduler.step()
+    return partial(type(optimizer), **settings), lambda round, _: factors[min(round, rounds - 1)]
+
+
+def save_checkpoint(module: LightningModule, path: Any, rounds: int) -> dict[str, Any]:
+    """The content of a checkpoint that `load_from_checkpoint` reads."""
+    from importlib.metadata import version
+
+    content: dict[str, Any] = {
+        "epoch": rounds,
+        "global_step": 0,
+        "pytorch-lightning_version": version("lightning"),
+        "state_dict": {k: t.cpu().clone() for k, t in module.state_dict().items()},
+        "loops": {},
+    }
+    if module.hparams:
+        content["hparams_name"] = module._hparams_name
+        content["hyper_parameters"] = dict(module.hparams)
+    module.on_save_checkpoint(content)
+    return content
