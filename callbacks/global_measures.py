@@ -82,7 +82,8 @@ class ClassAccuracy(Measure):
         """Score the global model."""
         y, classes = self.test.y, self.test.classes
         index = share_of(federation, some_samples(len(y), None).to(y.device))
-        right, _ = score(federation, federation.load_global(), self.test, index)
+        autocast = federation.fabric.autocast
+        right, _ = score(federation.load_global(), self.test, index, federation.loss, autocast)
         hits = y[index][right].bincount(minlength=len(classes)).double()
         federation.all_reduce_sum(hits)
         samples = y.bincount(minlength=len(classes))

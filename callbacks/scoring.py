@@ -1,7 +1,8 @@
 """Accuracy, loss and gradient of models during a run; the ranks share the samples."""
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.metrics import results, update
-from fl_lightning.core.losses import scores_of
+from fl_lightning.core.losses import TaskLoss, scores_of
 from fl_lightning.core.network import call
 from fl_lightning.core.prediction import is_right
 from fl_lightning.data import DeviceDataset
@@ -21,6 +22,9 @@ from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.mean_loss import MeanLoss, some_samples
 from fl_lightning.federation.server import copy_of, load_model
 from fl_lightning.files import atomic
+
+Autocast = Callable[[], AbstractContextManager[Any]]
+"""Makes the context of a forward pass, e.g. `fabric.autocast`."""
 
 
 def training_samples(federation: Federation, samples: int | None = None) -> Tensor:
@@ -66,10 +70,11 @@ class TrainingLoss:
 
 @torch.inference_mode()
 def score(
-    federation: Federation,
     module: nn.Module,
     data: DeviceDataset,
     index: Tensor,
+    loss: TaskLoss,
+    autocast: Autocast,
     batch_size: int = 100,
     metrics: Iterable[Metric] = (),
 ) -> tuple[Tensor, Tensor]:
@@ -83,7 +88,7 @@ def score(
     """
     right = [index.new_zeros(0, dtype=torch.bool)]
     total = torch.zeros((), dtype=torch.float64, device=index.device)
-    with federation.fabric.autocast():
+    with autocast():
         for x, y in data.batches(index, batch_size):
             out = call(module, x)
             out = out.float() if isinstance(out, Tensor) else out
@@ -91,7 +96,7 @@ def score(
             if data.classes:
                 right.append(is_right(scores, y))
             update(metrics, scores, y)
-            total += federation.loss(out, y).double() * rows(y)
+            total += loss(out, y).double() * rows(y)
     return torch.cat(right), total
 
 
@@ -116,7 +121,7 @@ def score_together(
     mine = range(fabric.global_rank, len(batches), fabric.world_size)
     for k in range(len(batches)) if metrics else mine:
         right, total = score(
-            federation, module, data, batches[k], batch_size, metrics=metrics.values()
+            module, data, batches[k], federation.loss, fabric.autocast, batch_size, metrics.values()
         )
         if k in mine:
             table[k] = torch.stack([right.sum().double(), total])
@@ -138,7 +143,8 @@ class ClientScorer:
         """Accuracy and mean loss of a client's last model with its own buffers."""
         w = result.origin + result.progress
         load_model(self.module, self.federation.layout, w, result.buffers)
-        right, total = score(self.federation, self.module, data, index)
+        loss, autocast = self.federation.loss, self.federation.fabric.autocast
+        right, total = score(self.module, data, index, loss, autocast)
         return right.double().mean().item(), (total / len(index)).item()
 
 

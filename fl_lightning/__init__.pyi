@@ -37,5 +37,6 @@ from .federation.federation import Federation as Federation
 from .federation.sampling import BernoulliSampling as BernoulliSampling
 from .federation.sampling import SizeWeightedSampling as SizeWeightedSampling
 from .federation.sampling import UniformSampling as UniformSampling
+from .training.trainer import FederatedTrainer as FederatedTrainer
 
 __version__: str

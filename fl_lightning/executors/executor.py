@@ -121,6 +121,11 @@ class Executor:
         """Train up to `width` clients; yields one result a task, in order."""
         raise NotImplementedError
 
+    def announce(self, facts: Facts) -> None:
+        """Give the facts of a visit to a module that asks for them."""
+        if receive := getattr(self.module, "receive_facts", None):
+            receive(facts)
+
     def observed(self, b: ForwardPass, task: Tensor) -> Tensor:
         """The task's loss and what the module logs in a forward pass, (1 + k,)."""
         logs = getattr(b.answer, "logs", None)

@@ -85,6 +85,7 @@ class LocalStep:
             return layout.flatten(gradients)
 
         facts = {**shared_args["round_facts"], **client_facts}
+        executor.announce(facts)
         oracle = BatchOracle(evaluate)
         g, states = self.algorithm.gradient(oracle, w, facts, states, shared_args["server_states"])
         after, observed = first[0] if first else (buffers, w.new_full((1,), torch.nan))

@@ -49,6 +49,7 @@ class SequentialExecutor(Executor):
         buffers = {**received.buffers, **self.dropout_keys(task.seed)}
         origin, states = algorithm.start(facts["anchor"], facts, task.states, server_states)
         facts["origin"] = origin
+        self.announce(facts)
         with torch.no_grad():
             self.w.copy_(origin)
             for name, value in buffers.items():

@@ -1,10 +1,11 @@
 """A LightningModule as the model of a federation: its `training_step` is the loss."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from lightning import LightningModule
@@ -79,10 +80,16 @@ class StepModel(nn.Module):
     Args:
         module: A module that optimizes automatically.
 
+    Attributes:
+        inner: The module.
+        logs: The names of the numbers that the last training step logged.
+
     Raises:
         ModelError: If it overrides a hook that no federation calls, has no `training_step`, or
             optimizes by hand.
     """
+
+    inner: LightningModule
 
     def __init__(self, module: LightningModule):
         super().__init__()
@@ -101,6 +108,7 @@ class StepModel(nn.Module):
             self.__dict__[shared] = getattr(module, shared)
         self.__dict__["inner"] = module
         self.logged = dict[str, Any]()
+        self.logs: Sequence[str] = ()
         self.stand_in = StandIn()
 
     @property
@@ -135,6 +143,7 @@ class StepModel(nn.Module):
             )
         numbers = {k: torch.as_tensor(v) for k, v in self.logged.items() if _is_number(v)}
         logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
+        self.logs = tuple(logs)
         return StepOutput(loss, seen[-1] if seen else None, logs)
 
     def has(self, part: Part) -> bool:
@@ -184,7 +193,7 @@ class StepModel(nn.Module):
         """Stand in for the module's Trainer: its logs come here, `current_epoch` is the round."""
         inner, before = self.inner, self.inner._trainer
         inner.__dict__ |= {"log": self._log, "log_dict": self._log_dict}
-        inner._trainer = self.stand_in
+        inner._trainer = self.stand_in  # type: ignore[assignment]
         try:
             yield
         finally:
@@ -242,13 +251,13 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     Raises:
         ModelError: If there is none, or more than one optimizer, group or scheduler.
     """
-    name, given = type(module).__name__, module.configure_optimizers()
+    name, given = type(module).__name__, cast(Any, module.configure_optimizers())
     if isinstance(given, dict):
         given = [given["optimizer"]], [s] if (s := given.get("lr_scheduler")) else []
     pair = (
         isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], list | tuple)
     )
-    optimizers, schedulers = given if pair else (given, [])  # type: ignore[misc]
+    optimizers, schedulers = given if pair else (given, [])
     optimizers = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
     if not (len(optimizers) == 1 and isinstance(optimizers[0], Optimizer)):
         raise ModelError(
@@ -275,10 +284,8 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     return partial(type(optimizer), **settings), lambda round, _: factors[min(round, rounds - 1)]
 
 
-def save_checkpoint(module: LightningModule, path: Any, rounds: int) -> dict[str, Any]:
+def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:
     """The content of a checkpoint that `load_from_checkpoint` reads."""
-    from importlib.metadata import version
-
     content: dict[str, Any] = {
         "epoch": rounds,
         "global_step": 0,

@@ -15,7 +15,8 @@ from torch.optim import SGD, Optimizer
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.core.schedule import ExponentialDecay
+from fl_lightning.core.losses import TaskLoss, cross_entropy
+from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.core.weighting import WEIGHTS, by_size, uniform, with_base
 from fl_lightning.data import (
     ClientData,
@@ -82,6 +83,11 @@ class RunData:
     whole: Partition
     validation: DeviceDataset | None = None
 
+    def scored(self) -> list[tuple[str, DeviceDataset]]:
+        """The parts that the global model is scored on, by name; the last one chooses the best."""
+        named = ("test", self.test), ("validation", self.validation)
+        return [(part, data) for part, data in named if data is not None and len(data)]
+
     def to(self, device: torch.device) -> "RunData":
         """Copy the data to another device."""
         moved = {
@@ -122,9 +128,15 @@ def callbacks(
     for callback in chosen:
         one = callback.call_with(**vars(data), folder=folder)
         made += one if isinstance(one, list | tuple) else [] if one is None else [one]
+    check_callbacks(made, data.validation is not None)
+    return sorted(made, key=lambda callback: isinstance(callback, Stopping))
+
+
+def check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
+    """Raise a UserError unless these objects can be callbacks of one run."""
     for new in made:
         name = type(new).__name__
-        if str(getattr(new, "monitor", "")).startswith("val/") and data.validation is None:
+        if str(getattr(new, "monitor", "")).startswith("val/") and not has_validation:
             raise UserError(
                 f"{name} monitors {new.monitor}, which needs a validation part: add "
                 "--validation 0.1, or monitor=test/loss"
@@ -136,7 +148,6 @@ def callbacks(
             raise UserError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
         if not (hooks or hasattr(new, "terms") or hasattr(new, "diagnostics")):
             raise UserError(f"{name} is no callback: give it one of {', '.join(HOOKS)}")
-    return sorted(made, key=lambda callback: isinstance(callback, Stopping))
 
 
 def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
@@ -186,6 +197,19 @@ def unused_by(algorithm: Algorithm) -> set[str]:
     return unused | set(OF_OPTIMIZER) - needed
 
 
+def client_data(data: RunData, augment: CropFlip | None, o: Options) -> ClientData:
+    """The training data of the clients."""
+    return ClientData(
+        data.train,
+        data.partition,
+        batch_size=o.batch_size,
+        epochs=o.local_epochs,
+        steps=o.local_steps,
+        augment=augment,
+        seed=o.seed,
+    )
+
+
 def federation(
     fabric: Fabric,
     model: nn.Module,
@@ -195,17 +219,11 @@ def federation(
     state_dir: Path,
     callbacks: Sequence[Any],
     o: Options,
+    loss: TaskLoss = cross_entropy,
+    schedule: Schedule | None = None,
 ) -> Federation:
     """The simulation, before its first round, with what the callbacks need in it."""
-    clients = ClientData(
-        data.train,
-        data.partition,
-        batch_size=o.batch_size,
-        epochs=o.local_epochs,
-        steps=o.local_steps,
-        augment=augment,
-        seed=o.seed,
-    )
+    clients = client_data(data, augment, o)
     memory = o.client_state_memory
     terms = [term for callback in callbacks for term in getattr(callback, "terms", ())]
     return Federation(
@@ -215,8 +233,9 @@ def federation(
         clients,
         rounds=o.rounds,
         sampler=make_sampler(o.sampling, o.participation, clients.sizes),
-        schedule=ExponentialDecay(o.lr_decay),
+        schedule=schedule or ExponentialDecay(o.lr_decay),
         executor=executor(o),
+        loss=loss,
         seed=o.seed,
         state_dir=state_dir,
         client_state_memory=None if memory is None else parse_bytes(memory),

@@ -25,7 +25,7 @@ from fl_lightning.training.parts import RunData
 
 def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Federation) -> str:
     """The data, the clients and their weights, the model and its costs, and the partition."""
-    train, test = data.train, data.test
+    train, test, used = data.train, data.test, len(data.whole.indices.unique())
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
     further = cost.forward_passes
@@ -37,7 +37,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     disk = most_disk_bytes(federation, o.keep_checkpoints)
     return "\n".join(
         [
-            f"{name} on {names['data']}: {len(train):,} training and {len(test):,} test samples",
+            f"{name} on {names['data']}: {used:,} training and {len(test):,} test samples",
             f"{o.clients:,} clients, {100 * o.participation:.3g}% a round, "
             f"{in_words(federation.algorithm.weight)}; {o.rounds:,} rounds, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}",

@@ -31,6 +31,7 @@ from fl_lightning.distributed.signals import (
 )
 from fl_lightning.executors import SequentialExecutor, StackedExecutor
 from fl_lightning.experiment import Experiment
+from fl_lightning.training import parts
 
 VISIT = SequentialExecutor, "_visit"
 

@@ -19,6 +19,7 @@ from fl_lightning import Algorithm, DeviceDataset, Term
 from fl_lightning.callbacks import Checkpoint, Evaluation
 from fl_lightning.data import Partition
 from fl_lightning.runs.chosen import Chosen, build_data
+from fl_lightning.training import parts
 
 Data = Callable[[], Any]
 Change = Callable[[Any, Any], tuple[Any, Any]]

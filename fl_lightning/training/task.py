@@ -1,0 +1,310 @@
+"""A task: a module with its loss, its local optimizer, and how it is scored."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+from torchmetrics import Metric
+
+from fl_lightning.callbacks.bases import CohortMeasure
+from fl_lightning.callbacks.evaluation import Evaluation
+from fl_lightning.callbacks.metrics import make_metrics, results
+from fl_lightning.callbacks.scoring import Autocast, score
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
+from fl_lightning.core.schedule import ExponentialDecay, Schedule
+from fl_lightning.data import DeviceDataset
+from fl_lightning.data.federated import FederatedData
+from fl_lightning.errors import ModelError, UserError, first_sentence, nearest
+from fl_lightning.executors import ClientResult
+from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.runs.run import higher_is_better
+from fl_lightning.training.lightning_module import Part, StepModel, local_optimizer
+
+NAMES = {"test": "test", "validation": "val"}
+"""The first part of the names of scores, by the part of the data."""
+
+OF_SGD = "momentum", "weight_decay", "lr_decay"
+"""Options of the local SGD, which say nothing without its learning rate."""
+
+
+@dataclass(eq=False)
+class Task:
+    """A plain module with a loss and metrics.
+
+    Args:
+        module: The user's module.
+        loss: The loss of its output and the target.
+        metrics: Names or torchmetrics objects.
+        batch_size: Samples a batch in evaluation.
+    """
+
+    module: nn.Module
+    loss: TaskLoss
+    metrics: Sequence[str] | Mapping[str, Metric] = ()
+    batch_size: int = 100
+
+    @property
+    def model(self) -> nn.Module:
+        """What the federation trains."""
+        return self.module
+
+    def optimizer(self, algorithm: Algorithm, decay: float, _: int) -> tuple[Algorithm, Schedule]:
+        """The algorithm with the local optimizer of the task, and the schedule of its rate."""
+        return algorithm, ExponentialDecay(decay)
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """Callbacks that the task needs, after a dry run of the model."""
+        return []
+
+    def try_out(self, data: DeviceDataset, part: str) -> None:
+        """Score the module on the first samples, which changes nothing.
+
+        Raises:
+            UserError: If a metric cannot take them.
+        """
+        first = torch.arange(min(len(data), self.batch_size))
+        try:
+            self._scored(self.scores(data, part, first), part)
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            names = ", ".join(self.metrics) or "the metrics"
+            raise UserError(
+                f"{names}: scoring the {part} part fails ({first_sentence(error)}): choose other "
+                "metrics, or other targets"
+            ) from error
+
+    def _scored(self, scores: Metrics, part: str) -> None:
+        """Take note of the first scores of a part."""
+
+    def attached(self) -> AbstractContextManager[None]:
+        """A context in which the module takes part in a federation."""
+        return nullcontext()
+
+    def dataset(self, data: FederatedData, part: str = "train") -> DeviceDataset:
+        """The rows of a part as the module takes them, floating ones in its dtype.
+
+        Raises:
+            UserError: If the data have no such part.
+        """
+        rows = self._rows(data, part)
+        x, y = data.divided(rows)
+        return DeviceDataset(x, y, self._classes(data))
+
+    def _rows(self, data: FederatedData, part: str) -> Any:
+        if (rows := getattr(data, part)) is None:
+            raise UserError(f"the data have no {part} part: give FederatedData {part}=0.2")
+        dtype = next(self.module.parameters()).dtype
+        return tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, rows)
+
+    def _classes(self, data: FederatedData) -> tuple[str, ...]:
+        """The names of the classes, numbers if they have none; none if targets are no classes."""
+        if data.classes or self.loss not in (LOSSES["cross_entropy"], own_loss):
+            return data.classes
+        parts = [rows for rows in (data.train, data.test, data.validation) if rows is not None]
+        targets = [data.divided(rows)[1] for rows in parts]
+        if any(y.ndim != 1 or y.dtype != torch.int64 or y.min() < 0 for y in targets):
+            return ()
+        return tuple(map(str, range(1 + max(int(y.max()) for y in targets))))
+
+    def evaluation(self, data: DeviceDataset, part: str, every: int) -> Evaluation:
+        """The callback that scores the global model on a part."""
+        return Evaluation(data, every, self.batch_size, NAMES[part], self.metrics)
+
+    @torch.no_grad()
+    def scores(
+        self,
+        data: DeviceDataset,
+        part: str,
+        index: Tensor | None = None,
+        autocast: Autocast = nullcontext,
+    ) -> Metrics:
+        """The scores of the module as it is on some samples, or all, on this rank alone."""
+        index = (torch.arange(len(data)) if index is None else index).to(data.device)
+        metrics = make_metrics(self.metrics, len(data.classes), data.device)
+        size, model = self.batch_size, self.module.eval()
+        right, total = score(model, data, index, self.loss, autocast, size, metrics.values())
+        own = {"accuracy": right.double().mean().item()} if data.classes else {}
+        found = own | {"loss": total.item() / len(index)} | results(metrics)
+        return {f"{NAMES[part]}/{name}": value for name, value in found.items()}
+
+    def give_back(self, federation: Federation) -> None:
+        """Put the global weights into the user's module, trainable and in storage of their own."""
+        federation.load_global()
+        for p in self.module.parameters():
+            p.data = p.data.clone()
+            p.requires_grad_(True)
+        self.module.train()
+
+
+class LightningTask(Task):
+    """A LightningModule: its steps are loss and scores, `configure_optimizers` the optimizer.
+
+    Raises:
+        ModelError: If no federation can train it.
+    """
+
+    def __init__(self, module: LightningModule, batch_size: int, own_optimizer: bool):
+        self.steps, self.own_optimizer = StepModel(module), own_optimizer
+        self.logged = dict[str, list[str]]()  # the names of the scores of each part
+        super().__init__(module, own_loss, (), batch_size)
+
+    @property
+    def model(self) -> nn.Module:
+        """The module with its training step as `forward`."""
+        return self.steps
+
+    def optimizer(
+        self, algorithm: Algorithm, decay: float, rounds: int
+    ) -> tuple[Algorithm, Schedule]:
+        """The algorithm with the module's optimizer and schedule, unless options give it."""
+        if not self.own_optimizer:
+            return super().optimizer(algorithm, decay, rounds)
+        assert isinstance(self.module, LightningModule)
+        local, schedule = local_optimizer(self.module, rounds)
+        return algorithm.replace(local=local), schedule
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """What publishes the numbers that `training_step` logs."""
+        return [StepLogs(self.steps.logs)] if self.steps.logs else []
+
+    def _scored(self, scores: Metrics, part: str) -> None:
+        self.logged[part] = [*scores]
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Stand in for the module's Trainer."""
+        return self.steps.attached()
+
+    def dataset(self, data: FederatedData, part: str = "train") -> DeviceDataset:
+        """The rows of a part, which the module gets as one batch."""
+        rows = self._rows(data, part)
+        try:
+            return DeviceDataset((rows,), data.divided(rows)[1], self._classes(data))
+        except UserError:  # no target is named: only methods that look at labels need it
+            return DeviceDataset((rows,), torch.zeros(len(tree_leaves(rows)[0])))
+
+    def evaluation(self, data: DeviceDataset, part: str, every: int) -> Evaluation:
+        """The callback that runs the step of a part on the global model."""
+        return StepEvaluation(self, data, part, every)
+
+    def scores(
+        self,
+        data: DeviceDataset,
+        part: str,
+        index: Tensor | None = None,
+        autocast: Autocast = nullcontext,
+    ) -> Metrics:
+        """What the step of a part logs on some samples, or all, on this rank alone.
+
+        Raises:
+            ModelError: If the module has no such step.
+        """
+        step: Part = "test" if part == "test" else "validation"
+        if not self.steps.has(step):
+            other = "validation" if step == "test" else "test"
+            raise ModelError(
+                f"{type(self.module).__name__} has no {step}_step to score the {part} part: write "
+                f"one, or give these rows as {other}="
+            )
+        index = (torch.arange(len(data)) if index is None else index).to(data.device)
+        batches = ((len(k), data.inputs(k)[0]) for k in index.split(self.batch_size))
+        with autocast():
+            return self.steps.evaluate(batches, step)
+
+
+class StepEvaluation(Evaluation):
+    """Adds what `validation_step` or `test_step` log on the global model, by the names given there.
+
+    Every rank runs all batches, so that values are equal on any number of ranks.
+    """
+
+    def __init__(self, task: LightningTask, data: DeviceDataset, part: str, every: int):
+        super().__init__(data, every, task.batch_size, NAMES[part])
+        self.task, self.part = task, part
+        self.monitor = next(iter(task.logged.get(part, ())), "train/loss")
+
+    def measure(self, federation: Federation) -> Metrics:
+        """Score the global model."""
+        federation.load_global()
+        self.scored = federation.round
+        self.task.steps.stand_in.current_epoch = federation.round
+        return self.task.scores(self.test, self.part, autocast=federation.fabric.autocast)
+
+
+class StepLogs(CohortMeasure):
+    """Adds what `training_step` logs: `<name>`, `<name>_std` and `<name>_worst10`.
+
+    A client's number is the mean over its steps. They are the mean over the cohort, weighted by
+    samples; the standard deviation; and the mean over the worst tenth of the cohort.
+
+    Args:
+        names: The names, in the order in which they are logged.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        super().__init__(1)
+        self.names = names
+
+    def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
+        """Keep a client's numbers."""
+        self.rows[client] = result.logs.tolist()
+
+    def measure(self, federation: Federation) -> Metrics:
+        """The statistics over the cohort."""
+        table = self.table(federation, len(self.names)).cpu()
+        sizes = federation.clients.sizes[self.counted(federation)]
+        metrics = Metrics()
+        for name, values in zip(self.names, table.T, strict=True):
+            worst_first = values.sort(descending=not higher_is_better(name)).values
+            metrics[name] = ((values @ sizes) / sizes.sum()).item()
+            metrics[f"{name}_std"] = values.std(correction=0).item()
+            metrics[f"{name}_worst10"] = worst_first[: ceil(len(values) / 10)].mean().item()
+        return metrics
+
+
+def task_of(
+    module: nn.Module,
+    loss: str | TaskLoss | None,
+    metrics: Sequence[str] | Mapping[str, Metric],
+    batch_size: int,
+    given: Iterable[str],
+) -> Task:
+    """The task of a module.
+
+    Args:
+        module: A LightningModule, or a plain one.
+        loss: Of a plain module: a name of `LOSSES`, or a function; None is the cross-entropy.
+        metrics: Of a plain module.
+        batch_size: Samples a batch in evaluation.
+        given: The options that were given.
+
+    Raises:
+        UserError: If they do not fit together.
+    """
+    if isinstance(module, LightningModule):
+        if loss is not None or metrics:
+            raise UserError(
+                f"{type(module).__name__} is a LightningModule, whose steps are its loss and "
+                "metrics: leave out loss and metrics"
+            )
+        if "lr" not in given and (useless := [name for name in OF_SGD if name in given]):
+            raise UserError(
+                f"{useless[0]} is of the local SGD, but configure_optimizers gives the optimizer: "
+                "give lr too, or leave it out"
+            )
+        return LightningTask(module, batch_size, "lr" not in given)
+    if not isinstance(module, nn.Module):
+        raise UserError(f"the module is a {type(module).__name__}: give a torch.nn.Module")
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise UserError(f"there is no loss {loss!r}{nearest(loss, LOSSES)}")
+    found = LOSSES[loss or "cross_entropy"] if isinstance(loss, str | None) else loss
+    return Task(module, found, metrics, batch_size)

@@ -1,0 +1,406 @@
+"""FederatedTrainer: a module and data with clients in, a trained module and a run out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from lightning import LightningModule
+from lightning.fabric import Fabric
+from torch import nn
+from torchmetrics import Metric
+
+from fl_lightning.algorithms import modifiers
+from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.callbacks import Evaluation
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.losses import TaskLoss
+from fl_lightning.data import CropFlip
+from fl_lightning.data.federated import FederatedData
+from fl_lightning.distributed.determinism import deterministic_algorithms
+from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
+from fl_lightning.distributed.malloc import keep_freed_memory
+from fl_lightning.distributed.signals import EXIT_PREEMPTED, exit_with_launcher, leave
+from fl_lightning.errors import UserError, nearest
+from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.federation.sanity_checks import dry_run
+from fl_lightning.files import atomic
+from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.config import Config
+from fl_lightning.runs.folder import open_run, shared
+from fl_lightning.runs.options import Options
+from fl_lightning.runs.run import Run
+from fl_lightning.training import parts
+from fl_lightning.training.lightning_module import checkpoint_of
+from fl_lightning.training.session import Session
+from fl_lightning.training.task import Task, task_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LAUNCH = tuple(f.name for f in fields(LaunchOptions))
+OF_DATA = "clients", "data_dir", "resume", "callback", "validation", "validation_from"
+"""Options of the command line that `fit` or the data take here."""
+
+OPTIONS = tuple(f.name for f in fields(Options) if f.name not in OF_DATA)
+"""The options of `Options` that the trainer takes."""
+
+
+class FederatedTrainer:
+    """Trains a module on the data of clients, as Lightning's Trainer does on one machine's data.
+
+    Args:
+        algorithm: A name of `fl-lightning list`; or a mapping with the name and options, also of
+            parts of other methods, such as {"name": "scaffold", "perturb": "lesam"}; or an
+            `Algorithm`.
+        loss: Of a plain module's output and the target: "cross_entropy", "mse",
+            "binary_cross_entropy", or a function that returns one number. A LightningModule has its
+            own.
+        metrics: Of a plain module: names of `fl_lightning.callbacks.metrics.METRICS`, or
+            torchmetrics objects by name. The first chooses the best model.
+        augment: Augmentation of training images.
+        callbacks: Objects with the hooks that `fl_lightning.callbacks` describes.
+        loggers: Further loggers of Fabric.
+        **options: The options of the command line (`fl_lightning.runs.options`): rounds,
+            participation, local_epochs, batch_size, lr, seed, run_dir, executor and others; and
+            Fabric's accelerator, devices, num_nodes, strategy and precision. A LightningModule's
+            `configure_optimizers` gives optimizer and schedule unless lr is given.
+
+    Attributes:
+        run: The run of the last `fit`.
+
+    Raises:
+        UserError: If there is no such option, algorithm or loss.
+
+    Example::
+
+        trainer = fl.FederatedTrainer("fedtoga", rounds=300, participation=0.02)
+        run = trainer.fit(module, data)
+        trainer.test(data=data, per_client=True)
+    """
+
+    def __init__(
+        self,
+        algorithm: str | Mapping[str, Any] | Algorithm = "fedavg",
+        *,
+        loss: str | TaskLoss | None = None,
+        metrics: Sequence[str] | Mapping[str, Metric] = (),
+        augment: CropFlip | None = None,
+        callbacks: Sequence[Any] = (),
+        loggers: Sequence[Any] = (),
+        **options: Any,
+    ):
+        for name in options:
+            if name not in OPTIONS + LAUNCH:
+                raise UserError(
+                    f"FederatedTrainer has no option {name!r}{nearest(name, OPTIONS + LAUNCH)}"
+                )
+        self._given = frozenset(options)
+        launch = {name: options.pop(name) for name in LAUNCH if name in options}
+        if "devices" in launch:
+            launch["devices"] = _devices(launch["devices"])
+        self._launch = LaunchOptions(**launch)
+        if options.get("run_dir") is not None:
+            options["run_dir"] = Path(options["run_dir"])
+        self.options = Options(**_text(options))
+        self._chosen = _chosen(algorithm)
+        self.algorithm = parts.algorithm(self._chosen)
+        self.loss, self.metrics, self.augment = loss, metrics, augment
+        self.callbacks, self.loggers = callbacks, loggers
+        self.run: Run | None = None
+        self._module: nn.Module | None = None
+        self._fabric: Fabric | None = None
+
+    @property
+    def history(self) -> "DataFrame":
+        """The scalars of the last `fit`: one row a round, one column a scalar.
+
+        Raises:
+            UserError: If nothing was fitted.
+        """
+        if self.run is None:
+            raise UserError("there is no history before fit")
+        return self.run.metrics.reset_index()
+
+    def fit(
+        self,
+        module: nn.Module,
+        data: FederatedData | None = None,
+        *,
+        datamodule: Any = None,
+        clients: Any = None,
+        resume: bool | Literal["auto"] = False,
+    ) -> Run:
+        """Train a module in place, and write the run's folder.
+
+        Args:
+            module: A LightningModule, or a plain module.
+            data: The data with their clients.
+            datamodule: A LightningDataModule instead of data.
+            clients: The owners of its training data, as `FederatedData` takes them.
+            resume: Continue the run in `run_dir` from its newest checkpoint, or begin one there;
+                "auto": if `run_dir` is given.
+
+        Returns:
+            The run, whose folder holds scalars, checkpoints, and the weights (`model.pt`; of a
+            LightningModule also `model.ckpt`, for `load_from_checkpoint`).
+
+        Raises:
+            UserError: If module, data and options do not fit together. Nothing is trained then.
+            SystemExit: With code 75 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint.
+        """
+        data = _data(data, datamodule, clients)
+        resume = self.options.run_dir is not None if resume == "auto" else resume
+        o = replace(self.options, clients=data.num_clients, resume=resume)
+        task = task_of(module, self.loss, self.metrics, o.batch_size, self._given)
+        algorithm, schedule = task.optimizer(self.algorithm, o.lr_decay, o.rounds)
+        made = self._run_data(task, data, o)
+        self._try(task, algorithm, made, o)
+        chosen = self._chosen | self._names(task)
+        config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))
+        method = _method(self._chosen)
+        with (
+            deterministic_algorithms(o.deterministic),
+            open_run(o.run_dir, method, config, resume) as run,
+            exit_with_launcher(),
+            task.attached(),
+        ):
+            loggers, callbacks = [*self.loggers], list[Any]()
+            fabric = self._launched(loggers, callbacks)
+            o = replace(o, resume=fabric.broadcast(resume))  # a script may ask for the folder
+            run = Run(Path(fabric.broadcast(str(run.path))), config)
+            with shared(run, fabric):
+                moved = made.to(fabric.device)
+                federation = self._federation(fabric, task, algorithm, schedule, moved, run, o)
+                names = {kind: c.name for kind, c in chosen.items()} | {"algorithm": method}
+                session = Session(
+                    run,
+                    o,
+                    federation,
+                    moved,
+                    self._evaluations(task, moved, o),
+                    loggers,
+                    callbacks,
+                    [*task.callbacks, *self.callbacks],
+                    names=names,
+                )
+                try:
+                    over = session.train()
+                finally:
+                    task.give_back(federation)
+                if not over:
+                    leave(EXIT_PREEMPTED)
+                if isinstance(module, LightningModule) and fabric.is_global_zero:
+                    with atomic(run.path / "model.ckpt") as file:
+                        torch.save(checkpoint_of(module, federation.round), file)
+                fabric.barrier()  # the first rank has written everything
+        self.run, self._module = Run.read(run.path), module
+        return self.run
+
+    def validate(
+        self, module: nn.Module | None = None, data: FederatedData | None = None
+    ) -> Metrics:
+        """The scores of a module on the validation part.
+
+        Args:
+            module: The module; by default the fitted one.
+            data: The data.
+        """
+        return self._scores(module, data, "validation")
+
+    def test(
+        self,
+        module: nn.Module | None = None,
+        data: FederatedData | None = None,
+        *,
+        per_client: bool = False,
+    ) -> "Metrics | DataFrame":
+        """The scores of a module on the test part.
+
+        Args:
+            module: The module; by default the fitted one.
+            data: The data.
+            per_client: Score each client's own test rows: a data frame, one row a client.
+
+        Raises:
+            UserError: If there is no such module or part, or test rows have no owners.
+        """
+        if not per_client:
+            return self._scores(module, data, "test")
+        if data is None or "test" not in data.parts:
+            raise UserError(
+                "test rows have no owners: give FederatedData a fraction, such as test=0.2, for "
+                "scores of each client"
+            )
+        from pandas import DataFrame
+
+        owned = data.parts["test"]
+        held = [k for k in range(len(owned)) if len(owned[k])]
+        rows = [self._scores(module, data, "test", owned[k]) for k in held]
+        return DataFrame(rows, index=[data.names[k] for k in held]).rename_axis("client")
+
+    def _scores(
+        self, module: nn.Module | None, data: FederatedData | None, part: str, index: Any = None
+    ) -> Metrics:
+        module = self._module if module is None else module
+        if module is None:
+            raise UserError("there is no module to score: give one, or call fit before")
+        if data is None:
+            raise UserError("there are no data to score on: give data=")
+        task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
+        fabric = self._fabric or self._launched([], [])
+        training, home = module.training, next(module.parameters()).device
+        dataset = task.dataset(data, part).to(fabric.device)
+        with task.attached():
+            module.to(fabric.device)
+            try:
+                return task.scores(dataset, part, index, fabric.autocast)
+            finally:
+                module.train(training).to(home)
+
+    def _names(self, task: Task) -> dict[str, Chosen]:
+        """Model, loss and data as the run's configuration names them."""
+        loss = getattr(task.loss, "__name__", type(task.loss).__name__)
+        names = {"model": type(task.module).__name__, "loss": loss, "data": "FederatedData"}
+        return {kind: Chosen(name, nothing, {}) for kind, name in names.items()}
+
+    def _run_data(self, task: Task, data: FederatedData, o: Options) -> parts.RunData:
+        """The data as the module takes them; an empty test set if there is none."""
+        train = task.dataset(data)
+        test, validation = (
+            None if getattr(data, part) is None else task.dataset(data, part)
+            for part in ("test", "validation")
+        )
+        if o.finetune_epochs and (test is None or not train.classes):
+            raise UserError(
+                "finetune_epochs scores clients by their classes: give such a test part"
+            )
+        test = train.subset(slice(0, 0)) if test is None else test
+        return parts.RunData(train, test, data.partition, data.partition, validation)
+
+    def _try(self, task: Task, algorithm: Algorithm, data: parts.RunData, o: Options) -> None:
+        """Refuse what does not fit together, before there is a folder or a rank."""
+        clients = parts.client_data(data, self.augment, o)
+        parts.check_callbacks(self.callbacks, data.validation is not None)
+        with task.attached():
+            dry_run(task.model, clients, task.loss, nullcontext)
+            for part, dataset in data.scored():
+                task.try_out(dataset, part)
+
+    def _launched(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
+        keep_freed_memory()
+        before = self._fabric
+        fabric = launch_fabric(self._launch, loggers=loggers, callbacks=callbacks)
+        if before is not None and before.world_size != fabric.world_size:
+            raise UserError("the first fit of a program decides the number of ranks")
+        self._fabric = fabric
+        return fabric
+
+    def _federation(
+        self,
+        fabric: Fabric,
+        task: Task,
+        algorithm: Algorithm,
+        schedule: Callable[[int, int], float],
+        data: parts.RunData,
+        run: Run,
+        o: Options,
+    ) -> Federation:
+        made = parts.with_general_options(algorithm, o)
+        federation = parts.federation(
+            fabric,
+            task.model,
+            made,
+            data,
+            self.augment,
+            run.path / "clients",
+            self.callbacks,
+            o,
+            task.loss,
+            schedule,
+        )
+        federation.prepare()
+        return federation
+
+    def _evaluations(self, task: Task, data: parts.RunData, o: Options) -> list[Evaluation]:
+        """The callbacks that score the parts; the last one chooses the best model."""
+        return [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
+
+
+def nothing(**_: Any) -> None:
+    """Nothing: the function of a part that the program was given."""
+
+
+def _data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:
+    if data is not None and datamodule is not None:
+        raise UserError("there are data and a datamodule: give one of them")
+    if datamodule is not None:
+        return FederatedData.from_datamodule(datamodule, clients=clients)
+    if clients is not None:
+        raise UserError("clients are part of the data: give FederatedData(..., clients=...)")
+    if not isinstance(data, FederatedData):
+        raise UserError(
+            f"the data are a {type(data).__name__}: give FederatedData(rows, clients=...), or a "
+            "LightningDataModule as datamodule="
+        )
+    return data
+
+
+def _devices(given: Any) -> str:
+    """Fabric's devices as the command line has them: 2, "2", [0, 2] or "auto"."""
+    if isinstance(given, list | tuple):
+        return ",".join(map(str, given)) + ","
+    return str(given)
+
+
+def _text(options: dict[str, Any]) -> dict[str, Any]:
+    """Options in the types of the command line: an interval is a text, several numbers a tuple."""
+    if "checkpoint_every" in options:
+        options["checkpoint_every"] = str(options["checkpoint_every"])
+    if isinstance(options.get("finetune_epochs"), list | int):
+        given = options["finetune_epochs"]
+        options["finetune_epochs"] = tuple(given) if isinstance(given, list) else (given,)
+    return options
+
+
+def _chosen(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
+    """The algorithm and the parts of other methods, as the command line chooses them."""
+    if isinstance(given, Algorithm):
+        name = "+".join(type(term).__name__ for term in given.terms) or "Algorithm"
+        chosen = {"algorithm": Chosen(name, lambda terms: given, {"terms": repr(given)})}
+        return chosen | {
+            part: _part(part, next(iter(modifiers.PARTS[part]))) for part in modifiers.PARTS
+        }
+    options = {"name": given} if isinstance(given, str) else dict(given)
+    name = str(options.pop("name", "")).lower().replace("-", "_")
+    if name not in ALGORITHMS:
+        raise UserError(f"there is no algorithm {name!r}{nearest(name, ALGORITHMS)}")
+    chosen = {
+        part: _part(part, options.pop(part, next(iter(makers))))
+        for part, makers in modifiers.PARTS.items()
+    }
+    return {"algorithm": _with_defaults(name, ALGORITHMS[name], options), **chosen}
+
+
+def _part(part: str, given: str | Mapping[str, Any]) -> Chosen:
+    options = {"name": given} if isinstance(given, str) else dict(given)
+    name, makers = options.pop("name"), modifiers.PARTS[part]
+    if name not in makers:
+        raise UserError(f"there is no {part} {name!r}{nearest(name, makers)}")
+    return _with_defaults(name, makers[name], options)
+
+
+def _with_defaults(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Chosen:
+    """A function with all its options, as the run's configuration has them."""
+    known = {p.name: p.default for p in signature(function).parameters.values()}
+    for option in given:
+        if option not in known:
+            raise UserError(f"{name} has no option {option!r}{nearest(option, known)}")
+    return Chosen(name, function, {**known, **given})
+
+
+def _method(chosen: Mapping[str, Chosen]) -> str:
+    return modifiers.method_name({kind: c.name for kind, c in chosen.items()})
