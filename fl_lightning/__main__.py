@@ -12,20 +12,19 @@ from fl_lightning.cli.text_cache import has_fixed_text, print_text
 USAGE = """\
 usage: fl-lightning COMMAND ...
 
-  fl-lightning run                    list the recipes
-  fl-lightning run RECIPE [OPTIONS]   train with a recipe, given by name or as a file;
-                                      --help shows its options
-  fl-lightning table FILE [OPTIONS]   make the runs of a table, such as fedssg/table4,
-                                      and print it with the published numbers
-  fl-lightning list                   list the algorithms by family, with their costs
-  fl-lightning show ALGORITHM         explain an algorithm, its options and its terms
-  fl-lightning compare RUN [RUN ...]  compare runs in a table or a figure
-  fl-lightning analyze ANALYSIS RUN [RUN ...]
-                                      analyze trained models: hessian, surface, interpolate,
-                                      features, classes, clients
-  fl-lightning partition [RECIPE] [OPTIONS]
-                                      show which client holds what, without training
-  fl-lightning --version"""
+  run                           list the recipes
+  run RECIPE [OPTIONS]          train with a recipe, named or given as a file;
+                                --help shows its options
+  table FILE [OPTIONS]          make the runs of a table, e.g. fedssg/table4, and
+                                print it with the published numbers
+  list                          list the algorithms by family, with their costs
+  show ALGORITHM                explain an algorithm, its options and its terms
+  compare RUN [RUN ...]         compare runs in a table or a figure
+  analyze ANALYSIS RUN [RUN ...]
+                                analyze trained models: hessian, surface,
+                                interpolate, features, classes, clients
+  partition [RECIPE] [OPTIONS]  show which client holds what, without training
+  --version                     print the version"""
 
 
 COMMANDS = {

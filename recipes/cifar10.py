@@ -1,8 +1,10 @@
-"""CIFAR-10 or SVHN on 100 clients, as in FedLESAM, FedSMOO and FedTOGA.
+r"""CIFAR-10 or SVHN on 100 clients, as in FedLESAM, FedSMOO and FedTOGA.
 
     python recipes/cifar10.py --algorithm fedlesam
-    python recipes/cifar10.py --model resnet18_gn --partition.alpha none --partition.classes 3
-    python recipes/cifar10.py --accelerator cuda --devices 4 --precision bf16-mixed
+    python recipes/cifar10.py --model resnet18_gn \
+        --partition.alpha none --partition.classes 3
+    python recipes/cifar10.py \
+        --accelerator cuda --devices 4 --precision bf16-mixed
 
 The papers call this partition "Dirichlet 0.1": clients of equal size. `fl-lightning run papers
 --config fedtoga/table1` has a paper's exact set-up.

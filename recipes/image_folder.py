@@ -3,7 +3,8 @@ r"""A folder of images on 100 clients with Dirichlet labels.
 Folders train/<class>/*.jpg and test/<class>/*.jpg:
 
     python recipes/image_folder.py --data-dir path/to/folder
-    python recipes/image_folder.py --data-dir path/to/folder --data.size 64 --model resnet18_gn
+    python recipes/image_folder.py --data-dir path/to/folder \
+        --data.size 64 --model resnet18_gn
 
 Folders <domain>/<class>/*.jpg, one domain a client and one held out for testing:
 

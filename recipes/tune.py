@@ -1,7 +1,9 @@
-"""Tune options of a recipe with Optuna: ask for values, run, prune on the rounds' scores.
+r"""Tune options of a recipe with Optuna: ask for values, run, prune on the rounds' scores.
 
-    python recipes/tune.py digits --tune lr=0.01..1:log --tune algorithm.rho=0.01..0.5:log
-    python recipes/tune.py digits --trials 30 --tune batch-size=8,16,32 --algorithm fedavg
+    python recipes/tune.py digits \
+        --tune lr=0.01..1:log --tune algorithm.rho=0.01..0.5:log
+    python recipes/tune.py digits \
+        --trials 30 --tune batch-size=8,16,32 --algorithm fedavg
 
 The first argument is a recipe, by name or as a file; its options follow. A space is LOW..HIGH, with
 :log for a logarithmic scale, or a list of values. The score is the last validation accuracy, on a

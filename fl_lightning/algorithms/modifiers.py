@@ -74,7 +74,7 @@ def _check(added: Term, algorithm: Algorithm) -> None:
 
 
 def unchanged() -> Modifier:
-    """As the algorithm says."""
+    """No change to the algorithm."""
     return Modifier()
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, isclass, signature
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from fl_lightning.algorithms.registry import parameter_help
@@ -53,10 +54,13 @@ class _Repeated(argparse.Action):
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Keeps the lines of a module's docstring, and wraps the summaries of functions."""
+    """Wraps the paragraphs of a text, but for those with indented lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if "\n" in text else super()._fill_text(text, width, indent)
+        return "\n\n".join(
+            part if "\n " in f"\n{part}" else fill(part, width, break_on_hyphens=False)
+            for part in text.strip("\n").split("\n\n")
+        )
 
 
 class ArgumentParser(argparse.ArgumentParser):

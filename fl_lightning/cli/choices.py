@@ -83,7 +83,7 @@ def choices(
 
 
 def nothing() -> None:
-    """Nothing."""
+    """No augmentation."""
 
 
 def _choice(

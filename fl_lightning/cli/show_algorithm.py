@@ -56,7 +56,8 @@ def explanation(name: str, make: Callable[..., Algorithm]) -> str:
     lines += ["", "Terms at the default options, from the inside out" if terms else "No terms"]
     for term in terms:
         summary, *_ = (getdoc(type(term)) or "").split("\n\n")
-        lines += [f"  {type(term).__name__}{_values(term)}", _indented(summary)]
+        title = f"  {type(term).__name__}{_values(term)}"
+        lines += [fill(title, 80, subsequent_indent="    "), _indented(summary)]
     (sent, received, kept), gradients = costs_in_models(algorithm)
     lines += ["", "A client, in a round"]
     for verb, (number, states) in (("sends", sent), ("receives", received), ("keeps", kept)):

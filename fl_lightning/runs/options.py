@@ -39,15 +39,15 @@ class SimulationOptions:
 
     Attributes:
         clients: Number of clients.
-        participation: Fraction of the clients in a round, at least one client.
-        sampling: fixed: this fraction of the clients, drawn uniformly; bernoulli: each client with
-            probability --participation; weighted: this fraction, drawn in proportion to samples.
-        weighting: Weights of the clients in the mean update: equal, or by their numbers of samples;
-            none for the algorithm's own.
-        server_lr: Server learning rate: 1 moves the global model by the whole update; none for the
-            algorithm's own.
+        participation: Fraction of the clients that are sampled each round; at least one client.
+        sampling: fixed: this fraction, drawn uniformly; bernoulli: each client with this
+            probability; weighted: this fraction, drawn in proportion to numbers of samples.
+        weighting: Clients' weights in the mean update: equal, or their numbers of samples; none for
+            the algorithm's own.
+        server_lr: Server learning rate: 1 applies the whole mean update; none for the algorithm's
+            own.
         rounds: Communication rounds.
-        seed: Determines every random number of the run.
+        seed: Seed of all random numbers.
         data_dir: Folder of the data sets. MNIST, EMNIST, CIFAR and SVHN are downloaded into it.
         run_dir: Folder of the run; none for runs/<recipe>/<algorithm>-<number>.
         resume: Continue the run in --run-dir from its newest checkpoint, or begin one there.
@@ -72,17 +72,17 @@ class TrainingOptions:
     """Local training.
 
     Attributes:
-        local_epochs: Passes over a client's samples in one visit; fractions are allowed.
-        local_steps: Steps in one visit, the same for every client, instead of epochs.
+        local_epochs: Passes over a client's samples in a round; fractions are allowed.
+        local_steps: Steps of every client in a round, instead of epochs.
         batch_size: Samples in a local step; a client with fewer takes all of them.
         lr: Local learning rate.
         lr_decay: Factor on the local learning rate after every round.
-        momentum: Momentum of the local SGD, which starts from zero at each visit.
+        momentum: Momentum of the local SGD; it starts from zero in each round.
         weight_decay: Weight decay of the local SGD.
         clip_norm: Largest norm of a local step's direction, without weight decay; none for no
             clipping.
-        on_divergence: When a client's training is no longer finite: stop; or skip that client,
-            counted in client/skipped; or continue.
+        on_divergence: What to do if a client's training is no longer finite. client/skipped counts
+            the clients that were skipped.
     """
 
     local_epochs: PositiveFloat = 1.0
@@ -102,15 +102,15 @@ class EvaluationOptions:
 
     Attributes:
         evaluate_every: Rounds between evaluations of the global model.
-        validation: Fraction of the data that is held out and scored as val/accuracy and val/loss,
-            which then choose the model of best.pt; none for no validation part.
-        validation_from: Whether --validation is a part of every client's samples, which are then
-            not trained on, or of the test set, whose accuracy is then that of the rest.
-        finetune_epochs: Epochs for which every client fine-tunes after the last round, e.g. 1,5,
-            and its model is scored on test samples like its data; none to skip this.
-        finetune_lr: Learning rate of the fine-tuning; none for that of a further round.
-        checkpoint_every: Rounds or time between checkpoints, e.g. 10 or 5min; at least 20 times as
-            long as the last one took.
+        validation: Fraction of the data to hold out. val/accuracy and val/loss are its scores, and
+            val/accuracy chooses best.pt. None holds nothing out.
+        validation_from: What is held out: samples of every client, which it does not train on, or
+            samples of the test set.
+        finetune_epochs: After the last round, fine-tune every client for these epochs, e.g. 1,5,
+            and test its model on test samples like its data; none to skip this.
+        finetune_lr: Learning rate of the fine-tuning; none for that of one more round.
+        checkpoint_every: Rounds or time between checkpoints, e.g. 10 or 5min. The pause is at least
+            20 times as long as the last checkpoint took.
         keep_checkpoints: Number of newest checkpoints that are kept.
         logger: Experiment trackers that get the scalars too, e.g. wandb,mlflow.
     """
@@ -143,12 +143,12 @@ class ExecutionOptions:
 
     Attributes:
         executor: Train the clients of a rank one after another, or several in parallel.
-        parallel_clients: Number of clients in parallel with the stacked executor.
+        parallel_clients: Number of clients that the stacked executor trains at a time.
         compile: Compile the local step of a full batch. It takes some seconds, pays for small
             networks and batches, and needs a C++ compiler.
-        client_state_memory: Memory for clients' states on a machine, e.g. 512MiB or 4GiB, beyond
-            which they go to files; none is a quarter of what is free.
-        deterministic: Results that are equal to the last bit on any number of ranks, given equal
+        client_state_memory: Memory for clients' states on a machine, e.g. 512MiB or 4GiB; the rest
+            goes to files. None is a quarter of the free memory.
+        deterministic: Make results equal to the last bit on any number of ranks, with the same
             hardware, threads and parallel clients.
     """
 

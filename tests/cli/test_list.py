@@ -42,6 +42,15 @@ def test_the_list_has_a_row_of_costs_for_each_algorithm_and_fits_a_terminal(caps
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("name", ["fedtoga", "fedrcl", "fedsol"])
+def test_an_explanation_fits_a_terminal(name, capsys):
+    show([name])
+    command.main(["--help"])
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert not any(words in said for words in ("<function", "<lambda", " object at 0x"))
+
+
 def test_a_terminal_is_told_at_once_that_a_command_loads_torch(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     command.main(["run", "--help"])

@@ -1,5 +1,6 @@
 """The command line: signatures become options, and a mistake is one sentence."""
 
+import ast
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any, Literal
 import pytest
 
 from fl_lightning.cli import parser
+from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.cli.argv import given
 from fl_lightning.cli.choices import Choice
+from fl_lightning.cli.recipes import recipes
 from fl_lightning.runs.chosen import Chosen
 
 
@@ -126,6 +129,16 @@ def test_help_shows_the_chosen_function_first_and_one_group_of_options(capsys):
     assert "--algorithm.rho" not in shown
     assert "How many." in shown
     assert shown.count("\noptions:") == 1
+
+
+@pytest.mark.parametrize("recipe", ["cifar10", "image_folder", "mnist", "papers", "tune"])
+def test_a_docstring_fits_80_columns_and_keeps_its_commands(recipe, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = ast.get_docstring(ast.parse(recipes()[recipe].read_text()), clean=False)
+    ArgumentParser("mine", description=text).print_help()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {line for line in text.splitlines() if line.startswith(" ")} <= {*lines}
 
 
 @pytest.mark.parametrize(

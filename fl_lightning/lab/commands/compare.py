@@ -42,7 +42,7 @@ def compare(
     columns: tuple[str, ...] = (),
     score: Scores = (),
     target: Sequence[Percent] = (),
-    over: str = "",
+    over: str | None = None,
     spread: Literal["seeds", "rounds", "clients"] = "seeds",
     published: Path | None = None,
     label: Sequence[str] = (),
@@ -95,7 +95,7 @@ def compare(
     to_targets = [f"{spent}_to:{percent:g}" for percent in target for spent in ("rounds", "mb")]
     scores = [*(score or ["last"]), *to_targets]
     known = _published(published, bool(columns)) if published else None
-    table = comparison.table(scores, spread=spread, over=over, published=known)
+    table = comparison.table(scores, spread=spread, over=over or "", published=known)
     for file in figure:
         if x:
             drawn = against(comparison, x, scores[0], log)

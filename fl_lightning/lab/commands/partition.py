@@ -1,7 +1,8 @@
-"""`fl-lightning partition`: which client holds what, in one or several schemes, without training.
+r"""`fl-lightning partition`: which client holds what, in one or several schemes, without training.
 
     fl-lightning partition digits --partition.alpha 0.3 --figure heat.png
-    fl-lightning partition --config fedtoga/table1 --csv counts.csv -- --partition iid
+    fl-lightning partition --config fedtoga/table1 --csv counts.csv \
+        -- --partition iid
 
 The first argument may name a recipe (default: papers), whose options follow. Several schemes are
 shown next to each other if each has options of its own after a `--`; options before the first `--`
@@ -95,7 +96,7 @@ def main(argv: Sequence[str]) -> None:
     recipe, argv = (argv[0], argv[1:]) if named else ("papers", argv)
     parser = ArgumentParser(
         "fl-lightning partition",
-        usage="%(prog)s [RECIPE] [--figure FILE] [--csv FILE] [OPTIONS] [-- OPTIONS]...",
+        usage="%(prog)s [RECIPE] [OPTIONS] [-- OPTIONS]...",
         description=__doc__,
     )
     parser.add_argument("--figure", type=Path, metavar="FILE", help="a .png, .pdf or .svg")
