@@ -30,7 +30,7 @@ from fl_lightning.runs.config_yaml import load
 PAGE = Path(__file__).with_suffix(".md")
 RESULTS = PAGE.with_suffix("") / "fedssg_table4.csv"
 LAST, BEST, ROUNDS = score("last:50"), score("best"), score("rounds_to:97")
-TABLE = TableFile.read("fedssg/table4").select(columns=["MNIST *"])
+TABLE = TableFile.read("fedssg/table4").changed(columns=["MNIST *"])
 PUBLISHED = TABLE.published | TableFile.read("fedssg/table5").published
 SEEDS = 0, 1, 2
 STRENGTH, DELTA = (

@@ -35,27 +35,20 @@ def items() -> list[Any]:
 
 
 def make_few(
-    read: Sequence[str],
-    jobs: Sequence[Job],
-    recipe: Path,
-    _: Path,
-    further: Sequence[str],
-    *__: Any,
+    read: Sequence[str], jobs: Sequence[Job], _: Any
 ) -> tuple[dict[Path, str], list[str]]:
     """Make one run in this process, or some of those that are read later.
 
     Args:
         read: The runs that later commands read: all that are named, and a few of each pattern.
         jobs: The runs of the table.
-        recipe: The recipe's file.
-        further: Options of all runs.
     """
     jobs = [job for job in jobs if job.state != "finished"]
     later = [job for job in jobs if any(fnmatchcase(str(job.folder), p) for p in read)]
     few = later[:: max(1, len(later) // 4)] or jobs[:1]
     few += [job for job in jobs if str(job.folder) in read and job not in few]
     for job in few:
-        run_recipe(str(recipe), job.command(further))
+        job.run()
     return {}, []
 
 

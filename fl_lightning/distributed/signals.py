@@ -110,7 +110,7 @@ def exit_with_launcher() -> Iterator[None]:
     if not first_rank and not of_torchrun:
         yield
         return
-    _on_parent_death(signal.SIGKILL)
+    on_parent_death(signal.SIGKILL)
     # no signal comes for a launcher that ended before, while this rank imported
     if os.getppid() != int(first_rank) if first_rank else _agent_has_ended():
         print("error: the launcher of this rank has ended", file=sys.stderr)
@@ -118,7 +118,7 @@ def exit_with_launcher() -> Iterator[None]:
     try:
         yield
     finally:
-        _on_parent_death(0)  # the program may do more than this run
+        on_parent_death(0)  # the program may do more than this run
 
 
 def _agent_has_ended() -> bool:
@@ -131,7 +131,8 @@ def _agent_has_ended() -> bool:
     return False
 
 
-def _on_parent_death(number: int) -> None:
+def on_parent_death(number: int) -> None:
+    """Let this process get a signal when its parent ends (Linux); 0 is none."""
     with suppress(AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 

@@ -1,14 +1,14 @@
 """The analyses of `fl-lightning analyze`: numbers for a table, and a figure."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Doc
 
 from fl_lightning.core.constraints import PositiveInt, checked
@@ -16,10 +16,9 @@ from fl_lightning.data import DeviceDataset, matched_test_split
 from fl_lightning.errors import UserError
 from fl_lightning.lab import analysis
 from fl_lightning.lab.analysis import figures
-from fl_lightning.lab.report.table import Table
 from fl_lightning.runs.run import Run
 
-Split = Annotated[Literal["train", "test"], Doc("The samples that are used.")]
+Split = Annotated[Literal["train", "test"], Doc("Samples to use: the training or the test set.")]
 Samples = Annotated[PositiveInt | None, Doc("Number of samples, drawn at random; none for all.")]
 
 
@@ -31,12 +30,25 @@ class Subject:
     model: nn.Module
     data: DeviceDataset
 
+    def loss(self, samples: int | None) -> analysis.MeanLoss:
+        """The mean loss on some samples."""
+        return analysis.MeanLoss(self.model, self.data, samples)
 
-Result = tuple[Table, Callable[[], Figure]]
-"""The numbers of an analysis, one row a run or a class, and its figure."""
+    def predictions(self, samples: int | None = None) -> analysis.Predictions:
+        """What the model makes of some samples."""
+        return analysis.predict(self.model, self.data, samples)
+
 
 Subjects = Mapping[str, Subject]
 """The runs by label."""
+
+
+class Result(NamedTuple):
+    """The numbers of an analysis, what they are, and its figure."""
+
+    numbers: DataFrame
+    caption: str
+    draw: Callable[[], Figure]
 
 
 @checked
@@ -48,7 +60,7 @@ def hessian(
     vectors: PositiveInt = 4,
     steps: PositiveInt = 30,
 ) -> Result:
-    """Top eigenvalues, trace and spectral density.
+    """Top eigenvalues, trace and spectral density of the Hessian.
 
     Args:
         subjects: The runs.
@@ -56,24 +68,22 @@ def hessian(
         vectors: Random vectors for trace and density.
         steps: Products for each vector.
     """
-    results, rows = {}, []
-    for label, subject in subjects.items():
-        start = time.perf_counter()
-        h = analysis.hessian(_loss(subject, samples), top, vectors, steps)
-        results[label] = h
-        rows.append(
-            {
-                "run": label,
-                "lambda_1": float(h.eigenvalues[0]),
-                f"lambda_{top}": float(h.eigenvalues[-1]),
-                f"lambda_1 / lambda_{top}": h.ratio,
-                "trace": h.trace,
-                "error of trace": h.trace_error,
-                "seconds": time.perf_counter() - start,
-            }
-        )
+    found = {
+        label: analysis.hessian(subject.loss(samples), top, vectors, steps)
+        for label, subject in subjects.items()
+    }
+    rows = {
+        label: {
+            "lambda_1": float(h.eigenvalues[0]),
+            f"lambda_{top}": float(h.eigenvalues[-1]),
+            f"lambda_1 / lambda_{top}": h.ratio,
+            "trace": h.trace,
+            "error of trace": h.trace_error,
+        }
+        for label, h in found.items()
+    }
     caption = f"Hessian of the mean loss on {_samples(subjects, samples, split)}"
-    return _table(rows, caption), lambda: figures.spectra(results)
+    return Result(_by_run(rows), caption, partial(figures.spectra, found))
 
 
 @checked
@@ -90,29 +100,25 @@ def surface(
     Args:
         subjects: The runs.
         points: Points along each axis.
-        span: Length of both axes.
-        axes: Random directions with the norms of the filters, or the eigenvectors of the two
-            largest eigenvalues.
+        span: How far each axis goes in both directions, in lengths of its vector.
+        axes: Random vectors with the norms of the filters, or the eigenvectors of the two largest
+            eigenvalues of the Hessian.
     """
     find = {"random": analysis.filter_normalized_axes, "hessian": analysis.hessian_axes}[axes]
-    results, rows = {}, []
-    for label, subject in subjects.items():
-        start = time.perf_counter()
-        loss = _loss(subject, samples)
-        results[label] = s = analysis.surface(loss, find(loss), points, span)
-        rows.append(
-            {
-                "run": label,
-                "loss": float(loss(loss.weights)),
-                "mean of the grid": float(s.loss.mean()),
-                "highest": float(s.loss.max()),
-                "seconds": time.perf_counter() - start,
-            }
-        )
-    grid = f"{points} x {points} points, {axes} axes"
-    caption = f"mean loss on {_samples(subjects, samples, split)}, {grid}"
+    losses = {label: subject.loss(samples) for label, subject in subjects.items()}
+    found = {k: analysis.surface(loss, find(loss), points, span) for k, loss in losses.items()}
+    rows = {
+        label: {
+            "loss": float(losses[label](losses[label].weights)),
+            "mean of the grid": float(s.loss.mean()),
+            "highest": float(s.loss.max()),
+        }
+        for label, s in found.items()
+    }
+    of = _samples(subjects, samples, split)
     name = "eigenvector" if axes == "hessian" else "direction"
-    return _table(rows, caption), lambda: figures.surfaces(results, name)
+    caption = f"mean loss on {of}, {points} x {points} points, {axes} axes"
+    return Result(_by_run(rows), caption, partial(figures.surfaces, found, name))
 
 
 @checked
@@ -123,30 +129,29 @@ def interpolate(
     points: int = 25,
     span: float = 0.25,
 ) -> Result:
-    """Loss and accuracy between the models of two runs.
+    """Loss and accuracy on the line between the models of two runs.
 
     Args:
         subjects: The runs.
-        points: Points between both.
-        span: Distance beyond both.
+        points: Points from one model to the other.
+        span: How far the line goes beyond both models, in their distance.
     """
     if len(subjects) != 2:
         raise UserError(f"interpolate takes two runs, not {len(subjects)}")
     (first, a), (second, b) = subjects.items()
     line = analysis.interpolate(a.model, b.model, a.data, samples, points, span)
     inside = (line.places >= 0) & (line.places <= 1)
-    rows = [
-        {
-            "from": first,
-            "to": second,
-            "loss at both ends": " ".join(f"{x:.4g}" for x in line.loss[inside][[0, -1]].tolist()),
-            "highest between": float(line.loss[inside].max()),
-            "barrier": line.barrier,
-            "lowest accuracy between": 100 * float(line.accuracy[inside].min()),
-        }
-    ]
+    row = {
+        "from": first,
+        "to": second,
+        "loss at both ends": " ".join(f"{x:.4g}" for x in line.loss[inside][[0, -1]].tolist()),
+        "highest between": float(line.loss[inside].max()),
+        "barrier": line.barrier,
+        "lowest accuracy between": 100 * float(line.accuracy[inside].min()),
+    }
     caption = f"mean loss and accuracy on {_samples(subjects, samples, split)}"
-    return _table(rows, caption), lambda: figures.interpolation(line, first, second)
+    draw = partial(figures.interpolation, line, first, second)
+    return Result(DataFrame([row]), caption, draw)
 
 
 @checked
@@ -156,84 +161,71 @@ def features(
     split: Split = "test",
     method: Literal["tsne", "umap"] = "tsne",
 ) -> Result:
-    """The input of the head in the plane.
+    """The features, which are the input of the head, in two dimensions.
 
     Args:
         subjects: The runs.
         method: The embedding; umap needs the package umap-learn.
     """
-    results, rows = {}, []
-    for label, subject in subjects.items():
-        seen = analysis.predict(subject.model, subject.data, samples)
-        results[label] = analysis.embedding(seen.features, method), seen.y
-        rows.append(
-            {
-                "run": label,
-                "features": str(seen.features.shape[1]),
-                "accuracy": 100 * float(seen.right.double().mean()),
-                "silhouette": analysis.silhouette(seen.features, seen.y),
-            }
-        )
-    caption = (
-        f"input of the head on {_samples(subjects, samples, split)}; silhouette of the classes"
-    )
-    classes = _classes_of(subjects)
-    return _table(rows, caption), lambda: figures.embeddings(results, classes)
+    seen = {label: subject.predictions(samples) for label, subject in subjects.items()}
+    planes = {k: (analysis.embedding(p.features, method), p.y) for k, p in seen.items()}
+    rows = {
+        label: {
+            "features": str(p.features.shape[1]),
+            "accuracy": 100 * float(p.right.double().mean()),
+            "silhouette": analysis.silhouette(p.features, p.y),
+        }
+        for label, p in seen.items()
+    }
+    of = _samples(subjects, samples, split)
+    caption = f"input of the head on {of}; silhouette of the classes"
+    return Result(_by_run(rows), caption, partial(figures.embeddings, planes, _classes(subjects)))
 
 
 @checked
 def classes(subjects: Subjects, samples: Samples = None, split: Split = "test") -> Result:
     """The confusion matrix and the accuracy on each class."""
-    classes = _classes_of(subjects)
-    results = {
-        label: analysis.predict(s.model, s.data, samples).confusion()
-        for label, s in subjects.items()
-    }
-    columns = {
-        label: (100 * matrix.diag() / matrix.sum(1)).tolist() for label, matrix in results.items()
-    }
+    names = _classes(subjects)
+    found = {label: s.predictions(samples).confusion() for label, s in subjects.items()}
+    columns = {k: (100 * matrix.diag() / matrix.sum(1)).tolist() for k, matrix in found.items()}
     caption = f"accuracy on each class, {_samples(subjects, samples, split)}"
-    rows = {"class": classes, **columns}
-    return _table(rows, caption), lambda: figures.confusions(results, classes)
+    numbers = DataFrame({"class": names, **columns})
+    return Result(numbers, caption, partial(figures.confusions, found, names))
 
 
 def clients(subjects: Subjects, split: Split = "test") -> Result:
     """The accuracy of the global model for each client."""
-    results, rows = {}, []
-    for label, s in subjects.items():
-        partition = s.run.partition()
-        if split == "test":
-            train = s.run.data()[0]
-            counts = partition.histogram(train.y, len(train.classes))
-            partition = matched_test_split(s.data.y, counts, seed=s.run.config["seed"])
-        results[label] = scores = analysis.predict(s.model, s.data).accuracy_by_client(partition)
+    found = {label: _accuracy_by_client(subject, split) for label, subject in subjects.items()}
+    rows = {}
+    for label, scores in found.items():
         percent = Series(100 * scores).dropna()
-        worst = percent.nsmallest(ceil(len(percent) / 10))
-        rows.append(
-            {
-                "run": label,
-                "clients": str(len(percent)),
-                "mean": percent.mean(),
-                "deviation": percent.std(ddof=0),
-                "lowest": percent.min(),
-                "worst 10 %": worst.mean(),
-                "highest": percent.max(),
-            }
-        )
+        rows[label] = {
+            "clients": str(len(percent)),
+            "mean": percent.mean(),
+            "deviation": percent.std(ddof=0),
+            "lowest": percent.min(),
+            "worst 10 %": percent.nsmallest(ceil(len(percent) / 10)).mean(),
+            "highest": percent.max(),
+        }
     which = "own training samples" if split == "train" else "test samples like its own"
     caption = f"accuracy of the global model for each client on {which}"
-    return _table(rows, caption), lambda: figures.client_histogram(results)
+    return Result(_by_run(rows), caption, partial(figures.client_histogram, found))
 
 
-def _classes_of(subjects: Subjects) -> tuple[str, ...]:
+def _accuracy_by_client(subject: Subject, split: Split) -> Tensor:
+    run, partition = subject.run, subject.run.partition()
+    if split == "test":
+        train, _ = run.data()
+        counts = partition.histogram(train.y, len(train.classes))
+        partition = matched_test_split(subject.data.y, counts, seed=run.config["seed"])
+    return subject.predictions().accuracy_by_client(partition)
+
+
+def _classes(subjects: Subjects) -> tuple[str, ...]:
     several = {s.data.classes for s in subjects.values()}
     if len(several) > 1:
         raise UserError("these runs have data of different classes: analyze them one by one")
     return several.pop()
-
-
-def _loss(subject: Subject, samples: int | None) -> analysis.MeanLoss:
-    return analysis.MeanLoss(subject.model, subject.data, samples)
 
 
 def _samples(subjects: Subjects, samples: int | None, split: str) -> str:
@@ -242,13 +234,5 @@ def _samples(subjects: Subjects, samples: int | None, split: str) -> str:
     return f"{count:,} {'training' if split == 'train' else 'test'} samples"
 
 
-def _table(rows: Any, caption: str) -> Table:
-    numbers = DataFrame(rows)
-    text = numbers.map(_text)
-    return Table(text, text.map(lambda _: ""), caption, numbers)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value != value else f"{value:.4g}"
+def _by_run(rows: Mapping[str, Mapping[str, Any]]) -> DataFrame:
+    return DataFrame({"run": label, **row} for label, row in rows.items())

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +15,8 @@ from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.errors import UserError
 from fl_lightning.lab.commands import analyses
 from fl_lightning.lab.commands.analyses import Result, Split, Subject
-from fl_lightning.lab.report.comparison import arrange
-from fl_lightning.lab.report.table import FORMATS, Format
+from fl_lightning.lab.report.comparison import compare
+from fl_lightning.lab.report.table import FORMATS, Format, Table
 from fl_lightning.runs.run import Run, load_runs
 
 ANALYSES: tuple[Callable[..., Result], ...] = (
@@ -80,10 +81,17 @@ def analyze(
     readable = load_runs(runs, warn=lambda text: print(f"note: {text}", file=sys.stderr))
     found = [Run.read(run.path, data_dir) for run in readable]
     models = [_subject(run, run.model(best, round), own["split"], device) for run in found]
-    table, draw = analysis(dict(zip(_labels(found), models, strict=True)), **own)
+    numbers, caption, draw = analysis(dict(zip(_labels(found), models, strict=True)), **own)
     for file in figure:
         draw().savefig(file)
+    table = Table(numbers.map(_text), caption=caption, numbers=numbers)
     print(FORMATS[format](table)) if format else table.show()
+
+
+def _text(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if isnan(value) else f"{value:.4g}"
 
 
 def _subject(run: Run, model: nn.Module, split: Split, device: str) -> Subject:
@@ -96,7 +104,7 @@ def _subject(run: Run, model: nn.Module, split: Split, device: str) -> Subject:
 
 def _labels(runs: Sequence[Run]) -> list[str]:
     """A name for each run: its method and differing options, with the seed or folder if needed."""
-    labels = Series(arrange(runs).row_names)
+    labels = Series(compare(runs, keep_all=True).row_names)
     seeds = Series([f", seed {run.config['seed']}" for run in runs])
     folders = Series([f" ({run.path})" for run in runs])
     for more in (seeds, folders):

@@ -1,8 +1,7 @@
 """`fl-lightning compare`: runs as a table and as figures."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,13 +12,10 @@ from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_fig
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.core.constraints import PositiveInt, Range, checked
 from fl_lightning.errors import UserError
-from fl_lightning.lab.report.comparison import Comparison
-from fl_lightning.lab.report.comparison import compare as laid_out
-from fl_lightning.lab.report.figure import against, curves
+from fl_lightning.lab import report
 from fl_lightning.lab.report.grid import Published
 from fl_lightning.lab.report.score import SCORES
-from fl_lightning.lab.report.table import FORMATS, Format, Table
-from fl_lightning.runs.run import load_runs
+from fl_lightning.lab.report.table import FORMATS, Format
 
 Percent = Annotated[float, Range("a percentage from 1 to 100", 1, 100)]
 Scores = Annotated[tuple[str, ...], Doc(f"Scores: {', '.join(SCORES)}, or a tag of metrics.csv.")]
@@ -57,28 +53,27 @@ def compare(
 
     Args:
         runs: Folders of runs, or folders that contain runs.
-        rows: A row per combination of the values of these options; none for the method. Other
-            options in which runs of one cell differ are added.
-        columns: A column, and in the figure a panel, per combination of the values of these
-            options, such as data,partition.
-        score: A number follows a colon, as in rounds_to:80; none for last:10.
-        target: Also show the rounds and megabytes to this test accuracy in percent.
-        over: Show gains in accuracy, or speed-ups to targets, over this method or row.
-        spread: The deviation shown: over seeds, or within each run over the last rounds or over
+        rows: Options; each combination of their values is a row (default: method). Other options in
+            which the runs of a cell differ are added.
+        columns: Options, such as data,partition; each combination of their values is a column, and
+            a panel of the figure.
+        score: Some take a number after a colon, such as rounds_to:80 (default: last:10).
+        target: Also show rounds and megabytes until this test accuracy, in percent.
+        over: Compare with this row: gains in accuracy, speed-ups to targets.
+        spread: Standard deviation over seeds, or, within each run, over the last rounds or over the
             clients.
-        published: A CSV file of the same rows and columns, or without --columns of one column: show
-            its numbers beside the first score, differences and Kendall's tau.
-        label: Another name for a method, a value, a row, a column or the runs of a folder, as
+        published: A CSV file of published numbers with the rows and columns of the table, or,
+            without --columns, one column. They are compared with the first score.
+        label: Another name for a method, a value, a row, a column, or the runs of a folder, as
             TEXT=LABEL.
-        format: Print this instead of a terminal's table.
+        format: Print the table in this format.
         figure: Draw curves into this .png, .pdf or .svg.
-        curve: The scalar that is drawn, or a pattern such as 'test/class_*'; none for
-            test/accuracy.
-        smooth: Number of evaluations in each mean that is drawn.
-        x: Draw the first score against this option, not curves.
-        log: Draw a logarithmic axis for --x.
+        curve: The scalar to draw, or a pattern such as 'test/class_*' (default: test/accuracy).
+        smooth: Draw means of this many evaluations.
+        x: Draw the first score against this option instead of curves.
+        log: Make the axis of --x logarithmic.
     """
-    if not figure and (curve or smooth > 1 or log):
+    if (curve or smooth > 1 or log) and not figure:
         raise UserError("--curve, --smooth and --log are for a figure: add --figure FILE")
     if x and (curve or smooth > 1):
         raise UserError("--x draws a score: omit --curve and --smooth")
@@ -86,24 +81,32 @@ def compare(
         raise UserError("--log is the axis of an option: add --x OPTION")
     check_figures(figure)
     notes: list[str] = []
-    found = load_runs(runs, warn=notes.append)
-    x = _in_yaml(x) if x else None
-    columns = (*map(_in_yaml, columns), *([x] if x else []))
-    comparison = laid_out(
-        found, [*map(_in_yaml, rows)] or ["method"], columns, dict(map(_label, label))
+    found = report.load_runs(runs, warn=notes.append)
+    x, labels = _in_yaml(x or ""), dict(map(_label, label))
+    comparison = report.compare(
+        found,
+        [*map(_in_yaml, rows)] or ["method"],
+        [*map(_in_yaml, columns), *filter(None, [x])],
+        labels,
     )
     to_targets = [f"{spent}_to:{percent:g}" for percent in target for spent in ("rounds", "mb")]
     scores = [*(score or ["last"]), *to_targets]
-    known = _published(published, bool(columns)) if published else None
+    known = _published(published, bool(comparison.columns)) if published else None
     table = comparison.table(scores, spread=spread, over=over or "", published=known)
     for file in figure:
         if x:
-            drawn = against(comparison, x, scores[0], log)
+            drawn = report.against(comparison, x, scores[0], log)
         else:
-            drawn = curves(comparison, curve or "test/accuracy", smooth)
+            drawn = report.curves(comparison, curve or "test/accuracy", smooth)
         drawn.savefig(file)
     print(FORMATS[format](table)) if format else table.show()
-    for note in chain(notes, table.notes, _unused_labels(comparison, table)):
+    names = " ".join([*comparison.row_names, *comparison.column_names, *table.text["method"]])
+    unused = [
+        f"--label {text}={label} has no effect: nothing that is shown is called {text}"
+        for text, label in labels.items()
+        if label not in names
+    ]
+    for note in (*notes, *table.notes, *unused):
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -124,13 +127,6 @@ def _published(file: Path, columns: bool) -> Published:
         raise UserError(f"{cell!r} in {file} is not a number: leave out deviations and units")
     published: dict[Any, Any] = frame.to_dict("index")
     return published
-
-
-def _unused_labels(comparison: Comparison, table: Table) -> Iterator[str]:
-    shown = " ".join([*comparison.row_names, *comparison.column_names, *table.text["method"]])
-    for name, label in comparison.labels.items():
-        if label not in shown:
-            yield f"--label {name}={label} has no effect: nothing that is shown is called {name}"
 
 
 def _label(text: str) -> tuple[str, str]:

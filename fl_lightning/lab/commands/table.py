@@ -5,8 +5,8 @@ Options of the recipe go to every run, such as --rounds 2.
 
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from fl_lightning.errors import UserError
 from fl_lightning.lab.report.table import FORMATS, Format
 from fl_lightning.lab.sweep.layout import layout
 from fl_lightning.lab.sweep.plan import Job, plan
-from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
-from fl_lightning.lab.sweep.table_file import FIXED, TableFile
+from fl_lightning.lab.sweep.pool import run_all, slots, start_server
+from fl_lightning.lab.sweep.table_file import FIXED, TableFile, combinations
 from fl_lightning.runs.config_yaml import load
 
 
@@ -31,21 +31,21 @@ class TableOptions:
 
     Args:
         table: A preset, or a YAML file.
-        seeds: Seeds of each cell; none for those of the table.
+        seeds: Seeds of each cell (default: those of the table).
         methods: Rows by label or pattern, or further algorithms.
         columns: Columns by label or pattern, such as 'CIFAR-10*'.
         sweep: A column for each value, as OPTION=VALUE,...; several give all combinations.
         tune: Show the best of these values in each cell, as OPTION=VALUE,...
         score: Scores to show: last, last:50, best, rounds_to:80, ...
-        runs: Where runs lie or are made; none for runs/ and the name of the table.
-        over: Show gains, or speed-ups to a target, over this row.
-        recipe: A recipe by name or file; none for the table's.
-        jobs: Runs at a time, each with one thread; none for one a core, or a GPU.
+        runs: The folder of the runs, old and new (default: a folder of the table in runs/).
+        over: Compare with this row: gains in accuracy, speed-ups to targets.
+        recipe: The recipe that makes the runs, by name or file (default: the table's).
+        jobs: Runs at a time, each with one thread (default: one for each core, or each GPU).
         per_gpu: Runs at a time on each GPU.
-        format: Print in this format instead of a terminal's table.
-        no_runs: Print the table of what there is, make no run.
-        dry_run: Print the commands of missing runs and the folders of finished ones.
-        shard: Make the I-th of N parts of the runs, as I/N, such as in a job array.
+        format: Print the table in this format.
+        no_runs: Make no run; print the table of those that are finished.
+        dry_run: Make no run; print the commands of missing runs and the folders of finished ones.
+        shard: Make only the I-th of N parts of the runs, as I/N; for job arrays.
     """
 
     table: str
@@ -73,47 +73,53 @@ class TableOptions:
 
     def read(self) -> TableFile:
         """The table of the file, as the command line changes it."""
-        file = TableFile.read(self.table)
-        table = file.select(self.methods, self.columns)
-        replace(file, rows={**file.rows, **table.rows}).check_over(self.over or "")
-        values: dict[str, Any] = {
+        changes: Mapping[str, Any] = {
             "recipe": self.recipe,
             "seeds": tuple(dict.fromkeys(self.seeds)),
             "scores": tuple(self.score),
             "over": self.over,
-            "sweep": _values(self.sweep),
-            "tune": _values(self.tune),
+            "sweep": self.sweep and combinations(_values(self.sweep)),
+            "tune": self.tune and combinations(_values(self.tune)),
         }
-        table = replace(table, **{key: value for key, value in values.items() if value})
-        table.check()
-        return table
+        given = {name: value for name, value in changes.items() if value}
+        return TableFile.read(self.table).changed(self.methods, self.columns, **given)
 
     def part(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """The jobs of the shard."""
         part, parts = map(int, self.shard.split("/"))
         return jobs[part - 1 :: parts]
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the runs: one for all presets of a paper, so that its tables share runs."""
+        if self.runs:
+            return self.runs
+        file, presets = preset(self.table).resolve(), FOLDER.resolve() / "presets"
+        return Path("runs", file.parent.name if file.is_relative_to(presets) else file.stem)
+
 
 def main(argv: Sequence[str]) -> None:
     """Run the table that `argv` names."""
+    code = 0
     try:
         options, further = parse(argv)
         table = options.read()
         recipe = recipes().get(table.recipe, Path(table.recipe)).resolve()
         if not recipe.is_file():
             raise UserError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
-        runs, makes = options.runs or _runs(options.table), not (options.dry_run or options.no_runs)
-        at_a_time = slots(
-            options.jobs, options.per_gpu, last_value(further, "--accelerator") == "cpu"
-        )
+        makes = not (options.dry_run or options.no_runs)
+        on_cpu = last_value(further, "--accelerator") == "cpu"
+        at_a_time = slots(options.jobs, options.per_gpu, on_cpu)
         if makes:
             start_server(at_a_time[0])  # which imports the package while the runs are planned
-        jobs = plan(table, recipe, runs, further)
+        jobs = plan(table, recipe, options.folder, further)
         part = options.part(jobs)
         if options.dry_run:
-            print(_commands(part, table.recipe, further))
+            print(_commands(part, table.recipe))
             return
-        code = _make(part, recipe, runs, further, at_a_time) if makes else 0
+        if makes:
+            failures, signals = run_all(part, at_a_time)
+            code = _report(part, failures, signals)
         tables = layout(table, jobs)
     except (ValueError, OSError) as error:
         exit_with_error(str(error))
@@ -126,47 +132,35 @@ def main(argv: Sequence[str]) -> None:
     raise SystemExit(code)
 
 
-def _make(
-    jobs: Sequence[Job],
-    recipe: Path,
-    runs: Path,
-    further: Sequence[str],
-    slots: Sequence[Environment],
-) -> int:
-    """Make the runs that are not finished; gives the exit code."""
-    failures, signals = run_all(jobs, recipe, runs / "logs", further, slots)
-    for folder, reason in failures.items():
-        print(f"failed: {folder}: {reason} ({runs / 'logs' / folder.name}.log)", file=sys.stderr)
+def _report(jobs: Sequence[Job], failures: Mapping[Path, str], signals: Sequence[str]) -> int:
+    """Print which runs failed; gives the exit code."""
+    for job in (job for job in jobs if job.folder in failures):
+        print(f"failed: {job.folder}: {failures[job.folder]} ({job.log})", file=sys.stderr)
     if signals:
         print("stopped: the same command continues", file=sys.stderr)
         return EXIT_INTERRUPTED if "SIGINT" in signals else EXIT_PREEMPTED
     return int(bool(failures))
 
 
-def _commands(jobs: Sequence[Job], recipe: str, further: Sequence[str]) -> str:
+def _commands(jobs: Sequence[Job], recipe: str) -> str:
     """The folders of the finished runs, and the commands of the others."""
     lines, todo = list[str](), list[str]()
     for job in jobs:
         if (state := job.state) == "finished":
             lines.append(f"# {job.folder} is finished")
-        else:
-            command = shlex.join(["fl-lightning", "run", recipe, *job.command(further)])
-            todo.append(f"{command}  # {state}")
+            continue
+        command = shlex.join(["fl-lightning", "run", recipe, *job.command()])
+        other = job.other_callbacks if state == "missing" else None
+        remark = f": {other} has other callbacks" if other else ""
+        todo.append(f"{command}  # {state}{remark}")
     return "\n".join([*lines, *todo, f"{len(jobs)} runs, {len(todo)} to make"])
-
-
-def _runs(table: str) -> Path:
-    """The folder of the runs: one for all presets of a paper, so that its tables share runs."""
-    file = preset(table).resolve()
-    presets = FOLDER.resolve() / "presets"
-    return Path("runs", file.parent.name if file.is_relative_to(presets) else file.stem)
 
 
 def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
     """The options of the command, and those of the runs.
 
     Raises:
-        ValueError: If an option of the command is wrong, or is one of the runs that the table sets.
+        ValueError: If an option of the command is wrong, or one of the runs is set by the table.
     """
     parser = ArgumentParser("fl-lightning table FILE", description=__doc__)
     add_parameters(parser, options_of(TableOptions)[1:])
@@ -180,16 +174,12 @@ def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
     return TableOptions(argv[0], **vars(options)), further
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"{text} is not NAME=VALUE")
-    return name, value
-
-
 def _values(texts: Sequence[str]) -> dict[str, list[Any]]:
     """The values of options, from texts such as `algorithm.rho=0.1,0.2`."""
-    return {
-        name.removeprefix("--").replace("-", "_"): [*map(load, values.split(","))]
-        for name, values in map(_pair, texts)
-    }
+    found = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UserError(f"{text} is not OPTION=VALUE,...")
+        found[name.removeprefix("--").replace("-", "_")] = [*map(load, values.split(","))]
+    return found

@@ -16,8 +16,11 @@ from fl_lightning.lab.report.table import Table
 from fl_lightning.runs.effect import EXTENT, NUMBERS
 from fl_lightning.runs.run import Run
 
-NAMED = "method", "algorithm", "data", "model", "partition", "augment", *PARTS
-"""Options whose values are names that stand alone."""
+IN_METHOD = "method", "algorithm", *PARTS
+"""Options that the name of the method shows."""
+
+NAMED = *IN_METHOD, "data", "model", "partition", "augment"
+"""Options whose values are shown without the option: `iid`, but `lr 0.1`."""
 
 
 def format_value(value: Any) -> str:
@@ -60,25 +63,16 @@ class Comparison:
         return self.headings(self.columns)
 
     def headings(self, options: Sequence[str]) -> "Categorical[str]":
-        """Each run's values of some options, as categories in the order of numbers."""
+        """The name of each run by its values of some options; the categories are in their order."""
         names = Series(self._names(options), dtype=object)
         if not options:
             return Categorical(names)
         order = self.options[[*options]].apply(_sort_key).sort_values([*options], kind="stable")
         return Categorical(names, names[order.index].unique())
 
-    def table(
-        self, scores: Sequence[Score | str] = ("last",), *, over: str = "", **options: Any
-    ) -> Table:
-        """The scores of the runs; `options` are those of `grid`, and `over` may be a method."""
-        rows = [*dict.fromkeys(self.row_names)]
-        of_method = [row for row in rows if f"{row}, ".startswith(f"{over}, ")]
-        named = [row for row in rows if row == over] or of_method
-        if over and len(named) != 1:
-            which = "several rows are" if named else "no row is"
-            raise UserError(f"{which} {over}: there are {'; '.join(named or rows)}")
-        over = named[0] if over else ""
-        table = grid(self.runs, self.row_names, self.column_names, scores, over=over, **options)
+    def table(self, scores: Sequence[Score | str] = ("last",), **options: Any) -> Table:
+        """The scores of the runs; `options` are those of `grid`."""
+        table = grid(self.runs, self.row_names, self.column_names, scores, **options)
         return replace(table, notes=[*self.notes, *table.notes])
 
     def _names(self, options: Sequence[str]) -> list[str]:
@@ -95,50 +89,41 @@ def compare(
     rows: Sequence[str] = ("method",),
     columns: Sequence[str] = (),
     labels: Mapping[str, str] | None = None,
+    keep_all: bool = False,
 ) -> Comparison:
     """Lay runs out in rows and columns.
 
-    Runs of one cell differ in their seed alone: an option in which they differ besides becomes part
-    of the row. So does one that has one value in each row.
+    The runs of a cell differ in their seed alone: any other option in which they differ becomes
+    part of the row. So does an option that has one value in each row, but not in all.
 
     Args:
-        runs: The runs. Of those with equal options and seed the longest is kept.
-        rows: Options whose values are the rows. `method` is the algorithm with its modifiers, and
-            `partition` stands for its own options, such as `partition.alpha`, too.
+        runs: The runs.
+        rows: Options whose values are the rows. `method` is the algorithm with its modifiers.
+            `partition` includes its own options, such as `partition.alpha`.
         columns: Options whose values are the columns.
-        labels: Other names, as in `Comparison`. That of a folder is the method of all runs in it,
-            which tells runs of equal options apart.
+        labels: Other names, as in `Comparison`. A folder's label is the method of all runs in it:
+            it tells runs of equal options apart.
+        keep_all: Keep runs that were not evaluated, and all of those with equal options and seed;
+            else the longest of these is kept.
 
     Raises:
         ValueError: If no run has been evaluated, or the runs do not differ in one of the options.
     """
-    labels = labels or {}
-    kept, notes = _distinct(runs, labels)
-    return arrange(kept, rows, columns, labels, notes)
-
-
-def arrange(
-    runs: Sequence[Run],
-    rows: Sequence[str] = ("method",),
-    columns: Sequence[str] = (),
-    labels: Mapping[str, str] = {},
-    notes: Sequence[str] = (),
-) -> Comparison:
-    """Lay out all of these runs, as `compare` does."""
-    options, hidden = _texts(runs, labels), list[str]()
+    labels, notes = labels or {}, list[str]()
+    if not keep_all:
+        runs, notes = _distinct(runs, labels)
+    options, unshown = _texts(runs, labels), list[str]()
     of_rows, of_columns = _asked(rows, options), _asked(columns, options)
-    of_names = {"method", "algorithm", *PARTS}
-    for option in _varying(options):
-        if option in {*of_rows, *of_columns}:
-            continue
+    for option in (o for o in _varying(options) if o not in {*of_rows, *of_columns}):
         in_cells = options.groupby([*of_rows, *of_columns])[option].nunique()
         in_rows = options.groupby(of_rows)[option].nunique()
-        if in_cells.gt(1).any() or (in_rows.le(1).all() and option not in of_names):
+        if in_cells.gt(1).any() or (in_rows.le(1).all() and option not in IN_METHOD):
             of_rows.append(option)
-        elif option not in of_names:
-            hidden.append(option)
-    more = [f"the columns differ in {', '.join(hidden)}, too"] if hidden else []
-    return Comparison(runs, options, of_rows, of_columns, labels, [*notes, *more])
+        elif option not in IN_METHOD:
+            unshown.append(option)
+    if unshown:
+        notes.append(f"the columns differ in {', '.join(unshown)}, too")
+    return Comparison(runs, options, of_rows, of_columns, labels, notes)
 
 
 def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run], list[str]]:
@@ -146,11 +131,8 @@ def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run]
     evaluated = [run for run in runs if run.scalars.get("test/accuracy")]
     if not evaluated:
         raise UserError("none of these runs has been evaluated yet")
-    notes = [
-        f"{run.path} has not been evaluated yet and is left out"
-        for run in runs
-        if run not in evaluated
-    ]
+    left_out = [run.path for run in runs if run not in evaluated]
+    notes = [f"{path} has not been evaluated yet and is left out" for path in left_out]
     texts = _texts(evaluated, labels).assign(seed=[run.config["seed"] for run in evaluated])
     keys, longest = texts.itertuples(index=False, name=None), dict[Any, Run]()
     for key, run in sorted(zip(keys, evaluated, strict=True), key=lambda pair: -pair[1].rounds):
@@ -165,7 +147,7 @@ def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run]
 
 
 def _agree(run: Run, other: Run) -> bool:
-    """True if two runs have the same test accuracies in the rounds recorded by both."""
+    """Whether two runs have the same test accuracies in the rounds recorded by both."""
     mine, theirs = run.scalars["test/accuracy"], other.scalars["test/accuracy"]
     return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
 
@@ -173,20 +155,18 @@ def _agree(run: Run, other: Run) -> bool:
 def _texts(runs: Sequence[Run], labels: Mapping[str, str]) -> DataFrame:
     """The options of each run as text, and its method, or the label of its innermost folder."""
     folders = {Path(text): label for text, label in labels.items()}
-    options = (run.config.identity(NUMBERS, EXTENT) for run in runs)
-    frame = DataFrame(
-        {o: format_value(v) for o, v in of_run.items() if o != "seed"} for of_run in options
-    )
-    frame["method"] = [
-        next((folders[p] for p in (run.path, *run.path.parents) if p in folders), None)
-        or method_name(run.config)
+    rows = [
+        {o: format_value(v) for o, v in run.config.identity(NUMBERS, EXTENT).items() if o != "seed"}
         for run in runs
     ]
-    return frame.fillna("")
+    for run, row in zip(runs, rows, strict=True):
+        labeled = [folders[path] for path in (run.path, *run.path.parents) if path in folders]
+        row["method"] = labeled[0] if labeled else method_name(run.config)
+    return DataFrame(rows).fillna("")
 
 
 def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
-    """The options that these names stand for, without those that others before determine."""
+    """The varying options of these names, without those whose values earlier ones determine."""
     shown = list[str]()
     for name in names:
         parts = [o for o in map(str, options) if o == name or o.startswith(f"{name}.")]
@@ -202,7 +182,7 @@ def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
 
 
 def _varying(options: DataFrame) -> list[str]:
-    """The options with several values; among runs with the same component for an option of one."""
+    """The options with several values; an option of a component, among the runs that have it."""
     varying = []
     for option in map(str, options):
         component, dot, _ = option.partition(".")

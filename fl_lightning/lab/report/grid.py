@@ -37,21 +37,20 @@ def grid(
     published: Published | None = None,
     means: Mapping[str, Sequence[str]] | None = None,
 ) -> Table:
-    """Lay scores out in rows and columns, the best and the second of each column marked.
+    """Put scores into rows and columns; the best and the second of each column are marked.
 
     Args:
         runs: The runs. Those of one cell differ in their seed.
         rows: The name of each run's row.
         columns: The name of each run's column.
         scores: Scores or their names, such as `last:50`. Several give several columns each.
-        spread: The source of the deviation: `seeds` (sample deviation), or within each run `rounds`
-            or `clients` (population deviation, mean over seeds) for scores that are means of those;
-            other scores then have none.
-        over: A row. Accuracies get their gain: their value less that of the row. Scores to a target
-            get their speed-up, the value of the row by their own: a dash unless all runs of both
-            reached the target.
-        published: Numbers to compare the first score with; their cells are there without a run too.
-        means: Columns by the name of a further column, their mean.
+        spread: What deviations are over: `seeds` (sample deviation); or, within each run, `rounds`
+            or `clients` (population deviation, mean over seeds), for scores that are means of
+            those.
+        over: The row that the others are compared with. Accuracies get a gain, scores to a target a
+            speed-up: a dash unless all runs of both rows reached the target.
+        published: Published numbers of the first score. Cells without a run show them too.
+        means: The columns whose mean is a further column, by the name of that one.
 
     Raises:
         ValueError: If there is no score, or none of that name, no run has recorded it, or `over` is
@@ -70,7 +69,7 @@ def grid(
     headings = [*dict.fromkeys([*first, *(c for row in known.values() for c in row), *columns])]
     names = [*dict.fromkeys([*known, *rows])]
     if over and over not in names:
-        raise UserError(f"no row is {over}: there are {', '.join(names)}")
+        raise UserError(f"no row is {over}: there are {'; '.join(names)}")
     every = MultiIndex.from_product([names, headings], names=["row", "column"])
     parts, notes = [], []
     for place, score in enumerate(made):
@@ -82,7 +81,7 @@ def grid(
         cells = _cells(results.assign(row=[*rows], column=[*columns]), score, spread)
         cells = cells.reindex(every).assign(published=nan)
         if not place:
-            cells["published"] = [known.get(r, {}).get(c, nan) for r, c in every]
+            cells["published"] = [known.get(row, {}).get(column, nan) for row, column in every]
         cells = cells.dropna(subset=["runs", "published"], how="all").fillna({"runs": 0})
         cells = concat([cells, _means(cells, means or {})])
         cells = _compared(cells, score, over).reset_index()
@@ -121,7 +120,10 @@ def _means(cells: DataFrame, means: Mapping[str, Sequence[str]]) -> DataFrame:
 
 
 def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:
-    """The cells with what follows from others of their column; a cut-off value is no number."""
+    """The cells with their difference, mark, gain and speed-up.
+
+    A cell in which a run did not reach the target has no known value.
+    """
     known = cells["mean"].where(cells["reached"] == cells["runs"])
     cells = cells.assign(difference=cells["mean"] - cells["published"], mark="")
     if score.higher_is_better is not None:
@@ -142,9 +144,9 @@ def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:
 def _text(
     rows: Sequence[str], numbers: DataFrame, scores: Sequence[Score], spread: str
 ) -> tuple[DataFrame, DataFrame]:
-    """The texts of the cells and their marks."""
+    """The table as text, and the marks of its cells."""
     text, marks = {"method": [*rows]}, dict[str, Any]()
-    footer = {"method": ["mean |difference|", "Kendall's tau"]}
+    footer = {"method": ["mean absolute difference", "Kendall's tau"]}
     most = numbers["runs"].max() if spread == "seeds" else 0
     for column, score in product(numbers["column"].cat.categories, scores):
         named = [column] * bool(column) + [score.name] * (len(scores) > 1 or not column)
@@ -167,8 +169,7 @@ def _text(
     table = DataFrame(text, [*rows], dtype=object)
     if len(footer) > 1:
         table = concat([table, DataFrame(footer, dtype=object)]).fillna("")
-    marked = DataFrame(marks, [*rows], dtype=object)
-    return table, marked.reindex(index=table.index, columns=table.columns, fill_value="")
+    return table, DataFrame(marks, [*rows], dtype=object)
 
 
 def _shown(name: str, value: float, mean: float, digits: int) -> str:
@@ -178,7 +179,7 @@ def _shown(name: str, value: float, mean: float, digits: int) -> str:
 
 
 def _caption(scores: Sequence[Score], numbers: DataFrame, spread: str) -> str:
-    """What the numbers are."""
+    """A sentence that says what the numbers are."""
     words = [f"{scores[0].name}:"] if len(scores) == 1 and any(numbers["column"]) else []
     if any(score.name.endswith(", %") for score in scores):
         whose = "each client's" if all(s.spread == "clients" for s in scores) else "the global"

@@ -4,25 +4,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape as escape_html
-from typing import Literal
+from typing import Any, Literal
 
 from pandas import DataFrame
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-MARKDOWN = {"best": "**{}**", "second": "*{}*"}
-TERMINAL = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]"}
-LATEX = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
-HTML = {"best": "<b>{}</b>", "second": "<u>{}</u>"}
-
-LATEX_CHARACTERS = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-        **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
-        **{"|": r"\textbar{}", "±": r"$\pm$"},
-    }
-)
+MARKDOWN = {"best": "**{}**", "second": "*{}*", "": "{}"}
+TERMINAL = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]", "": "{}"}
+LATEX = {"best": "textbf:--rwrap", "second": "underline:--rwrap", "": ""}
+"""As pandas' `Styler` spells commands."""
+HTML = {"best": "<b>{}</b>", "second": "<u>{}</u>", "": "{}"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +24,14 @@ class Table:
 
     Attributes:
         text: The cells; the first column has the names of the rows.
-        marks: `best`, `second` or empty for each cell.
+        marks: `best`, `second` or empty for each cell; no marks if it is empty.
         caption: The text below.
-        numbers: The numbers behind the cells, a row each.
+        numbers: The numbers behind the cells, one line a cell.
         notes: Remarks for the reader.
     """
 
     text: DataFrame
-    marks: DataFrame
+    marks: DataFrame = field(default_factory=DataFrame)
     caption: str = ""
     numbers: DataFrame = field(default_factory=DataFrame)
     notes: Sequence[str] = ()
@@ -51,21 +44,19 @@ class Table:
 
     def latex(self) -> str:
         """The table in LaTeX with the package booktabs."""
-        lines = self._lines(LATEX, lambda text: text.translate(LATEX_CHARACTERS))
-        head, *rows = (" & ".join(line) + r" \\" for line in lines)
-        begin = rf"% {self.caption}", rf"\begin{{tabular}}{{{'l' * len(self.text.columns)}}}"
-        body = r"\toprule", head, r"\midrule", *rows, r"\bottomrule"
-        return "\n".join([*begin, *body, r"\end{tabular}"])
+        commands = self._styles(LATEX)
+        style = self.text.style.hide(axis="index").format(escape="latex")
+        style = style.format_index(escape="latex", axis="columns").apply(
+            lambda _: commands, axis=None
+        )
+        table = style.to_latex(hrules=True).replace("±", r"$\pm$")
+        return f"% {self.caption}\n{table}".rstrip()
 
     def html(self) -> str:
         """The table in HTML, which notebooks show."""
-        lines = ["".join(f"<td>{c}</td>" for c in line) for line in self._lines(HTML, escape_html)]
-        head, *rows = (f"<tr>{line}</tr>" for line in lines)
-        caption, head = (
-            f"<caption>{escape_html(self.caption)}</caption>",
-            head.replace("td>", "th>"),
-        )
-        return "\n".join(["<table>", caption, head, *rows, "</table>"])
+        head, *rows = self._lines(HTML, escape_html)
+        table = DataFrame(rows, columns=head).to_html(index=False, escape=False)
+        return f"{table}\n<p>{escape_html(self.caption)}</p>"
 
     _repr_html_ = html
 
@@ -88,17 +79,17 @@ class Table:
         console.print(table)
         console.print(escape(self.caption), style="italic", highlight=False)
 
-    def _lines(self, styles: Mapping[str, str], clean: Callable[[str], str]) -> list[list[str]]:
-        """Headings and rows as text; a line break in a name would end the row."""
-        cells = [[*self.text], *self.text.to_numpy().tolist()]
-        marks = [[""] * len(self.text.columns), *self.marks.to_numpy().tolist()]
-        return [
-            [
-                styles.get(mark, "{}").format(clean(" ".join(cell.split())))
-                for cell, mark in zip(*line, strict=True)
-            ]
-            for line in zip(cells, marks, strict=True)
-        ]
+    def _lines(self, styles: Mapping[str, str], clean: Callable[[Any], str]) -> list[list[str]]:
+        """Headings and rows as text."""
+        cells = zip(self._styles(styles).to_numpy(), self.text.to_numpy(), strict=True)
+        rows = [[s.format(clean(c)) for s, c in zip(*row, strict=True)] for row in cells]
+        return [[*map(clean, self.text)], *rows]
+
+    def _styles(self, styles: Mapping[str, str]) -> DataFrame:
+        """The style of each cell by its mark; that of a cell without a mark is under ""."""
+        text = self.text
+        marks = self.marks.reindex(index=text.index, columns=text.columns, fill_value="")
+        return marks.map(styles.__getitem__)
 
 
 Format = Literal["markdown", "latex", "html", "csv"]

@@ -1,30 +1,35 @@
 """The runs of a table: their command lines, folders, and how far each is."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
-from itertools import chain, count
+from itertools import chain, count, product
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, last_value
 from fl_lightning.cli.config_files import included
-from fl_lightning.cli.recipes import experiment_of
+from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.lab.report.comparison import format_value
-from fl_lightning.lab.sweep.table_file import Options, TableFile, combinations
+from fl_lightning.lab.sweep.table_file import TableFile, joined
 from fl_lightning.runs.config import Config, component_defaults
 from fl_lightning.runs.config_yaml import flat
-from fl_lightning.runs.effect import Effect
+from fl_lightning.runs.effect import EXTENT, NUMBERS
 from fl_lightning.runs.run import Run
 
-RESULTS = Effect.NUMBERS, Effect.EXTENT
+RESULTS = NUMBERS, EXTENT
 """Effects of the options that a run must share with a cell to be the cell's."""
 
-Cell = tuple[str, str, str]
-"""The labels of row, column and tuned values."""
+
+class Cell(NamedTuple):
+    """The labels of row, column and tuned values."""
+
+    row: str
+    column: str
+    tuned: str
 
 
 @dataclass(eq=False)
@@ -32,39 +37,58 @@ class Job:
     """One run of a table.
 
     Attributes:
+        recipe: The recipe's file.
         argv: The options of the recipe, without the run's folder.
+        further: Those of them that the user has added, which a resumed run gets too.
         config: The options of the run.
         defaults: Options that a run of an older version may lack.
         cells: The cells that show it; equal options of several cells are one run.
         folder: Where it lies or will lie.
+        logs: The folder of the files of what runs print.
+        other_callbacks: The folder of a run that differs in its callbacks alone, if there is one.
     """
 
+    recipe: Path
     argv: list[str]
+    further: Sequence[str]
     config: Config
-    defaults: Options
+    defaults: dict[str, Any]
     cells: list[Cell]
     folder: Path
+    logs: Path
+    other_callbacks: Path | None = None
+
+    @property
+    def log(self) -> Path:
+        """The file of what it prints."""
+        return self.logs / f"{self.folder.name}.log"
 
     @property
     def state(self) -> Literal["missing", "begun", "finished"]:
         """Whether it has begun, and ended."""
         found = _config(self.folder)
-        if found is None or not self.has(found):
+        if found is None or self.differences(found):
             return "missing"
         return "finished" if Run(self.folder, found).ended else "begun"
 
-    def has(self, found: Config) -> bool:
-        """Whether a run with these options is this one."""
-        if any(found[option] != self.config[option] for option in ("algorithm", "seed")):
-            return False  # comparing all would take long
-        return not self.config.differences(Config({**self.defaults, **found}), *RESULTS)
+    def differences(self, found: Config) -> list[str]:
+        """The options in which a run differs from this one."""
+        for option in ("algorithm", "seed"):  # comparing all would take long
+            if found[option] != self.config[option]:
+                return [option]
+        return self.config.differences(Config({**self.defaults, **found}), *RESULTS)
 
-    def command(self, further: Sequence[str] = ()) -> list[str]:
-        """The recipe's options that begin the run, or resume it with `further` ones."""
+    def command(self) -> list[str]:
+        """The recipe's options that begin or resume the run."""
         folder = ["--run-dir", str(self.folder)]
         if self.state == "missing":
             return [*self.argv, *folder]
-        return [*folder, "--resume", *further, "--devices", "1"]
+        return [*folder, "--resume", *self.further, "--devices", "1"]
+
+    def run(self) -> None:
+        """Begin or resume the run in this process, unless it is finished."""
+        if self.state != "finished":
+            run_recipe(str(self.recipe), self.command())
 
 
 def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()) -> list[Job]:
@@ -79,35 +103,36 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
     jobs = list[Job]()
     existing = {file.parent: _config(file.parent) for file in sorted(runs.rglob("config.yaml"))}
     kinds = {kind: choice.name for kind, choice in experiment_of(str(recipe), []).chosen.items()}
-    for cell, argv in command_lines(table):
-        for seed in table.seeds:
-            line = [*argv, *further, "--seed", str(seed), "--devices", "1"]
-            experiment = experiment_of(str(recipe), line)
-            config = experiment.config
-            same = next((job for job in jobs if not config.differences(job.config, *RESULTS)), None)
-            if same:
-                same.cells.append(cell)
-                continue
-            labels = "-".join(_slug(part) for part in (cell[1], cell[0], cell[2]) if part)
-            # a file's name has at most 255 bytes
-            name = f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}"
-            new = _new_folder(runs, name, {job.folder for job in jobs})
-            job = Job(line, config, kinds | component_defaults(experiment.chosen), [cell], new)
-            own = (folder for folder, found in existing.items() if found and job.has(found))
-            job.folder = next(own, new)
-            jobs.append(job)
+    for (cell, line), seed in product(command_lines(table), table.seeds):
+        argv = [*line, *further, "--seed", str(seed), "--devices", "1"]
+        experiment = experiment_of(str(recipe), argv)
+        config = experiment.config
+        if same := [job for job in jobs if not config.differences(job.config, *RESULTS)]:
+            same[0].cells.append(cell)
+            continue
+        folder = _new_folder(runs, cell, seed, {job.folder for job in jobs})
+        defaults = kinds | component_defaults(experiment.chosen)
+        job = Job(recipe, argv, further, config, defaults, [cell], folder, runs / "logs")
+        differing = {path: job.differences(found) for path, found in existing.items() if found}
+        job.folder = next((path for path, differ in differing.items() if not differ), folder)
+        others = (path for path, differ in differing.items() if differ == ["callback"])
+        job.other_callbacks = next(others, None)
+        jobs.append(job)
     return jobs
 
 
 def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
     """The cells of a table and the options of each, without a seed."""
-    for column, options, swept in table.swept_columns():
-        for row, own in table.rows.items():
-            for tuned, values in combinations(table.tune):
-                yield (row, column, tuned), _flags(table, own, options, swept, values)
+    axes = table.columns, table.sweep, table.rows, table.tune
+    for labeled in product(*(axis.items() for axis in axes)):
+        (column, swept, row, tuned), (of_column, of_sweep, of_row, of_tune) = zip(
+            *labeled, strict=True
+        )
+        flags = _flags(table, of_row, of_column, of_sweep, of_tune)
+        yield Cell(row, joined(column, swept), tuned), flags
 
 
-def _flags(table: TableFile, *parts: Options) -> list[str]:
+def _flags(table: TableFile, *parts: Mapping[str, Any]) -> list[str]:
     """The flags of a cell: presets to read, then the options of each part and of its method."""
     argv, configs = list[str](), [table.name]
     for part in map(dict, parts):
@@ -121,7 +146,7 @@ def _flags(table: TableFile, *parts: Options) -> list[str]:
     return [word for name in configs for word in ("--config", name)] + argv
 
 
-def _as_flags(options: Options) -> list[str]:
+def _as_flags(options: Mapping[str, Any]) -> list[str]:
     return [
         word
         for option, value in flat(options).items()
@@ -137,7 +162,10 @@ def _config(folder: Path) -> Config | None:
     return None
 
 
-def _new_folder(runs: Path, name: str, taken: Collection[Path]) -> Path:
+def _new_folder(runs: Path, cell: Cell, seed: int, taken: Collection[Path]) -> Path:
+    """A folder named by the cell; a file's name has at most 255 bytes."""
+    labels = "-".join(_slug(part) for part in (cell.column, cell.row, cell.tuned) if part)
+    name = f"{labels.encode()[:200].decode(errors='ignore')}-s{seed}"
     folders = chain([runs / name], (runs / f"{name}-{number}" for number in count(2)))
     return next(f for f in folders if f not in taken and not (f / "config.yaml").exists())
 

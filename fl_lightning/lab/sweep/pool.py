@@ -1,7 +1,7 @@
 """A process for each run of a table, several at a time.
 
-One process imports the package and forks the others (`forkserver`): no run waits for imports, and
-none shares a state with another.
+One process, the fork server, imports the package and forks the others (`forkserver`): no run waits
+for imports, and none shares a state with another.
 """
 
 import fcntl
@@ -19,9 +19,13 @@ from pathlib import Path
 
 import torch
 
-from fl_lightning.cli.recipes import run_recipe
 from fl_lightning.distributed.launch import available_cores
-from fl_lightning.distributed.signals import EXIT_PREEMPTED, STOP_SIGNALS, stop_on_signals
+from fl_lightning.distributed.signals import (
+    EXIT_PREEMPTED,
+    STOP_SIGNALS,
+    on_parent_death,
+    stop_on_signals,
+)
 from fl_lightning.lab.sweep.plan import Job
 
 Environment = Mapping[str, str]
@@ -29,14 +33,17 @@ Environment = Mapping[str, str]
 SIGNALS = signal.SIGINT, *STOP_SIGNALS
 """Signals that stop the runs."""
 
+SERVER_LOST = 255
+"""Exit code that `multiprocessing` gives a process when the fork server has ended."""
+
 SHOWN = 4
 """Running jobs that a line of progress names."""
 
 
 def slots(jobs: int | None, per_gpu: int, on_cpu: bool) -> list[Environment]:
-    """The environments of the runs at a time: a card each, or one thread of the CPU.
+    """The environments of the runs that are made at a time: each has a GPU, or one thread.
 
-    `jobs` is their number; None is one a core, or `per_gpu` a card.
+    There are `jobs` of them; if that is None, `per_gpu` for each GPU, or one for each core.
     """
     cards = 0 if on_cpu else torch.cuda.device_count()
     if not cards:
@@ -48,10 +55,10 @@ def slots(jobs: int | None, per_gpu: int, on_cpu: bool) -> list[Environment]:
 
 
 def start_server(slot: Environment) -> None:
-    """Start the process that forks the others, with as many threads as a run.
+    """Start the fork server, with as many threads as a run.
 
-    The signals that stop runs are blocked in it: a terminal and schedulers send them to all
-    processes, and without it no run's exit code is known.
+    The signals that stop runs are blocked in it. Terminals and schedulers send them to all
+    processes, but the server has to live on: it reports how the runs end.
     """
     before = os.environ.copy()
     get_context("forkserver").set_forkserver_preload(["fl_lightning.experiment", __name__])
@@ -65,23 +72,10 @@ def start_server(slot: Environment) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def run_all(
-    jobs: Sequence[Job],
-    recipe: Path,
-    logs: Path,
-    further: Sequence[str],
-    slots: Sequence[Environment],
-) -> tuple[dict[Path, str], list[str]]:
-    """Make the runs that are not finished.
+def run_all(jobs: Sequence[Job], slots: Sequence[Environment]) -> tuple[dict[Path, str], list[str]]:
+    """Make the runs that are not finished, in order, as many at a time as there are slots.
 
     The first signal, such as of Ctrl-C, lets each run save its round; the second ends it.
-
-    Args:
-        jobs: The jobs, in order.
-        recipe: The recipe's file.
-        logs: The folder of what the runs print, one file each.
-        further: Options of the user, which resumed runs get.
-        slots: The environment of each run at a time.
 
     Returns:
         The reasons of failures by the runs' folders, and the names of the signals.
@@ -89,12 +83,11 @@ def run_all(
     waiting, free = deque(job for job in jobs if job.state != "finished"), [*slots]
     running, failures = dict[ForkServerProcess, tuple[Job, Environment]](), dict[Path, str]()
     finished, line, sent = len(jobs) - len(waiting), "", 0
-    logs.mkdir(parents=True, exist_ok=True)
     with stop_on_signals(lambda: None, SIGNALS) as signals:
         while running or (waiting and not signals):
             while waiting and free and not signals:
                 job, slot = waiting.popleft(), free.pop(0)
-                running[_start(job, recipe, logs, further, slot)] = job, slot
+                running[_start(job, slot)] = job, slot
             now = [job for job, _ in running.values()]
             before, line = line, _progress(finished, len(jobs), now, len(failures))
             if line != before:
@@ -111,53 +104,45 @@ def run_all(
                 free.append(slot)
                 finished += not process.exitcode
                 if process.exitcode and not signals:
-                    failures[job.folder] = _reason(process.exitcode, _log(job, logs))
+                    failures[job.folder] = _reason(process.exitcode, job.log)
     return failures, signals
 
 
-def _start(
-    job: Job, recipe: Path, logs: Path, further: Sequence[str], slot: Environment
-) -> ForkServerProcess:
-    environment, log = {**os.environ, **slot}, _log(job, logs)
-    args = job, str(recipe.resolve()), log, further, environment, os.getcwd()
+def _start(job: Job, slot: Environment) -> ForkServerProcess:
+    args = job, {**os.environ, **slot}, os.getcwd()
     process = get_context("forkserver").Process(target=_run, args=args)
     process.start()
     return process
 
 
-def _run(
-    job: Job, recipe: str, log: Path, further: Sequence[str], environment: Environment, folder: str
-) -> None:
+def _run(job: Job, environment: Environment, folder: str) -> None:
     """Run a job in a process of its own, whose output is appended to a file."""
-    os.setsid()  # Ctrl-C reaches the parent alone, which lets runs save their round
+    os.setsid()  # Ctrl-C reaches the table alone, which lets runs save their round
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    on_parent_death(signal.SIGTERM)  # of the fork server
+    threading.Thread(target=_end_with_table, daemon=True).start()
     os.chdir(folder)
     os.environ.update(environment)
-    with log.open("a") as file:
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with job.log.open("a") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
         with suppress(OSError):  # of file systems without locks
             fcntl.flock(file, fcntl.LOCK_EX)  # another table may be making this run
         try:
-            if job.state != "finished":
-                run_recipe(recipe, job.command(further))
+            job.run()
         except Exception as error:
             traceback.print_exc()
-            # the parent shows the last line, which may be a note of the error
+            # the table shows the last line, which may be a note of the error
             raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
-def _end_with_parent() -> None:
-    """Save the run's round when the parent is killed."""
-    parent = parent_process()
-    assert parent
-    parent.join()
+def _end_with_table() -> None:
+    """Save the run's round when the process that prints the table is killed."""
+    table = parent_process()
+    assert table
+    table.join()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _log(job: Job, logs: Path) -> Path:
-    return logs / f"{job.folder.name}.log"
 
 
 def _progress(finished: int, total: int, running: Sequence[Job], failed: int) -> str:
@@ -170,6 +155,8 @@ def _progress(finished: int, total: int, running: Sequence[Job], failed: int) ->
 def _reason(code: int, log: Path) -> str:
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
+    if code == SERVER_LOST:
+        return "the fork server was killed; the run saves its round and ends"
     if code == EXIT_PREEMPTED:
         return "it was asked to stop"
     text = log.read_text(errors="replace").strip() if log.is_file() else ""

@@ -1,6 +1,6 @@
-"""The YAML file of a table: rows, columns, sweeps, seeds, score and published numbers."""
+"""The YAML file of a table: rows, columns, sweeps, seeds, scores and published numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import combinations as pairs
@@ -14,8 +14,8 @@ from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.runs.config_yaml import flat
 
-Options = Mapping[str, Any]
-"""Options by name as in a preset."""
+Axis = Mapping[str, Mapping[str, Any]]
+"""Options, as in a preset, by label."""
 
 FIXED = {
     "seed": "seeds",
@@ -25,38 +25,40 @@ FIXED = {
 }
 """Options that a table sets for each run, and what to give instead."""
 
+SPREADS = "seeds", "rounds", "clients"
+
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table as its file describes it.
+    """A table as its file describes it. A run is a row, a column, a sweep, a tuned value, a seed.
 
-    An option that several parts of the file set has the value of the last of these: the file and
-    its presets, its methods, the row, the column, the column's methods, sweep and tune.
+    Where several parts set an option, the last of these counts: the file and its presets, the
+    file's options of the method, the row, the column, the column's options of the method, the
+    sweep, the tuned value.
 
     Attributes:
         name: The file, or the preset such as `fedssg/table4`.
-        rows: Options by the label of a row; each method of `methods` if the file names none.
-        recipe: The recipe that runs make, by name or file.
-        columns: Options by the label of a column. `config` names presets that are read after the
-            file, and `methods` has options of single methods in this column.
-        sweep: Values by option; every combination is a column.
-        tune: Values by option; a cell shows the best combination, chosen by the first score.
-        seeds: Seeds of each cell.
-        scores: Names of scores, such as `last:50` or `rounds_to:97`; `score` in the file.
-        spread: The source of deviations: `seeds`, `rounds` or `clients`.
+        rows: Options by row; by default a row for each of the file's `methods`.
+        columns: Options by column. `config` names presets to read after the file, `methods` has
+            options by method.
+        sweep: Combinations of values; each makes a further column of every column.
+        tune: Combinations of values; a cell shows the best one by the first score.
+        recipe: The recipe that makes the runs, by name or file.
+        seeds: The seeds of each cell.
+        scores: Names of scores, such as `last:50` or `rounds_to:97`.
+        spread: What deviations are over: `seeds`, `rounds` or `clients`.
         over: The row that gains and speed-ups are relative to.
-        means: Patterns of column labels by the label of a further column, their mean.
+        means: Further columns by label, each the mean of the columns that fit its patterns.
         algorithm: The method of rows that name none; empty for the recipe's.
-        published: The paper's numbers by score, row and column. In the file they are those of the
-            first score, unless scores are named; a list has the order of the columns.
+        published: The paper's numbers by score, row and column.
     """
 
     name: str
-    rows: Mapping[str, Options]
+    rows: Axis
+    columns: Axis = field(default_factory=lambda: {"": {}})
+    sweep: Axis = field(default_factory=lambda: {"": {}})
+    tune: Axis = field(default_factory=lambda: {"": {}})
     recipe: str = "papers"
-    columns: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
-    sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     scores: tuple[str, ...] = ("last",)
     spread: str = "seeds"
@@ -72,154 +74,150 @@ class TableFile:
         Raises:
             ValueError: If a key does not hold what it should.
         """
-        methods, found, algorithm = dict[str, Any](), dict[str, Any](), ""
-        for content in read_chain(name):
-            _refuse_fixed(content, name)
-            methods |= _options_by(content.get("methods"), "methods", name)
-            chosen = content.get("algorithm", {})
-            chosen = chosen if isinstance(chosen, Mapping) else {"name": chosen}
-            algorithm = str(chosen.get("name", algorithm))
-            for own in ("score", "spread", "over", "means", "published"):
-                found.pop(own, None)  # numbers of another table
-            found |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
-        rows = _options_by(found.get("rows"), "rows", name) or {method: {} for method in methods}
-        columns = _options_by(found.get("columns"), "columns", name) or {"": {}}
-        for row, options in rows.items():
-            if not (options or _method(row) or algorithm):
-                near = nearest(row, ALGORITHMS)
-                raise UserError(f"row {row!r} in {name} has no options and is no algorithm{near}")
-            rows[row] = {"algorithm": _method(row), **options} if _method(row) else options
-        for column, options in columns.items():
-            where = f"columns.{column}.methods"
-            of_methods = _options_by(options.get("methods"), where, name)
-            options["methods"] = of_methods
-            if unknown := [method for method in of_methods if not _method(method)]:
-                near = nearest(unknown[0], ALGORITHMS)
-                raise UserError(f"columns.{column} in {name} has no method {unknown[0]!r}{near}")
-        means = _mapping(found.get("means"), "means", name)
-        file = TableFile(
-            name,
-            rows,
-            columns=columns,
-            sweep={o: _list(v) for o, v in _mapping(found.get("sweep"), "sweep", name).items()},
-            tune={o: _list(v) for o, v in _mapping(found.get("tune"), "tune", name).items()},
-            recipe=str(found.get("recipe", TableFile.recipe)),
-            seeds=tuple(dict.fromkeys(_list(found.get("seeds", 0)))),
-            scores=tuple(map(str, _list(found.get("score", "last")))),
-            spread=found.get("spread", "seeds"),
-            over=str(found.get("over", "")),
-            means={label: [*map(str, _list(patterns))] for label, patterns in means.items()},
-            algorithm=algorithm,
-        )
-        file.check()
-        file.check_over(file.over)
-        labels = [label for label, *_ in file.swept_columns()]
-        for mean, patterns in file.means.items():
-            for pattern in patterns:
-                if not any(fnmatchcase(label, pattern) for label in labels):
-                    near = nearest(pattern, labels)
-                    raise UserError(f"means.{mean} in {name} has no column {pattern!r}{near}")
-        published = _mapping(found.get("published"), "published", name)
-        if not published.keys() <= {*file.scores}:
-            published = {file.scores[0]: published}
-        return replace(file, published={s: file._numbers(s, published[s]) for s in published})
+        try:
+            return _read(name)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+
+    def changed(
+        self, rows: Sequence[str] = (), columns: Sequence[str] = (), **changes: Any
+    ) -> "TableFile":
+        """The table with other attributes, and with some of its rows and columns.
+
+        Args:
+            rows: Labels or patterns, such as `fed*`; none keeps all. An algorithm that has no row
+                gets one.
+            columns: Labels or patterns; none keeps all.
+            changes: Attributes to replace.
+
+        Raises:
+            ValueError: If a pattern fits nothing, or the changed table contradicts itself.
+        """
+        further = {name: {"algorithm": name} for name in (*ALGORITHMS, *rows) if _method(name)}
+        kept = _matching(rows, self.rows, further, "row")
+        table = replace(self, rows={**self.rows, **kept}, **changes)
+        table.check()
+        return replace(table, rows=kept, columns=_matching(columns, self.columns, {}, "column"))
+
+    @property
+    def column_labels(self) -> list[str]:
+        """The labels of all columns: one for each column and combination of the sweep."""
+        return [joined(column, swept) for column, swept in product(self.columns, self.sweep)]
 
     def check(self) -> None:
-        """Raise a ValueError for a part that is empty, unknown, or contradicts another one."""
-        for key, empty in (("seeds", not self.seeds), ("score", not self.scores)):
-            if empty:
-                raise UserError(f"{key} in {self.name} is empty: name one at least")
-        if self.spread not in ("seeds", "rounds", "clients"):
-            raise UserError(
-                f"spread in {self.name} is seeds, rounds or clients, not {self.spread!r}"
-            )
+        """Raise a ValueError for what is empty or unknown, and for options that two parts set."""
+        for key, values in (("seeds", self.seeds), ("score", self.scores)):
+            if not values:
+                raise UserError(f"{key} is empty: name one at least")
+        if self.spread not in SPREADS:
+            raise UserError(f"spread is seeds, rounds or clients, not {self.spread!r}")
+        if self.over and self.over not in self.rows:
+            raise UserError(f"over names no row: {self.over!r}{nearest(self.over, self.rows)}")
         for score in self.scores:  # before the runs, which may take long
             make_score(score)
-        for key, grid in (("sweep", self.sweep), ("tune", self.tune)):
-            _refuse_fixed(grid, f"{key} in {self.name}")
-            for option, values in grid.items():
-                if not values:
-                    raise UserError(f"{key}.{option} in {self.name} is empty: name one value")
-        for (here, ours), (there, theirs) in pairs(self._labeled(), 2):
-            if here.partition(".")[0] != there.partition(".")[0] and (both := ours & theirs):
+        axes = {"rows": self.rows, "columns": self.columns, "sweep": self.sweep, "tune": self.tune}
+        named = {key: set().union(*map(flat, axis.values())) for key, axis in axes.items()}
+        for here, there in pairs(named, 2):
+            if both := named[here] & named[there] - {"config", "methods"}:
                 raise UserError(
-                    f"{here} and {there} in {self.name} both set {min(both)}: one label would be "
-                    "wrong"
+                    f"{here} and {there} both set {min(both)}: one label would be wrong"
                 )
 
-    def check_over(self, row: str) -> None:
-        """Raise a ValueError unless the table has this row, or none is named."""
-        if row and row not in self.rows:
+
+def _read(name: str) -> TableFile:
+    methods, found, algorithm = dict[str, Any](), dict[str, Any](), ""
+    for content in read_chain(name):
+        _refuse_fixed(content, "the file")
+        methods |= _axis(content.get("methods"), "methods")
+        algorithm = str(flat({"algorithm": content.get("algorithm", algorithm)})["algorithm"])
+        for own in ("score", "spread", "over", "means", "published"):
+            found.pop(own, None)  # numbers of another table
+        found |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
+    rows = _axis(found.get("rows"), "rows") or {method: {} for method in methods}
+    columns = _axis(found.get("columns"), "columns") or {"": {}}
+    for row, options in rows.items():
+        if method := _method(row):
+            rows[row] = {"algorithm": method, **options}
+        elif not options and not algorithm:
+            near = nearest(row, ALGORITHMS)
+            raise UserError(f"row {row!r} has no options and is no algorithm{near}")
+    for column, options in columns.items():
+        options["methods"] = _axis(options.get("methods"), f"columns.{column}.methods")
+        for method in (method for method in options["methods"] if not _method(method)):
             raise UserError(
-                f"{self.name} has no row {row!r} to compare with{nearest(row, self.rows)}"
+                f"columns.{column} has no method {method!r}{nearest(method, ALGORITHMS)}"
             )
-
-    def _labeled(self) -> Iterator[tuple[str, set[str]]]:
-        """The parts of the table whose labels say what they set, and the options that they set."""
-        for key, parts in (("rows", self.rows), ("columns", self.columns)):
-            for label, options in parts.items():
-                yield f"{key}.{label}", flat(options).keys() - {"config", "methods"}
-        yield "sweep", {*self.sweep}
-        yield "tune", {*self.tune}
-
-    def _numbers(self, score: str, by_row: Any) -> dict[str, dict[str, float]]:
-        """Published numbers of a score by row and column; a list has the order of the columns."""
-        columns, numbers = [column for column, *_ in self.swept_columns()], {}
-        for row, found in _mapping(by_row, f"published.{score}", self.name).items():
-            where = f"published.{row} in {self.name}"
-            if row not in self.rows:
-                raise UserError(f"{where} has no row{nearest(row, self.rows)}")
-            if not isinstance(found, Mapping):
-                found = _list(found)
-                if len(found) != len(columns):
-                    raise UserError(
-                        f"{where} has {len(found)} numbers for {len(columns)} columns: "
-                        "write none where there is no number"
-                    )
-                found = dict(zip(columns, found, strict=True))
-            found = {str(c): n for c, n in found.items() if n not in (None, "none")}
-            for column, number in found.items():
-                if column not in columns:
-                    raise UserError(f"{where} has no column {column!r}{nearest(column, columns)}")
-                if not isinstance(number, int | float):
-                    raise UserError(f"{where} has {number!r}, which is no number")
-            numbers[row] = {column: float(number) for column, number in found.items()}
-        return numbers
-
-    def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "TableFile":
-        """Keep rows and columns by labels or patterns, such as `fed*`; none keeps all.
-
-        An algorithm without a row gets one. Raises a ValueError if a pattern fits none.
-        """
-        own = {name: {"algorithm": name} for name in (*ALGORITHMS, *rows) if _method(name)}
-        return replace(
-            self,
-            rows=_matching(rows, self.rows, own, "row"),
-            columns=_matching(columns, self.columns, {}, "column"),
-        )
-
-    def swept_columns(self) -> list[tuple[str, Options, Options]]:
-        """Labels of the columns, their options, and one combination of the sweep's values."""
-        return [
-            (", ".join(filter(None, [column, label])), options, values)
-            for column, options in self.columns.items()
-            for label, values in combinations(self.sweep)
-        ]
+    means = _mapping(found.get("means"), "means")
+    table = TableFile(
+        name,
+        rows,
+        columns,
+        sweep=combinations(_mapping(found.get("sweep"), "sweep")),
+        tune=combinations(_mapping(found.get("tune"), "tune")),
+        recipe=str(found.get("recipe", TableFile.recipe)),
+        seeds=tuple(dict.fromkeys(_list(found.get("seeds", 0)))),
+        scores=tuple(map(str, _list(found.get("score", "last")))),
+        spread=found.get("spread", "seeds"),
+        over=str(found.get("over", "")),
+        means={label: [*map(str, _list(patterns))] for label, patterns in means.items()},
+        algorithm=algorithm,
+    )
+    table.check()
+    for mean, pattern in ((m, p) for m, patterns in table.means.items() for p in patterns):
+        if not any(fnmatchcase(label, pattern) for label in table.column_labels):
+            near = nearest(pattern, table.column_labels)
+            raise UserError(f"means.{mean} has no column {pattern!r}{near}")
+    published = _mapping(found.get("published"), "published")
+    if not published.keys() <= {*table.scores}:
+        published = {table.scores[0]: published}
+    return replace(table, published={s: _numbers(table, s, of) for s, of in published.items()})
 
 
-def combinations(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, Options]]:
-    """Every choice of one value for each option, with a label such as `rho 0.1`."""
-    choices = product(*([(option, value) for value in values] for option, values in grid.items()))
-    return [
-        (", ".join(f"{o.rpartition('.')[2]} {format_value(v)}" for o, v in choice), dict(choice))
+def _numbers(table: TableFile, score: str, by_row: Any) -> dict[str, dict[str, float]]:
+    """Published numbers of a score by row and column; a list has the order of the columns."""
+    columns, numbers = table.column_labels, dict[str, dict[str, float]]()
+    for row, found in _mapping(by_row, f"published.{score}").items():
+        where = f"published.{row}"
+        if row not in table.rows:
+            raise UserError(f"{where} has no row{nearest(row, table.rows)}")
+        if not isinstance(found, Mapping):
+            found = _list(found)
+            if len(found) != len(columns):
+                raise UserError(
+                    f"{where} has {len(found)} numbers for {len(columns)} columns: "
+                    "write none where there is no number"
+                )
+            found = dict(zip(columns, found, strict=True))
+        numbers[row] = {str(c): n for c, n in found.items() if n not in (None, "none")}
+        for column, number in numbers[row].items():
+            if column not in columns:
+                raise UserError(f"{where} has no column {column!r}{nearest(column, columns)}")
+            if not isinstance(number, int | float):
+                raise UserError(f"{where} has {number!r}, which is no number")
+            numbers[row][column] = float(number)
+    return numbers
+
+
+def combinations(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every choice of one value for each option, by a label such as `rho 0.1, mu 1`."""
+    _refuse_fixed(values, "sweep or tune")
+    for option in values:
+        if not _list(values[option]):
+            raise UserError(f"sweep or tune has no value of {option}: name one")
+    choices = product(*([(o, value) for value in _list(of)] for o, of in values.items()))
+    return {
+        ", ".join(f"{o.rpartition('.')[2]} {format_value(v)}" for o, v in choice): dict(choice)
         for choice in choices
-    ]
+    }
 
 
-def _matching(
-    patterns: Sequence[str], known: Mapping[str, Options], further: Mapping[str, Options], kind: str
-) -> Mapping[str, Options]:
-    found = dict[str, Options]()
+def joined(*labels: str) -> str:
+    """The labels that are not empty as one."""
+    return ", ".join(filter(None, labels))
+
+
+def _matching(patterns: Sequence[str], known: Axis, further: Axis, kind: str) -> Axis:
+    found = dict[str, Mapping[str, Any]]()
     for pattern in patterns:
         matches = {name: known[name] for name in known if fnmatchcase(name, pattern)}
         if not matches and pattern not in further:
@@ -228,13 +226,19 @@ def _matching(
     return found or known
 
 
-def _options_by(content: Any, key: str, file: str) -> dict[str, dict[str, Any]]:
+def _axis(content: Any, key: str) -> dict[str, dict[str, Any]]:
     """The content of a key that maps labels to options."""
-    found = {}
-    for label, options in _mapping(content, key, file).items():
-        found[label] = _mapping(options, f"{key}.{label}", file)
-        _refuse_fixed(found[label], f"{key}.{label} in {file}")
-    return found
+    axis = {label: _mapping(of, f"{key}.{label}") for label, of in _mapping(content, key).items()}
+    for label, options in axis.items():
+        _refuse_fixed(options, f"{key}.{label}")
+    return axis
+
+
+def _mapping(content: Any, key: str) -> dict[str, Any]:
+    """The content of a key that maps names to values, on one line each; nothing is empty."""
+    if not isinstance(content, Mapping | None):
+        raise UserError(f"{key} maps names to values, not {content!r}")
+    return {" ".join(str(name).split()): value for name, value in (content or {}).items()}
 
 
 def _refuse_fixed(options: Iterable[str], where: str) -> None:
@@ -242,15 +246,8 @@ def _refuse_fixed(options: Iterable[str], where: str) -> None:
         raise UserError(f"{where} sets {option}: give {FIXED[option]}")
 
 
-def _mapping(content: Any, key: str, file: str) -> dict[str, Any]:
-    """The content of a key, which maps names; an empty one is left empty."""
-    if not isinstance(content, Mapping | None):
-        raise UserError(f"{key} in {file} maps names to values, not {content!r}")
-    return {str(name): value for name, value in (content or {}).items()}
-
-
 def _method(label: str) -> str:
-    """The method that a label names, also as papers spell it; empty for none."""
+    """The algorithm that a label names, also as papers spell it; empty for none."""
     known = label.lower().replace("-", "_")
     return known if known in ALGORITHMS else label if ":" in label else ""
 

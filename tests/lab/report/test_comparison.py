@@ -199,7 +199,8 @@ def test_gains_are_over_one_row(tmp_path):
     for lr, score in ((0.1, 0.5), (0.2, 0.6)):
         run(tmp_path / str(lr), [score], lr=lr)
     run(tmp_path / "sam", [0.8], algorithm="fedsam")
-    gains = [row["best, %, gain"] for row in cells(compared(tmp_path), "best", over="fedsam")]
+    comparison = compared(tmp_path)
+    gains = [row["best, %, gain"] for row in cells(comparison, "best", over="fedsam, lr 0.1")]
     assert gains == ["-30.00", "-20.00", "+0.00"]
-    with pytest.raises(ValueError, match=r"several rows are fedavg.*fedavg, lr 0.2"):
-        compared(tmp_path).table(over="fedavg")
+    with pytest.raises(ValueError, match=r"no row is fedavg: .*fedavg, lr 0.2"):
+        comparison.table(over="fedavg")

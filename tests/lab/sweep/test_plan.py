@@ -153,11 +153,17 @@ def test_a_finished_run_with_fewer_rounds_than_it_says_is_left_out_with_a_note(p
     assert "ends with round 1 of 2" in table.notes[0]
 
 
-def test_a_run_with_other_scalars_is_another_run(planned):
-    for job in planned(SMALL + METHODS):
+def test_a_run_with_other_callbacks_is_another_run(planned, tmp_path, capsys):
+    jobs = planned(SMALL + METHODS)
+    for job in jobs:
         finished(job, 0.5, 0.6)
-    states = [job.state for job in planned(SMALL + METHODS, "--callback", "training_scores")]
-    assert states == ["missing", "missing"]
+    again = planned(SMALL + METHODS, "--callback", "training_scores")
+    assert [job.state for job in again] == ["missing", "missing"]
+    assert [job.other_callbacks for job in again] == [job.folder for job in jobs]
+    table = ["table", str(tmp_path / "table.yaml"), "--runs", str(tmp_path / "runs"), "--dry-run"]
+    main([*table, "--recipe", str(DIGITS), "--callback", "training_scores"])
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith(f"# missing: {jobs[0].folder} has other callbacks")
     tracked = planned(SMALL + METHODS, "--checkpoint-every", "3")
     assert [job.state for job in tracked] == ["finished", "finished"]
 
@@ -246,7 +252,7 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
         ("published: {1: 3}\n", ["published.1"]),
         ("published: {last: 3}\n", ["published.last", "3"]),
         ("seeds: []\n", ["seed"]),
-        ("sweep: {lr: []}\n", ["sweep.lr", "empty"]),
+        ("sweep: {lr: []}\n", ["sweep", "lr"]),
         ("means: {avg: z*}\n", ["means.avg", "'z*'"]),
         ("score: lats\n", ["lats"]),
         ("seed: 5\n", ["seed", "seeds"]),
@@ -255,8 +261,8 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
         ("columns: {a: {run_dir: x}}\n", ["columns.a", "run_dir", "--runs"]),
         ("columns: {a: {methods: {fedavg: {resume: true}}}}\n", ["fedavg", "resume"]),
         ("sweep: {seed: [0, 1]}\n", ["sweep", "seed", "seeds"]),
-        ("columns: {a: {lr: 0.1}}\nsweep: {lr: [0.2]}\n", ["columns.a", "sweep", "lr"]),
-        ("rows: {fedavg: {lr: 0.1}}\ncolumns: {a: {lr: 0.3}}\n", ["rows.fedavg", "columns.a"]),
+        ("columns: {a: {lr: 0.1}}\nsweep: {lr: [0.2]}\n", ["columns", "sweep", "lr"]),
+        ("rows: {fedavg: {lr: 0.1}}\ncolumns: {a: {lr: 0.3}}\n", ["rows", "columns", "lr"]),
         ("sweep: {lr: [0.1]}\ntune: {lr: [0.2]}\n", ["sweep", "tune", "lr"]),
     ],
 )
