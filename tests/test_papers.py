@@ -34,9 +34,7 @@ def items() -> list[Any]:
     return found
 
 
-def make_few(
-    read: Sequence[str], jobs: Sequence[Job], _: Any
-) -> tuple[dict[Path, str], list[str]]:
+def make_few(read: Sequence[str], jobs: Sequence[Job], _: Any) -> tuple[dict[Path, str], list[str]]:
     """Make one run in this process, or some of those that are read later.
 
     Args:

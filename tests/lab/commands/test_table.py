@@ -136,3 +136,25 @@ def test_two_commands_at_once_make_each_run_once(folder):
     assert outputs[0].partition("row,")[2] == outputs[1].partition("row,")[2]
     assert len(list(Path("runs/table").glob("*/metrics.csv"))) == 3
     assert not list(Path("runs/table/logs").glob("*-2.log"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux tells of the server's end")
+def test_runs_end_when_the_process_that_forked_them_is_killed(folder):
+    log = folder / "said.txt"
+    with (
+        log.open("w") as file,
+        subprocess.Popen([*COMMAND, "--jobs", "2"], stdout=file, stderr=file) as parent,
+    ):
+        wait_for(lambda: rounds("skewed-fedavg-s0") > 4 and rounds("skewed-fedsam-s0") > 4)
+        first, second = workers(parent.pid)
+        [server] = [pid for pid in children(parent.pid) if first in children(pid)]
+        os.kill(server, signal.SIGKILL)
+        wait_for(lambda: not any(map(alive, [first, second])))
+    assert parent.returncode == 1
+    said = log.read_text()
+    assert said.count("the fork server was killed") == 2
+    for method in ("fedavg", "fedsam"):
+        run = Path(f"runs/table/skewed-{method}-s0")
+        assert saved_rounds(run)[-1] == rounds(run.name) < 100, said
+    assert rounds("skewed-scaffold-s0") == 100, "a new server has made the third run"
