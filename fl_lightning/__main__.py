@@ -15,8 +15,8 @@ usage: fl-lightning COMMAND ...
   run                           list the recipes
   run RECIPE [OPTIONS]          train with a recipe, named or given as a file;
                                 --help shows its options
-  table FILE [OPTIONS]          make the runs of a table, e.g. fedssg/table4, and
-                                print it with the published numbers
+  table FILE [OPTIONS]          make the runs of a table, e.g. fedssg/table4,
+                                and print it with the published numbers
   list                          list the algorithms by family, with their costs
   show ALGORITHM                explain an algorithm, its options and its terms
   compare RUN [RUN ...]         compare runs in a table or a figure
