@@ -44,7 +44,7 @@ def options_of(
 
 
 class _Repeated(argparse.Action):
-    """Collects the values of a flag that can be repeated; they replace the default."""
+    """Collects the values of a repeated flag. They replace the default."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, flag: str | None = None) -> None:
         """Add a value."""
@@ -64,7 +64,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """One whose errors are one sentence, and whose flags are not abbreviated."""
+    """Reports an error in one sentence, and takes no abbreviated flags."""
 
     def __init__(self, prog: str | None = None, **kwargs: Any):
         super().__init__(prog, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
@@ -90,7 +90,7 @@ def add_options(group: Any, options: Sequence[Option], config: Mapping[str, Any]
 
 
 def check_figures(files: Sequence[Path]) -> None:
-    """Raise a ValueError unless figures can be drawn into these files; before what takes long."""
+    """Raise a ValueError unless figures can be written to these files; call it before long work."""
     for file in files:
         if file.suffix not in (".png", ".pdf", ".svg") or not file.parent.is_dir():
             raise UserError(f"{file} is no .png, .pdf or .svg in an existing folder")
@@ -99,8 +99,8 @@ def check_figures(files: Sequence[Path]) -> None:
 def add_parameters(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     """Add the options of a command to its parser.
 
-    The flag of a Sequence or tuple can be repeated; a Sequence without a default is the command's
-    positional one.
+    A Sequence without a default becomes the positional argument. Flags of other Sequences and of
+    tuples can be repeated.
     """
     for option in options:
         if option.default is NEEDED:

@@ -106,7 +106,11 @@ class Selected:
 
 
 def select(kind: str, choice: Choice, name: str) -> Selected:
-    """The function of that name with its options; SystemExit if nothing fills in a parameter."""
+    """The function of that name with its options.
+
+    Raises:
+        SystemExit: With one sentence, if there is none, or nothing gives one of its parameters.
+    """
     function, prefix = find_function(kind, choice, name), f"{kind}."
     options = options_of(function, choice.defaults if name == choice.default else {}, prefix)
     filled_in = {prefix + parameter for parameter in choice.filled_in}
@@ -145,7 +149,7 @@ _searched = set[Path]()
 
 
 def _search_first(folder: Path) -> None:
-    """Let a user-defined file import its neighbors, not those of equal name of an earlier file."""
+    """Let a user's file import modules beside it, not those of equal name beside an earlier one."""
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
         if name != "__main__" and file and Path(file).parent in _searched - {folder}:

@@ -10,15 +10,15 @@ from fl_lightning.runs.config_yaml import flat, load
 TABLE_KEYS = frozenset(
     "recipe rows columns sweep tune seeds score spread over means published".split()  # noqa: SIM905
 )
-"""Keys of a file that describe a table of runs (`fl-lightning table`) and no run."""
+"""Keys that describe a table (`fl-lightning table`), and no single run."""
 
 
 def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read options from files or installed presets; later files win.
 
     Returns:
-        The options, and those that count when a method is chosen, its own and general ones, by its
-        name: `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
+        The options, and further ones by method, which count if it is the chosen one:
+        `methods: {fedsam: {rho: 0.01, lr_decay: 0.998}}`.
     """
     merged: dict[str, Any] = {}
     methods: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def read_files(files: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         except ValueError as error:
             exit_with_error(f"the configuration {file} {error}")
         for key in [key for key in options if key in merged and merged[key] != options[key]]:
-            # another function: the options that earlier files have for the first one are void
+            # another function: earlier files have options for the former one
             merged = {k: v for k, v in merged.items() if not k.startswith(f"{key}.")}
         merged.update(options)
     return merged, methods

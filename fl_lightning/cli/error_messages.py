@@ -46,7 +46,7 @@ def exit_with_message() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """The message of an error that is no mistake of a program; empty for others."""
+    """The sentence for a user's mistake, a lost rank or a full disk; empty for other errors."""
     if isinstance(error, UserError | DivergenceError | RankLostError):
         return str(error)
     if _lost_rank(error):
@@ -59,7 +59,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _lost_rank(error: BaseException | None) -> bool:
-    """Whether it came from a collective of the ranks."""
+    """Whether a collective operation of the ranks raised it."""
     # here, because it imports for seconds, and `fl-lightning list` needs no ranks
     from lightning.fabric.utilities import distributed as fabric_distributed
 
@@ -70,7 +70,12 @@ def _lost_rank(error: BaseException | None) -> bool:
 
 
 def exit_with_error(message: str, on_this_rank: bool = False) -> NoReturn:
-    """Leave with exit code 2 and one sentence, of the first rank unless one failed alone."""
+    """Leave with exit code 2 and one sentence; only the first rank prints it.
+
+    Args:
+        message: The sentence.
+        on_this_rank: Print it on this rank, which failed alone.
+    """
     # torchrun has a console on each machine
     if on_this_rank or is_first_rank() or os.environ.get("LOCAL_RANK") == "0":
         print(f"error: {message}", file=sys.stderr)

@@ -85,7 +85,7 @@ def parse(
 def _note_defaults(
     s: Selected, methods: Mapping[str, Any], replaced: str, config: Mapping[str, Any]
 ) -> None:
-    """Say that a function has its own defaults, where the files have options for others alone."""
+    """Say that a function has its own defaults if the files have options for other ones only."""
     named = s.name in methods or any(key.startswith(f"{s.kind}.") for key in config)
     if named or not s.options or not is_first_rank():
         return
@@ -144,10 +144,13 @@ def _parse_flags(
 def _note_options_of_others(
     parser: ArgumentParser, argv: Sequence[str], selected: Iterable[Selected]
 ) -> list[str]:
-    """Say which flags are of functions in place of the chosen, as a sweep gives all runs the same.
+    """Note flags that belong to other functions than the chosen ones.
+
+    A sweep gives the same flags to all methods. But if no flag names the function of a choice, it
+    has probably been forgotten, and options of the choice are mistakes.
 
     Returns:
-        The other flags. Those of a choice that no flag names are among them: it was forgotten.
+        The flags that belong to no function, and such mistakes.
     """
     others = dict[str, str]()
     for s in selected:

@@ -22,7 +22,7 @@ def unused_option_notes(
     """One line for each option that has no effect here.
 
     Args:
-        given: The options that the command line names; files may hold some for other choices.
+        given: The options that the command line names. Those of files may be for other choices.
         o: All options.
         chosen: The chosen functions.
         sends: Whether clients send anything to the server.
@@ -56,7 +56,7 @@ def refuse_unused_options(given: Collection[str], chosen: Mapping[str, Chosen]) 
 
 
 def _has_effect(kind: str, option: str, chosen: Mapping[str, Chosen]) -> bool:
-    """Whether the algorithm is another one with the option's default."""
+    """Whether the option's default would make another algorithm."""
     choice = chosen[kind]
     default = signature(choice.function).parameters[option].default
     if choice.file or default in (Parameter.empty, choice.options[option]):

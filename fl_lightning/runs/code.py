@@ -10,13 +10,13 @@ OWN = "own"
 
 
 def copies(files: Iterable[Path]) -> dict[Path, Path]:
-    """The files and all modules that they import from beside them, by where their copies lie.
+    """The files, and the modules beside them that they import.
 
     Args:
         files: User-defined files, as the command line names them.
 
     Returns:
-        The files by their paths in the folder of the run, in order.
+        The files by the paths of their copies in the run's folder, sorted.
     """
     found = {
         copy_of(file).parent / part: file.parent / part for file in files for part in _parts(file)
@@ -30,13 +30,13 @@ def copy_of(file: Path) -> Path:
 
 
 def digest(files: Mapping[Path, Path]) -> str:
-    """A short digest of the content of some files, which are by where their copies lie."""
+    """A short digest of the contents of files, in the order of their copies' paths."""
     content = b"".join(file.read_bytes() for _, file in sorted(files.items()))
     return sha256(content).hexdigest()[:8]
 
 
 def _parts(file: Path) -> list[Path]:
-    """The file and the modules that it imports from below its folder, relative to this."""
+    """The file and the modules below its folder that it imports, relative to the folder."""
     folder = file.resolve().parent
     finder = ModuleFinder(path=[str(folder)], excludes=["fl_lightning"])
     finder.run_script(str(folder / file.name))

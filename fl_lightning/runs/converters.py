@@ -15,10 +15,10 @@ _WORDS = {int: "a whole number", float: "a number"}
 
 
 def convert(kind: Any, value: Any) -> Any:
-    """`value`, text or already typed, as the annotation `kind` says.
+    """A value of the type that the annotation `kind` names, from text or from a typed value.
 
     Raises:
-        ValueError: If it cannot be.
+        ValueError: If the value does not fit.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):

@@ -1,7 +1,7 @@
 """The lock of a run's folder: two runs in it would mix their rows and checkpoints.
 
-All ranks of a run hold it, so a rank that outlives a killed run keeps a new one out while it may
-still write. It ends with the last process, however that ends. File systems without locks have none.
+All ranks of a run hold it: a rank that outlives a killed run may still write, and keeps a new run
+out. The system releases the lock when the last process ends. Some file systems have no locks.
 """
 
 import fcntl

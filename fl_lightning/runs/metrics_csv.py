@@ -23,8 +23,8 @@ class MetricsCSV(Logger):
     Args:
         path: The file.
         after: The number of rounds whose rows are kept from an existing file.
-        last_only: Tags that the last of these rows has because the run had ended there. With the
-            next round they are dropped, and so are those of personal models.
+        last_only: Tags that the last of these rows has because the run ended there. They and the
+            scores of personal models are dropped when another round follows.
     """
 
     def __init__(self, path: Path, after: int = 0, last_only: Collection[str] = ()):
@@ -102,7 +102,7 @@ class MetricsCSV(Logger):
 
 
 def _ascending(rows: Iterable[dict[str, str]], last: int) -> Iterator[dict[str, str]]:
-    """The rows up to round `last`, up to the first damaged one; rounds may be missing."""
+    """The rows up to round `last`, without those from the first damaged one on."""
     round = 0
     for row in rows:
         if not row["round"].isdecimal() or not round < int(row["round"]) <= last:
