@@ -26,8 +26,8 @@ class Hessian:
         eigenvectors: (top, len(w)) of norm 1.
         trace: Hutchinson's estimate.
         trace_error: Its standard error over the random vectors.
-        nodes: (vectors, steps) eigenvalues of Lanczos' matrices.
-        weights: (vectors, steps) their weights; those of a vector add to 1.
+        nodes: (vectors, steps) eigenvalues of the Lanczos matrices (Ritz values).
+        weights: (vectors, steps) their weights, which add to 1 for each random vector.
     """
 
     eigenvalues: Tensor
@@ -43,7 +43,7 @@ class Hessian:
         return float(self.eigenvalues[0] / self.eigenvalues[-1])
 
     def density(self, points: Tensor, width: float) -> Tensor:
-        """The spectral density at these eigenvalues, smoothed by Gaussians of this deviation.
+        """The spectral density at these points, smoothed by Gaussians with this deviation.
 
         Returns:
             A tensor like `points`; its integral is 1.
@@ -58,7 +58,7 @@ def hessian(
 ) -> Hessian:
     """The Hessian of the loss at the model's weights, from its products with vectors.
 
-    The top eigenvalues are those of `scipy.sparse.linalg.eigsh`. `vectors` random vectors of signs
+    The top eigenvalues are those of `scipy.sparse.linalg.eigsh`. `vectors` random sign vectors
     give the trace (Hutchinson) and, with `steps` products each, the spectral density (stochastic
     Lanczos quadrature; Ghorbani, Krishnan and Xiao, ICML 2019, https://arxiv.org/abs/1901.10159).
 
@@ -70,11 +70,11 @@ def hessian(
         seed: The seed of the random vectors.
 
     Raises:
-        ValueError: If the model has no more parameters than eigenvalues are asked for.
+        ValueError: If `top` is not less than the number of parameters.
     """
     w = loss.weights
     if not 0 < top < len(w):
-        raise UserError(f"top is between 1 and {len(w) - 1}, the parameters less one, not {top}")
+        raise UserError(f"top is at least 1 and less than the {len(w)} parameters, not {top}")
     g, product = torch.Generator().manual_seed(seed), partial(loss.hvp, w)
     eigenvalues, eigenvectors = top_eigenpairs(product, w, top, g)
     spectra = [lanczos(product, random_signs(w, g), steps) for _ in range(vectors)]
@@ -102,13 +102,13 @@ def top_eigenpairs(
 
 
 def lanczos(product: Product, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Eigenvalues that the operator shows to a vector, and their weights, which add to 1.
+    """Ritz values of the operator for this start vector, and their weights, which add to 1.
 
-    Every vector is made orthogonal to all earlier ones, so that no eigenvalue appears twice.
+    Each vector is orthogonalized against all earlier ones, so that no eigenvalue appears twice.
 
     Returns:
-        Two float64 tensors (steps,). If the vector lies in a smaller invariant space, the entries
-        that are too many have weight 0.
+        Two float64 tensors (steps,). If the iteration ends early, in an invariant subspace, the
+        surplus entries have weight 0.
     """
     basis = start.new_empty(steps, len(start))
     basis[0] = start / start.norm()

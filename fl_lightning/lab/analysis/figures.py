@@ -1,4 +1,4 @@
-"""Figures of analyses. Each takes the results of several runs by label and gives them one scale."""
+"""Figures of analyses. Each draws the results of several runs, by label, on the same scale."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -115,7 +115,7 @@ def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figur
 
 
 def client_histogram(results: Mapping[str, Tensor]) -> Figure:
-    """How many clients have which accuracy (clients,); the line is the mean."""
+    """A histogram of the clients' accuracies (clients,); a line marks the mean."""
     figure, (axes,) = _panels(1, width=5.6)
     held = {label: scores[~scores.isnan()].numpy() for label, scores in results.items()}
     every = np.concatenate([*held.values()])
@@ -137,6 +137,6 @@ def _panels(count: int, width: float = PANEL, height: float = PANEL) -> tuple[Fi
 
 
 def _cycle(count: int) -> list[Any]:
-    """So many different colors."""
+    """This many different colors."""
     few = count <= len(COLORS)
     return list(COLORS[:count] if few else mpl.colormaps["turbo"](np.linspace(0, 1, count)))

@@ -15,7 +15,7 @@ from fl_lightning.lab.analysis.curvature import top_eigenpairs
 
 @dataclass(frozen=True)
 class Surface:
-    """Loss and accuracy on a square grid of a plane, whose center is the model.
+    """Loss and accuracy on a square grid in a plane through the model, which is its center.
 
     Attributes:
         steps: (n,) places along each axis.
@@ -66,10 +66,10 @@ def surface(
         loss: The mean loss.
         axes: Two directions, such as those of `hessian_axes`; None is `filter_normalized_axes`.
         points: Points along each axis.
-        span: How far each axis goes, in lengths of its direction.
+        span: Half the length of an axis, in lengths of its direction.
 
     Raises:
-        ValueError: If there are fewer than two points along an axis, or it has no length.
+        ValueError: If `points` is less than 2, or `span` is not positive.
     """
     if points < 2:
         raise UserError(f"points is at least 2 along each axis, not {points}")
@@ -132,8 +132,8 @@ def interpolate(
         second: A model of the same architecture.
         data: The samples.
         samples: Number of samples, drawn at random; None is all.
-        points: Number of points from 0 to 1; there are as many more beyond as the span asks for.
-        span: How far the line goes beyond both models.
+        points: Number of points from 0 to 1. Those beyond have the same distance.
+        span: How far the line goes beyond each model.
 
     Raises:
         ValueError: If the models have different weights.

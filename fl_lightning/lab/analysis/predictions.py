@@ -1,4 +1,4 @@
-"""What a model makes of samples: features, predictions, and scores by class and by client."""
+"""Features and predictions of a model, and its scores by class and by client."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Predictions:
     """A model's view of some samples. The tensors are on the CPU.
 
     Attributes:
-        features: (n, F) what enters the head (`Layout.head`), flattened.
+        features: (n, F) the inputs of the head (`Layout.head`), flattened.
         logits: (n, classes).
         y: (n,) labels.
     """
@@ -34,7 +34,7 @@ class Predictions:
 
     @property
     def right(self) -> Tensor:
-        """(n,) whether the prediction is right; one of NaN is not."""
+        """(n,) whether the prediction is right; never if a logit is NaN."""
         return is_right(self.logits, self.y)
 
     def confusion(self) -> Tensor:
@@ -77,7 +77,7 @@ def predict(
 
 
 def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
-    """Features (n, F) in the plane (n, 2), close ones close together.
+    """An embedding (n, 2) of features (n, F), which keeps close ones close together.
 
     Args:
         features: The features of at least four samples.
@@ -104,7 +104,7 @@ def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
 
 
 def silhouette(features: Tensor, y: Tensor) -> float:
-    """How well classes are separated, from -1 to 1 (Rousseeuw, 1987); NaN for a single class."""
+    """The silhouette of the classes, from -1 to 1 (Rousseeuw, 1987); NaN for a single class."""
     from sklearn.metrics import silhouette_score
 
     several = 1 < len(y.unique()) < len(y)

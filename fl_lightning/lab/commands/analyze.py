@@ -68,12 +68,12 @@ def analyze(
         analysis: One of `ANALYSES`.
         own: Its options.
         runs: Folders of runs, or folders that contain runs.
-        best: Read best.pt instead of model.pt.
-        round: Read the checkpoint of this round instead.
-        data_dir: The folder of the data; none for that of the run.
+        best: Analyze best.pt, the model of the best round, instead of model.pt.
+        round: Analyze the checkpoint of this round instead.
+        data_dir: The folder of the data (default: that of the run).
         figure: Draw into this .png, .pdf or .svg.
-        format: Print this instead of a terminal's table.
-        device: The device that computes.
+        format: Print the table in this format.
+        device: The device to compute on.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("there is no GPU that --device cuda can use: omit it")

@@ -69,7 +69,7 @@ def compare(
         format: Print the table in this format.
         figure: Draw curves into this .png, .pdf or .svg.
         curve: The scalar to draw, or a pattern such as 'test/class_*' (default: test/accuracy).
-        smooth: Draw means of this many evaluations.
+        smooth: Number of evaluations that each point is the mean of.
         x: Draw the first score against this option instead of curves.
         log: Make the axis of --x logarithmic.
     """

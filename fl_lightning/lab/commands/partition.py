@@ -4,9 +4,9 @@ r"""`fl-lightning partition`: which client holds what, in one or several schemes
     fl-lightning partition --config fedtoga/table1 --csv counts.csv \
         -- --partition iid
 
-The first argument may name a recipe (default: papers), whose options follow. Several schemes are
-shown next to each other if each has options of its own after a `--`; options before the first `--`
-are for all of them.
+The first argument may name a recipe (default: papers). The options of the recipe follow. Several
+schemes are shown side by side: a `--` begins the options of each; those before the first `--` are
+for all schemes.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,14 @@ from fl_lightning.cli.arguments import ArgumentParser, check_figures
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
 from fl_lightning.lab.report.table import Table
+from fl_lightning.runs.config import Config
+from fl_lightning.runs.effect import Effect
 from fl_lightning.training.parts import run_data
 
 CAPTION = (
-    "smallest, median, largest: samples of a client; classes: of a client, on average; distance: "
-    "total variation between the classes of a client and of all clients, mean and largest"
+    "smallest, median, largest: samples of a client; classes: mean number that a client holds; "
+    "distance: total variation between the class proportions of a client and of all samples, mean "
+    "and largest"
 )
 
 
@@ -39,7 +42,7 @@ class Scheme:
     """A partition, as numbers.
 
     Attributes:
-        label: Its name and the options that tell it from the others.
+        label: Its name, and the options in which it differs from the other schemes.
         counts: Samples of each class held by each client, (clients, classes).
         classes: The names of the classes.
     """
@@ -55,12 +58,12 @@ class Scheme:
 
     @cached_property
     def held(self) -> Tensor:
-        """Classes of each client, (clients,)."""
+        """Number of classes of each client, (clients,)."""
         return (self.counts > 0).sum(1)
 
     @cached_property
     def distances(self) -> Tensor:
-        """Total variation between a client's class mixture and that of all samples, (clients,).
+        """Total variation between the class proportions of a client and of all samples, (clients,).
 
         Clients without samples are left out.
         """
@@ -108,7 +111,7 @@ def main(argv: Sequence[str]) -> None:
         each = [[*shared, *more] for more in groups[1:]] or [shared]
         shown = schemes([experiment_of(recipe, options) for options in each])
         rows = DataFrame([scheme.row() for scheme in shown])
-        Table(rows, rows.map(lambda _: ""), CAPTION).show()
+        Table(rows, caption=CAPTION).show()
         if files.csv:
             concat([scheme.frame() for scheme in shown]).to_csv(files.csv, index=False)
         if files.figure:
@@ -116,9 +119,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def schemes(experiments: Sequence[Any]) -> list[Scheme]:
-    """The partitions that these experiments train on; data of several are loaded once."""
+    """The partitions that these experiments train on. Equal data are loaded once."""
     loaded: dict[str, Any] = {}
-    found = []
+    found, configs = [], [experiment.config for experiment in experiments]
     for experiment in experiments:
         data = experiment.chosen["data"]
         key = str((data.name, data.options, experiment.options.data_dir))
@@ -126,25 +129,16 @@ def schemes(experiments: Sequence[Any]) -> list[Scheme]:
         whole = experiment.split(train)
         partition = run_data(train, test, whole, experiment.options).partition
         counts = partition.histogram(train.y, len(train.classes))
-        found.append(Scheme(_label(experiment, experiments), counts, train.classes))
+        found.append(Scheme(_label(experiment.config, configs), counts, train.classes))
     return found
 
 
-def _label(experiment: Any, others: Sequence[Any]) -> str:
+def _label(config: Config, others: Sequence[Config]) -> str:
     """The name of a scheme with the options in which it differs from others of its name."""
-    own, *of_others = (
-        {
-            "name": e.chosen["partition"].name,
-            **e.chosen["partition"].options,
-            "data": e.chosen["data"].name,
-            "clients": e.options.clients,
-            "seed": e.options.seed,
-        }
-        for e in (experiment, *others)
-    )
-    like = [other for other in of_others if other["name"] == own["name"]]
-    differ = [key for key in own if any(other[key] != own[key] for other in like)]
-    return ", ".join([own["name"], *(f"{key} {own[key]}" for key in differ)])
+    like = [other for other in others if other["partition"] == config["partition"]]
+    differ = {option for other in like for option in config.differences(other, *Effect)}
+    shown = (f"{o.removeprefix('partition.')} {config[o]}" for o in config if o in differ)
+    return ", ".join([config["partition"], *shown])
 
 
 def figure(schemes: Sequence[Scheme]) -> Figure:
@@ -167,5 +161,5 @@ def figure(schemes: Sequence[Scheme]) -> Figure:
         held.hist(scheme.held, bins=torch.arange(classes + 2) - 0.5, rwidth=0.8)
         held.set(xlabel="classes of a client", ylabel="clients")
         distances.hist(scheme.distances, bins=torch.linspace(0, 1, 25))
-        distances.set(xlabel="distance to the mixture of all clients", ylabel="clients")
+        distances.set(xlabel="distance of a client", ylabel="clients")
     return figure

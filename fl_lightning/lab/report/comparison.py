@@ -94,7 +94,7 @@ def compare(
     """Lay runs out in rows and columns.
 
     The runs of a cell differ in their seed alone: any other option in which they differ becomes
-    part of the row. So does an option that has one value in each row, but not in all.
+    part of the row. So does an option that varies, but not within a row.
 
     Args:
         runs: The runs.
@@ -166,15 +166,16 @@ def _texts(runs: Sequence[Run], labels: Mapping[str, str]) -> DataFrame:
 
 
 def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
-    """The varying options of these names, without those whose values earlier ones determine."""
+    """The varying options that these names ask for, but for those that follow from earlier ones."""
     shown = list[str]()
     for name in names:
         parts = [o for o in map(str, options) if o == name or o.startswith(f"{name}.")]
         parts = [o for o in parts if options[o].nunique() > 1 or o == "method"]
         if not parts:
             others = ", ".join(o for o in _varying(options) if o not in ("algorithm", "method"))
-            others = f"they do in {others}" if others else "they do in nothing"
-            raise UserError(f"these runs do not differ by {name}: {others}")
+            raise UserError(
+                f"these runs do not differ in {name}; they differ in {others or 'nothing'}"
+            )
         for part in parts:
             if not shown or options.groupby(shown)[part].nunique().gt(1).any():
                 shown.append(part)
@@ -182,7 +183,7 @@ def _asked(names: Sequence[str], options: DataFrame) -> list[str]:
 
 
 def _varying(options: DataFrame) -> list[str]:
-    """The options with several values; an option of a component, among the runs that have it."""
+    """The options with several values. Those of a component differ among runs that have it."""
     varying = []
     for option in map(str, options):
         component, dot, _ = option.partition(".")

@@ -10,7 +10,7 @@ from fl_lightning.runs.run import load_runs
 
 
 def load(folders: str | Path | Iterable[str | Path]) -> DataFrame:
-    """Load runs as a data frame with one row per run and round.
+    """Load runs as a data frame with a row for each round of each run.
 
     The columns are `run` (its folder), `method` (such as `scaffold+lesam`), every option under its
     name in `config.yaml` (`batch_size`, `partition.alpha`, ...), `round`, and every recorded tag.

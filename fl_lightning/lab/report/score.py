@@ -20,7 +20,7 @@ class Result(NamedTuple):
 
     Attributes:
         value: The number; NaN if the run did not record it.
-        deviation: The population standard deviation within the run; NaN if it is one number.
+        deviation: The population standard deviation within the run; NaN unless the value is a mean.
         reached: False if the run never reached the target; then the value counts all its rounds.
     """
 
@@ -38,7 +38,7 @@ class Score:
         of: The result of a run.
         digits: Digits after the point.
         higher_is_better: None if neither is.
-        spread: The source of the deviation within a run, `rounds` or `clients`; empty for none.
+        spread: What the deviation within a run is over, `rounds` or `clients`; empty for none.
         to_target: Whether it counts what a run spent until it reached a target.
     """
 
@@ -88,7 +88,8 @@ def final() -> Score:
 def best() -> Score:
     """Test accuracy of the best round.
 
-    The validation part chooses it in a run that has one, else the test set, as in many papers.
+    It is the round of the best validation accuracy if there is a validation part; else that of the
+    best test accuracy, as in many papers.
     """
 
     def of(run: Run) -> Result:
@@ -107,19 +108,19 @@ def rounds_to(target: Percent) -> Score:
 
 @checked
 def seconds_to(target: Percent) -> Score:
-    """Seconds of local training until then."""
+    """Seconds of local training until the test accuracy first reached `target` percent."""
     return _to("s", target, lambda run: _column(run, "time/train_s").cumsum())
 
 
 @checked
 def mb_to(target: Percent) -> Score:
-    """Megabytes that all clients together sent and received until then."""
+    """Megabytes that all clients together had sent and received until that accuracy."""
     up, down = "comm/uplink_mb", "comm/downlink_mb"
     return _to("MB", target, lambda run: (_column(run, up) + _column(run, down)).cumsum())
 
 
 def _to(unit: str, target: float, spent: Callable[[Run], "Series[float]"]) -> Score:
-    """The score of what a run had spent, by round, when it first reached the target."""
+    """What a run had spent when it first reached the target; `spent` gives it by round."""
 
     def of(run: Run) -> Result:
         accuracies = _accuracies(run)
@@ -132,7 +133,7 @@ def _to(unit: str, target: float, spent: Callable[[Run], "Series[float]"]) -> Sc
 
 @checked
 def personal(epochs: NonNegativeFloat | None = None) -> Score:
-    """Mean test accuracy of the clients' own models after epochs of fine-tuning (default: most)."""
+    """Mean test accuracy of the clients' models after fine-tuning (default: the most epochs)."""
     after = "" if epochs is None else f" after {epochs:g}"
     name = f"own models{after}, %"
     return Score(name, lambda run: _mean(_clients(run, epochs)), spread="clients")
@@ -140,7 +141,7 @@ def personal(epochs: NonNegativeFloat | None = None) -> Score:
 
 @checked
 def worst_clients(percent: Percent = 10) -> Score:
-    """Mean test accuracy of that share of the clients whose own models are worst."""
+    """Mean test accuracy of the worst fine-tuned models: those of `percent` % of the clients."""
 
     def of(run: Run) -> Result:
         accuracies = _clients(run, None)
@@ -173,7 +174,7 @@ def of_tag(tag: str, evaluations: PositiveInt = 1) -> Score:
 
 _SCORES = last, best, final, rounds_to, seconds_to, mb_to, personal, worst_clients, round_seconds
 SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCORES}
-"""The scores by name. After a colon follows their number: `last:50`, `rounds_to:80`."""
+"""The scores by name. A number may follow a colon: `last:50`, `rounds_to:80`."""
 
 
 def score(text: Score | str) -> Score:

@@ -1,6 +1,6 @@
 """The YAML file of a table: rows, columns, sweeps, seeds, scores and published numbers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import combinations as pairs
@@ -111,8 +111,8 @@ class TableFile:
                 raise UserError(f"{key} is empty: name one at least")
         if self.spread not in SPREADS:
             raise UserError(f"spread is seeds, rounds or clients, not {self.spread!r}")
-        if self.over and self.over not in self.rows:
-            raise UserError(f"over names no row: {self.over!r}{nearest(self.over, self.rows)}")
+        if self.over:
+            _check_known(self.over, self.rows, "over: the table has no row")
         for score in self.scores:  # before the runs, which may take long
             make_score(score)
         axes = {"rows": self.rows, "columns": self.columns, "sweep": self.sweep, "tune": self.tune}
@@ -178,8 +178,7 @@ def _numbers(table: TableFile, score: str, by_row: Any) -> dict[str, dict[str, f
     columns, numbers = table.column_labels, dict[str, dict[str, float]]()
     for row, found in _mapping(by_row, f"published.{score}").items():
         where = f"published.{row}"
-        if row not in table.rows:
-            raise UserError(f"{where} has no row{nearest(row, table.rows)}")
+        _check_known(row, table.rows, f"{where}: the table has no row")
         if not isinstance(found, Mapping):
             found = _list(found)
             if len(found) != len(columns):
@@ -190,8 +189,7 @@ def _numbers(table: TableFile, score: str, by_row: Any) -> dict[str, dict[str, f
             found = dict(zip(columns, found, strict=True))
         numbers[row] = {str(c): n for c, n in found.items() if n not in (None, "none")}
         for column, number in numbers[row].items():
-            if column not in columns:
-                raise UserError(f"{where} has no column {column!r}{nearest(column, columns)}")
+            _check_known(column, columns, f"{where}: the table has no column")
             if not isinstance(number, int | float):
                 raise UserError(f"{where} has {number!r}, which is no number")
             numbers[row][column] = float(number)
@@ -209,6 +207,11 @@ def combinations(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         ", ".join(f"{o.rpartition('.')[2]} {format_value(v)}" for o, v in choice): dict(choice)
         for choice in choices
     }
+
+
+def _check_known(label: str, known: Collection[str], otherwise: str) -> None:
+    if label not in known:
+        raise UserError(f"{otherwise} {label!r}{nearest(label, known)}")
 
 
 def joined(*labels: str) -> str:
