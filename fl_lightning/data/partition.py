@@ -53,7 +53,8 @@ class Partition:
         if samples is not None:
             samples, order = samples.sort(stable=True)
             owners = owners[order]
-        order = owners.argsort(stable=True)
+        narrow = torch.int16 if clients <= 2**15 else torch.int32  # is sorted in half the time
+        order = owners.to(narrow).argsort(stable=True)
         sizes = owners.bincount(minlength=clients)
         return cls(
             order if samples is None else samples[order],

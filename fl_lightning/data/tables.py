@@ -91,23 +91,22 @@ def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> None:
     """Shift and scale columns in place so that those of the trained rows have mean 0 and std 1.
 
     Args:
-        parts: (n, columns) floating; the first holds the training rows.
+        parts: (n, columns) float32; the first holds the training rows.
         trained: (n,) bool, the rows of the first part to take mean and standard deviation of.
     """
     x = parts[0]
-    origin = x[0].double()  # sums of squares far from 0 would lose all digits
-    total, square = torch.zeros_like(origin), torch.zeros_like(origin)
-    chosen = trained.split(len(blocks(x)[0]))
-    for block, used in zip(blocks(x), chosen, strict=True):
-        centered = block[used].double() - origin
-        total += centered.sum(0)
-        square += centered.square().sum(0)
+    origin = blocks(x)[0].mean(0)  # far from 0 sums of squares and float32 would lose digits
+    total, square = torch.zeros(2, x.shape[1], dtype=torch.float64)
+    for block, used in zip(blocks(x), trained.split(len(blocks(x)[0])), strict=True):
+        centered = block[used].sub_(origin)
+        total += centered.sum(0, dtype=torch.float64)
+        square += centered.square_().sum(0, dtype=torch.float64)
     mean = total / trained.sum()
     std = (square / trained.sum() - mean.square()).clamp(min=0).sqrt()
     std[std == 0] = 1.0  # a constant column becomes 0
     for part in parts:
         for block in blocks(part):
-            block.copy_((block.double() - origin - mean) / std)
+            block.sub_(origin).sub_(mean.float()).div_(std.float())
 
 
 def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:

@@ -24,31 +24,38 @@ def hold_out_of_clients(
     Returns:
         The samples for training, and the positions of those held out, (m,) int64, sorted.
     """
-    sizes = partition.sizes
-    owners = torch.arange(len(partition)).repeat_interleave(sizes)
+    sizes, held = partition.sizes, _no_samples(partition)
+    owners = torch.arange(len(partition), dtype=torch.int32).repeat_interleave(sizes)
     draws = torch.rand(len(owners), generator=generator(seed, "validation"), dtype=torch.float64)
     order = draws.argsort()
     order = order[owners[order].argsort(stable=True)]  # client after client, each in random order
-    place = torch.arange(len(owners)) - partition.offsets[owners]
     number = (fraction * sizes).round().long().minimum(sizes - 1)
-    held = partition.indices[order[place < number[owners]]].unique()
-    trained = ~torch.isin(partition.indices, held)
-    emptied = (owners[trained].bincount(minlength=len(partition)) == 0) & (sizes > 0)
-    given_back = partition.indices[partition.offsets[:-1][emptied]]
-    held = held[~torch.isin(held, given_back)]
-    trained |= torch.isin(partition.indices, given_back)
-    kept = owners[trained].bincount(minlength=len(partition)).cumsum(0)
-    return Partition(partition.indices[trained], torch.cat([kept.new_zeros(1), kept])), held
+    place = torch.arange(len(owners)) - partition.offsets[:-1].repeat_interleave(sizes)
+    held[partition.indices[order[place < number.repeat_interleave(sizes)]]] = True
+    del draws, order, place
+    trained = owners[~held[partition.indices]].bincount(minlength=len(partition))
+    emptied = (trained == 0) & (sizes > 0)
+    held[partition.indices[partition.offsets[:-1][emptied]]] = False
+    is_trained = ~held[partition.indices]
+    kept = owners[is_trained].bincount(minlength=len(partition)).cumsum(0)
+    offsets = torch.cat([kept.new_zeros(1), kept])
+    return Partition(partition.indices[is_trained], offsets), held.nonzero().flatten()
 
 
 def owners_of_held(partition: Partition, held: Tensor) -> Partition:
     """The partition of held-out samples, as positions in `held`, over those who held them."""
-    rank = torch.full((int(partition.indices.max()) + 1,), -1)
-    rank[held] = torch.arange(len(held))
+    rank = _no_samples(partition).int()
+    rank[held] = torch.arange(1, len(held) + 1, dtype=torch.int32)
     places = rank[partition.indices]
-    given = places >= 0
-    offsets = torch.cat([places.new_zeros(1), given.cumsum(0)])[partition.offsets]
-    return Partition(places[given], offsets)
+    owners = torch.arange(len(partition), dtype=torch.int32).repeat_interleave(partition.sizes)
+    kept = owners[places > 0].bincount(minlength=len(partition)).cumsum(0)
+    return Partition(places[places > 0].long() - 1, torch.cat([kept.new_zeros(1), kept]))
+
+
+def _no_samples(partition: Partition) -> Tensor:
+    """(n,) bool, False for each of the samples up to the last that a client holds."""
+    last = int(partition.indices.max()) if len(partition.indices) else -1
+    return torch.zeros(last + 1, dtype=torch.bool)
 
 
 def hold_out(
