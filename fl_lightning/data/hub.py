@@ -70,6 +70,8 @@ def read_hub(
         if (tokens is None) != (length is None):
             raise UserError("give tokens, a tokenizer, and length, the tokens in a block; or none")
         return dict(dataset.select_columns(columns).with_format("torch")[:]), clients, ()
+    if length < 1:
+        raise UserError(f"length is {length}: give the tokens in a block, at least 1")
     owners = [0] * len(dataset) if clients is None else clients
     partition, names = partition_of(owners, len(dataset), None, seed)
     return *packed(dataset, columns, tokens, length, partition), names

@@ -59,6 +59,8 @@ def is_hub(given: Any, name: str) -> bool:
     if isinstance(given, Mapping):
         splits = [*given]
         raise UserError(f"{name} has the splits {splits}: give one, such as {name}[{splits[0]!r}]")
+    if not hasattr(given, "__len__"):
+        raise UserError(f"{name} is a stream: load it whole, without streaming=True")
     return True
 
 
