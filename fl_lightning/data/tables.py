@@ -226,6 +226,7 @@ def _targets(
     import pandas
     from pandas.api.types import is_bool_dtype, is_float_dtype, is_numeric_dtype
 
+    named = () if classes is None else tuple(map(str, classes))
     if missing := int(column.isna().sum()):
         raise UserError(
             f"column {name!r}, the target, is missing in {missing:,} of {len(column):,} rows: "
@@ -234,7 +235,7 @@ def _targets(
     if not is_numeric_dtype(column) or is_bool_dtype(column):
         kind = column.astype("category")
         found = [*map(str, kind.cat.categories)]
-        names = tuple(classes or found)
+        names = named or tuple(found)
         places = pandas.Index(names).get_indexer(pandas.Index(found))
         if (places < 0).any():
             unknown = found[int(places.argmin())]
@@ -243,10 +244,10 @@ def _targets(
                 f"{nearest(unknown, names)}"
             )
         return torch.from_numpy(places[kind.cat.codes]).long(), names
-    if classes:
+    if named:
         if is_float_dtype(column) and not (column % 1 == 0).all():
             raise UserError(f"column {name!r}, the target, holds fractions: leave out classes")
-        return torch.from_numpy(column.to_numpy(np.int64, copy=True)), tuple(classes)
+        return torch.from_numpy(column.to_numpy(np.int64, copy=True)), named
     y = torch.from_numpy(column.to_numpy(np.float32, copy=True))
     check_finite(y, f"column {name!r}, the target,")
     return y, ()

@@ -81,7 +81,9 @@ def test_categories_keep_their_order():
 
 def test_named_classes_give_their_order_or_name_positions(source):
     frame = table()[["age", "late", "site"]]
-    data = read(source(frame), target="late", clients="site", classes=["yes", "never", "no"])
+    data = read(
+        source(frame), target="late", clients="site", classes=np.array(["yes", "never", "no"])
+    )
     assert data.classes == ("yes", "never", "no")
     assert data.train[1].unique().tolist() == [0, 2]
     numbers = table()[["age", "height", "site"]]
