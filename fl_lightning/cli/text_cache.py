@@ -18,7 +18,7 @@ from shutil import get_terminal_size
 from fl_lightning.cli import recipes
 
 FIXED = re.compile(
-    r"list|show [\w-]+|(table|compare|partition|analyze( \w+)?) (-h|--help)"
+    r"list|show [\w-]+|(list|table|compare|partition|analyze( \w+)?) (-h|--help)"
     r"|run (?P<recipe>\w+)( --(?!config)\w+ \w+)* (-h|--help)"
 )
 """Command lines whose texts follow from this package alone, and from no file of the user."""

@@ -79,7 +79,7 @@ def shown(value: Any) -> str:
     """How `--help` shows a default."""
     if value is Parameter.empty:
         return "needed"
-    if value is None or value in ((), ""):
+    if value is None or value == ():
         return "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
