@@ -102,8 +102,8 @@ class EvaluationOptions:
 
     Attributes:
         evaluate_every: Rounds between evaluations of the global model.
-        validation: Fraction of the data to hold out. Its scores are val/accuracy and val/loss, which
-            then choose best.pt. None holds nothing out.
+        validation: Fraction of the data to hold out. Its scores are val/accuracy and val/loss, and
+            choose best.pt. None holds nothing out.
         validation_from: What is held out: samples of every client, which it does not train on, or
             samples of the test set.
         finetune_epochs: After the last round, fine-tune every client for these epochs, e.g. 1,5,
