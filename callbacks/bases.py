@@ -9,6 +9,8 @@ from torch import Tensor
 from typing_extensions import Doc
 
 from fl_lightning.core.constraints import PositiveInt, check
+from fl_lightning.data import DeviceDataset
+from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 
 HOOKS = (
@@ -21,6 +23,14 @@ HOOKS = (
     "on_fit_end",
 )
 """What a federation calls (see `fl_lightning.callbacks`)."""
+
+
+def check_classes(data: DeviceDataset, what: str) -> None:
+    """Raise a UserError unless the targets are classes."""
+    if not data.classes:
+        raise UserError(
+            f"{what} needs classes, but the targets of these data are none: leave it out"
+        )
 
 
 @dataclass(eq=False)

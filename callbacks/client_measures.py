@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_lightning.callbacks.bases import CohortMeasure
+from fl_lightning.callbacks.bases import CohortMeasure, check_classes
 from fl_lightning.callbacks.scoring import ClientScorer, TrainingLoss, score_together, write_csv
 from fl_lightning.core.constraints import NonNegativeInt, PositiveInt
 from fl_lightning.core.term import States
@@ -32,6 +32,7 @@ class LocalModels(CohortMeasure):
 
     def __init__(self, test: DeviceDataset, every: int = 10):
         super().__init__(every)
+        check_classes(test, "LocalModels")
         self.test, self._index = test, some_samples(len(test), None).to(test.device)
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.bases import Measure
-from fl_lightning.callbacks.metrics import make_metrics
+from fl_lightning.callbacks.metrics import Accuracy, make_metrics
 from fl_lightning.callbacks.scoring import score_together
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
@@ -45,17 +45,14 @@ class Evaluation(Measure):
     ):
         super().__init__(every)
         self.test, self.batch_size, self.name = test, batch_size, name
-        given = (
-            metrics
-            if isinstance(metrics, Mapping) or not test.classes
-            else [metric for metric in metrics if metric != "accuracy"]
-        )
-        self.metrics = make_metrics(given, len(test.classes), test.device)
+        made = make_metrics(metrics, len(test.classes), test.device)
         default = "accuracy" if test.classes else "loss"
-        self.monitor = f"{name}/{next(iter(metrics), default)}"
-        if self.metrics and isinstance(metrics, Mapping):
-            higher = next(iter(self.metrics.values())).higher_is_better
-            self.mode = None if higher is None else "max" if higher else "min"
+        self.monitor = f"{name}/{next(iter(made), default)}"
+        if made and (higher := next(iter(made.values())).higher_is_better) is not None:
+            self.mode = "max" if higher else "min"
+        # the accuracy of classes is summed exactly over the ranks instead
+        summed = Accuracy if test.classes else ()
+        self.metrics = {k: metric for k, metric in made.items() if not isinstance(metric, summed)}
         self.scored = 0  # the last round that was
 
     def measure(self, federation: Federation) -> Metrics:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from fl_lightning.callbacks.bases import Measure
+from fl_lightning.callbacks.bases import Measure, check_classes
 from fl_lightning.callbacks.scoring import (
     TrainingLoss,
     score,
@@ -76,6 +76,7 @@ class ClassAccuracy(Measure):
 
     def __init__(self, test: DeviceDataset, every: int = 10):
         super().__init__(every)
+        check_classes(test, "ClassAccuracy")
         self.test = test
 
     def measure(self, federation: Federation) -> Metrics:

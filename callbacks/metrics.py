@@ -1,7 +1,7 @@
 """Metrics of a model's outputs by name: torchmetrics objects that see one batch after another."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -38,23 +38,56 @@ class Accuracy(Metric):
         return self.right / self.seen
 
 
+def accuracy() -> Metric:
+    """The share of samples, or of tokens, whose class has the highest score."""
+    return Accuracy()
+
+
+def auroc(classes: int) -> Metric:
+    """The area under the receiver operating characteristic, of two classes or the mean over all."""
+    return _of_classes("AUROC", classes)
+
+
+def f1(classes: int) -> Metric:
+    """The F1 score, of two classes or the mean over all."""
+    return _of_classes("F1Score", classes)
+
+
+def mae() -> Metric:
+    """The mean absolute error."""
+    return torchmetrics.MeanAbsoluteError()
+
+
+def mse() -> Metric:
+    """The mean squared error."""
+    return torchmetrics.MeanSquaredError()
+
+
+def rmse() -> Metric:
+    """The root of the mean squared error."""
+    return torchmetrics.MeanSquaredError(squared=False)
+
+
+def r2() -> Metric:
+    """The coefficient of determination, the share of the variance that is explained."""
+    return torchmetrics.R2Score()
+
+
+def perplexity() -> Metric:
+    """The exponential of the mean loss of a token."""
+    return Perplexity(ignore_index=IGNORED)
+
+
 def _of_classes(kind: str, classes: int) -> Metric:
     if classes <= 2:
         return getattr(classification, f"Binary{kind}")()
-    return getattr(classification, f"Multiclass{kind}")(classes)
+    return getattr(classification, f"Multiclass{kind}")(classes, average="macro")
 
 
-METRICS: dict[str, Callable[[int], Metric]] = {
-    "accuracy": lambda classes: Accuracy(),
-    "auroc": partial(_of_classes, "AUROC"),
-    "f1": partial(_of_classes, "F1Score"),
-    "mae": lambda classes: torchmetrics.MeanAbsoluteError(),
-    "mse": lambda classes: torchmetrics.MeanSquaredError(),
-    "perplexity": lambda classes: Perplexity(ignore_index=IGNORED),
-    "r2": lambda classes: torchmetrics.R2Score(),
-    "rmse": lambda classes: torchmetrics.MeanSquaredError(squared=False),
+METRICS: dict[str, Callable[..., Metric]] = {
+    make.__name__: make for make in (accuracy, auroc, f1, mae, mse, perplexity, r2, rmse)
 }
-"""Makes a metric for outputs of this many classes (0: not of classes)."""
+"""The metrics by name; each function takes the number of classes if it needs it."""
 
 
 def make_metrics(
@@ -70,7 +103,8 @@ def make_metrics(
         if isinstance(given, Mapping):
             metric = given[name]
         elif name in METRICS:
-            metric = METRICS[name](classes)
+            make = METRICS[name]
+            metric = make(classes) if "classes" in signature(make).parameters else make()
         else:
             raise UserError(f"there is no metric {name!r}{nearest(name, METRICS)}")
         if not isinstance(metric, Metric):

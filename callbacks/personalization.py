@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fl_lightning.callbacks.bases import check_classes
 from fl_lightning.callbacks.scoring import write_csv
 from fl_lightning.core.prediction import PersonalModel, is_right
 from fl_lightning.data import DeviceDataset, Partition, matched_test_split
@@ -45,6 +46,7 @@ class Personalization:
     batch_size: int = 100
 
     def __post_init__(self) -> None:
+        check_classes(self.test, "fine-tuning")
         if any(e < 1 for e in self.epochs):
             lowest = min(self.epochs)
             raise UserError(f"fine-tune at least one epoch, not {lowest}: 0 is scored too")

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fl_lightning.algorithms import modifiers
-from fl_lightning.callbacks import (
-    Evaluation,
-)
 from fl_lightning.cli.argv import given, with_resumed_options
-from fl_lightning.cli.callbacks import callback_text, read_callback
 from fl_lightning.cli.choices import choices
+from fl_lightning.cli.components import component_text, read_component
 from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
 from fl_lightning.cli.parser import parse
 from fl_lightning.cli.recipes import collect
@@ -45,6 +43,7 @@ from fl_lightning.runs.options import GROUPS, Options, launch_options
 from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
 from fl_lightning.training.session import Session
+from fl_lightning.training.task import Task
 
 
 class Experiment:
@@ -93,10 +92,17 @@ class Experiment:
             values, self.chosen = parse(
                 groups, offered, with_resumed_options(argv), doc or "", **defaults
             )
-            self._chosen_callbacks = [
-                read_callback(text) for text in values["callback"] if text != "none"
-            ]
-            values["callback"] = tuple(map(callback_text, self._chosen_callbacks))
+            self._components = {
+                "loss": [read_component("loss", values["loss"])],
+                "metric": [read_component("metric", text) for text in values["metric"] or ()],
+                "callback": [
+                    read_component("callback", text)
+                    for text in values["callback"]
+                    if text != "none"
+                ],
+            }
+            texts = {k: tuple(map(component_text, made)) for k, made in self._components.items()}
+            values |= texts | {"loss": texts["loss"][0], "metric": texts["metric"] or None}
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
         self.callbacks = callbacks
@@ -117,7 +123,7 @@ class Experiment:
     @property
     def _files(self) -> list[Path]:
         """The user's files that the run uses."""
-        every = *self.chosen.values(), *self._chosen_callbacks
+        every = [*self.chosen.values(), *chain(*self._components.values())]
         return [c.file for c in every if c.file]
 
     def run(self) -> None:
@@ -142,17 +148,19 @@ class Experiment:
                 self._run(run, fabric, loggers, callbacks)
 
     def _run(self, run: Run, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
-        o = self.options
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
+        o = replace(self.options, clients=len(partition))
         data = parts.run_data(train, test, partition, o).to(fabric.device)
-        scored = [Evaluation(data.test, o.evaluate_every)]
-        if data.validation is not None:
-            scored.append(Evaluation(data.validation, o.evaluate_every, name="val"))
-        own = parts.callbacks(self.callbacks, self._chosen_callbacks, data, run.path)
+        (loss,), metrics = self._components["loss"], self._components["metric"]
+        task = Task(model, parts.loss(loss), parts.metrics(metrics, len(train.classes)))
+        scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
+        own = parts.callbacks(self.callbacks, self._components["callback"], data, run.path)
         try:
             augment = self.chosen["augment"]()
             clients = run.path / "clients"
-            federation = parts.federation(fabric, model, algorithm, data, augment, clients, own, o)
+            federation = parts.federation(
+                fabric, model, algorithm, data, augment, clients, own, o, task.loss
+            )
             federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error

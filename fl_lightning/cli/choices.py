@@ -13,17 +13,17 @@ from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
 from fl_lightning.cli.arguments import NEEDED, Option, options_of
 from fl_lightning.cli.error_messages import exit_with_error
-from fl_lightning.data import CropFlip, folder_sources, medmnist, schemes, sources
+from fl_lightning.data import CropFlip, folder_sources, medmnist, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.errors import nearest
 from fl_lightning.runs.converters import is_option
 
-SIZES = "inputs", "classes", "channels", "size"
+SIZES = "inputs", "classes", "channels", "size", "vocabulary"
 """Parameters of a model that follow from the data."""
 
 SOURCES = {
     name: source
-    for module in (sources, folder_sources, medmnist)
+    for module in (sources, folder_sources, row_sources, medmnist)
     for name, source in functions(module).items()
 } | {"image_folder": image_folder, "domain_folder": domain_folder}
 """The data sources of the package by name."""
@@ -111,8 +111,11 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
     Raises:
         SystemExit: With one sentence, if there is none, or nothing gives one of its parameters.
     """
+    defaults = choice.defaults if name == choice.default else {}
+    if kind == "data" and name.endswith(".csv"):  # the file itself names the source
+        name, defaults = "table", {"file": Path(name)}
     function, prefix = find_function(kind, choice, name), f"{kind}."
-    options = options_of(function, choice.defaults if name == choice.default else {}, prefix)
+    options = options_of(function, defaults, prefix)
     filled_in = {prefix + parameter for parameter in choice.filled_in}
     own = [o for o in options if o.name not in filled_in]
     taken = [o for o in own if is_option(o.kind)]

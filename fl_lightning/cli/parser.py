@@ -13,8 +13,8 @@ from typing import Any
 from fl_lightning.algorithms.registry import summary
 from fl_lightning.cli.arguments import NEEDED, ArgumentParser, Option, add_options, options_of
 from fl_lightning.cli.argv import flag_of, last_value, normalized, values_of
-from fl_lightning.cli.callbacks import callback_help
 from fl_lightning.cli.choices import Choice, Selected, select
+from fl_lightning.cli.components import callback_help
 from fl_lightning.cli.config_files import read_files
 from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.distributed.launcher_env import is_first_rank

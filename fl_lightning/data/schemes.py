@@ -244,6 +244,7 @@ def by_domain(y: Tensor, clients: int, seed: int, *, domains: Tensor) -> Partiti
     """One domain per client; the samples of a domain are divided at random into equal parts.
 
     FedLESAM's split with one domain held out: 3 or 30 clients on OfficeHome, 5 or 50 on DomainNet.
+    Data with owners, such as a table with a column of users, have each owner as a domain.
 
     Args:
         clients: A multiple of the number of domains that occur; the clients of the first domain

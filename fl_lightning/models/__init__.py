@@ -1,7 +1,8 @@
-"""The papers' networks.
+"""The papers' networks for images, and small ones for texts.
 
-Each function returns a fresh module from (b, channels, height, width) to (b, classes), initialized
-from PyTorch's global generator. Images or weights that do not fit raise ValueError.
+Each function returns a fresh module from (b, channels, height, width) to (b, classes), or from
+tokens (b, t) to (b, t, vocabulary), initialized from PyTorch's global generator. Images or weights
+that do not fit raise ValueError.
 
 Imports nothing of the package.
 """
@@ -13,5 +14,7 @@ from fl_lightning.models.resnet import resnet18 as resnet18
 from fl_lightning.models.resnet import resnet18_bn as resnet18_bn
 from fl_lightning.models.resnet import resnet18_gn as resnet18_gn
 from fl_lightning.models.sl_vit import sl_vit as sl_vit
+from fl_lightning.models.text import char_lstm as char_lstm
+from fl_lightning.models.text import char_transformer as char_transformer
 from fl_lightning.models.vgg import vgg11 as vgg11
 from fl_lightning.models.vit import vit_b32 as vit_b32

@@ -15,10 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.randomness import derived_seed, seeded_rng
-from fl_lightning.data import DeviceDataset
+from fl_lightning.data import DeviceDataset, FederatedData
+from fl_lightning.data.dataset import TrainTest, rows
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.code import copy_of
 
@@ -69,6 +71,8 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
         ValueError: If they are none, of two kinds, normalized differently, empty, or not finite.
     """
     pair = source.call_with(root=root)
+    if isinstance(pair, FederatedData):
+        pair = _with_owners(source, pair)
     match pair:
         case DeviceDataset() as train, DeviceDataset() as test:
             pass
@@ -84,7 +88,7 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
                 f"{bad} of {len(data)} {kind} samples of {source.name} are not finite: remove them"
             )
     for what in ("classes", "shape", "dtype", "mean", "std"):
-        ours, theirs = (getattr(data.x if what == "dtype" else data, what) for data in pair)
+        ours, theirs = (getattr(data.first if what == "dtype" else data, what) for data in pair)
         if ours != theirs:
             raise UserError(
                 f"{source.name} has {what} {ours} for training and {theirs} for testing: "
@@ -99,9 +103,39 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
     return train, test
 
 
+def _with_owners(source: Chosen, data: FederatedData) -> TrainTest:
+    """The clients' training rows and the test rows, with their owners as domains."""
+    if data.test is None:
+        raise UserError(f"{source.name} has no test rows: give FederatedData test=0.2")
+    owned = data.partition
+    owners = torch.arange(len(owned)).repeat_interleave(owned.sizes)
+    order = owned.indices.argsort()
+    train = data.train
+    if not torch.equal(owned.indices[order], torch.arange(rows(train))):
+        train = tree_map(lambda t: t[owned.indices[order]], train)
+    (x, y), (test_x, test_y) = data.divided(train), data.divided(data.test)
+    classes = data.classes or number_names(y, test_y)
+    names = tuple(map(str, data.names))
+    return (
+        DeviceDataset(x, y, classes, domains=owners[order], domain_names=names),
+        DeviceDataset(test_x, test_y, classes),
+    )
+
+
+def number_names(*targets: Tensor) -> tuple[str, ...]:
+    """The names of classes that are numbers; none if targets are no classes of samples."""
+    if any(y.ndim != 1 or y.dtype != torch.int64 or y.min() < 0 for y in targets):
+        return ()
+    return tuple(map(str, range(1 + max(int(y.max()) for y in targets))))
+
+
 def _not_finite(data: DeviceDataset) -> int:
-    integers = not data.x.is_floating_point()
-    return 0 if integers else int((~data.x.reshape(len(data), -1).isfinite().all(1)).sum())
+    """The number of samples that hold NaN or infinite numbers."""
+    bad = torch.zeros(len(data), dtype=torch.bool)
+    for part in tree_leaves((data.x, data.y)):
+        if part.is_floating_point():
+            bad |= ~part.reshape(len(data), -1).isfinite().all(1).cpu()
+    return int(bad.sum())
 
 
 def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
@@ -111,11 +145,14 @@ def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
         ValueError: If it is none.
     """
     sizes = {
-        "classes": len(train.classes),
+        "classes": train.num_classes,
         "channels": train.shape[0],
         "size": train.shape[-1],
         "inputs": torch.Size(train.shape).numel(),
     }
+    if factory.wants("vocabulary"):
+        tokens = [t for t in tree_leaves((train.x, train.y)) if t.dtype == torch.int64]
+        sizes["vocabulary"] = 1 + max(int(t.max()) for t in tokens) if tokens else 0
     draws = derived_seed(seed, "model")
     with seeded_rng(draws, torch.device("cpu")):
         torch.manual_seed(draws)  # a factory may use GPUs

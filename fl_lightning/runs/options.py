@@ -38,7 +38,8 @@ class SimulationOptions:
     """Clients, rounds and where the run lies.
 
     Attributes:
-        clients: Number of clients.
+        clients: Number of clients; none for one a domain, or owner, of the data (--partition
+            by_domain).
         participation: Fraction of the clients that are sampled each round; at least one client.
         sampling: fixed: this fraction, drawn uniformly; bernoulli: each client with this
             probability; weighted: this fraction, drawn in proportion to numbers of samples.
@@ -55,7 +56,7 @@ class SimulationOptions:
             code 75.
     """
 
-    clients: PositiveInt = 100
+    clients: PositiveInt | None = 100
     participation: PositiveFraction = 0.1
     sampling: Sampling = "fixed"
     weighting: Literal["uniform", "by_size"] | None = None
@@ -79,6 +80,8 @@ class TrainingOptions:
         lr_decay: Factor on the local learning rate after every round.
         momentum: Momentum of the local SGD; it starts from zero in each round.
         weight_decay: Weight decay of the local SGD.
+        loss: The loss of a batch: cross_entropy, mse or binary_cross_entropy; or your own,
+            file.py:function.
         clip_norm: Largest norm of a local step's direction, without weight decay; none for no
             clipping.
         on_divergence: What to do if a client's training is no longer finite. client/skipped counts
@@ -92,6 +95,7 @@ class TrainingOptions:
     lr_decay: PositiveFloat = 1.0
     momentum: BelowOneFloat = 0.0
     weight_decay: NonNegativeFloat = 0.0
+    loss: str = "cross_entropy"
     clip_norm: PositiveFloat | None = None
     on_divergence: Annotated[OnDivergence, NONE] = "stop"
 
@@ -102,6 +106,8 @@ class EvaluationOptions:
 
     Attributes:
         evaluate_every: Rounds between evaluations of the global model.
+        metric: Metrics of the evaluations besides loss and accuracy of classes, e.g. rmse,r2; or
+            your own, file.py:function. The first one chooses the model of best.pt.
         validation: Fraction of the data to hold out. Its scores are val/accuracy and val/loss, and
             choose best.pt. None holds nothing out.
         validation_from: What is held out: samples of every client, which it does not train on, or
@@ -116,6 +122,7 @@ class EvaluationOptions:
     """
 
     evaluate_every: Annotated[PositiveInt, EXTENT] = 1
+    metric: Annotated[tuple[str, ...] | None, EXTENT] = None
     validation: OpenFraction | None = None
     validation_from: Annotated[Literal["clients", "test"], With("validation", "0.1")] = "clients"
     finetune_epochs: Annotated[tuple[PositiveInt, ...] | None, EXTENT] = None

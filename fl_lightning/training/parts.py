@@ -11,6 +11,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
+from torchmetrics import Metric
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
@@ -43,11 +44,15 @@ SGD_OF_OPTIONS = Algorithm().local
 
 
 def partition(
-    scheme: Chosen, train: DeviceDataset, source: str, clients: int, seed: int
+    scheme: Chosen, train: DeviceDataset, source: str, clients: int | None, seed: int
 ) -> Partition:
-    """The training set over the clients."""
+    """The training set over the clients; None: one for each domain."""
     if scheme.wants("domains") and train.domains is None:
         raise UserError(f"{source} has no domains to split by: choose another --partition")
+    if clients is None and not scheme.wants("domains"):
+        raise UserError(f"--partition {scheme.name} needs a number of clients: add --clients 100")
+    if clients is None and train.domains is not None:
+        clients = len(train.domains.unique())
     partition = scheme.call_with(y=train.labels, clients=clients, seed=seed, domains=train.domains)
     if not isinstance(partition, Partition):
         raise UserError(
@@ -148,6 +153,16 @@ def check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
             raise UserError(f"{name} has a hook {unknown[0]}{nearest(unknown[0], HOOKS)}")
         if not (hooks or hasattr(new, "terms") or hasattr(new, "diagnostics")):
             raise UserError(f"{name} is no callback: give it one of {', '.join(HOOKS)}")
+
+
+def loss(chosen: Chosen) -> TaskLoss:
+    """The chosen loss with its options."""
+    return partial(chosen.function, **chosen.options) if chosen.options else chosen.function
+
+
+def metrics(chosen: Sequence[Chosen], classes: int) -> dict[str, Metric]:
+    """The chosen metrics by their names in the scalars; those of files without the file."""
+    return {c.name.rpartition(":")[2]: c.call_with(classes=classes) for c in chosen}
 
 
 def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:

@@ -72,6 +72,15 @@ class Session:
             monitor=self.monitor,
             mode=self.scored[-1].mode if self.scored else None,
         )
+        tuning = (
+            [
+                Personalization(
+                    data.test, o.finetune_epochs, run.path / "personal.csv", o.finetune_lr
+                )
+            ]
+            if o.finetune_epochs
+            else []
+        )
         if o.resume:
             checkpoint.resume(federation)
         check_disk_space(federation, o.keep_checkpoints)
@@ -95,12 +104,8 @@ class Session:
             *self.own,
             progress,
             checkpoint,  # saves the states of the others
+            *tuning,
         ]
-        if o.finetune_epochs:
-            scores = run.path / "personal.csv"
-            self.callbacks.append(
-                Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr)
-            )
         return self._fit(progress)
 
     def _begin(self, notes: Iterable[str]) -> None:

@@ -24,6 +24,7 @@ from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import ModelError, UserError, first_sentence, nearest
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.runs.chosen import number_names
 from fl_lightning.runs.run import higher_is_better
 from fl_lightning.training.lightning_module import Part, StepModel, local_optimizer
 
@@ -111,9 +112,7 @@ class Task:
             return data.classes
         parts = [rows for rows in (data.train, data.test, data.validation) if rows is not None]
         targets = [data.divided(rows)[1] for rows in parts]
-        if any(y.ndim != 1 or y.dtype != torch.int64 or y.min() < 0 for y in targets):
-            return ()
-        return tuple(map(str, range(1 + max(int(y.max()) for y in targets))))
+        return number_names(*targets)
 
     def evaluation(self, data: DeviceDataset, part: str, every: int) -> Evaluation:
         """The callback that scores the global model on a part."""

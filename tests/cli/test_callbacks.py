@@ -4,7 +4,7 @@ import pytest
 from refusals import experiment
 
 from fl_lightning.callbacks import CALLBACKS
-from fl_lightning.cli.callbacks import callback_text, read_callback
+from fl_lightning.cli.components import component_text, read_component
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from fl_lightning.cli.callbacks import callback_text, read_callback
     ],
 )
 def test_a_text_is_recorded_with_every_option(given, whole):
-    assert callback_text(read_callback(given)) == whole
-    assert callback_text(read_callback(whole)) == whole
+    for text in (given, whole):
+        assert component_text(read_component("callback", text)) == whole
 
 
 def test_flags_replace_the_callbacks_of_a_file(tmp_path):

@@ -1,4 +1,4 @@
-"""Callbacks as text: `sharpness:rho=0.1,every=5`, or your own as `file.py:Name:key=value`."""
+"""Callbacks, losses and metrics as text: `sharpness:rho=0.1,every=5`, `file.py:Name:key=value`."""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +6,11 @@ from textwrap import wrap
 
 from fl_lightning.algorithms.registry import summary
 from fl_lightning.callbacks import CALLBACKS
+from fl_lightning.callbacks.metrics import METRICS
 from fl_lightning.cli.arguments import NEEDED
 from fl_lightning.cli.choices import Choice, Selected, select
 from fl_lightning.cli.error_messages import exit_with_error
+from fl_lightning.core.losses import LOSSES
 from fl_lightning.errors import nearest
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import convert, metavar, shown
@@ -16,16 +18,20 @@ from fl_lightning.runs.converters import convert, metavar, shown
 RUN_PARTS = "train", "test", "validation", "partition", "folder"
 """Parameters of a callback that the run fills in."""
 
-CHOICE = Choice(CALLBACKS, "none", filled_in=frozenset(RUN_PARTS))
+CHOICES = {
+    "callback": Choice(CALLBACKS, "none", filled_in=frozenset(RUN_PARTS)),
+    "loss": Choice(LOSSES, "cross_entropy", filled_in=frozenset({"out", "y"})),
+    "metric": Choice(METRICS, "accuracy", filled_in=frozenset({"classes"})),
+}
 
 
-def read_callback(text: str) -> Chosen:
-    """The callback that a text names, with its options.
+def read_component(kind: str, text: str) -> Chosen:
+    """The callback, loss or metric that a text names, with its options.
 
     Raises:
-        SystemExit: With one sentence, if there is no such callback or option.
+        SystemExit: With one sentence, if there is none, or no such option.
     """
-    selected, given = _split(text)
+    selected, given = _split(kind, text)
     name, kinds = selected.name, {o.name.partition(".")[2]: o.kind for o in selected.options}
     values = {o.name.partition(".")[2]: o.default for o in selected.options}
     for option, value in given.items():
@@ -34,23 +40,23 @@ def read_callback(text: str) -> Chosen:
         try:
             values[option] = convert(kinds[option], value)
         except ValueError as error:
-            exit_with_error(f"--callback {name}: {option}: {error}")
+            exit_with_error(f"--{kind} {name}: {option}: {error}")
     if missing := [option for option, value in values.items() if value is NEEDED]:
-        exit_with_error(f"--callback {name} needs {missing[0]}: add :{missing[0]}=...")
+        exit_with_error(f"--{kind} {name} needs {missing[0]}: add :{missing[0]}=...")
     return Chosen(name, selected.function, values)
 
 
-def callback_text(callback: Chosen) -> str:
-    """The text that `read_callback` reads, with every option."""
-    options = ",".join(f"{option}={shown(value)}" for option, value in callback.options.items())
-    return f"{callback.name}:{options}" if options else callback.name
+def component_text(chosen: Chosen) -> str:
+    """The text that `read_component` reads, with every option."""
+    options = ",".join(f"{option}={shown(value)}" for option, value in chosen.options.items())
+    return f"{chosen.name}:{options}" if options else chosen.name
 
 
 def callback_help(texts: Sequence[str]) -> str:
     """A line for each callback, and the options of those that these texts name."""
     width = max(map(len, CALLBACKS)) + 2
     lines = [line for name, c in CALLBACKS.items() for line in _hanging(name, summary(c), width)]
-    for selected, _ in (_split(text) for text in texts if text != "none"):
+    for selected, _ in (_split("callback", text) for text in texts if text != "none"):
         lines += ["", f"options of {selected.name}:"]
         for o in selected.options:
             name = f"{o.name.partition('.')[2]}={metavar(o.kind)}"
@@ -58,15 +64,15 @@ def callback_help(texts: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _split(text: str) -> tuple[Selected, dict[str, str]]:
-    """The callback that a text names, and its options as text. A value may have commas."""
+def _split(kind: str, text: str) -> tuple[Selected, dict[str, str]]:
+    """The function that a text names, and its options as text. A value may have commas."""
     name, _, options = text.partition(":")
     if name.endswith(".py"):
         function, _, options = options.partition(":")
         name = f"{name}:{function}"
     pairs = (pair.partition("=") for pair in re.split(r",(?=[\w-]+=)", options) if pair)
     given = {option.replace("-", "_"): value for option, _, value in pairs}
-    return select("callback", CHOICE, CHOICE.known(name)), given
+    return select(kind, CHOICES[kind], CHOICES[kind].known(name)), given
 
 
 def _hanging(name: str, text: str, width: int) -> list[str]:
