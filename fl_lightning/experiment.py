@@ -21,7 +21,7 @@ from fl_lightning.cli.parser import parse
 from fl_lightning.cli.recipes import collect
 from fl_lightning.cli.unused_options import refuse_unused_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.data import CropFlip, DeviceDataset, Partition
+from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.distributed.determinism import deterministic_algorithms
 from fl_lightning.distributed.launch import LaunchOptions, PrecisionOption, launch_fabric
@@ -68,7 +68,7 @@ class Experiment:
 
     def __init__(
         self,
-        data: Sequence[Callable[..., TrainTest]],
+        data: Sequence[Callable[..., TrainTest | FederatedData]],
         models: Sequence[Callable[..., nn.Module]],
         *,
         algorithm: str | Mapping[str, Any] = "fedavg",

@@ -51,4 +51,4 @@ if __name__ == "__main__":
     data = fl.FederatedData(rows, clients=fl.partitions.dirichlet(alpha=0.3, clients=20), test=0.2)
     trainer = fl.FederatedTrainer("fedtoga", rounds=50, participation=0.25, batch_size=16)
     trainer.fit(DigitsModule(), data)
-    print(trainer.test(data=data, per_client=True).describe())
+    print(trainer.test(data=data, per_client=True))

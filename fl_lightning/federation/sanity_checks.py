@@ -224,8 +224,8 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
         name = getattr(loss, "__name__", type(loss).__name__)
         raise ModelError(
             f"the loss {name} cannot compare the output of {type(module).__name__} with two "
-            f"targets, {kinds} ({first_sentence(error)}): choose another loss, such as mse, or other "
-            "targets"
+            f"targets, {kinds} ({first_sentence(error)}): choose another loss, such as mse, or "
+            "other targets"
         ) from error
     if not isinstance(value, Tensor) or value.ndim:
         shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

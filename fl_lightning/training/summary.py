@@ -38,7 +38,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     return "\n".join(
         [
             f"{name} on {names['data']}: {used:,} training and {len(test):,} test samples",
-            f"{o.clients:,} clients, {100 * o.participation:.3g}% a round, "
+            f"{federation.clients.num_clients:,} clients, {100 * o.participation:.3g}% a round, "
             f"{in_words(federation.algorithm.weight)}; {o.rounds:,} rounds, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}",
             f"per client: upload {up:.3g}x, download {down:.3g}x, state {kept:.3g}x the model"
@@ -59,16 +59,17 @@ def _count(number: int, thing: str, plural: str = "s") -> str:
 def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
     """Effects of the options, with each other and these data, that a user may not expect."""
     algorithm, clients = federation.algorithm, federation.clients
+    total = clients.num_clients
     if optimizer := _local_optimizer(algorithm, o):
         yield f"{name} has {optimizer}"
-    cohort = largest_cohort(federation.sampler, o.clients)
-    if o.sampling == "weighted" and algorithm.weight is by_size and cohort < o.clients:
+    cohort = largest_cohort(federation.sampler, total)
+    if o.sampling == "weighted" and algorithm.weight is by_size and cohort < total:
         yield f"{name} weighs clients by their samples, as --sampling does: they count twice"
     personal = algorithm.predict is not from_logits or not algorithm.trains_head
     if not o.finetune_epochs and (personal or _makes_models(algorithm)):
         yield f"{name} trains clients' own models: score them with --finetune-epochs 1,5"
-    if o.sampling != "bernoulli" and _differs(cohort / o.clients, o.participation):
-        yield f"--participation {o.participation:g} of {o.clients:,} clients is {cohort:,} a round"
+    if o.sampling != "bernoulli" and _differs(cohort / total, o.participation):
+        yield f"--participation {o.participation:g} of {total:,} clients is {cohort:,} a round"
     passes = (clients.sizes / o.batch_size).ceil()
     epochs = ((o.local_epochs * passes).round().clamp(min=1) / passes).mean().item()
     if o.local_steps is None and _differs(epochs, o.local_epochs):

@@ -1,0 +1,146 @@
+"""Recipes on texts and tables: losses, metrics, and clients that the data bring."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from refusals import sentence
+from torch.nn import functional as F
+
+from fl_lightning.data.row_sources import table, text_folder, topics
+from fl_lightning.experiment import Experiment
+from fl_lightning.models import char_lstm, char_transformer, mlp
+from fl_lightning.runs.run import Run
+
+USERS = 5
+
+
+def frame() -> pd.DataFrame:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(100, 3, generator=g)
+    made = pd.DataFrame(x.numpy(), columns=["a", "b", "c"])
+    made["score"] = 2 * made.a - made.b + 3
+    made["user"] = [f"user {k % USERS}" for k in range(len(made))]
+    return made
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    frame().to_csv(tmp_path / "file.csv", index=False)
+    return tmp_path / "file.csv"
+
+
+def trained(folder: Path, *argv: str, source=table, model=mlp) -> Run:
+    short = "--rounds", "4", "--participation", "1", "--run-dir", str(folder)
+    partition = {"partition": "by_domain", "clients": None}
+    Experiment([source], [model], argv=[*short, *argv], **partition).run()
+    return Run.read(folder)
+
+
+def columns(file: Path) -> tuple[str, ...]:
+    return "--data", str(file), "--data.target", "score", "--data.clients", "user"
+
+
+def test_a_table_is_fitted_and_scored_by_its_own_metrics(csv, tmp_path, capsys):
+    run = trained(tmp_path / "run", *columns(csv), "--loss", "mse", "--metric", "rmse,r2,mae")
+    _, test = run.data()
+    errors = run.model()(test.x).flatten() - test.y
+    last = {tag: values[4] for tag, values in run.scalars.items()}
+    assert last["test/rmse"] == pytest.approx(errors.square().mean().sqrt().item(), rel=1e-5)
+    assert last["test/loss"] == pytest.approx(errors.square().mean().item(), rel=1e-5)
+    assert last["test/mae"] == pytest.approx(errors.abs().mean().item(), rel=1e-5)
+    explained = 1 - errors.square().mean() / test.y.var(correction=0)
+    assert last["test/r2"] == pytest.approx(explained.item(), rel=1e-4)
+    assert "test/accuracy" not in last
+    said = capsys.readouterr().out
+    assert f"{USERS} clients, 100% a round" in said
+    assert f"test rmse {last['test/rmse']:.4g}" in said
+
+
+def test_the_best_model_is_that_of_the_lowest_error_and_of_the_highest_r2(csv, tmp_path):
+    for metric, best in (("rmse", min), ("r2", max)):
+        options = "--loss", "mse", "--metric", metric, "--lr", "0.3"
+        run = trained(tmp_path / metric, *columns(csv), *options)
+        scores, (_, test) = run.scalars[f"test/{metric}"], run.data()
+        loss = F.mse_loss(run.model(best=True)(test.x).flatten(), test.y).item()
+        chosen = run.scalars["test/loss"][best(scores, key=scores.__getitem__)]
+        assert loss == pytest.approx(chosen, rel=1e-5)
+
+
+def test_texts_as_targets_are_classes(tmp_path):
+    kinds = frame().assign(score=lambda f: (f.score > 3).map({True: "high", False: "low"}))
+    kinds.to_csv(tmp_path / "kinds.csv", index=False)
+    run = trained(tmp_path / "run", *columns(tmp_path / "kinds.csv"), "--metric", "auroc,f1")
+    assert run.data()[0].classes == ("high", "low")
+    assert run.scalars["test/auroc"][4] > 0.8
+    assert run.scalars["test/accuracy"][4] > 0.7
+
+
+def test_a_loss_of_ones_own_with_options(csv, tmp_path):
+    own = tmp_path / "huber.py"
+    own.write_text(
+        "from torch.nn.functional import huber_loss\n\n\n"
+        "def huber(out, y, delta: float = 1.0):\n"
+        "    return huber_loss(out.flatten(), y, delta=delta)\n"
+    )
+    run = trained(tmp_path / "run", *columns(csv), "--loss", f"{own}:huber:delta=0.5")
+    _, test = run.data()
+    expected = F.huber_loss(run.model()(test.x).flatten(), test.y, delta=0.5).item()
+    assert run.scalars["test/loss"][4] == pytest.approx(expected, rel=1e-5)
+    assert run.config["loss"] == f"{own}:huber:delta=0.5"
+    assert (run.path / "own" / "huber.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--data.target scor --data.clients user --loss mse", "no column 'scor'"),
+        ("--data.target score --data.clients use --loss mse", "no column 'use'"),
+        ("--data.target score --data.clients user", "cross_entropy"),
+        ("--data.target score --data.clients user --loss mze", "mse"),
+        ("--data.target score --data.clients user --loss mse --metric rms", "rmse"),
+        ("--data.target score --data.clients user --loss mse --partition iid", "--clients"),
+        ("--data.target score --data.clients user --loss mse --finetune-epochs 1", "classes"),
+        ("--data.target score --data.clients user --loss mse --callback class_accuracy", "classes"),
+    ],
+)
+def test_what_does_not_fit_a_table_is_refused(argv, said, csv, tmp_path):
+    assert said in sentence(trained, tmp_path / "run", "--data", str(csv), *argv.split())
+
+
+@pytest.mark.parametrize("model", [char_lstm, char_transformer])
+def test_next_characters_of_texts_are_learned_with_parallel_clients_too(model, tmp_path):
+    texts = {"a": "abcd " * 40, "b": "dcba " * 30, "c": "abab " * 20}
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+    small = ["--model.hidden", "16"] if model is char_lstm else ["--model.width", "16"]
+    options = ["--data-dir", str(folder), "--data.length", "8", "--metric", "accuracy,perplexity"]
+    options += [*small, "--lr", "0.5", "--clip-norm", "1", "--local-epochs", "3"]
+    runs = {
+        executor: trained(
+            tmp_path / executor, *options, "--executor", executor, source=text_folder, model=model
+        )
+        for executor in ("sequential", "stacked")
+    }
+    one, several = (run.scalars["test/perplexity"] for run in runs.values())
+    assert one[4] < one[1] < len("abcd ") * 1.2
+    assert several[4] == pytest.approx(one[4], rel=1e-3)
+    train, test = runs["sequential"].data()
+    out = runs["sequential"].model()(test.x)
+    assert math.log(one[4]) == pytest.approx(
+        F.cross_entropy(out.flatten(0, 1), test.y.flatten()).item(), rel=1e-4
+    )
+    right = (out.argmax(-1) == test.y).double().mean().item()
+    assert runs["sequential"].scalars["test/accuracy"][4] == pytest.approx(right)
+    assert train.domain_names == ("a", "b", "c")
+
+
+def test_topics_are_clients_and_targets_the_characters_that_follow():
+    data = topics(length=32)
+    assert data.num_clients > 70
+    x, y = data.train
+    assert torch.equal(x[:, 1:], y[:, :-1])
