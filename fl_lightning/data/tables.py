@@ -103,7 +103,7 @@ def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> None:
         square += centered.square_().sum(0, dtype=torch.float64)
     mean = total / trained.sum()
     std = (square / trained.sum() - mean.square()).clamp(min=0).sqrt()
-    std[std == 0] = 1.0  # a constant column becomes 0
+    std[std <= torch.finfo(x.dtype).eps * origin.abs()] = 1.0  # a constant column becomes 0
     for part in parts:
         for block in blocks(part):
             block.sub_(origin).sub_(mean.float()).div_(std.float())

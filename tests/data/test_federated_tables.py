@@ -105,10 +105,14 @@ def test_training_rows_alone_standardize(source):
     torch.testing.assert_close(data.test[0].double(), expected, rtol=0, atol=1e-6)
 
 
-def test_a_constant_column_becomes_zero():
-    frame = table()[["age", "delay", "site"]].assign(one=1e9)
-    data = read(frame, target="delay", clients="site", standardize=True)
-    assert data.train[0][:, 1].tolist() == [0.0] * 60
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e9])
+def test_a_column_that_is_constant_in_training_is_only_shifted(value: float):
+    frame = table(6000)[["age", "delay", "site"]].assign(one=value)
+    other = frame[:3].assign(one=value + 1024.0)
+    options = {"target": "delay", "clients": "site", "standardize": True, "test": other}
+    data = read(frame, **options)
+    assert (data.train[0][:, 1] == 0).all()
+    torch.testing.assert_close(data.test[0][:, 1], torch.full((3,), 1024.0))
 
 
 def test_another_table_is_for_testing(source):
