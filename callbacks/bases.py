@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.runs.run import higher_is_better
 
 HOOKS = (
     "on_fit_start",
@@ -101,6 +103,23 @@ class CohortMeasure(Measure):
         table = torch.tensor(rows, device=federation.w.device).double().reshape(len(rows), width)
         federation.all_reduce_sum(table)
         return table
+
+
+def over_clients(name: str, values: Tensor, weights: Tensor | None = None) -> Metrics:
+    """One number for each client: the mean, weighted, the deviation, and the worst tenth's mean.
+
+    Args:
+        name: The name of the mean; the others are `<name>_std` and `<name>_worst10`.
+        values: (clients,).
+        weights: (clients,); equal by default.
+    """
+    weights = torch.ones_like(values) if weights is None else weights.to(values)
+    worst_first = values.sort(descending=not higher_is_better(name)).values
+    return {
+        name: ((values @ weights) / weights.sum()).item(),
+        f"{name}_std": values.std(correction=0).item(),
+        f"{name}_worst10": worst_first[: ceil(len(values) / 10)].mean().item(),
+    }
 
 
 @dataclass(eq=False)

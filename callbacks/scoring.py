@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,16 @@ from fl_lightning.files import atomic
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 """Makes the context of a forward pass, e.g. `fabric.autocast`."""
+
+
+class Scorer(Protocol):
+    """Scores the global model, as a run's task does."""
+
+    def scores(
+        self, data: DeviceDataset, part: str, index: Tensor | None, autocast: Autocast
+    ) -> Metrics:
+        """The scores on some samples, on this rank alone."""
+        ...
 
 
 def training_samples(federation: Federation, samples: int | None = None) -> Tensor:

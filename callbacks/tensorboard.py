@@ -95,6 +95,11 @@ class TensorBoard(TensorBoardLogger):
         next(folder.glob(f"{EVENTS}*.part")).replace(folder / OPTIONS)
 
     @rank_zero_only
+    def log_histogram(self, tag: str, values: Tensor, step: int) -> None:
+        """Show the distribution of one number for each client."""
+        self.experiment.add_histogram(tag, values, step)
+
+    @rank_zero_only
     def log_partition(self, partition: Partition, y: Tensor, classes: tuple[str, ...]) -> None:
         """Draw the partition of the samples with these labels under IMAGES."""
         first = partition.subset(torch.arange(min(len(partition), SHOWN_CLIENTS)))

@@ -154,7 +154,8 @@ class Experiment:
         (loss,), metrics = self._components["loss"], self._components["metric"]
         task = Task(model, parts.loss(loss), parts.metrics(metrics, len(train.classes)))
         scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
-        own = parts.callbacks(self.callbacks, self._components["callback"], data, run.path)
+        chosen = self._components["callback"]
+        own = parts.callbacks(self.callbacks, chosen, data, run.path, task)
         try:
             augment = self.chosen["augment"]()
             clients = run.path / "clients"

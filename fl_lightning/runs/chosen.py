@@ -4,7 +4,7 @@ import runpy
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from inspect import Parameter, signature
@@ -116,10 +116,13 @@ def _with_owners(source: Chosen, data: FederatedData) -> TrainTest:
     (x, y), (test_x, test_y) = data.divided(train), data.divided(data.test)
     classes = data.classes or number_names(y, test_y)
     names = tuple(map(str, data.names))
-    return (
-        DeviceDataset(x, y, classes, domains=owners[order], domain_names=names),
-        DeviceDataset(test_x, test_y, classes),
-    )
+    train = DeviceDataset(x, y, classes, domains=owners[order], domain_names=names)
+    test = DeviceDataset(test_x, test_y, classes)
+    if owned := data.parts.get("test"):
+        owners = torch.empty(len(test), dtype=torch.int64)
+        owners[owned.indices] = torch.arange(len(owned)).repeat_interleave(owned.sizes)
+        test = replace(test, domains=owners, domain_names=names)
+    return train, test
 
 
 def number_names(*targets: Tensor) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter, isclass, isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -122,22 +122,32 @@ def run_data(
 
 
 def callbacks(
-    of_recipe: Sequence[Any], chosen: Sequence[Chosen], data: RunData, folder: Path
+    given: Sequence[Any], chosen: Sequence[Chosen], data: RunData, folder: Path, task: Any
 ) -> list[Any]:
-    """The recipe's callbacks, and those of the chosen classes and functions.
+    """The given callbacks, and those of classes and functions, given or chosen.
 
-    Each gets the parts of the run that it asks for; a function may return several or none. Stopping
-    rules come last, since they compare what the others measure.
+    Each of these gets the parts of the run that it asks for; a function may return several or none.
+    Stopping rules come last, since they compare what the others measure.
     """
-    made = [*of_recipe]
-    for callback in chosen:
-        one = callback.call_with(**vars(data), folder=folder)
+    makers = [Chosen(_name(one), one, {}) for one in given if _makes_callbacks(one)]
+    made = [one for one in given if not _makes_callbacks(one)]
+    for callback in (*makers, *chosen):
+        one = callback.call_with(**vars(data), folder=folder, task=task)
         made += one if isinstance(one, list | tuple) else [] if one is None else [one]
-    check_callbacks(made, data.validation is not None)
+    _check_callbacks(made, data.validation is not None)
     return sorted(made, key=lambda callback: isinstance(callback, Stopping))
 
 
-def check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
+def _makes_callbacks(given: Any) -> bool:
+    """Whether it is a class or function that makes callbacks."""
+    return isclass(given) or isinstance(given, partial) or isfunction(given)
+
+
+def _name(maker: Any) -> str:
+    return getattr(maker.func if isinstance(maker, partial) else maker, "__name__", "callback")
+
+
+def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
     """Raise a UserError unless these objects can be callbacks of one run."""
     for new in made:
         name = type(new).__name__

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torchmetrics import Metric
 
-from fl_lightning.callbacks.bases import CohortMeasure
+from fl_lightning.callbacks.bases import CohortMeasure, over_clients
 from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.metrics import make_metrics, results
 from fl_lightning.callbacks.scoring import Autocast, score
@@ -20,12 +19,12 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
 from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.data import DeviceDataset
+from fl_lightning.data.dataset import rows as count
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import ModelError, UserError, first_sentence, nearest
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.runs.chosen import number_names
-from fl_lightning.runs.run import higher_is_better
 from fl_lightning.training.lightning_module import Part, StepModel, local_optimizer
 
 NAMES = {"test": "test", "validation": "val"}
@@ -98,7 +97,7 @@ class Task:
         """
         rows = self._rows(data, part)
         x, y = data.divided(rows)
-        return DeviceDataset(x, y, self._classes(data))
+        return DeviceDataset(x, y, self._classes(data), **owners(data, part))
 
     def _rows(self, data: FederatedData, part: str) -> Any:
         if (rows := getattr(data, part)) is None:
@@ -144,6 +143,16 @@ class Task:
         self.module.train()
 
 
+def owners(data: FederatedData, part: str) -> dict[str, Any]:
+    """The owner of each row of a part as its domain; nothing if rows to score have no owners."""
+    owned = data.partition if part == "train" else data.parts.get(part)
+    if owned is None or not data.parts:
+        return {}
+    owner = torch.zeros(count(getattr(data, part)), dtype=torch.int64)  # 0 for rows of no client
+    owner[owned.indices] = torch.arange(len(owned)).repeat_interleave(owned.sizes)
+    return {"domains": owner, "domain_names": tuple(map(str, data.names))}
+
+
 class LightningTask(Task):
     """A LightningModule: its steps are loss and scores, `configure_optimizers` the optimizer.
 
@@ -187,7 +196,8 @@ class LightningTask(Task):
         """The rows of a part, which the module gets as one batch."""
         rows = self._rows(data, part)
         try:
-            return DeviceDataset((rows,), data.divided(rows)[1], self._classes(data))
+            y, classes = data.divided(rows)[1], self._classes(data)
+            return DeviceDataset((rows,), y, classes, **owners(data, part))
         except UserError:  # no target is named: only methods that look at labels need it
             return DeviceDataset((rows,), torch.zeros(len(tree_leaves(rows)[0])))
 
@@ -263,10 +273,7 @@ class StepLogs(CohortMeasure):
         sizes = federation.clients.sizes[self.counted(federation)]
         metrics = Metrics()
         for name, values in zip(self.names, table.T, strict=True):
-            worst_first = values.sort(descending=not higher_is_better(name)).values
-            metrics[name] = ((values @ sizes) / sizes.sum()).item()
-            metrics[f"{name}_std"] = values.std(correction=0).item()
-            metrics[f"{name}_worst10"] = worst_first[: ceil(len(values) / 10)].mean().item()
+            metrics |= over_clients(name, values, sizes)
         return metrics
 
 

@@ -62,7 +62,8 @@ class FederatedTrainer:
         metrics: Of a plain module: names of `fl_lightning.callbacks.metrics.METRICS`, or
             torchmetrics objects by name. The first chooses the best model.
         augment: Augmentation of training images.
-        callbacks: Objects with the hooks that `fl_lightning.callbacks` describes.
+        callbacks: Objects with the hooks that `fl_lightning.callbacks` describes; or classes of
+            them, such as `fl.callbacks.ClientScores`, which get the parts of the run they take.
         loggers: Further loggers of Fabric.
         **options: The options of the command line (`fl_lightning.runs.options`): rounds,
             participation, local_epochs, batch_size, lr, seed, run_dir, executor and others; and
@@ -174,7 +175,8 @@ class FederatedTrainer:
             run = Run(Path(fabric.broadcast(str(run.path))), config)
             with shared(run, fabric):
                 moved = made.to(fabric.device)
-                federation = self._federation(fabric, task, algorithm, schedule, moved, run, o)
+                own = parts.callbacks(self.callbacks, (), moved, run.path, task)
+                federation = self._federation(fabric, task, algorithm, schedule, moved, own, run, o)
                 names = {kind: c.name for kind, c in chosen.items()} | {"algorithm": method}
                 session = Session(
                     run,
@@ -184,7 +186,7 @@ class FederatedTrainer:
                     self._evaluations(task, moved, o),
                     loggers,
                     callbacks,
-                    [*task.callbacks, *self.callbacks],
+                    [*task.callbacks, *own],
                     names=names,
                 )
                 try:
@@ -284,7 +286,7 @@ class FederatedTrainer:
     def _try(self, task: Task, algorithm: Algorithm, data: parts.RunData, o: Options) -> None:
         """Refuse what does not fit together, before there is a folder or a rank."""
         clients = parts.client_data(data, self.augment, o)
-        parts.check_callbacks(self.callbacks, data.validation is not None)
+        parts.callbacks(self.callbacks, (), data, Path(), task)
         with task.attached():
             dry_run(task.model, clients, task.loss, nullcontext)
             for part, dataset in data.scored():
@@ -306,6 +308,7 @@ class FederatedTrainer:
         algorithm: Algorithm,
         schedule: Callable[[int, int], float],
         data: parts.RunData,
+        own: Sequence[Any],
         run: Run,
         o: Options,
     ) -> Federation:
@@ -317,7 +320,7 @@ class FederatedTrainer:
             data,
             self.augment,
             run.path / "clients",
-            self.callbacks,
+            own,
             o,
             task.loss,
             schedule,

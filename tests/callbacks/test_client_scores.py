@@ -1,0 +1,78 @@
+"""Scores of the global model on each client's own test rows."""
+
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import fl_lightning as fl
+from fl_lightning.callbacks import ClientScores
+
+USERS = ["ann", "bob", "cem", "dan"]
+
+
+def data(test: float | None = 0.25) -> fl.FederatedData:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 3, generator=g)
+    y = x @ torch.tensor([1.0, -2.0, 0.5]) + torch.arange(80) % 4
+    return fl.FederatedData((x, y), test, clients=[USERS[k % 4] for k in range(80)])
+
+
+def trained(folder: Path, rounds: int, **options) -> tuple[nn.Module, fl.FederatedTrainer]:
+    torch.manual_seed(0)
+    net = nn.Linear(3, 1)
+    measure = partial(ClientScores, every=2)
+    trainer = fl.FederatedTrainer(
+        rounds=rounds,
+        lr=0.05,
+        loss="mse",
+        metrics=["mae"],
+        run_dir=folder,
+        callbacks=[measure],
+        participation=1.0,
+    )
+    trainer.fit(net, data(), **options)
+    return net, trainer
+
+
+def test_the_table_and_its_statistics_are_those_of_each_clients_test_rows(tmp_path):
+    net, trainer = trained(tmp_path / "run", 3)
+    table = pd.read_csv(tmp_path / "run" / "clients.csv")
+    assert table["round"].tolist() == [2] * 4 + [3] * 4
+    last, held = table[table["round"] == 3], data().parts["test"]
+    assert last["owner"].tolist() == USERS
+    x, y = data().test
+    errors = [net(x[rows]).flatten() - y[rows] for rows in held]
+    expected = [e.square().mean().item() for e in errors]
+    assert last["loss"].tolist() == pytest.approx(expected, rel=1e-5)
+    assert last["mae"].tolist() == pytest.approx([e.abs().mean().item() for e in errors], rel=1e-5)
+    assert last["samples"].tolist() == held.sizes.tolist()
+    scalars = trainer.history.iloc[-1]
+    assert scalars["clients/loss"] == pytest.approx(sum(expected) / 4, rel=1e-5)
+    assert scalars["clients/loss_worst10"] == pytest.approx(max(expected), rel=1e-5)
+    spread = torch.tensor(expected).std(correction=0).item()
+    assert scalars["clients/loss_std"] == pytest.approx(spread, rel=1e-4)
+    frame = trainer.test(data=data(), per_client=True)
+    assert frame["test/loss"].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_resumed_run_has_each_row_once(tmp_path):
+    trained(tmp_path / "run", 3)
+    trained(tmp_path / "run", 6, resume=True)
+    trained(tmp_path / "whole", 6)
+    resumed, whole = (pd.read_csv(tmp_path / name / "clients.csv") for name in ("run", "whole"))
+    pd.testing.assert_frame_equal(resumed, whole)
+
+
+def test_test_rows_without_owners_are_refused(tmp_path):
+    x, y = data().train
+    without = fl.FederatedData((x, y), (x, y), clients=[k % 4 for k in range(80)])
+    trainer = fl.FederatedTrainer(
+        rounds=1, loss="mse", run_dir=tmp_path / "run", callbacks=[ClientScores]
+    )
+    with pytest.raises(fl.UserError, match="no client has test samples of its own"):
+        trainer.fit(nn.Linear(3, 1), without)
+    assert not (tmp_path / "run").exists()
