@@ -82,6 +82,12 @@ class Partition:
         """(num_clients,) int64: the number of samples of each client."""
         return self.offsets.diff()
 
+    def owners(self) -> Tensor:
+        """(n,) int64: the client of each sample up to the last held one; 0 of those of none."""
+        owner = torch.zeros(int(self.indices.max()) + 1, dtype=torch.int64)
+        owner[self.indices] = torch.arange(len(self)).repeat_interleave(self.sizes)
+        return owner
+
     def subset(self, clients: Tensor) -> "Partition":
         """The partition of these clients, (m,) int64, at the cost of these alone."""
         sizes = self.offsets[clients + 1] - self.offsets[clients]

@@ -4,7 +4,7 @@ import runpy
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from inspect import Parameter, signature
@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.data import DeviceDataset, FederatedData
-from fl_lightning.data.dataset import TrainTest, rows
+from fl_lightning.data.dataset import TrainTest
+from fl_lightning.data.dataset import rows as count
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.runs.code import copy_of
 
@@ -107,22 +108,16 @@ def _with_owners(source: Chosen, data: FederatedData) -> TrainTest:
     """The clients' training rows and the test rows, with their owners as domains."""
     if data.test is None:
         raise UserError(f"{source.name} has no test rows: give FederatedData test=0.2")
-    owned = data.partition
-    owners = torch.arange(len(owned)).repeat_interleave(owned.sizes)
-    order = owned.indices.argsort()
-    train = data.train
-    if not torch.equal(owned.indices[order], torch.arange(rows(train))):
-        train = tree_map(lambda t: t[owned.indices[order]], train)
-    (x, y), (test_x, test_y) = data.divided(train), data.divided(data.test)
-    classes = data.classes or number_names(y, test_y)
-    names = tuple(map(str, data.names))
-    train = DeviceDataset(x, y, classes, domains=owners[order], domain_names=names)
-    test = DeviceDataset(test_x, test_y, classes)
-    if owned := data.parts.get("test"):
-        owners = torch.empty(len(test), dtype=torch.int64)
-        owners[owned.indices] = torch.arange(len(owned)).repeat_interleave(owned.sizes)
-        test = replace(test, domains=owners, domain_names=names)
-    return train, test
+    used, rows = data.partition.indices.sort().values, data.train
+    if len(used) < count(rows):
+        rows = tree_map(lambda t: t[used], rows)
+    (x, y), (test_x, test_y) = data.divided(rows), data.divided(data.test)
+    classes, names = data.classes or number_names(y, test_y), tuple(data.names)
+    owners = data.partition.owners()[used]
+    train = DeviceDataset(x, y, classes, domains=owners, domain_names=names)
+    held = data.parts["test"].owners() if "test" in data.parts else None
+    known = () if held is None else names
+    return train, DeviceDataset(test_x, test_y, classes, domains=held, domain_names=known)
 
 
 def number_names(*targets: Tensor) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils._pytree import tree_leaves, tree_map
 from torchmetrics import Metric
 
@@ -148,9 +149,8 @@ def owners(data: FederatedData, part: str) -> dict[str, Any]:
     owned = data.partition if part == "train" else data.parts.get(part)
     if owned is None or not data.parts:
         return {}
-    owner = torch.zeros(count(getattr(data, part)), dtype=torch.int64)  # 0 for rows of no client
-    owner[owned.indices] = torch.arange(len(owned)).repeat_interleave(owned.sizes)
-    return {"domains": owner, "domain_names": tuple(map(str, data.names))}
+    missing = count(getattr(data, part)) - len(owner := owned.owners())
+    return {"domains": pad(owner, (0, missing)), "domain_names": tuple(data.names)}
 
 
 class LightningTask(Task):
