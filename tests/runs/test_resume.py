@@ -132,8 +132,8 @@ def test_an_extended_run_has_the_scores_of_one_made_at_once(accuracies, tmp_path
             self.scored = federation.round
             return {"test/accuracy": scores[self.scored], "test/loss": 1.0}
 
-    monkeypatch.setattr("fl_lightning.experiment.Evaluation", Scores)
-    monkeypatch.setattr("fl_lightning.experiment.results", lambda *_, **__: "")
+    monkeypatch.setattr("fl_lightning.training.task.Evaluation", Scores)
+    monkeypatch.setattr("fl_lightning.training.session.results", lambda *_, **__: "")
     argv = "--evaluate-every", "4", "--finetune-epochs", "1"
     argv = *argv, "--callback", "early_stopping:monitor=test/accuracy"
     for folder, rounds in (("whole", [10]), ("extended", [6, 10])):
