@@ -70,7 +70,7 @@ def analyze(
         runs: Folders of runs, or folders that contain runs.
         best: Analyze best.pt, the model of the best round, instead of model.pt.
         round: Analyze the checkpoint of this round instead.
-        data_dir: The folder of the data (default: that of the run).
+        data_dir: The folder of the data; none for that of the run.
         figure: Draw into this .png, .pdf or .svg.
         format: Print the table in this format.
         device: The device to compute on.

@@ -53,11 +53,11 @@ def compare(
 
     Args:
         runs: Folders of runs, or folders that contain runs.
-        rows: Options; each combination of their values is a row (default: method). Other options in
-            which the runs of a cell differ are added.
+        rows: Options; each combination of their values is a row. Other options in which the runs of
+            a cell differ are added; none for the method.
         columns: Options, such as data,partition; each combination of their values is a column, and
             a panel of the figure.
-        score: Some take a number after a colon, such as rounds_to:80 (default: last:10).
+        score: Some take a number after a colon, such as rounds_to:80; none for last:10.
         target: Also show rounds and megabytes until this test accuracy, in percent.
         over: Compare with this row: gains in accuracy, speed-ups to targets.
         spread: Standard deviation over seeds, or, within each run, over the last rounds or over the
@@ -68,7 +68,7 @@ def compare(
             TEXT=LABEL.
         format: Print the table in this format.
         figure: Draw curves into this .png, .pdf or .svg.
-        curve: The scalar to draw, or a pattern such as 'test/class_*' (default: test/accuracy).
+        curve: The scalar to draw, or a pattern such as 'test/class_*'; none for test/accuracy.
         smooth: Number of evaluations that each point is the mean of.
         x: Draw the first score against this option instead of curves.
         log: Make the axis of --x logarithmic.

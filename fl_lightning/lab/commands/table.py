@@ -31,16 +31,16 @@ class TableOptions:
 
     Args:
         table: A preset, or a YAML file.
-        seeds: Seeds of each cell (default: those of the table).
+        seeds: Seeds of each cell; none for those of the table.
         methods: Rows by label or pattern, or further algorithms.
         columns: Columns by label or pattern, such as 'CIFAR-10*'.
         sweep: A column for each value, as OPTION=VALUE,...; several give all combinations.
         tune: Show the best of these values in each cell, as OPTION=VALUE,...
         score: Scores to show: last, last:50, best, rounds_to:80, ...
-        runs: The folder of the runs, old and new (default: a folder of the table in runs/).
+        runs: The folder of the runs, old and new; none for one in runs/.
         over: Compare with this row: gains in accuracy, speed-ups to targets.
-        recipe: The recipe that makes the runs, by name or file (default: the table's).
-        jobs: Runs at a time, each with one thread (default: one for each core, or each GPU).
+        recipe: The recipe that makes the runs, by name or file; none for the table's.
+        jobs: Runs at a time, each with one thread; none for one a core, or a GPU.
         per_gpu: Runs at a time on each GPU.
         format: Print the table in this format.
         no_runs: Make no run; print the table of those that are finished.
