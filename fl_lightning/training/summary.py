@@ -25,7 +25,10 @@ from fl_lightning.training.parts import RunData
 
 def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Federation) -> str:
     """The data, the clients and their weights, the model and its costs, and the partition."""
-    train, test, used = data.train, data.test, len(data.whole.indices.unique())
+    train, test = data.train, data.test
+    used = int(
+        torch.zeros(len(train), dtype=torch.bool).index_fill_(0, data.whole.indices, 1).sum()
+    )
     name, cost, w = names["algorithm"], federation.cost, federation.w
     up, down, kept = (n / w.numel() for n in (cost.uplink, cost.downlink, cost.client_state))
     further = cost.forward_passes

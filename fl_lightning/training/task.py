@@ -98,6 +98,10 @@ class Task:
         """
         rows = self._rows(data, part)
         x, y = data.divided(rows)
+        if self.loss is own_loss:
+            x = rows
+        elif part == "train":
+            _check_shifted(x, y)
         return DeviceDataset(x, y, self._classes(data), **owners(data, part))
 
     def _rows(self, data: FederatedData, part: str) -> Any:
@@ -142,6 +146,22 @@ class Task:
             p.data = p.data.clone()
             p.requires_grad_(True)
         self.module.train()
+
+
+def _check_shifted(x: Any, y: Tensor) -> None:
+    """Refuse tokens as their own targets, which a model learns to copy."""
+    if isinstance(x, Tensor) and x.dtype == y.dtype == torch.int64 and x[:8].equal(y[:8]):
+        raise UserError(
+            "the targets are the tokens themselves, which a model learns to copy: shift them by "
+            "one, as in FederatedData((tokens[:, :-1], tokens[:, 1:]), ...), or give a model of "
+            "transformers, which shifts them itself"
+        )
+
+
+def computes_its_loss(module: nn.Module) -> bool:
+    """Whether a module is one of transformers or peft, whose output has the loss of its labels."""
+    known = {"PreTrainedModel", "PeftModel"}  # by name, since both packages are extras
+    return any(base.__name__ in known for base in type(module).__mro__)
 
 
 def owners(data: FederatedData, part: str) -> dict[str, Any]:
@@ -288,7 +308,8 @@ def task_of(
 
     Args:
         module: A LightningModule, or a plain one.
-        loss: Of a plain module: a name of `LOSSES`, or a function; None is the cross-entropy.
+        loss: Of a plain module: a name of `LOSSES`, or a function; None is the cross-entropy, or
+            the loss that a module of transformers computes itself from the labels of its batch.
         metrics: Of a plain module.
         batch_size: Samples a batch in evaluation.
         given: The options that were given.
@@ -312,5 +333,12 @@ def task_of(
         raise UserError(f"the module is a {type(module).__name__}: give a torch.nn.Module")
     if isinstance(loss, str) and loss not in LOSSES:
         raise UserError(f"there is no loss {loss!r}{nearest(loss, LOSSES)}")
+    if loss is None and computes_its_loss(module):
+        if metrics:
+            raise UserError(
+                f"{type(module).__name__} computes its own loss of labels that it shifts itself, "
+                "which metrics do not know: leave out metrics"
+            )
+        return Task(module, own_loss, (), batch_size)
     found = LOSSES[loss or "cross_entropy"] if isinstance(loss, str | None) else loss
     return Task(module, found, metrics, batch_size)
