@@ -29,6 +29,11 @@ def arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return ((), x) if isinstance(x, dict) else (tuple(x), {})
 
 
+def class_name(module: nn.Module) -> str:
+    """The name of the class that the user wrote, of a module that may stand in for it."""
+    return type(getattr(module, "lightning_module", module)).__name__
+
+
 def tied(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors, also by the other names of shared ones, for `functional_call` without its ties.
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.device import to_device_async
+from fl_lightning.core.network import class_name
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.rehearsal import Rehearsal
 from fl_lightning.core.schedule import Schedule
@@ -264,7 +265,7 @@ class LocalTraining:
         module, clients = self.executor.module, self.clients
         size, shape = sum(p.numel() for p in module.parameters()), clients.dataset.shape
         return ModelError(
-            f"{type(module).__name__} ({size:,} parameters, batches of {clients.batch_size} x "
+            f"{class_name(module)} ({size:,} parameters, batches of {clients.batch_size} x "
             f"{'x'.join(map(str, shape))}) does not fit the memory of {self.fabric.device} "
             f"({str(error).split('. ')[0]}): lower --batch-size or choose a smaller --model"
         )

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
-from fl_lightning.core.network import arguments, tied
+from fl_lightning.core.network import arguments, class_name, tied
 from fl_lightning.data import ClientData
 from fl_lightning.data.dataset import is_image
 from fl_lightning.errors import ModelError, UserError, first_sentence
@@ -125,7 +125,7 @@ def dry_run(
     for name, p in module.named_parameters():
         if p._backward_hooks or p._post_accumulate_grad_hooks:
             raise ModelError(
-                f"parameter {name!r} of {type(module).__name__} has a hook, which parallel clients "
+                f"parameter {name!r} of {class_name(module)} has a hook, which parallel clients "
                 "and --compile ignore: remove it, and change the gradient in a term"
             )
 
@@ -142,12 +142,12 @@ def dry_run(
         if [t._version for t in tree_leaves(x)] != versions:
             # the second gradient of a step would be of another batch
             raise ModelError(
-                f"{type(module).__name__} changes its input in place: write x = x - m instead of "
+                f"{class_name(module)} changes its input in place: write x = x - m instead of "
                 "x.sub_(m), and inplace=False"
             )
         if replaced := [name for name in given if buffers[name] is not given[name]]:
             raise ModelError(
-                f"{type(module).__name__} replaces its buffer {replaced[0]!r} by another tensor: "
+                f"{class_name(module)} replaces its buffer {replaced[0]!r} by another tensor: "
                 "change it in place, as buffer.copy_(...)"
             )
         return out, y
@@ -172,7 +172,7 @@ def dry_run(
             if ONE_SAMPLE not in str(error):
                 raise
             raise ModelError(
-                f"{type(module).__name__} has BatchNorm, which cannot train client "
+                f"{class_name(module)} has BatchNorm, which cannot train client "
                 f"{int(alone[0])}'s last batch of one sample: use GroupNorm, or change --batch-size"
             ) from error
 
@@ -186,7 +186,7 @@ def _does_not_take(
     if given.is_floating_point and given != dtype:
         fix = f"they are {given}, its parameters {dtype}: convert one, as x.float() does"
     return ModelError(
-        f"{type(module).__name__} cannot take samples of shape {'x'.join(map(str, data.shape))}"
+        f"{class_name(module)} cannot take samples of shape {'x'.join(map(str, data.shape))}"
         f"{'' if training else ' in evaluation'} ({type(error).__name__}: "
         f"{first_sentence(error)}): {fix}"
     )
@@ -194,7 +194,7 @@ def _does_not_take(
 
 def _check_scores(module: nn.Module, clients: ClientData, out: object, training: bool) -> None:
     """Raise a ModelError unless these are scores, (2, classes), for each label."""
-    name, data = type(module).__name__, clients.dataset
+    name, data = class_name(module), clients.dataset
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
         of_shape = isinstance(out, Tensor) and f"a tensor of shape {tuple(out.shape)}"
         given, when = of_shape or type(out).__name__, "training" if training else "evaluation"
@@ -223,7 +223,7 @@ def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor
         kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
         name = getattr(loss, "__name__", type(loss).__name__)
         raise ModelError(
-            f"the loss {name} cannot compare the output of {type(module).__name__} with two "
+            f"the loss {name} cannot compare the output of {class_name(module)} with two "
             f"targets, {kinds} ({first_sentence(error)}): choose another loss, such as mse, or "
             "other targets"
         ) from error
@@ -240,7 +240,7 @@ def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> No
     """Raise a ModelError unless the loss can be differentiated."""
     if not value.requires_grad:
         raise ModelError(
-            f"the output of {type(module).__name__} has no gradient: remove no_grad or detach from "
+            f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
             "its forward"
         )
     try:

@@ -81,7 +81,7 @@ class StepModel(nn.Module):
         module: A module that optimizes automatically.
 
     Attributes:
-        inner: The module.
+        lightning_module: The module.
         logs: The names of the numbers that the last training step logged.
 
     Raises:
@@ -89,7 +89,7 @@ class StepModel(nn.Module):
             optimizes by hand.
     """
 
-    inner: LightningModule
+    lightning_module: LightningModule
 
     def __init__(self, module: LightningModule):
         super().__init__()
@@ -106,7 +106,7 @@ class StepModel(nn.Module):
             raise ModelError(f"{name} optimizes by hand: leave automatic_optimization at True")
         for shared in ("_parameters", "_buffers", "_modules"):
             self.__dict__[shared] = getattr(module, shared)
-        self.__dict__["inner"] = module
+        self.__dict__["lightning_module"] = module
         self.logged = dict[str, Any]()
         self.logs: Sequence[str] = ()
         self.stand_in = StandIn()
@@ -114,11 +114,11 @@ class StepModel(nn.Module):
     @property
     def head(self) -> str | None:
         """The name of the module's head, if it gives one (see `Layout`)."""
-        return getattr(self.inner, "head", None)
+        return getattr(self.lightning_module, "head", None)
 
     def train(self, mode: bool = True) -> "StepModel":
         """Set the mode of the module."""
-        self.inner.train(mode)
+        self.lightning_module.train(mode)
         self.training = mode
         return self
 
@@ -129,17 +129,18 @@ class StepModel(nn.Module):
     def forward(self, batch: Any) -> StepOutput:
         """The loss of a batch, the output of the module's own `forward`, and what it logs."""
         seen: list[Any] = []
-        hook = self.inner.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
+        module = self.lightning_module
+        hook = module.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
         self.logged = {}
         try:
-            with _metrics_at_rest(self.inner):
-                result = _step(self.inner.training_step, batch, 0)
+            with _metrics_at_rest(module):
+                result = _step(module.training_step, batch, 0)
         finally:
             hook.remove()
         loss = result.get("loss") if isinstance(result, dict) else result
         if not isinstance(loss, Tensor):
             raise ModelError(
-                f"{type(self.inner).__name__}.training_step returned {loss!r:.60}: return the loss"
+                f"{type(module).__name__}.training_step returned {loss!r:.60}: return the loss"
             )
         numbers = {k: torch.as_tensor(v) for k, v in self.logged.items() if _is_number(v)}
         logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
@@ -149,7 +150,7 @@ class StepModel(nn.Module):
     def has(self, part: Part) -> bool:
         """Whether the module has the step of this part."""
         name = f"{part}_step"
-        return getattr(type(self.inner), name) is not getattr(LightningModule, name)
+        return getattr(type(self.lightning_module), name) is not getattr(LightningModule, name)
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[tuple[int, Any]], part: Part) -> dict[str, float]:
@@ -159,7 +160,7 @@ class StepModel(nn.Module):
         its batches are called as in a Trainer.
         """
         self.eval()
-        module, sums = self.inner, dict[str, list[float]]()
+        module, sums = self.lightning_module, dict[str, list[float]]()
         metrics, self.logged = dict[str, Metric](), {}
         for metric in _metrics(module):
             metric.distributed_available_fn = bool  # False: every rank sees all batches
@@ -191,7 +192,7 @@ class StepModel(nn.Module):
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Stand in for the module's Trainer: its logs come here, `current_epoch` is the round."""
-        inner, before = self.inner, self.inner._trainer
+        inner, before = self.lightning_module, self.lightning_module._trainer
         inner.__dict__ |= {"log": self._log, "log_dict": self._log_dict}
         inner._trainer = self.stand_in  # type: ignore[assignment]
         try:

@@ -1,0 +1,99 @@
+"""LightningModules as users write them, data for them, and a trainer on one CPU."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import StepLR
+
+import fl_lightning as fl
+
+SIZES = (13, 7, 12, 9)
+"""Rows of four clients; in batches of 5 every last batch is short."""
+
+
+class Lit(LightningModule):
+    """A classifier of `{"x": (n, 6), "label": (n,)}` with what modules usually have.
+
+    Args:
+        optimizer: Makes the optimizer.
+        norm: With BatchNorm.
+        dropout: The probability of dropout.
+        step: Rounds after which StepLR halves the rate; 0: no scheduler.
+    """
+
+    def __init__(
+        self,
+        optimizer: Callable[..., Optimizer] = partial(SGD, lr=0.1),
+        norm: bool = True,
+        dropout: float = 0.0,
+        step: int = 0,
+    ):
+        super().__init__()
+        self.save_hyperparameters(ignore="optimizer")
+        self.make, self.step = optimizer, step
+        torch.manual_seed(1)
+        self.inner = nn.Linear(6, 8, bias=not norm)  # Adam makes rounding noise of it before a norm
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+        self.drop = nn.Dropout(dropout)
+        self.outer = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.outer(self.drop(torch.tanh(self.norm(self.inner(x)))))
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        loss = F.cross_entropy(self(batch["x"]), batch["label"])
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
+        out = self(batch["x"])
+        self.log("val_loss", F.cross_entropy(out, batch["label"]))
+        self.log("val_acc", (out.argmax(1) == batch["label"]).double().mean())
+
+    def test_step(self, batch: dict[str, Tensor], index: int) -> None:
+        self.log("test_loss", F.cross_entropy(self(batch["x"]), batch["label"]))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make(self.parameters())
+        return ([optimizer], [StepLR(optimizer, self.step, 0.5)]) if self.step else optimizer
+
+
+def rows(number: int = sum(SIZES), dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Noise around each class's number."""
+    g = torch.Generator().manual_seed(2)
+    y = torch.randint(3, (number,), generator=g)
+    x = torch.randn(number, 6, generator=g, dtype=torch.float64) + y[:, None]
+    return {"x": x.to(dtype), "label": y}
+
+
+def owners(sizes: tuple[int, ...] = SIZES) -> Tensor:
+    return torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+
+
+def data(dtype: torch.dtype = torch.float32, **options: Any) -> fl.FederatedData:
+    """Four clients of unequal sizes."""
+    return fl.FederatedData(rows(dtype=dtype), **{"clients": owners(), **options})
+
+
+def trainer(algorithm: Any = "fedavg", **options: Any) -> fl.FederatedTrainer:
+    """Two rounds of all clients in batches of five on one CPU, unless `options` say otherwise."""
+    small = {"rounds": 2, "participation": 1.0, "batch_size": 5, "accelerator": "cpu"}
+    return fl.FederatedTrainer(algorithm, **{**small, **options})
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of its weights and buffers."""
+    return {name: t.detach().clone() for name, t in module.state_dict().items()}
+
+
+def distance(module: nn.Module | dict[str, Tensor], other: nn.Module | dict[str, Tensor]) -> float:
+    """The largest difference of weights and buffers."""
+    mine, theirs = (m if isinstance(m, dict) else m.state_dict() for m in (module, other))
+    assert mine.keys() == theirs.keys()
+    return max(float((mine[k].double() - theirs[k].double()).abs().max()) for k in mine)

@@ -1,0 +1,65 @@
+"""One client is ordinary training: what a Trainer of Lightning makes of the same module."""
+
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning_modules import Lit, distance, owners, rows, state, trainer
+from torch.optim import SGD, AdamW
+from torch.utils.data import DataLoader
+
+import fl_lightning as fl
+
+STEPS = 10
+OPTIMIZERS = {
+    "sgd": partial(SGD, lr=0.1),
+    "momentum": partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": partial(SGD, lr=0.1, momentum=0.9, nesterov=True),
+    "adamw": partial(AdamW, lr=0.01, weight_decay=0.1),
+}
+
+
+def lightning(module: LightningModule, batch: Any, steps: int = STEPS) -> LightningModule:
+    """The module after so many steps on this batch."""
+    fit = Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_steps=steps,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1,
+        limit_val_batches=0,
+    )
+    loader = DataLoader(range(steps), collate_fn=lambda _: batch)
+    fit.fit(module, loader, loader)
+    return module
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_one_client_is_trained_as_by_a_trainer(name: str, norm: bool) -> None:
+    """In one visit, after which momentum would begin anew."""
+    module = Lit(OPTIMIZERS[name], norm).double()
+    batch, began = rows(40, torch.float64), state(module)
+    expected = lightning(deepcopy(module), batch)
+    data = fl.FederatedData(batch, clients=[0] * 40)
+    trainer(rounds=1, local_steps=STEPS, batch_size=40).fit(module, data)
+    assert distance(module, expected) < 1e-12
+    assert distance(module, began) > 0.01
+
+
+def test_a_module_of_lightning_trains() -> None:
+    module = BoringModel()
+    before = state(module)
+    data = fl.FederatedData(
+        torch.randn(40, 32), validation=torch.randn(8, 32), clients=owners((20, 20))
+    )
+    run = trainer().fit(module, data)
+    assert distance(module, before) > 0.01
+    assert run.scalars["train/loss"][2] < run.scalars["train/loss"][1]
