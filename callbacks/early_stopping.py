@@ -41,7 +41,7 @@ class EarlyStopping(Stopping):
         """Compare the round with the best one."""
         if self.monitor in federation.last_only:
             return  # a run of more rounds would not have compared it
-        self.evaluations += "test/accuracy" in metrics
+        self.evaluations += any(tag.startswith(("test", "val")) for tag in metrics)
         if self.monitor not in metrics:
             if self.best == -inf and self.evaluations >= self.patience:
                 known = ", ".join(sorted(metrics))

@@ -27,9 +27,15 @@ class Accuracy(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, scores: Tensor, y: Tensor) -> None:
-        """Count a batch: scores (..., classes) and classes (...); those of -100 do not count."""
+        """Count a batch: scores (..., classes) and classes (...); those of -100 do not count.
+
+        Of two classes, scores may be those of the second one alone, in the shape of floating `y`.
+        """
         counts = y != IGNORED
-        right = (scores.argmax(-1) == y) & ~scores.isnan().any(-1)
+        if y.is_floating_point():
+            right = ((scores > 0) == (y == 1)) & ~scores.isnan()
+        else:
+            right = (scores.argmax(-1) == y) & ~scores.isnan().any(-1)
         self.right += (right & counts).sum()
         self.seen += counts.sum()
 
@@ -116,10 +122,20 @@ def make_metrics(
     return made
 
 
+OF_CLASSES = Accuracy, classification.BinaryAUROC, classification.BinaryF1Score
+
+
 def update(metrics: Iterable[Metric], scores: Any, y: Any) -> None:
-    """Let metrics see the scores and targets of a batch."""
+    """Let metrics see the scores and targets of a batch.
+
+    Raises:
+        ValueError: If targets of a metric of classes are fractions.
+    """
     for metric in metrics:
-        same = isinstance(y, Tensor) and y.is_floating_point() and y.numel() == scores.numel()
+        floating = isinstance(y, Tensor) and y.is_floating_point()
+        same = floating and y.numel() == scores.numel()
+        if floating and isinstance(metric, OF_CLASSES) and not ((y == 0) | (y == 1)).all():
+            raise ValueError("the targets are numbers, not classes")
         if isinstance(metric, classification.BinaryAUROC | classification.BinaryF1Score):
             if scores.ndim == 2 and scores.shape[1] == 2:
                 metric.update(scores.softmax(1)[:, 1], y)

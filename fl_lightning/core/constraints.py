@@ -95,8 +95,9 @@ def _check(name: str, value: Any, hint: Any) -> None:
     }
     for part in value if isinstance(value, tuple | list) else (value,):
         for says, values in allowed.items():
-            if part not in values:
-                raise UserError(f"{name} is {says}, not {part}")
+            number = not isinstance(values, Range) or isinstance(part, float | int)
+            if not number or part not in values:
+                raise UserError(f"{name} is {says}, not {part if number else repr(part)}")
 
 
 def _evaluated(dataclass: type, field: str, hint: Any) -> Any:

@@ -128,10 +128,14 @@ class Run:
             test, _ = hold_out(test, fraction, self.config["seed"])
         return train, test
 
-    def model(self, best: bool = False, round: int | None = None) -> nn.Module:
+    def model(
+        self, module: nn.Module | None = None, *, best: bool = False, round: int | None = None
+    ) -> nn.Module:
         """The global model after the last round, in evaluation mode.
 
         Args:
+            module: A module like the trained one, which gets the weights; by default one that the
+                run's model function makes.
             best: That of the best evaluation instead: the best validation accuracy if there is a
                 validation part, else the best test accuracy.
             round: That of this round instead, from its checkpoint.
@@ -147,14 +151,17 @@ class Run:
                 f"{file} does not exist: model.pt is written after the last round, best.pt with "
                 "the first evaluation, and --keep-checkpoints says how many checkpoints stay"
             )
-        factory = find_chosen("model", self.config, self.environment, self.path)
-        model = build_model(factory, self.data()[0], self.config["seed"])
+        model, name = module, type(module).__name__
+        if model is None:
+            factory = find_chosen("model", self.config, self.environment, self.path)
+            model = build_model(factory, self.data()[0], self.config["seed"])
+            name = factory.name
         try:
             state = torch.load(file, map_location="cpu", weights_only=True)
             model.load_state_dict(state if round is None else _of_checkpoint(state, model))
         except RuntimeError as error:
             raise UserError(
-                f"{file} does not fit the model {factory.name} ({first_sentence(error)}): "
+                f"{file} does not fit the model {name} ({first_sentence(error)}): "
                 "its code has changed since"
             ) from error
         return model.eval()

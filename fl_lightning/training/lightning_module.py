@@ -42,6 +42,7 @@ UNNEEDED = {
 
 OF_LOOP = (
     "backward",
+    "configure_callbacks",
     "configure_gradient_clipping",
     "lr_scheduler_step",
     "optimizer_step",
@@ -97,8 +98,8 @@ class StepModel(nn.Module):
         for hook in sorted(REFUSED):
             if getattr(kind, hook, None) is not getattr(LightningModule, hook, None):
                 raise ModelError(
-                    f"{name} overrides {hook}, which no federation calls: move it to "
-                    "training_step, or to a term"
+                    f"{name} overrides {hook}, which no federation calls: do this in "
+                    "training_step, in a callback or in a term"
                 )
         if kind.training_step is LightningModule.training_step:
             raise ModelError(f"{name} has no training_step: write one that returns the loss")
@@ -138,11 +139,16 @@ class StepModel(nn.Module):
         finally:
             hook.remove()
         loss = result.get("loss") if isinstance(result, dict) else result
-        if not isinstance(loss, Tensor):
+        if not isinstance(loss, Tensor) or loss.ndim:
+            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r:.60}"
             raise ModelError(
-                f"{type(module).__name__}.training_step returned {loss!r:.60}: return the loss"
+                f"{type(module).__name__}.training_step returned {got}: return the loss, one number"
             )
-        numbers = {k: torch.as_tensor(v) for k, v in self.logged.items() if _is_number(v)}
+        numbers = {
+            name: torch.as_tensor(value)
+            for name, value in self.logged.items()
+            if not isinstance(value, Metric)
+        }
         logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
         self.logs = tuple(logs)
         return StepOutput(loss, seen[-1] if seen else None, logs)
@@ -203,10 +209,16 @@ class StepModel(nn.Module):
             self.logged = {}
 
     def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise ModelError(
+                f"{type(self.lightning_module).__name__} logs {name!r} of shape "
+                f"{tuple(value.shape)}: log one number"
+            )
         self.logged[name] = value
 
     def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        self.logged |= values
+        for name, value in values.items():
+            self._log(name, value)
 
 
 def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
@@ -216,10 +228,6 @@ def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
 
 def _call_hook(module: LightningModule, part: Part, moment: str, *given: Any) -> None:
     getattr(module, f"on_{part}_{moment}")(*given)
-
-
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, Metric) and (not isinstance(value, Tensor) or value.numel() == 1)
 
 
 def _metrics(module: nn.Module) -> list[Metric]:
@@ -250,7 +258,8 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     A scheduler is run ahead, one step a round.
 
     Raises:
-        ModelError: If there is none, or more than one optimizer, group or scheduler.
+        ModelError: If there is none, or more than one optimizer, group or scheduler, or if it does
+            not take all trainable parameters.
     """
     name, given = type(module).__name__, cast(Any, module.configure_optimizers())
     if isinstance(given, dict):
@@ -261,14 +270,22 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     optimizers, schedulers = given if pair else (given, [])
     optimizers = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
     if not (len(optimizers) == 1 and isinstance(optimizers[0], Optimizer)):
+        found = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
         raise ModelError(
-            f"{name}.configure_optimizers returned {given!r:.60}: return one optimizer, or give lr="
+            f"{name}.configure_optimizers returned {found}: return one optimizer, or give lr="
         )
     optimizer = optimizers[0]
     if len(optimizer.param_groups) > 1 or len(schedulers) > 1:
         raise ModelError(
             f"{name}.configure_optimizers has several parameter groups or schedulers: a client's "
             "optimizer has one; or give lr="
+        )
+    taken = {id(p) for p in optimizer.param_groups[0]["params"]}
+    left = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in taken]
+    if left:
+        raise ModelError(
+            f"{name}.configure_optimizers leaves out {left[0]}, but a client trains all that is "
+            "trainable: freeze it by requires_grad_(False), or give lr="
         )
     settings = {k: v for k, v in optimizer.param_groups[0].items() if k in optimizer.defaults}
     settings["lr"] = optimizer.defaults["lr"]
@@ -283,6 +300,13 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
             optimizer.step()
             scheduler.step()
     return partial(type(optimizer), **settings), lambda round, _: factors[min(round, rounds - 1)]
+
+
+def set_up(module: nn.Module) -> None:
+    """Let a LightningModule make its parts, as a Trainer does before training."""
+    if isinstance(module, LightningModule):
+        module.setup("fit")
+        module.configure_model()
 
 
 def checkpoint_of(module: LightningModule, rounds: int) -> dict[str, Any]:

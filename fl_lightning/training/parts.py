@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
+from lightning.pytorch.callbacks import Callback as LightningCallback
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
@@ -155,6 +156,11 @@ def _check_callbacks(made: Sequence[Any], has_validation: bool) -> None:
             raise UserError(
                 f"{name} monitors {new.monitor}, which needs a validation part: add "
                 "--validation 0.1, or monitor=test/loss"
+            )
+        if isinstance(new, LightningCallback):
+            raise UserError(
+                f"{name} is of Lightning's Trainer, which a federation is not: choose one of "
+                "fl_lightning.callbacks"
             )
         if isinstance(new, Measure) and [*map(type, made)].count(type(new)) > 1:
             raise UserError(f"{name} would measure twice under equal names: give it once")

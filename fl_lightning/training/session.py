@@ -1,6 +1,6 @@
 """A session of a run: from the parts in memory to the last checkpoint, or to a signal."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ class Session:
         chosen: The chosen functions, which the run's folder names.
         files: The user's files, which are copied into it.
         names: Of data, model and algorithm, for the summary.
+        words: Changes the sentences that are printed, which name flags.
     """
 
     run: Run
@@ -50,6 +51,7 @@ class Session:
     chosen: Mapping[str, Chosen] = field(default_factory=dict)
     files: Iterable[Path] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    words: Callable[[str], str] = str
 
     def __post_init__(self) -> None:
         self.monitor = self.scored[-1].monitor if self.scored else "train/loss"
@@ -115,10 +117,10 @@ class Session:
             begin(self.run, fabric, self.chosen, self.files, done)
             self.data.whole.save(self.run.path)
         for note in notes:
-            fabric.print(note)
-        fabric.print(summary(o, self.names, self.data, self.federation))
+            self._say(note)
+        self._say(summary(o, self.names, self.data, self.federation))
         if done == o.rounds:
-            fabric.print(f"nothing is left to train after {done} rounds: raise --rounds")
+            self._say(f"nothing is left to train after {done} rounds: raise --rounds")
 
     def _fit(self, progress: ProgressBar) -> bool:
         federation = self.federation
@@ -134,7 +136,7 @@ class Session:
         after = f"after round {federation.round} of {federation.rounds}"
         if not federation.finished or (self.options.finetune_epochs and federation.preempted):
             reason = f"by {signals[0]}" if signals else "as another rank asked"
-            fabric.print(
+            self._say(
                 f"stopped {reason} {after}, which is saved: "
                 f"continue with --run-dir {self.run.path} --resume"
             )
@@ -142,8 +144,12 @@ class Session:
             return False
         early = federation.round < federation.rounds
         if early:
-            fabric.print(f"ended early, {after}")
+            self._say(f"ended early, {after}")
         if fabric.is_global_zero:
             end(self.run, federation.round, "a callback" if early else "the last round")
-            print(results(self.run, [s.monitor for s in self.scored], federation.cost.uplink > 0))
+            monitors, sent = [s.monitor for s in self.scored], federation.cost.uplink > 0
+            self._say(results(self.run, monitors, sent))
         return True
+
+    def _say(self, text: str) -> None:
+        self.federation.fabric.print(self.words(text))

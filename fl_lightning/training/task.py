@@ -1,7 +1,7 @@
 """A task: a module with its loss, its local optimizer, and how it is scored."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,15 @@ class Task:
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            names = ", ".join(self.metrics) or "the metrics"
             raise UserError(
-                f"{names}: scoring the {part} part fails ({first_sentence(error)}): choose other "
-                "metrics, or other targets"
+                f"{self._scorer(part)} cannot score the {part} part "
+                f"({type(error).__name__}: {first_sentence(error)}): {self.fix}"
             ) from error
+
+    fix = "choose other metrics, or other targets"
+
+    def _scorer(self, part: str) -> str:
+        return f"a metric of {', '.join(self.metrics)}" if self.metrics else "the loss"
 
     def _scored(self, scores: Metrics, part: str) -> None:
         """Take note of the first scores of a part."""
@@ -139,13 +143,23 @@ class Task:
         found = own | {"loss": total.item() / len(index)} | results(metrics)
         return {f"{NAMES[part]}/{name}": value for name, value in found.items()}
 
-    def give_back(self, federation: Federation) -> None:
-        """Put the global weights into the user's module, trainable and in storage of their own."""
-        federation.load_global()
-        for p in self.module.parameters():
-            p.data = p.data.clone()
-            p.requires_grad_(True)
-        self.module.train()
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Lend the user's module to a federation, which trains it in place.
+
+        Afterwards it is in training mode on the device where it was. Its parameters have storage of
+        their own, and are frozen or trainable as before.
+        """
+        trainable = [(p, p.requires_grad) for p in self.module.parameters()]
+        home = trainable[0][0].device
+        try:
+            with self.attached():
+                yield
+        finally:
+            for p, before in trainable:
+                p.data = p.data.clone()
+                p.requires_grad_(before)
+            self.module.train().to(home)
 
 
 def _check_shifted(x: Any, y: Tensor) -> None:
@@ -207,6 +221,11 @@ class LightningTask(Task):
 
     def _scored(self, scores: Metrics, part: str) -> None:
         self.logged[part] = [*scores]
+
+    fix = "correct it, or give other rows"
+
+    def _scorer(self, part: str) -> str:
+        return f"{type(self.module).__name__}.{part}_step"
 
     def attached(self) -> AbstractContextManager[None]:
         """Stand in for the module's Trainer."""
@@ -317,6 +336,8 @@ def task_of(
     Raises:
         UserError: If they do not fit together.
     """
+    if isinstance(module, nn.Module) and not [*module.parameters()]:
+        raise UserError(f"{type(module).__name__} has no parameters: there is nothing to train")
     if isinstance(module, LightningModule):
         if loss is not None or metrics:
             raise UserError(
@@ -341,4 +362,9 @@ def task_of(
             )
         return Task(module, own_loss, (), batch_size)
     found = LOSSES[loss or "cross_entropy"] if isinstance(loss, str | None) else loss
+    if not callable(found):
+        raise UserError(f"the loss is {found!r}: give a name, or a function of output and target")
+    if isinstance(metrics, str):
+        raise UserError(f"metrics is {metrics!r}: give a list, such as metrics=[{metrics!r}]")
+    make_metrics(metrics, 0, torch.device("cpu"))
     return Task(module, found, metrics, batch_size)

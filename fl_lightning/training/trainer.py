@@ -2,29 +2,27 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
-from inspect import signature
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning import LightningModule
+from lightning import LightningDataModule, LightningModule
 from lightning.fabric import Fabric
 from torch import nn
 from torchmetrics import Metric
 
-from fl_lightning.algorithms import modifiers
-from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.callbacks import Evaluation
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.determinism import deterministic_algorithms
-from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
+from fl_lightning.distributed.launch import launch_fabric
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import EXIT_PREEMPTED, exit_with_launcher, leave
-from fl_lightning.errors import UserError, nearest
+from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.sanity_checks import dry_run
 from fl_lightning.files import atomic
@@ -34,19 +32,14 @@ from fl_lightning.runs.folder import open_run, shared
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
-from fl_lightning.training.lightning_module import checkpoint_of
+from fl_lightning.training.arguments import method_of, read_algorithm, read_options
+from fl_lightning.training.lightning_module import checkpoint_of, set_up
 from fl_lightning.training.session import Session
 from fl_lightning.training.task import Task, task_of
+from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-LAUNCH = tuple(f.name for f in fields(LaunchOptions))
-OF_DATA = "clients", "data_dir", "resume", "callback", "validation", "validation_from"
-"""Options of the command line that `fit` or the data take here."""
-
-OPTIONS = tuple(f.name for f in fields(Options) if f.name not in OF_DATA)
-"""The options of `Options` that the trainer takes."""
 
 
 class FederatedTrainer:
@@ -83,6 +76,7 @@ class FederatedTrainer:
         trainer.test(data=data, per_client=True)
     """
 
+    @speaking_of_arguments()
     def __init__(
         self,
         algorithm: str | Mapping[str, Any] | Algorithm = "fedavg",
@@ -94,22 +88,13 @@ class FederatedTrainer:
         loggers: Sequence[Any] = (),
         **options: Any,
     ):
-        for name in options:
-            if name not in OPTIONS + LAUNCH:
-                raise UserError(
-                    f"FederatedTrainer has no option {name!r}{nearest(name, OPTIONS + LAUNCH)}"
-                )
         self._given = frozenset(options)
-        launch = {name: options.pop(name) for name in LAUNCH if name in options}
-        if "devices" in launch:
-            launch["devices"] = _devices(launch["devices"])
-        self._launch = LaunchOptions(**launch)
-        if options.get("run_dir") is not None:
-            options["run_dir"] = Path(options["run_dir"])
-        self.options = Options(**_text(options))
-        self._chosen = _chosen(algorithm)
+        self.options, self._launch = read_options(options)
+        self._chosen = read_algorithm(algorithm)
         self.algorithm = parts.algorithm(self._chosen)
         self.loss, self.metrics, self.augment = loss, metrics, augment
+        if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
+            raise UserError("callbacks and loggers are lists: write callbacks=[...]")
         self.callbacks, self.loggers = callbacks, loggers
         self.run: Run | None = None
         self._module: nn.Module | None = None
@@ -126,6 +111,7 @@ class FederatedTrainer:
             raise UserError("there is no history before fit")
         return self.run.metrics.reset_index()
 
+    @speaking_of_arguments()
     def fit(
         self,
         module: nn.Module,
@@ -155,6 +141,9 @@ class FederatedTrainer:
         """
         data = _data(data, datamodule, clients)
         resume = self.options.run_dir is not None if resume == "auto" else resume
+        if not isinstance(resume, bool):
+            raise UserError(f'resume is {resume!r}: give True, False or "auto"')
+        set_up(module)
         o = replace(self.options, clients=data.num_clients, resume=resume)
         task = task_of(module, self.loss, self.metrics, o.batch_size, self._given)
         algorithm, schedule = task.optimizer(self.algorithm, o.lr_decay, o.rounds)
@@ -162,12 +151,12 @@ class FederatedTrainer:
         self._try(task, algorithm, made, o)
         chosen = self._chosen | self._names(task)
         config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))
-        method = _method(self._chosen)
+        method = method_of(self._chosen)
         with (
             deterministic_algorithms(o.deterministic),
             open_run(o.run_dir, method, config, resume) as run,
             exit_with_launcher(),
-            task.attached(),
+            task.lent(),
         ):
             loggers, callbacks = [*self.loggers], list[Any]()
             fabric = self._launched(loggers, callbacks)
@@ -188,11 +177,12 @@ class FederatedTrainer:
                     callbacks,
                     [*task.callbacks, *own],
                     names=names,
+                    words=as_arguments,
                 )
                 try:
                     over = session.train()
                 finally:
-                    task.give_back(federation)
+                    federation.load_global()
                 if not over:
                     leave(EXIT_PREEMPTED)
                 if isinstance(module, LightningModule) and fabric.is_global_zero:
@@ -202,6 +192,7 @@ class FederatedTrainer:
         self.run, self._module = Run.read(run.path), module
         return self.run
 
+    @speaking_of_arguments()
     def validate(
         self, module: nn.Module | None = None, data: FederatedData | None = None
     ) -> Metrics:
@@ -213,6 +204,7 @@ class FederatedTrainer:
         """
         return self._scores(module, data, "validation")
 
+    @speaking_of_arguments()
     def test(
         self,
         module: nn.Module | None = None,
@@ -285,6 +277,11 @@ class FederatedTrainer:
 
     def _try(self, task: Task, algorithm: Algorithm, data: parts.RunData, o: Options) -> None:
         """Refuse what does not fit together, before there is a folder or a rank."""
+        Layout(task.model)
+        if self.metrics and not data.scored():
+            raise UserError(
+                "metrics are scored on a test or validation part: give FederatedData test=0.2"
+            )
         clients = parts.client_data(data, self.augment, o)
         parts.callbacks(self.callbacks, (), data, Path(), task)
         with task.attached():
@@ -341,6 +338,10 @@ def _data(data: FederatedData | None, datamodule: Any, clients: Any) -> Federate
     if data is not None and datamodule is not None:
         raise UserError("there are data and a datamodule: give one of them")
     if datamodule is not None:
+        if not isinstance(datamodule, LightningDataModule):
+            raise UserError(
+                f"the datamodule is a {type(datamodule).__name__}: give a LightningDataModule"
+            )
         return FederatedData.from_datamodule(datamodule, clients=clients)
     if clients is not None:
         raise UserError("clients are part of the data: give FederatedData(..., clients=...)")
@@ -350,60 +351,3 @@ def _data(data: FederatedData | None, datamodule: Any, clients: Any) -> Federate
             "LightningDataModule as datamodule="
         )
     return data
-
-
-def _devices(given: Any) -> str:
-    """Fabric's devices as the command line has them: 2, "2", [0, 2] or "auto"."""
-    if isinstance(given, list | tuple):
-        return ",".join(map(str, given)) + ","
-    return str(given)
-
-
-def _text(options: dict[str, Any]) -> dict[str, Any]:
-    """Options in the types of the command line: an interval is a text, several numbers a tuple."""
-    if "checkpoint_every" in options:
-        options["checkpoint_every"] = str(options["checkpoint_every"])
-    if isinstance(options.get("finetune_epochs"), list | int):
-        given = options["finetune_epochs"]
-        options["finetune_epochs"] = tuple(given) if isinstance(given, list) else (given,)
-    return options
-
-
-def _chosen(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
-    """The algorithm and the parts of other methods, as the command line chooses them."""
-    if isinstance(given, Algorithm):
-        name = "+".join(type(term).__name__ for term in given.terms) or "Algorithm"
-        chosen = {"algorithm": Chosen(name, lambda terms: given, {"terms": repr(given)})}
-        return chosen | {
-            part: _part(part, next(iter(modifiers.PARTS[part]))) for part in modifiers.PARTS
-        }
-    options = {"name": given} if isinstance(given, str) else dict(given)
-    name = str(options.pop("name", "")).lower().replace("-", "_")
-    if name not in ALGORITHMS:
-        raise UserError(f"there is no algorithm {name!r}{nearest(name, ALGORITHMS)}")
-    chosen = {
-        part: _part(part, options.pop(part, next(iter(makers))))
-        for part, makers in modifiers.PARTS.items()
-    }
-    return {"algorithm": _with_defaults(name, ALGORITHMS[name], options), **chosen}
-
-
-def _part(part: str, given: str | Mapping[str, Any]) -> Chosen:
-    options = {"name": given} if isinstance(given, str) else dict(given)
-    name, makers = options.pop("name"), modifiers.PARTS[part]
-    if name not in makers:
-        raise UserError(f"there is no {part} {name!r}{nearest(name, makers)}")
-    return _with_defaults(name, makers[name], options)
-
-
-def _with_defaults(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Chosen:
-    """A function with all its options, as the run's configuration has them."""
-    known = {p.name: p.default for p in signature(function).parameters.values()}
-    for option in given:
-        if option not in known:
-            raise UserError(f"{name} has no option {option!r}{nearest(option, known)}")
-    return Chosen(name, function, {**known, **given})
-
-
-def _method(chosen: Mapping[str, Chosen]) -> str:
-    return modifiers.method_name({kind: c.name for kind, c in chosen.items()})

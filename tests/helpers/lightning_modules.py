@@ -5,11 +5,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning import LightningModule
+from lightning import LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 
@@ -97,3 +98,21 @@ def distance(module: nn.Module | dict[str, Tensor], other: nn.Module | dict[str,
     mine, theirs = (m if isinstance(m, dict) else m.state_dict() for m in (module, other))
     assert mine.keys() == theirs.keys()
     return max(float((mine[k].double() - theirs[k].double()).abs().max()) for k in mine)
+
+
+def lightning(module: LightningModule, batch: Any, steps: int) -> LightningModule:
+    """The module after so many steps on this batch."""
+    fit = Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_steps=steps,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1,
+        limit_val_batches=0,
+    )
+    loader = DataLoader(range(steps), collate_fn=lambda _: batch)
+    fit.fit(module, loader, loader)
+    return module

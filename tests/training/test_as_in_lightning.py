@@ -2,15 +2,12 @@
 
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from lightning import LightningModule, Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
-from lightning_modules import Lit, distance, owners, rows, state, trainer
+from lightning_modules import Lit, distance, lightning, owners, rows, state, trainer
 from torch.optim import SGD, AdamW
-from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 
@@ -23,31 +20,13 @@ OPTIMIZERS = {
 }
 
 
-def lightning(module: LightningModule, batch: Any, steps: int = STEPS) -> LightningModule:
-    """The module after so many steps on this batch."""
-    fit = Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_steps=steps,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        log_every_n_steps=1,
-        limit_val_batches=0,
-    )
-    loader = DataLoader(range(steps), collate_fn=lambda _: batch)
-    fit.fit(module, loader, loader)
-    return module
-
-
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_one_client_is_trained_as_by_a_trainer(name: str, norm: bool) -> None:
     """In one visit, after which momentum would begin anew."""
     module = Lit(OPTIMIZERS[name], norm).double()
     batch, began = rows(40, torch.float64), state(module)
-    expected = lightning(deepcopy(module), batch)
+    expected = lightning(deepcopy(module), batch, STEPS)
     data = fl.FederatedData(batch, clients=[0] * 40)
     trainer(rounds=1, local_steps=STEPS, batch_size=40).fit(module, data)
     assert distance(module, expected) < 1e-12

@@ -80,7 +80,9 @@ def analyze(
     check_figures(figure)
     readable = load_runs(runs, warn=lambda text: print(f"note: {text}", file=sys.stderr))
     found = [Run.read(run.path, data_dir) for run in readable]
-    models = [_subject(run, run.model(best, round), own["split"], device) for run in found]
+    models = [
+        _subject(run, run.model(best=best, round=round), own["split"], device) for run in found
+    ]
     numbers, caption, draw = analysis(dict(zip(_labels(found), models, strict=True)), **own)
     for file in figure:
         draw().savefig(file)

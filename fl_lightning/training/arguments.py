@@ -1,0 +1,125 @@
+"""Arguments of FederatedTrainer as the options and choices of a run."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.algorithms import modifiers
+from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.distributed.launch import LaunchOptions
+from fl_lightning.errors import UserError, nearest
+from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.effect import With, marks
+from fl_lightning.runs.options import Options
+
+LAUNCH = tuple(f.name for f in fields(LaunchOptions))
+ELSEWHERE = {
+    "callback": "give callbacks=[...]",
+    "resume": "give fit(..., resume=True)",
+    **dict.fromkeys(
+        ("clients", "data_dir", "validation", "validation_from"), "it belongs to FederatedData"
+    ),
+}
+"""Options of the command line that have another place here."""
+
+OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)
+"""The options of `Options` that the trainer takes."""
+
+
+def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
+    """The options of a run, and those of Fabric, from both together.
+
+    Raises:
+        UserError: If there is no such option, or it is out of range or without effect.
+    """
+    for name in given:
+        if name not in OPTIONS + LAUNCH:
+            fix = nearest(name, OPTIONS + LAUNCH)
+            fix = f": {ELSEWHERE[name]}" if name in ELSEWHERE else fix
+            raise UserError(f"FederatedTrainer has no option {name!r}{fix}")
+    launch = {name: value for name, value in given.items() if name in LAUNCH}
+    if "devices" in launch:
+        launch["devices"] = _devices(launch["devices"])
+    options = Options(**_text({k: v for k, v in given.items() if k not in LAUNCH}))
+    _refuse_without_effect(options, given)
+    return options, LaunchOptions(**launch)
+
+
+def _devices(given: Any) -> str:
+    """Fabric's devices as the command line has them: 2, "2", [0, 2] or "auto"."""
+    if isinstance(given, list | tuple):
+        return ",".join(map(str, given)) + ","
+    return str(given)
+
+
+def _refuse_without_effect(o: Options, given: Collection[str]) -> None:
+    for option, needed in marks(Options, With).items():
+        if option in given and not needed.is_given(o):
+            example = f" {needed.example!r}" if needed.exactly else ""
+            raise UserError(f"{option} has no effect without {needed.option}{example}: add it")
+    if "local_epochs" in given and o.local_steps:
+        raise UserError("local_epochs has no effect, as local_steps takes its place: give one")
+
+
+def _text(options: dict[str, Any]) -> dict[str, Any]:
+    """Options in the types of the command line: an interval is a text, several numbers a tuple."""
+    if "checkpoint_every" in options:
+        options["checkpoint_every"] = str(options["checkpoint_every"])
+    if options.get("run_dir") is not None:
+        options["run_dir"] = Path(options["run_dir"])
+    if isinstance(options.get("finetune_epochs"), list | int):
+        given = options["finetune_epochs"]
+        options["finetune_epochs"] = tuple(given) if isinstance(given, list) else (given,)
+    return options
+
+
+def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:
+    """The algorithm and the parts of other methods, as the command line chooses them."""
+    if isinstance(given, Algorithm):
+        name = "+".join(type(term).__name__ for term in given.terms) or "Algorithm"
+        chosen = {"algorithm": Chosen(name, lambda terms: given, {"terms": repr(given)})}
+        return chosen | {
+            part: _part(part, next(iter(modifiers.PARTS[part]))) for part in modifiers.PARTS
+        }
+    name, options = _named("algorithm", given, ALGORITHMS)
+    chosen = {
+        part: _part(part, options.pop(part, next(iter(makers))))
+        for part, makers in modifiers.PARTS.items()
+    }
+    return {"algorithm": _with_defaults(name, ALGORITHMS[name], options), **chosen}
+
+
+def _part(part: str, given: str | Mapping[str, Any]) -> Chosen:
+    makers = modifiers.PARTS[part]
+    name, options = _named(part, given, makers)
+    return _with_defaults(name, makers[name], options)
+
+
+def _named(kind: str, given: Any, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a choice."""
+    options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    if not isinstance(options.get("name"), str):
+        raise UserError(
+            f"the {kind} is {given!r}: give a name, or a mapping with a name and options"
+        )
+    name = options.pop("name").lower().replace("-", "_")
+    if name not in known:
+        raise UserError(f"there is no {kind} {name!r}{nearest(name, known)}")
+    return name, options
+
+
+def _with_defaults(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Chosen:
+    """A function with all its options, as the run's configuration has them."""
+    known = {p.name: p.default for p in signature(function).parameters.values()}
+    for option in given:
+        if option not in known:
+            raise UserError(f"{name} has no option {option!r}{nearest(option, known)}")
+    return Chosen(name, function, {**known, **given})
+
+
+def method_of(chosen: Mapping[str, Chosen]) -> str:
+    """The algorithm and its modifiers, as `scaffold+lesam`."""
+    return modifiers.method_name({kind: c.name for kind, c in chosen.items()})

@@ -1,0 +1,41 @@
+"""Sentences of the parts that runs share, which name flags, in words of FederatedTrainer."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fl_lightning.errors import UserError
+
+CONTINUE = re.compile(r"--run-dir (\S+) --resume")
+FLAG = re.compile(r"--(?:[a-z]+\.)?([a-z][a-z-]*)(?: (\d+(?:[.,]\d+)*)(?![\w-]))?")
+
+
+def as_arguments(sentence: str) -> str:
+    """The sentence with arguments in the place of flags.
+
+    Example:
+        >>> as_arguments("use --batch-size 5, or add --resume")
+        'use batch_size=5, or add fit(..., resume=True)'
+    """
+    return FLAG.sub(_argument, CONTINUE.sub(r'run_dir="\1" and --resume', sentence))
+
+
+def _argument(flag: re.Match[str]) -> str:
+    name, value = flag[1].replace("-", "_"), flag[2]
+    if name == "resume":
+        return "fit(..., resume=True)"
+    if value and "," in value:
+        return f"{name}=[{value.replace(',', ', ')}]"
+    return f"{name}={value}" if value else name
+
+
+@contextmanager
+def speaking_of_arguments() -> Iterator[None]:
+    """Let a UserError name arguments in the place of flags."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (as_arguments(str(error)),)
+        if notes := getattr(error, "__notes__", []):
+            notes[:] = map(as_arguments, notes)
+        raise

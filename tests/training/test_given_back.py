@@ -1,0 +1,103 @@
+"""After `fit` the module is the user's again, trained."""
+
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from lightning_modules import Lit, data, distance, lightning, rows, state, trainer
+from torch import nn
+from torch.optim import AdamW
+
+import fl_lightning as fl
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu"])
+@pytest.mark.parametrize("make", [Lit, network])
+def test_the_module_is_the_users_again(make: Any, algorithm: str) -> None:
+    module = make().eval()
+    frozen = next(module.parameters()).requires_grad_(False)
+    flags = {name: p.requires_grad for name, p in module.named_parameters()}
+    attributes = {*vars(module)}
+    trainer(algorithm).fit(module, data(validation=rows(9)))
+    assert module.training
+    assert {name: p.requires_grad for name, p in module.named_parameters()} == flags
+    assert frozen.equal(next(make().parameters()))
+    assert {*vars(module)} == attributes
+    assert getattr(module, "_trainer", None) is None
+    for p in module.parameters():
+        assert p.untyped_storage().nbytes() == p.nbytes
+        assert p.is_leaf
+
+
+def test_a_failing_fit_gives_the_module_back() -> None:
+    class Fails:
+        def on_round_end(self, federation: Any, metrics: Any) -> None:
+            raise KeyError("mine")
+
+    module = Lit()
+    with pytest.raises(KeyError, match="mine"):
+        trainer(callbacks=[Fails()]).fit(module, data())
+    assert {"log", "log_dict"}.isdisjoint(vars(module))
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in module.parameters())
+
+
+def test_a_trainer_of_lightning_goes_on_with_it() -> None:
+    module = Lit()
+    trainer().fit(module, data())
+    before = state(module)
+    assert distance(lightning(module, rows(40), steps=3), before) > 0.01
+
+
+def test_the_checkpoint_is_one_of_lightning() -> None:
+    module = Lit(partial(AdamW, lr=0.01), dropout=0.3)
+    run = trainer().fit(module, data())
+    loaded = Lit.load_from_checkpoint(run.path / "model.ckpt")
+    assert distance(loaded, module) == 0
+    assert loaded.drop.p == 0.3
+
+
+def test_fit_goes_on_from_the_weights_and_makes_a_second_run() -> None:
+    module, fit = Lit(), trainer()
+    first = fit.fit(module, data())
+    before = state(module)
+    second = fit.fit(module, data())
+    assert first.path != second.path
+    assert fit.run is second
+    assert distance(second_start(second), before) == 0
+    assert distance(module, before) > 0.01
+
+
+def second_start(run: fl.runs.run.Run) -> dict[str, torch.Tensor]:
+    return run.model(Lit(), round=0).state_dict()
+
+
+def test_scores_of_fit_are_those_of_the_module_afterwards() -> None:
+    module, fit, given = Lit(norm=False), trainer(), data(validation=rows(9), test=0.2)
+    fit.fit(module, given)
+    last = fit.history.iloc[-1]
+    for scores in (fit.validate(data=given), fit.test(data=given), fit.test(module, given)):
+        for name, value in scores.items():
+            assert last[name] == pytest.approx(value, abs=1e-6)
+    each = fit.test(data=given, per_client=True)
+    assert [*each.index] == ["0", "1", "2", "3"]
+    assert [*each] == ["test_loss"]
+
+
+def test_a_module_makes_its_parts_in_configure_model() -> None:
+    class Late(Lit):
+        def configure_model(self) -> None:
+            if not isinstance(self.outer, nn.Sequential):
+                self.outer = nn.Sequential(self.outer)
+
+    module = Late()
+    before = state(deepcopy(Lit()))
+    trainer().fit(module, data())
+    assert "outer.0.weight" in state(module)
+    assert "outer.weight" in before

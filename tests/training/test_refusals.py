@@ -1,0 +1,263 @@
+"""What does not fit together is refused in one sentence, before there is a folder."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics
+from lightning import LightningModule
+from lightning.pytorch.callbacks import EarlyStopping as OfLightning
+from lightning_modules import Lit, data, owners, rows, trainer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+import fl_lightning as fl
+from fl_lightning.callbacks import EarlyStopping
+from fl_lightning.training.lightning_module import REFUSED
+
+X, Y = torch.randn(41, 5), torch.randn(41)
+COUNTS = torch.arange(41) % 3
+
+
+def refused(fit: Callable[[], Any], *words: str) -> str:
+    """The sentence of a call that leaves nothing."""
+    with pytest.raises(fl.UserError) as error:
+        fit()
+    said = str(error.value)
+    for word in words:
+        assert word in said, said
+    assert "--" not in said
+    assert "StepModel" not in said
+    assert "\n" not in said
+    assert not Path("runs").exists()
+    return said
+
+
+def numbers(**options: Any) -> fl.FederatedData:
+    return fl.FederatedData((X, Y), clients=owners(), **options)
+
+
+def module(**members: Any) -> Any:
+    """A module with other members."""
+    return type("Mine", (Lit,), members)()
+
+
+def step_with(extra: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
+    """A step that does something else too."""
+
+    def training_step(self: Any, batch: Any, index: int) -> Tensor:
+        extra(self, batch)
+        return Lit.training_step(self, batch, index)
+
+    return training_step
+
+
+@pytest.mark.parametrize("hook", sorted(REFUSED))
+def test_hooks_of_a_trainers_loop(hook: str) -> None:
+    mine = module(**{hook: lambda self, *_, **__: None})
+    refused(lambda: trainer().fit(mine, data()), "Mine", hook, "callback")
+
+
+def two_groups(self: Any) -> SGD:
+    both = [{"params": self.inner.parameters()}, {"params": self.outer.parameters(), "lr": 1.0}]
+    return SGD(both, lr=0.1)
+
+
+def vector_loss(self: Any, batch: Any) -> Tensor:
+    return F.cross_entropy(self(batch["x"]), batch["label"], reduction="none")
+
+
+MODULES: dict[str, tuple[dict[str, Any], str]] = {
+    "manual": ({"automatic_optimization": False}, "automatic_optimization"),
+    "two optimizers": (
+        {"configure_optimizers": lambda self: [SGD(self.parameters(), lr=0.1)] * 2},
+        "one optimizer",
+    ),
+    "two groups": ({"configure_optimizers": two_groups}, "groups"),
+    "some parameters": (
+        {"configure_optimizers": lambda self: SGD(self.outer.parameters(), lr=0.1)},
+        "inner.weight",
+    ),
+    "no optimizer": ({"configure_optimizers": lambda self: None}, "lr="),
+    "no step": ({"training_step": LightningModule.training_step}, "training_step"),
+    "no loss": ({"training_step": lambda self, batch: None}, "training_step"),
+    "no loss in a dictionary": ({"training_step": lambda self, batch: {"out": 1}}, "training_step"),
+    "several losses": ({"training_step": vector_loss}, "(2,)"),
+    "a key": ({"training_step": lambda self, batch: batch["z"]}, "'z'"),
+    "trainer": (
+        {"training_step": step_with(lambda self, _: self.trainer.world_size)},
+        "self.trainer.world_size",
+    ),
+    "global_step": ({"training_step": step_with(lambda self, _: self.global_step)}, "global_step"),
+    "optimizers": (
+        {"training_step": step_with(lambda self, _: self.optimizers())},
+        "current_epoch",
+    ),
+    "a logged vector": (
+        {"training_step": step_with(lambda self, b: self.log("mine", self(b["x"])[0]))},
+        "'mine' of shape (3,)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_that_no_federation_can_train(name: str) -> None:
+    members, word = MODULES[name]
+    refused(lambda: trainer().fit(module(**members), data()), word)
+
+
+class Words(nn.Module):
+    """Returns no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> str:
+        return "hello"
+
+
+class TwoHeads(nn.Linear):
+    head = "left"
+
+
+def bad_step(self: Any, batch: Any, index: int) -> None:
+    batch["z"]
+
+
+net = partial(nn.Linear, 5, 1)
+CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "no data": (lambda: trainer().fit(Lit()), ("FederatedData",)),
+    "a tuple": (lambda: trainer().fit(Lit(), (X, Y)), ("tuple", "FederatedData")),
+    "both": (lambda: trainer().fit(Lit(), data(), datamodule=3), ("one of them",)),
+    "clients": (lambda: trainer().fit(Lit(), data(), clients=Y), ("clients=",)),
+    "a datamodule": (lambda: trainer().fit(Lit(), datamodule=3), ("int", "LightningDataModule")),
+    "resume": (lambda: trainer().fit(Lit(), data(), resume="yes"), ("'yes'",)),
+    "resume nothing": (lambda: trainer().fit(Lit(), data(), resume=True), ("run_dir",)),
+    "option": (lambda: trainer(momentun=0.9), ("momentum",)),
+    "of the data": (lambda: trainer(validation=0.1), ("FederatedData",)),
+    "of fit": (lambda: trainer(resume=True), ("fit(..., resume=True)",)),
+    "a text": (lambda: trainer(lr="0.1"), ("lr", "'0.1'")),
+    "out of range": (lambda: trainer(rounds=0), ("rounds", "at least 1")),
+    "without effect": (lambda: trainer(parallel_clients=3), ("executor 'stacked'",)),
+    "epochs and steps": (lambda: trainer(local_epochs=2, local_steps=3), ("local_steps",)),
+    "devices": (lambda: trainer(devices=0), ("devices",)),
+    "precision": (lambda: trainer(precision="64-true"), ("32-true",)),
+    "algorithm": (lambda: trainer("fedag"), ("fedavg",)),
+    "a number": (lambda: trainer(3), ("3", "name")),
+    "of algorithm": (lambda: trainer({"name": "fedprox", "nu": 1}), ("mu",)),
+    "modifier": (lambda: trainer({"name": "scaffold", "perturb": "lesm"}), ("lesam",)),
+    "nameless": (lambda: trainer({"name": "scaffold", "perturb": {"rho": 1}}), ("perturb", "rho")),
+    "coefficient": (
+        lambda: trainer({"name": "fedprox", "mu": -1}).fit(Lit(), data()),
+        ("mu of fedprox",),
+    ),
+    "momentum": (lambda: trainer(momentum=0.9).fit(Lit(), data()), ("momentum", "lr")),
+    "metrics": (lambda: trainer(metrics=["r2"]).fit(Lit(), data()), ("LightningModule", "metrics")),
+    "loss": (lambda: trainer(loss="msee").fit(net(), numbers()), ("mse",)),
+    "no loss": (lambda: trainer(loss=3).fit(net(), numbers()), ("3",)),
+    "metric": (lambda: trainer(loss="mse", metrics=["r3"]).fit(net(), numbers()), ("r2",)),
+    "one metric": (lambda: trainer(loss="mse", metrics="r2").fit(net(), numbers()), ("['r2']",)),
+    "a list of metrics": (
+        lambda: trainer(loss="mse", metrics=[torchmetrics.R2Score()]).fit(net(), numbers()),
+        ("R2Score", "r2"),
+    ),
+    "metrics of nothing": (
+        lambda: trainer(loss="mse", metrics=["r2"]).fit(net(), numbers()),
+        ("test=0.2",),
+    ),
+    "metric of classes": (
+        lambda: trainer(loss="mse", metrics=["auroc"]).fit(net(), numbers(test=0.2)),
+        ("auroc", "not classes"),
+    ),
+    "step": (
+        lambda: trainer().fit(module(validation_step=bad_step), data(validation=rows(9))),
+        ("Mine.validation_step", "'z'"),
+    ),
+    "no step": (
+        lambda: trainer().fit(
+            module(validation_step=LightningModule.validation_step), data(validation=rows(9))
+        ),
+        ("Mine", "validation_step", "test="),
+    ),
+    "floats for classes": (lambda: trainer().fit(net(), numbers()), ("cross_entropy", "float32")),
+    "targets": (
+        lambda: trainer(loss="mse").fit(nn.Linear(5, 3), numbers()),
+        ("mse", "(2,)", "(2, 3)"),
+    ),
+    "outputs": (
+        lambda: trainer().fit(nn.Linear(5, 2), fl.FederatedData((X, COUNTS), clients=owners())),
+        ("2 outputs", "3 outputs"),
+    ),
+    "no tensor": (lambda: trainer(loss="mse").fit(Words(), numbers()), ("Words", "str")),
+    "no parameters": (lambda: trainer(loss="mse").fit(nn.Identity(), numbers()), ("Identity",)),
+    "frozen": (
+        lambda: trainer(loss="mse").fit(net().requires_grad_(False), numbers()),
+        ("requires_grad",),
+    ),
+    "a class": (lambda: trainer(loss="mse").fit(nn.Linear, numbers()), ("Module",)),
+    "inputs": (
+        lambda: trainer(loss="mse").fit(nn.Linear(4, 1), numbers()),
+        ("Linear", "shape 5"),
+    ),
+    "head": (lambda: trainer(loss="mse").fit(TwoHeads(5, 1), numbers()), ("'left'",)),
+    "callback": (lambda: trainer(callbacks=3), ("callbacks=[...]",)),
+    "no callback": (lambda: trainer(callbacks=[3]).fit(Lit(), data()), ("int", "on_round_end")),
+    "of Lightning": (
+        lambda: trainer(callbacks=[OfLightning("loss")]).fit(Lit(), data()),
+        ("EarlyStopping", "fl_lightning.callbacks"),
+    ),
+    "no validation": (
+        lambda: trainer(callbacks=[EarlyStopping()]).fit(Lit(), data()),
+        ("val/loss", "validation"),
+    ),
+    "BatchNorm": (
+        lambda: trainer(batch_size=6).fit(Lit(), data()),
+        ("Lit", "BatchNorm", "batch_size"),
+    ),
+    "fine-tuning": (
+        lambda: trainer(loss="mse", finetune_epochs=1).fit(net(), numbers(test=0.2)),
+        ("finetune_epochs", "classes"),
+    ),
+    "nothing to score": (lambda: trainer().validate(data=data()), ("fit",)),
+    "nothing to score on": (lambda: trainer().validate(Lit()), ("data=",)),
+    "no part": (lambda: trainer().test(Lit(), data()), ("test=0.2",)),
+    "no owners": (
+        lambda: trainer().test(Lit(), data(test=rows(9)), per_client=True),
+        ("owners", "test=0.2"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arguments_that_do_not_fit(name: str) -> None:
+    call, words = CALLS[name]
+    refused(call, *words)
+
+
+def test_there_is_no_history_before_fit() -> None:
+    with pytest.raises(fl.UserError, match="fit"):
+        _ = trainer().history
+
+
+def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
+    fit = trainer(run_dir=tmp_path / "run")
+    fit.fit(Lit(), data())
+    with pytest.raises(fl.UserError, match=r"fit\(\.\.\., resume=True\).* run_dir"):
+        fit.fit(Lit(), data())
+
+
+def test_what_is_printed_names_arguments(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fit = trainer("fedbabu", run_dir=tmp_path / "run", participation=0.3)
+    fit.fit(Lit(), data())
+    fit.fit(Lit(), data(), resume=True)
+    said = capsys.readouterr().out.replace("--logdir", "")
+    for words in ("participation=0.3 of 4", "finetune_epochs=[1, 5]", "raise rounds"):
+        assert words in said
+    assert "--" not in said
