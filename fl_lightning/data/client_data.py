@@ -52,7 +52,7 @@ class Batches:
         self.epochs = epochs
         self._dataset, self._together = dataset, together
         self._starts = [0, *accumulate(sizes)]
-        self._index = to_device_async(index, dataset.device)
+        self._index = to_device_async(index, dataset.first.device)
         self._augment = augment and augment[0]
         self._draws = augment and to_device_async(augment[1], dataset.device)
         self._made: dict[int, tuple[Any, Any]] = {}

@@ -31,6 +31,7 @@ class DeviceDataset:
         std: As `mean`.
         domains: (n,) int64, the domain of each sample, positions in `domain_names`.
         domain_names: The names of the domains.
+        batches_on: The device of the batches, if it is another one than that of the samples.
 
     Raises:
         ValueError: If shapes, types or labels do not fit together.
@@ -43,6 +44,7 @@ class DeviceDataset:
     std: tuple[float, ...] = ()
     domains: Tensor | None = None
     domain_names: tuple[str, ...] = ()
+    batches_on: torch.device | None = None
 
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):
@@ -72,8 +74,8 @@ class DeviceDataset:
 
     @property
     def device(self) -> torch.device:
-        """Where the samples are."""
-        return self.first.device
+        """Where the batches are, and the samples unless they do not fit there."""
+        return self.batches_on or self.first.device
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,19 +110,16 @@ class DeviceDataset:
         return replace(self, **tree_map(lambda t: None if t is None else change(t), tensors))
 
     def to(self, device: torch.device | str) -> "DeviceDataset":
-        """Copy the data set to another device.
-
-        Raises:
-            ValueError: If it does not fit there.
-        """
+        """Copy the data set to another device; if it does not fit there, its batches later."""
         try:
             return self._with(lambda t: t.to(device))
-        except torch.OutOfMemoryError as error:
-            raise UserError(
-                f"{len(self):,} samples of shape {'x'.join(map(str, self.shape))} take "
-                f"{self.first.nbytes / 1e9:.1f} GB, too much for the memory of {device}: "
-                "use smaller or fewer of them, or --accelerator cpu"
-            ) from error
+        except torch.OutOfMemoryError:
+            size = sum(t.nbytes for t in tree_leaves((self.x, self.y))) / 1e9
+            print(
+                f"note: {len(self):,} samples ({size:.1f} GB) do not fit the memory of {device}: "
+                "they stay in host memory, and each batch is copied"
+            )
+            return replace(self, batches_on=torch.device(device))
 
     def subset(self, index: Tensor | slice) -> "DeviceDataset":
         """The samples at `index`, (m,) int64, copied; or those of a slice, which are a view."""
@@ -154,17 +153,21 @@ class DeviceDataset:
         return tree_map(lambda t: self._input(t, index), self.x)
 
     def _input(self, tensor: Tensor, index: Tensor) -> Tensor:
-        x = tensor.index_select(0, index)
+        x = self._taken(tensor, index)
         if is_image(x):
             scale, shift = self._scale_and_shift
             x = torch.addcmul(shift, x.float(), scale)
         return channels_last(x)
 
+    def _taken(self, tensor: Tensor, index: Tensor) -> Tensor:
+        taken = tensor.index_select(0, index.to(tensor.device))
+        return taken.to(self.batches_on, non_blocking=True) if self.batches_on else taken
+
     def targets(self, index: Tensor) -> Any:
         """The targets of the samples at `index`."""
         if isinstance(self.y, Tensor):
-            return self.y.index_select(0, index)
-        return tree_map(lambda t: t.index_select(0, index), self.y)
+            return self._taken(self.y, index)
+        return tree_map(lambda t: self._taken(t, index), self.y)
 
     def batches(self, index: Tensor, size: int) -> Iterator[tuple[Any, Any]]:
         """Inputs and targets of the samples at `index`, at most `size` at a time, in its order."""

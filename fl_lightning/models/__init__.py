@@ -16,5 +16,6 @@ from fl_lightning.models.resnet import resnet18_gn as resnet18_gn
 from fl_lightning.models.sl_vit import sl_vit as sl_vit
 from fl_lightning.models.text import char_lstm as char_lstm
 from fl_lightning.models.text import char_transformer as char_transformer
+from fl_lightning.models.timm_model import timm as timm
 from fl_lightning.models.vgg import vgg11 as vgg11
 from fl_lightning.models.vit import vit_b32 as vit_b32

@@ -16,7 +16,6 @@ from refusals import scaffold, sentence
 from fl_lightning import Algorithm, Federation, ModelError, StackedExecutor, TermError, algorithms
 from fl_lightning.cli import error_messages
 from fl_lightning.cli.error_messages import exit_with_message
-from fl_lightning.data import sources
 from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.federation.fine_tuning import FineTuning
 
@@ -79,13 +78,6 @@ def test_memory_for_not_even_one_client_names_batches_and_clients(monkeypatch):
     with pytest.raises(ModelError, match=r"batches of 5 .* --batch-size") as error:
         run.train_round()
     assert error.value.__notes__ == ["in round 1 of 3, clients 0, 2, 1, 5, 4"]
-
-
-def test_a_data_set_too_large_for_the_device_is_named(monkeypatch):
-    train, _ = sources.digits()
-    monkeypatch.setattr(torch.Tensor, "to", fails)
-    with pytest.raises(ValueError, match=r"1,437 samples of shape 1x8x8 .* cuda"):
-        train.to("cuda")
 
 
 MISTAKEN = """

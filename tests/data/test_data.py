@@ -199,3 +199,20 @@ def test_the_digest_names_samples_labels_normalization_and_who_holds_what():
 def test_impossible_client_data_is_refused(lists: list, options: dict, message: str):
     with pytest.raises(ValueError, match=message):
         ClientData(images(12), Partition.from_lists(lists), **options)
+
+
+def test_samples_that_do_not_fit_the_device_stay_and_their_batches_are_copied(monkeypatch, capsys):
+    data, to = images(), Tensor.to
+
+    def full(tensor: Tensor, *args, **kwargs) -> Tensor:
+        if args[0] == "meta" and len(tensor) == len(data):
+            raise torch.OutOfMemoryError("out of memory")
+        return to(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(Tensor, "to", full)
+    moved = data.to("meta")
+    assert "60 samples (0.0 GB) do not fit the memory of meta" in capsys.readouterr().out
+    assert (moved.x.device.type, moved.device.type) == ("cpu", "meta")
+    clients = ClientData(moved, Partition(torch.arange(60), torch.tensor([0, 60])), batch_size=20)
+    for x, y in clients.visit(0, 0):
+        assert (x.device.type, y.device.type, len(x)) == ("meta", "meta", 20)

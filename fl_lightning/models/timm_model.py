@@ -1,0 +1,28 @@
+"""Networks of the package timm, by name."""
+
+from torch import nn
+
+from fl_lightning.errors import UserError, nearest
+
+
+def timm(
+    classes: int, channels: int, architecture: str = "resnet18", pretrained: bool = False
+) -> nn.Module:
+    """A network of timm (https://huggingface.co/docs/timm), which `pip install timm` brings.
+
+    Args:
+        classes: Number of outputs.
+        channels: Number of channels of an image.
+        architecture: Its name in timm, such as convnext_atto.
+        pretrained: Begin with the weights that timm downloads.
+    """
+    try:
+        from timm import create_model, list_models
+    except ImportError as error:
+        raise UserError("timm is not installed: pip install timm") from error
+    if architecture.partition(".")[0] not in (known := list_models()):
+        raise UserError(f"timm has no architecture {architecture!r}{nearest(architecture, known)}")
+    model: nn.Module = create_model(
+        architecture, pretrained=pretrained, num_classes=classes, in_chans=channels
+    )
+    return model
