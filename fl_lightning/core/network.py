@@ -6,6 +6,7 @@ from typing import Any
 import torch.func
 from torch import Tensor, nn
 
+from fl_lightning.core.dropout import KEY, DropoutMasks
 from fl_lightning.core.vector import Layout
 
 
@@ -57,7 +58,8 @@ class FunctionalModel:
         layout: Its flat vector.
         received: The buffers as the visit received them; reference passes start from them.
         weights: The trainable weights by name.
-        moved: The buffers that `forward` updates; None in a reference pass, which is evaluation.
+        moved: The buffers that `forward` updates, and the key of dropout; None in a reference pass,
+            which is evaluation.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class FunctionalModel:
     def forward(self, x: Any) -> Any:
         """The model's output."""
         if self.moved is not None:
-            return functional_call(self.module, {**self.weights, **self.moved}, x)
+            with DropoutMasks(self.moved[KEY]):
+                return functional_call(self.module, {**self.weights, **self.moved}, x)
         training, buffers = self.module.training, {k: b.clone() for k, b in self.received.items()}
         self.module.eval()
         try:

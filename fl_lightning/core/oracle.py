@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.losses import scores_of
@@ -87,15 +88,17 @@ class ForwardPass:
                 pass.
 
         Raises:
-            ModelError: If the head is not the model's last step, or keeps statistics.
+            ModelError: If the head is not the model's last step, has dropout or keeps statistics.
         """
         head = self._network.head
         features, out = self.activations[head]
-        buffers = [*self._network.module.get_submodule(head).buffers()]
-        if out is not self.answer or buffers:
+        module = self._network.module.get_submodule(head)
+        drops = any(isinstance(part, _DropoutNd) for part in module.modules())
+        if out is not self.answer or drops or [*module.buffers()]:
             raise ModelError(
-                f"the head {head!r} cannot be displaced alone, since it has buffers or is not the "
-                "model's last step: set the model's attribute `head`, or perturb all or the body"
+                f"the head {head!r} cannot be displaced alone, since it has buffers or dropout, or "
+                "is not the model's last step: set the model's attribute `head`, or perturb all or "
+                "the body"
             )
         displaced = object.__new__(ForwardPass)
         displaced.__dict__.update(self.__dict__, activations=copy(self.activations))

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import to_device_async
+from fl_lightning.core.dropout import KEY, new_key
 from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.core.oracle import ForwardPass, Loss
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.data.client_data import Batches
-from fl_lightning.executors.dropout import use_keys
 
 Buffers = Mapping[str, Tensor]
 """A module's buffers by name, such as BatchNorm's running statistics."""
@@ -112,7 +112,6 @@ class Executor:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ):
         self.module, self.layout, self.autocast = module, layout, autocast
-        self.keys = use_keys(module)
         self.task: Loss = lambda b: loss(b.answer, b.y)
 
     def __call__(
@@ -131,8 +130,12 @@ class Executor:
         logs = getattr(b.answer, "logs", None)
         return torch.stack([task, *logs.values()]) if logs else task[None]
 
-    def dropout_keys(self, seed: int) -> dict[str, Tensor]:
-        """A key for each dropout layer, as buffers."""
-        keys = torch.tensor([(seed + i) % 2**63 for i in range(len(self.keys))])
-        keys = to_device_async(keys, next(self.module.parameters()).device)
-        return dict(zip(self.keys, keys.unbind(), strict=True))
+    def try_model(self, x: Any) -> None:
+        """Raise a ModelError if the model cannot train on samples like `x` in this executor.
+
+        Nothing changes.
+        """
+
+    def dropout_key(self, seed: int) -> dict[str, Tensor]:
+        """The key of a visit's dropout, as a buffer."""
+        return {KEY: to_device_async(new_key(seed), next(self.module.parameters()).device)}

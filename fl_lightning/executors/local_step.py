@@ -1,26 +1,22 @@
 """One local step of several clients, as a function of tensors."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from itertools import chain
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad_and_value, vmap
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.guarded_term import IN_PARALLEL
 from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Request, objective
 from fl_lightning.core.term import States
-from fl_lightning.errors import ModelError, TermError, first_sentence
 from fl_lightning.executors.compile.program import Program
 from fl_lightning.executors.executor import Buffers, Executor
+from fl_lightning.executors.stackable import blame_model, full_batchnorm
 
 SharedArgs = dict[str, Any]
 """Arguments that all clients of a step share: `round_facts`, `server_states`; `lr` and `decay`."""
@@ -71,13 +67,13 @@ class LocalStep:
                 moved = {name: b.clone() for name, b in buffers.items()}
                 weights = dict(zip(layout.names, parts, strict=True))
                 network = FunctionalModel(executor.module, layout, received, weights, moved)
-                norms = _full_batchnorm(executor.module) if executor.width > 1 else nullcontext()
+                norms = full_batchnorm(executor.module) if executor.width > 1 else nullcontext()
                 with executor.autocast(), norms:
                     b = ForwardPass(network, *request.batch(x, y), request.layers)
                     total, task = objective(b, (executor.task, *request.losses))
                 return total, (moved, executor.observed(b, task))
 
-            with _blame_model():
+            with blame_model():
                 if request.loss_only:
                     return value(layout.split(w))[0]
                 gradients, (_, aside) = grad_and_value(value, has_aux=True)(layout.split(w))
@@ -118,40 +114,3 @@ def _for_each(one: Callable[..., Any]) -> Callable[..., Any]:
         return tree_map(lambda t: given.get(id(t), t[None]), one(*single, shared_args))
 
     return each
-
-
-@contextmanager
-def _full_batchnorm(module: nn.Module) -> Iterator[None]:
-    """Give BatchNorm inputs of its own dtype: vmap requires it, and autocast leaves them bf16."""
-
-    def convert(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        own = next(chain(norm.parameters(), norm.buffers()), inputs[0])
-        return (inputs[0].to(own.dtype),)
-
-    norms = [child for child in module.modules() if isinstance(child, _BatchNorm)]
-    hooks = [norm.register_forward_pre_hook(convert) for norm in norms]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-@contextmanager
-def _blame_model() -> Iterator[None]:
-    try:
-        yield
-    except (TermError, ModelError):
-        raise
-    except GuardOnDataDependentSymNode as error:
-        raise ModelError(
-            "this model or its loss branches on the value of a tensor, which cannot be compiled: "
-            "train without --compile"
-        ) from error
-    except RuntimeError as error:
-        if not any(said in str(error) for said in IN_PARALLEL):
-            raise
-        raise ModelError(
-            f"this model or its loss cannot run for several clients in parallel "
-            f"({first_sentence(error)}): train it with the sequential executor, without --compile"
-        ) from error

@@ -1,16 +1,17 @@
 """One client after another, through the live module: any `nn.Module`, any local optimizer."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fl_lightning.core.dropout import KEY, DropoutMasks, new_key
 from fl_lightning.core.network import FunctionalModel, call, unaliased
 from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, objective
 from fl_lightning.core.randomness import seeded_rng
+from fl_lightning.core.substitution import substituted
 from fl_lightning.core.vector import Layout
 from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.optim import GradientTransform, Transform
@@ -27,7 +28,7 @@ class SequentialExecutor(Executor):
         self.w = nn.Parameter(layout.read(module))
         self.parameters = layout.parameters(module)
         self.point_to(self.w.detach())
-        self.buffers = dict(module.named_buffers())
+        self.buffers = {**dict(module.named_buffers()), KEY: new_key(0).to(self.w.device)}
 
     def point_to(self, vector: Tensor) -> None:
         """Make the module's parameters views of `vector`."""
@@ -40,13 +41,14 @@ class SequentialExecutor(Executor):
         """Train the clients one after another, each when its result is requested."""
         self.module.train()
         for task in tasks:
-            with seeded_rng(task.seed, self.w.device):
-                yield self._visit(received, task)
+            with seeded_rng(task.seed, self.w.device), substituted(batched=False):
+                result = self._visit(received, task)
+            yield result
 
     def _visit(self, received: RoundInputs, task: ClientTask) -> ClientResult:
         algorithm, server_states = received.algorithm, received.states
         facts = {**received.facts, **task.facts}
-        buffers = {**received.buffers, **self.dropout_keys(task.seed)}
+        buffers = {**received.buffers, **self.dropout_key(task.seed)}
         origin, states = algorithm.start(facts["anchor"], facts, task.states, server_states)
         facts["origin"] = origin
         self.announce(facts)
@@ -63,7 +65,7 @@ class SequentialExecutor(Executor):
             return unaliased(direction, w, *kept)  # some optimizers change a gradient in place
 
         optimizer = _InPlace(algorithm.local([self.w]), transform, self)
-        total, live = self.w.new_zeros(1), _Live(self.module, self.layout, buffers)
+        total, live = self.w.new_zeros(1), _Live(self, buffers)
         for step, lr in enumerate(task.lrs):
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -116,6 +118,11 @@ class _InPlace(GradientTransform):
 class _Live(FunctionalModel):
     """The module as it is, its parameters and buffers live."""
 
-    def __init__(self, module: nn.Module, layout: Layout, received: Buffers):
-        super().__init__(module, layout, received, dict(module.named_parameters()))
-        self.forward = partial(call, module)  # type: ignore[method-assign]
+    def __init__(self, executor: SequentialExecutor, received: Buffers):
+        module, self.key = executor.module, executor.buffers[KEY]
+        super().__init__(module, executor.layout, received, dict(module.named_parameters()))
+
+    def forward(self, x: Any) -> Any:
+        """The model's output."""
+        with DropoutMasks(self.key):
+            return call(self.module, x)

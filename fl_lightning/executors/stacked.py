@@ -13,11 +13,13 @@ from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import unaliased
 from fl_lightning.core.randomness import seeded_rng
+from fl_lightning.core.substitution import substituted
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
+from fl_lightning.executors.stackable import try_in_parallel
 
 
 class StackedExecutor(Executor):
@@ -56,6 +58,11 @@ class StackedExecutor(Executor):
         self.width, self.compiled, self.mode = width, compiled, mode
         self._local_steps: dict[Algorithm, LocalStep] = {}
 
+    def try_model(self, x: Any) -> None:
+        """Raise a ModelError if the model cannot train on samples like `x` in this executor."""
+        if self.width > 1 or self.compiled:  # one client at a time draws from its own seed
+            try_in_parallel(self, x)
+
     def __call__(
         self, received: RoundInputs, tasks: Sequence[ClientTask]
     ) -> Iterable[ClientResult]:
@@ -74,10 +81,10 @@ class StackedExecutor(Executor):
         def report(w: Tensor, facts: Facts, states: list[States]) -> tuple[list[Any], list[States]]:
             return algorithm.report(w, {**round_facts, **facts}, states, server_states)
 
-        with seeded_rng(tasks[0].seed, anchor.device):
+        with seeded_rng(tasks[0].seed, anchor.device), substituted(batched=True):
             origin, states = vmap(start)(client_facts, states)
             client_facts["origin"] = origin
-            buffers = _stack([{**received.buffers, **self.dropout_keys(v.seed)} for v in tasks])
+            buffers = _stack([{**received.buffers, **self.dropout_key(v.seed)} for v in tasks])
             if algorithm not in self._local_steps:
                 self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
             shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}

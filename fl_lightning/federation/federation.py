@@ -6,6 +6,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
@@ -105,7 +106,7 @@ class Federation:
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
         trainer = self.new_executor(module, self.layout)
-        self.server = Server(module, self.layout, algorithm, seed, trainer.keys)
+        self.server = Server(module, self.layout, algorithm, seed)
         self.w = self.server.w
         rehearsal = rehearse(
             algorithm,
@@ -167,6 +168,9 @@ class Federation:
             self.server.reset(self.module)
         self.local_training.open(self._state_dir, self._memory)
         sanity_checks.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
+        samples = self.clients.dataset
+        two = torch.arange(2, device=self.w.device) % len(samples)
+        self.local_training.executor.try_model(samples.inputs(two))
         self._prepared = True
 
     def fit(self) -> None:

@@ -1,6 +1,6 @@
 """The server: the global model, its states and its optimizer."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -25,7 +25,6 @@ class Server:
         layout: Its trained parameters as one vector.
         algorithm: The method.
         seed: Seed of what terms draw in `update`.
-        skip_buffers: Names of buffers that are not averaged, such as dropout's keys.
 
     Attributes:
         w: The global model, a flat Parameter of the server's optimizer.
@@ -42,10 +41,8 @@ class Server:
         layout: Layout,
         algorithm: Algorithm,
         seed: int = 0,
-        skip_buffers: Collection[str] = (),
     ):
         self.layout, self.algorithm, self.seed, self.round = layout, algorithm, seed, 0
-        self._skip = frozenset(skip_buffers)
         self.w = nn.Parameter(layout.read(module))
         self.optimizer = algorithm.server([self.w])
         self.reset(module)
@@ -55,7 +52,7 @@ class Server:
         with torch.no_grad():
             self.w.copy_(self.layout.read(module))
         self.initial_w = self.w.detach().clone()
-        self.buffers = {k: b.clone() for k, b in module.named_buffers() if k not in self._skip}
+        self.buffers = {k: b.clone() for k, b in module.named_buffers()}
         trained = set(self.layout.names)
         self._frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
         w = self.initial_w

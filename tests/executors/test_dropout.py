@@ -1,119 +1,380 @@
-"""KeyedDropout: the statistics of `nn.Dropout`, with masks that depend on the key only."""
+"""Keyed dropout: the statistics of PyTorch's, with masks that depend on the key only."""
 
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
+from executors import COMPILED, STACKED, TRACED, assert_agree
+from problems import EVERY_ALGORITHM, classification, classifier, federation, term, trained
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
+from torch.nn import functional as F
+from torchvision.models import VisionTransformer
+from torchvision.ops import StochasticDepth
 
+from fl_lightning import (
+    Algorithm,
+    Federation,
+    ModelError,
+    SequentialExecutor,
+    StackedExecutor,
+    Term,
+)
+from fl_lightning.core.dropout import DropoutMasks, new_key
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.randomness import derived_seed
-from fl_lightning.core.vector import Layout
-from fl_lightning.executors import Executor
-from fl_lightning.executors.dropout import KeyedDropout, use_keys
+from fl_lightning.core.substitution import substituted
 
 COUNT = 200_000
+NOISE = 5 / COUNT**0.5
+"""Five standard deviations of a correlation of independent bits."""
 
 
-def at(key: int, p: float = 0.5) -> KeyedDropout:
-    layer = KeyedDropout(p)
-    layer.key.fill_(key)
-    return layer
+def key(client: int, round: int = 0) -> int:
+    """As `LocalTraining` makes them."""
+    return derived_seed(0, "dropout", round, client)
 
 
-def mask(key: int, p: float = 0.5, count: int = COUNT) -> Tensor:
-    return at(key, p)(torch.ones(count)) > 0
+def dropped(seed: int, p: float = 0.5, x: Tensor | None = None, draws: int = 1) -> Tensor:
+    """What the last of several draws of one pass makes of `x`."""
+    with drawing(new_key(seed)):
+        for _ in range(draws):
+            out = F.dropout(torch.ones(COUNT) if x is None else x, p)
+    return out
 
 
-def key(client: int, round: int = 0, layer: int = 0) -> int:
-    """As `Federation` and `Executor` make them."""
-    return derived_seed(0, "dropout", round, client) + layer
+@contextmanager
+def drawing(visit: Tensor, batched: bool = False) -> Iterator[None]:
+    """As in a forward pass of local training."""
+    with substituted(batched), DropoutMasks(visit):
+        yield
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([a.double(), b.double()]))[0, 1])
 
 
-NOISE = 5 / COUNT**0.5
-"""Five standard deviations of a correlation of independent bits."""
+# ---------------------------------------------------------------------------------------- masks
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])
 def test_it_keeps_the_right_fraction_and_scales_it_up(p: float) -> None:
-    out = at(key(0), p)(torch.ones(COUNT))
+    out = dropped(key(0), p)
     assert out.unique().tolist() == pytest.approx([0.0, 1 / (1 - p)])
     assert abs(float((out > 0).double().mean()) - (1 - p)) < 5 * (p * (1 - p) / COUNT) ** 0.5
 
 
 def test_p_0_keeps_all_and_p_1_drops_all_and_evaluation_is_the_identity() -> None:
-    layer, x = at(1).eval(), torch.randn(5, 7)
-    assert at(1, p=0.0)(x).equal(x)
-    assert at(1, p=1.0)(x).equal(torch.zeros(5, 7))
-    assert layer(x).equal(x)
-    assert int(layer.key) == 1
+    x, visit = torch.randn(5, 7), new_key(1)
+    with drawing(visit):
+        assert F.dropout(x, 0.0) is x
+        assert F.dropout(x, 1.0).equal(torch.zeros(5, 7))
+        assert nn.Dropout(0.5).eval()(x) is x
+    assert visit.equal(new_key(1))
 
 
-def test_steps_clients_rounds_and_layers_have_unrelated_masks() -> None:
-    layer, ones = at(key(0)), torch.ones(COUNT)
-    masks = {f"step {i}": layer(ones) > 0 for i in range(4)}
-    masks |= {f"client {i}": mask(key(i)) for i in range(1, 4)}
-    masks |= {f"round {i}": mask(key(0, round=i)) for i in range(1, 4)}
-    masks |= {f"layer {i}": mask(key(0, layer=i)) for i in range(1, 6)}
+def test_passes_draws_clients_and_rounds_have_unrelated_masks() -> None:
+    visit = new_key(key(0))
+    masks = {}
+    for i in range(4):
+        with drawing(visit):
+            masks[f"pass {i}"] = F.dropout(torch.ones(COUNT)) > 0
+            masks[f"pass {i}, second draw"] = F.dropout(torch.ones(COUNT)) > 0
+    masks |= {f"draw {i}": dropped(key(0), draws=i) > 0 for i in range(3, 7)}
+    masks |= {f"client {i}": dropped(key(i)) > 0 for i in range(1, 4)}
+    masks |= {f"round {i}": dropped(key(0, round=i)) > 0 for i in range(1, 4)}
     pairs = combinations(masks, 2)
     assert not [(a, b) for a, b in pairs if abs(correlation(masks[a], masks[b])) > NOISE]
 
 
-@pytest.mark.parametrize("key", [key(0), 0, 1, 2, 3, 2**32, 2**63 - 1])
-def test_neighbors_are_dropped_independently_with_any_key(key: int) -> None:
-    kept = mask(key)
+@pytest.mark.parametrize("seed", [key(0), 0, 1, 2, 3, 2**32, 2**63 - 1])
+def test_neighbors_are_dropped_independently_with_any_key(seed: int) -> None:
+    kept = dropped(seed) > 0
     assert abs(float(kept.double().mean()) - 0.5) < NOISE
     for distance in (1, 2, 3, 4, 8, 28, 32, 64, 256, 1024):
         assert abs(correlation(kept[:-distance], kept[distance:])) < NOISE
 
 
+def test_masks_stay_the_same_in_later_versions() -> None:
+    """Dropout's runs repeat: a client's key and draws are part of a run's meaning."""
+    visit, found = new_key(7), []
+    for _ in range(2):
+        with drawing(visit):
+            found += [F.dropout(torch.ones(16), 0.5).bool().int().tolist() for _ in range(2)]
+    assert ["".join(map(str, row)) for row in found] == PINNED
+
+
+PINNED = ["0011100000010010", "1000111111000110", "0110010101111010", "1000001101110001"]
+
+
 def test_the_gradient_goes_where_the_values_went() -> None:
     x = torch.ones(100, requires_grad=True)
-    out = at(5, p=0.2)(x)
+    out = dropped(5, p=0.2, x=x)
     out.sum().backward()
     assert x.grad is not None
     assert x.grad.equal(out.detach())
 
 
+def test_channels_are_dropped_whole() -> None:
+    with drawing(new_key(3)):
+        out = F.dropout2d(torch.ones(20, 30, 4, 5), 0.3)
+        depth = StochasticDepth(0.3, "row")(torch.ones(500, 4))
+    assert out.flatten(2).unique(dim=-1).shape == (20, 30, 1)
+    assert depth.unique(dim=-1).shape == (500, 1)
+    assert 0.6 < float((depth > 0).double().mean()) < 0.8
+
+
+def test_alpha_dropout_keeps_mean_and_variance() -> None:
+    with drawing(new_key(3)):
+        out = F.alpha_dropout(torch.randn(COUNT), 0.3, training=True)
+    assert abs(float(out.mean())) < 0.02
+    assert abs(float(out.std()) - 1) < 0.02
+
+
+def test_it_changes_in_place_where_it_is_asked_to() -> None:
+    x = torch.ones(COUNT)
+    with drawing(new_key(5)):
+        F.dropout(x, 0.5, inplace=True)
+    assert x.equal(dropped(5))
+
+
 def test_under_vmap_each_client_has_the_masks_it_has_alone() -> None:
-    keys, x = torch.tensor([key(i) for i in range(4)]), torch.randn(4, 6, 3)
-    layer = KeyedDropout(0.4)
+    x = torch.randn(4, 6, 3)
 
-    def twice(k: Tensor, x: Tensor) -> Tensor:
-        moved = {"key": k.clone()}
-        return torch.stack([functional_call(layer, moved, (x,)) for _ in range(2)])
+    def twice(visit: Tensor, x: Tensor) -> Tensor:
+        moved, passes = visit.clone(), []
+        for _ in range(2):
+            with drawing(moved, batched=True):
+                passes.append(F.dropout(x, 0.4))
+        return torch.stack(passes)
 
-    def alone(k: int, x: Tensor) -> Tensor:
-        own = at(k, 0.4)
-        return torch.stack([own(x) for _ in range(2)])
-
-    together = vmap(twice)(keys, x)
-    assert together.equal(torch.stack([alone(int(k), row) for k, row in zip(keys, x, strict=True)]))
+    visits = torch.stack([new_key(key(i)) for i in range(4)])
+    together = vmap(twice)(visits, x)
+    assert together.equal(torch.stack([twice(v, row) for v, row in zip(visits, x, strict=True)]))
     assert not together[:, 0].equal(together[:, 1])
 
 
-def test_use_keys_replaces_every_dropout_and_leaves_the_state_dict_alone() -> None:
-    shared = nn.Dropout(0.5)
-    inner = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.BatchNorm1d(2))
-    model = nn.Sequential(inner, shared, nn.Linear(2, 2), shared, nn.Dropout2d(0.3)).eval()
-    before = list(model.state_dict())
-    assert use_keys(model) == ["0.1.key", "1.key", "3.key"]
-    assert list(model.state_dict()) == before
-    assert [m.p for m in model.modules() if isinstance(m, KeyedDropout)] == [0.1, 0.5, 0.5]
-    assert not any(m.training for m in model.modules())
-    assert isinstance(model[4], nn.Dropout2d)
-    assert use_keys(model) == ["0.1.key", "1.key", "3.key"]
+# --------------------------------------------------------------------------------- substitution
 
 
-def test_every_visit_and_every_layer_has_a_key_of_its_own() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.Dropout(0.5), nn.Dropout(0.5))
-    executor = Executor(model, Layout(model))
-    keys = [
-        list(executor.dropout_keys(derived_seed(0, "dropout", 0, client)).values())
-        for client in range(3)
-    ]
-    assert len({int(k) for of_client in keys for k in of_client}) == 9
+def test_pytorch_is_itself_again_afterwards_and_in_other_threads() -> None:
+    before = F.scaled_dot_product_attention, torch._VF.dropout, torch._VF.lstm
+    seen: list[Tensor] = []
+
+    def elsewhere() -> None:
+        torch.manual_seed(4)
+        seen.append(F.dropout(torch.ones(50)))
+
+    with drawing(new_key(1), batched=True):
+        other = threading.Thread(target=elsewhere)
+        other.start()
+        other.join()
+    assert (F.scaled_dot_product_attention, torch._VF.dropout, torch._VF.lstm) == before
+    elsewhere()
+    assert seen[0].equal(seen[1])
+
+
+def heads(*shape: int) -> Tensor:
+    return torch.randn(*shape, 5, 4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True, "scale": 0.3},
+        {"attn_mask": torch.randn(5, 5, dtype=torch.float64)},
+        {"attn_mask": torch.rand(2, 4, 5, 5) < 0.3},
+        {"attn_mask": torch.zeros(5, 5, dtype=torch.bool)},
+        {"enable_gqa": True},
+    ],
+    ids=lambda options: ", ".join(options) or "plain",
+)
+def test_attention_that_can_be_batched_is_pytorchs(options: dict[str, Any]) -> None:
+    groups = 2 if "enable_gqa" in options else 4
+    q, k, v = heads(2, 4), heads(2, groups), heads(2, groups)
+    expected = F.scaled_dot_product_attention(q, k, v, **options)
+    with drawing(new_key(1), batched=True):
+        plain = F.scaled_dot_product_attention(q, k, v, **options)
+        nearly = F.scaled_dot_product_attention(q, k, v, dropout_p=1e-9, **options)
+    torch.testing.assert_close(plain, expected)
+    torch.testing.assert_close(nearly, expected)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_one_by_one_are_pytorchs(kind: Any) -> None:
+    net = kind(3, 4, num_layers=3, dropout=1e-9, bidirectional=True, batch_first=True).double()
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    expected, end = net.eval()(x)
+    with drawing(new_key(1), batched=True):
+        out, last = net.train()(x)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(last, end)
+
+
+# ------------------------------------------------------------------------------------ executors
+
+
+class OfSequences(nn.Module):
+    """Scores of sequences of five pairs, through a layer of width 8."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.layer, self.outer = nn.Linear(2, 8), layer, nn.Linear(8, 3)
+        self.head = "outer"
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.layer(self.inner(x))
+        return self.outer((out[0] if isinstance(out, tuple) else out).mean(1))
+
+
+class Attention(nn.MultiheadAttention):
+    def forward(self, x: Tensor, **options: Any) -> Any:
+        return super().forward(x, x, x, **options)
+
+
+def layers(p: float) -> dict[str, Callable[[], nn.Module]]:
+    """Layers with dropout of probability `p`."""
+    first = {"batch_first": True, "dropout": p}
+    narrow = {"input_size": 8, "num_layers": 2, **first}
+    return {
+        "encoder": lambda: nn.TransformerEncoderLayer(8, 2, 16, **first),
+        "attention": lambda: Attention(8, 2, **first),
+        "lstm": lambda: nn.LSTM(hidden_size=4, bidirectional=True, **narrow),
+        "gru": lambda: nn.GRU(hidden_size=8, **narrow),
+        "channels": lambda: nn.Sequential(nn.Dropout1d(p), nn.AlphaDropout(p)),
+        "depth": lambda: nn.Sequential(StochasticDepth(p, "row"), StochasticDepth(p, "batch")),
+    }
+
+
+def of_sequences(name: str, p: float = 0.3, dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(1)
+    return OfSequences(layers(p)[name]()).to(dtype)
+
+
+def sequences(dtype: torch.dtype = torch.float64) -> Any:
+    return classification(shape=(5, 2), dtype=dtype)
+
+
+@pytest.mark.parametrize("name", layers(0.0))
+def test_stacked_clients_agree_with_sequential_ones_on(name: str) -> None:
+    """Under FedSOL, whose reference passes are in evaluation."""
+
+    def run(p: float = 0.3, **options: Any) -> Federation:
+        module = of_sequences(name, p)
+        given = {"module": module, "clients": sequences(), "rounds": 1, **options}
+        return trained(EVERY_ALGORITHM["fedsol"], **given)
+
+    expected = run()
+    assert_agree(run(executor=STACKED), expected)
+    assert (run(p=0.0).w - expected.w).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("name", ["encoder", "lstm", "depth"])
+def test_compiled_clients_agree_with_sequential_ones_on(name: str, traces: list[Any]) -> None:
+    clients, cohort = classification((5, 5), shape=(5, 2), epochs=2), lambda *_: [0, 1]
+    given = {"clients": clients, "sampler": cohort, "rounds": 1}
+    compiled = COMPILED["stacked, traced"]
+    expected = trained(Algorithm(), module=of_sequences(name), **given)
+    run = trained(Algorithm(), module=of_sequences(name), executor=compiled, **given)
+    assert_agree(run, expected)
+    assert len(traces) == 1
+
+
+def test_stacked_clients_agree_on_losses_of_an_lstm() -> None:
+    """Passes without a gradient take other ways through PyTorch."""
+
+    def gradient(self: Term, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w) * oracle.loss(w)
+
+    expected, run = (
+        trained(Algorithm(term(gradient=gradient)), module=of_sequences("lstm"), **given)
+        for given in ({"clients": sequences()}, {"clients": sequences(), "executor": STACKED})
+    )
+    assert_agree(run, expected)
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(1)
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 4, "num_classes": 3}
+    model = VisionTransformer(4, 2, dropout=0.2, attention_dropout=0.2, **sizes)
+    nn.init.normal_(model.heads.head.weight)
+    return model.double()
+
+
+def test_stacked_clients_agree_on_a_vision_transformer() -> None:
+    given = {"clients": classification(shape=(3, 4, 4)), "rounds": 1}
+    expected = trained(Algorithm(), module=transformer(), **given)
+    assert_agree(trained(Algorithm(), module=transformer(), executor=STACKED, **given), expected)
+
+
+def test_lstm_in_float32_runs_without_a_warning() -> None:
+    """Its oneDNN form would be run client by client."""
+    module = of_sequences("lstm", dtype=torch.float32)
+    trained(Algorithm(), module=module, clients=sequences(torch.float32), executor=STACKED)
+
+
+# ------------------------------------------------------------------------- other random numbers
+
+
+class Drawing(nn.Module):
+    """Draws in its layer `noise`."""
+
+    def __init__(self, draw: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.noise = classifier(), nn.Sequential(Applied(draw))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(self.noise(x))
+
+
+class Applied(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("executor", [STACKED, TRACED], ids=["stacked", "compiled"])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: x + torch.randn_like(x),
+        lambda x: x * torch.empty(6, dtype=x.dtype).bernoulli_(0.5),
+        lambda x: x * random.random(),
+    ],
+    ids=["torch", "in place", "python"],
+)
+def test_a_layer_that_draws_otherwise_is_named_before_the_first_round(
+    draw: Callable[[Tensor], Any], executor: Any
+) -> None:
+    run = federation(Algorithm(), module=Drawing(draw), executor=executor)
+    with pytest.raises(ModelError, match=r"'noise.0' \(Applied\) of Drawing draws random numbers"):
+        run.prepare()
+
+
+def test_one_client_at_a_time_may_draw_otherwise() -> None:
+    module = Drawing(lambda x: x + torch.randn_like(x))
+    for executor in (SequentialExecutor, partial(StackedExecutor, width=1)):
+        federation(Algorithm(), module=module, executor=executor).prepare()
+
+
+def test_trying_the_model_changes_nothing() -> None:
+    module = classifier()
+    run, generator = (
+        federation(Algorithm(), module=module, executor=STACKED),
+        torch.get_rng_state(),
+    )
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    run.prepare()
+    assert all(value.equal(state[name]) for name, value in module.state_dict().items())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    assert torch.get_rng_state().equal(generator)

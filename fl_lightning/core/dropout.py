@@ -1,0 +1,91 @@
+"""Dropout masks that are a function of a key: they depend on the client, not on the executor.
+
+PyTorch's dropout draws from a global generator: its masks depend on which clients trained before on
+this rank, and `vmap` refuses it. Here a mask is a hash of (key, position). The key is a tensor,
+made at the start of a visit from (seed, round, client); `vmap` handles it like a buffer.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from threading import get_ident
+
+import torch
+from torch import Tensor
+
+KEY = "<dropout>"
+"""The name of the key among a visit's buffers; no buffer of a module is named so."""
+
+_LCG = 6364136223846793005, 1442695040888963407  # Knuth's 64-bit congruential generator
+_LOWBIAS32 = (16, 0x7FEB352D), (15, -0x7B935975)  # Wellons' hash, in signed integers
+_SATURATION = -1.7580993408473766  # of SELU: what alpha dropout makes of a dropped element
+
+
+def new_key(seed: int) -> Tensor:
+    """The key of a visit, (2,) int64: the number before its first, and the step between draws."""
+    return torch.tensor([seed, 1])
+
+
+class DropoutMasks:
+    """The dropout masks of one forward pass; a context, in which `substitution` draws from them.
+
+    Args:
+        key: See `new_key`. A pass that draws advances it in place.
+    """
+
+    def __init__(self, key: Tensor):
+        self.key, self._count, self._thread = key, 0, get_ident()
+
+    def __enter__(self) -> None:
+        _running.append(self)
+
+    def __exit__(self, *_: object) -> None:
+        _running.pop()
+
+    def drop(self, x: Tensor, p: float, shape: Sequence[int], alpha: bool = False) -> Tensor:
+        """Drop elements of `x` with probability `p` and scale up the others.
+
+        Args:
+            x: Any floating tensor.
+            p: The probability.
+            shape: The shape of the mask, which broadcasts to that of `x`.
+            alpha: Whether to keep mean and variance, as `torch.nn.AlphaDropout` does.
+        """
+        index, self._count = self._count, self._count + 1
+        if p == 0:
+            return x
+        if p == 1:
+            return torch.zeros_like(x)
+        first, step = self._keys
+        key = first + index * step if index else first
+        bits = _uniform_bits(key, torch.Size(shape).numel())
+        kept = (bits >= round(p * 2**31)).view(shape)
+        if not alpha:
+            return x * kept / (1 - p)
+        scale = ((1 - p) * (1 + p * _SATURATION**2)) ** -0.5
+        return scale * (torch.where(kept, x, _SATURATION) - p * _SATURATION)
+
+    @cached_property
+    def _keys(self) -> tuple[Tensor, Tensor]:
+        """The key of this pass's first draw, and the step to that of the next draw."""
+        first, step = self.key.unbind()
+        first, step = first * _LCG[0] + _LCG[1], step * _LCG[0]
+        self.key.copy_(torch.stack([first, step]))
+        return first, step
+
+
+_running: list[DropoutMasks] = []
+
+
+def running_masks() -> DropoutMasks | None:
+    """Those of the innermost pass that runs; None in other threads."""
+    masks = _running[-1] if _running else None
+    return masks if masks and masks._thread == get_ident() else None
+
+
+def _uniform_bits(key: Tensor, count: int) -> Tensor:
+    """`count` integers in [0, 2^31) from a 64-bit key: hashes of a counter."""
+    stride, offset = (key >> 32).to(torch.int32) | 1, (key >> 9).to(torch.int32)
+    z = torch.arange(count, dtype=torch.int32, device=key.device) * stride + offset
+    for shift, factor in _LOWBIAS32:
+        z = (z ^ ((z >> shift) & ((1 << (32 - shift)) - 1))) * factor
+    return (z ^ (z >> 16)) & 0x7FFFFFFF

@@ -1,0 +1,157 @@
+"""Whether a model can train several clients in parallel, and the sentence if it cannot."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+
+from fl_lightning.core.guarded_term import IN_PARALLEL
+from fl_lightning.core.network import FunctionalModel
+from fl_lightning.core.randomness import seeded_rng
+from fl_lightning.core.substitution import substituted
+from fl_lightning.errors import ModelError, TermError, first_sentence
+from fl_lightning.executors.executor import Executor
+
+INSTEAD = "train it with the sequential executor, without --compile"
+
+
+def _draws(name: str) -> ModelError:
+    return ModelError(
+        f"{name} draws random numbers that parallel clients and --compile cannot repeat: use "
+        f"torch.nn.functional.dropout for them, or {INSTEAD}"
+    )
+
+
+@contextmanager
+def blame_model(named: Callable[[], str] = lambda: "this model or its loss") -> Iterator[None]:
+    """Turn PyTorch's errors about code that cannot run in parallel into a ModelError."""
+    try:
+        yield
+    except (TermError, ModelError):
+        raise
+    except GuardOnDataDependentSymNode as error:
+        raise ModelError(
+            f"{named()} branches on the value of a tensor, which cannot be compiled: "
+            "train without --compile"
+        ) from error
+    except RuntimeError as error:
+        if "randomness" in str(error):
+            raise _draws(named()) from error
+        if not any(said in str(error) for said in IN_PARALLEL):
+            raise
+        raise ModelError(
+            f"{named()} cannot run for several clients in parallel ({first_sentence(error)}): "
+            f"{INSTEAD}"
+        ) from error
+
+
+def try_in_parallel(executor: Executor, x: Any) -> None:
+    """Run the model's training pass on samples `x`, under `vmap` if clients train in parallel.
+
+    Nothing changes.
+
+    Raises:
+        ModelError: If the model draws random numbers other than dropout's, or cannot run for
+            several clients; names the layer.
+    """
+    module, layout = executor.module, executor.layout
+    buffers = {**dict(module.named_buffers()), **executor.dropout_key(0)}
+
+    def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Any) -> Tensor:
+        moved = {name: b.clone() for name, b in buffers.items()}
+        FunctionalModel(module, layout, buffers, weights, moved).forward(x)
+        return torch.zeros(())
+
+    given = tree_map(Tensor.detach, (dict(module.named_parameters()), buffers, x))
+    training, device = module.training, next(module.parameters()).device
+    module.train()
+    try:
+        with (
+            _watched_layers(module) as named,
+            blame_model(named),
+            seeded_rng(0, device),
+            substituted(batched=True),
+            executor.autocast(),
+            full_batchnorm(module),
+        ):
+            if executor.width == 1:
+                one(*given)
+            else:
+                rows = tree_map(lambda t: t.expand(2, *t.shape), given)
+                vmap(one, randomness="error")(*rows)
+    finally:
+        module.train(training)
+
+
+@contextmanager
+def _watched_layers(module: nn.Module) -> Iterator[Callable[[], str]]:
+    """Raise a ModelError after a layer that moved a global generator.
+
+    Yields:
+        A function that names the innermost layer whose forward has begun and not ended.
+    """
+    entered = [("", "")]
+    model, states = type(module).__name__, list[Any]()
+
+    def named() -> str:
+        name, kind = entered[-1]
+        return f"layer {name!r} ({kind}) of {model}" if name else model
+
+    def watch() -> None:
+        states[:] = [*states, _generators(next(module.parameters()).device)][-2:]
+        if states[0] != states[-1]:
+            raise _draws(named())
+
+    def enter(name: str, layer: nn.Module) -> None:
+        watch()
+        entered.append((name, type(layer).__name__))
+
+    def leave(*_: object) -> None:
+        watch()
+        entered.pop()
+
+    hooks = list[Any]()
+    for name, part in module.named_modules():
+        hooks.append(part.register_forward_pre_hook(lambda layer, _, name=name: enter(name, layer)))
+        hooks.append(part.register_forward_hook(leave))
+    try:
+        yield named
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _generators(device: torch.device) -> tuple[Any, ...]:
+    """The states of the global generators of torch, Python and numpy."""
+    of_torch = [torch.get_rng_state()]
+    if device.type == "cuda":
+        of_torch.append(torch.cuda.get_rng_state(device))
+    _, key, position, *_ = np.random.get_state()  # noqa: NPY002
+    numbers = [*(state.numpy() for state in of_torch), np.asarray(key)]
+    return random.getstate(), position, *(state.tobytes() for state in numbers)
+
+
+@contextmanager
+def full_batchnorm(module: nn.Module) -> Iterator[None]:
+    """Give BatchNorm inputs of its own dtype: vmap requires it, and autocast leaves them bf16."""
+
+    def convert(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        own = next(chain(norm.parameters(), norm.buffers()), inputs[0])
+        return (inputs[0].to(own.dtype),)
+
+    norms = [child for child in module.modules() if isinstance(child, _BatchNorm)]
+    hooks = [norm.register_forward_pre_hook(convert) for norm in norms]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
