@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
+from math import nan
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ class MeanLoss:
 
     @torch.no_grad()
     def scores(self, points: Tensor) -> Tensor:
-        """Loss and accuracy at many weights.
+        """Loss and accuracy at many weights; without classes the accuracy is NaN.
 
         Args:
             points: (m, len(w)) weights.
@@ -100,7 +101,9 @@ class MeanLoss:
         def of_batch(x: Tensor, y: Tensor) -> Tensor:
             def one(w: Tensor) -> Tensor:
                 out = self._forward(w, x)
-                right = is_right(scores_of(out), y).double().mean()
+                right = w.new_full((), nan).double()
+                if self.data.classes:
+                    right = is_right(scores_of(out), y).double().mean()
                 return torch.stack([self.loss(out, y).double(), right])
 
             return torch.stack([one(w) for w in points])

@@ -29,6 +29,7 @@ from fl_lightning import Algorithm, DeviceDataset, Federation, algorithms
 from fl_lightning.callbacks import (
     CALLBACKS,
     ClassAccuracy,
+    ClientScores,
     Consistency,
     EvaluateModels,
     Evaluation,
@@ -54,9 +55,10 @@ def samples(count: int = 11) -> DeviceDataset:
 
 
 def every_measure(folder: Path) -> list[Measure]:
-    """Those that need no term of their own, in every round."""
+    """Those that need no term and no owners of test samples, in every round."""
     given = {"every": 1, "client": 2, "test": samples(), "folder": folder}
-    kinds = [c for c in CALLBACKS.values() if issubclass(c, Measure) and c is not EvaluateModels]
+    others = EvaluateModels, ClientScores
+    kinds = [c for c in CALLBACKS.values() if issubclass(c, Measure) and c not in others]
     return [
         kind(**{name: given[name] for name in signature(kind).parameters if name in given})
         for kind in kinds

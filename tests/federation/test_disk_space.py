@@ -9,10 +9,10 @@ import pytest
 from problems import federation
 
 from fl_lightning import algorithms
-from fl_lightning.cli import summary
 from fl_lightning.federation.disk_space import BLOCK, free_space, most_disk_bytes
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.runs.converters import parse_bytes
+from fl_lightning.training import summary
 
 ROW = 4 * 55_210
 """States of a client of SCAFFOLD with the digits' mlp."""

@@ -114,19 +114,29 @@ def confusions(results: Mapping[str, Tensor], classes: tuple[str, ...]) -> Figur
     return figure
 
 
-def client_histogram(results: Mapping[str, Tensor]) -> Figure:
-    """A histogram of the clients' accuracies (clients,); a line marks the mean."""
+def client_histogram(
+    results: Mapping[str, Tensor], metric: str = "accuracy", unit: int = 100
+) -> Figure:
+    """A histogram of one score for each client (clients,); a line marks the mean.
+
+    Args:
+        results: The scores by run.
+        metric: Their name.
+        unit: 100 if the axis is in percent.
+    """
     figure, (axes,) = _panels(1, width=5.6)
     held = {label: scores[~scores.isnan()].numpy() for label, scores in results.items()}
     every = np.concatenate([*held.values()])
-    bins = np.linspace(every.min() - 0.005, every.max() + 0.005, 21)
+    margin = 0.005 if unit == 100 else 0.0
+    bins = np.linspace(every.min() - margin, every.max() + margin, 21)
     for color, (label, scores) in zip(_cycle(len(held)), held.items(), strict=True):
         axes.hist(scores, bins, color=color, alpha=0.35)
         axes.hist(scores, bins, color=color, histtype="step", label=label)
         axes.axvline(scores.mean(), color=color, linewidth=1)
-    axes.set(xlabel="accuracy of a client", ylabel="clients")
+    axes.set(xlabel=f"{metric} of a client", ylabel="clients")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    if unit == 100:
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False)
     return figure
 

@@ -2,21 +2,25 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from math import ceil
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
+import torch
 from matplotlib.figure import Figure
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, read_csv
 from torch import Tensor, nn
 from typing_extensions import Doc
 
+from fl_lightning.callbacks.bases import over_clients
+from fl_lightning.callbacks.client_scores import TABLE
+from fl_lightning.cli.components import read_component
 from fl_lightning.core.constraints import PositiveInt, checked
 from fl_lightning.data import DeviceDataset, matched_test_split
-from fl_lightning.errors import UserError
+from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab import analysis
 from fl_lightning.lab.analysis import figures
 from fl_lightning.runs.run import Run
+from fl_lightning.training import parts
 
 Split = Annotated[Literal["train", "test"], Doc("Samples to use: the training or the test set.")]
 Samples = Annotated[PositiveInt | None, Doc("Number of samples, drawn at random; none for all.")]
@@ -24,18 +28,57 @@ Samples = Annotated[PositiveInt | None, Doc("Number of samples, drawn at random;
 
 @dataclass(frozen=True)
 class Subject:
-    """A trained model and its data, on the device."""
+    """A run with its trained model and its data, which are loaded when they are needed.
+
+    Attributes:
+        run: The run.
+        split: Which samples are used.
+        device: The device of model and data.
+        best: Whether the model is that of the best round.
+        round: The round of the model, if it is that of a checkpoint.
+    """
 
     run: Run
-    model: nn.Module
-    data: DeviceDataset
+    split: Split
+    device: str
+    best: bool = False
+    round: int | None = None
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model.
+
+        Raises:
+            UserError: If its weights are not finite.
+        """
+        model = self.run.model(best=self.best, round=self.round)
+        if not all(p.isfinite().all() for p in model.parameters()):
+            raise UserError(
+                f"the model of {self.run.path} has weights that are not finite: try --best"
+            )
+        return model.to(self.device)
+
+    @cached_property
+    def data(self) -> DeviceDataset:
+        """The samples."""
+        train, test = self.run.data()
+        return (train if self.split == "train" else test).to(self.device)
 
     def loss(self, samples: int | None) -> analysis.MeanLoss:
-        """The mean loss on some samples."""
-        return analysis.MeanLoss(self.model, self.data, samples)
+        """The mean of the run's loss on some samples."""
+        loss = parts.loss(read_component("loss", self.run.config["loss"]))
+        return analysis.MeanLoss(self.model, self.data, samples, loss=loss)
 
     def predictions(self, samples: int | None = None) -> analysis.Predictions:
-        """What the model makes of some samples."""
+        """What the model makes of some samples.
+
+        Raises:
+            UserError: If the targets are no classes.
+        """
+        if not self.data.classes:
+            raise UserError(
+                f"the targets of {self.run.path} are no classes: choose another analysis"
+            )
         return analysis.predict(self.model, self.data, samples)
 
 
@@ -193,32 +236,59 @@ def classes(subjects: Subjects, samples: Samples = None, split: Split = "test") 
     return Result(numbers, caption, partial(figures.confusions, found, names))
 
 
-def clients(subjects: Subjects, split: Split = "test") -> Result:
-    """The accuracy of the global model for each client."""
-    found = {label: _accuracy_by_client(subject, split) for label, subject in subjects.items()}
-    rows = {}
+def clients(subjects: Subjects, split: Split = "test", metric: str | None = None) -> Result:
+    """The accuracy of the global model for each client, or another score that the run has recorded.
+
+    Args:
+        subjects: The runs.
+        metric: A column of clients.csv, which --callback client_scores writes, in its last round;
+            none for the accuracy.
+    """
+    found = {
+        label: _accuracy_by_client(s, split) if metric is None else _recorded_by_client(s, metric)
+        for label, s in subjects.items()
+    }
+    name = metric or "accuracy"
+    unit, rows = 100 if metric is None or "accuracy" in metric else 1, {}
     for label, scores in found.items():
-        percent = Series(100 * scores).dropna()
+        values = Series(unit * scores).dropna()
         rows[label] = {
-            "clients": str(len(percent)),
-            "mean": percent.mean(),
-            "deviation": percent.std(ddof=0),
-            "lowest": percent.min(),
-            "worst 10 %": percent.nsmallest(ceil(len(percent) / 10)).mean(),
-            "highest": percent.max(),
+            "clients": str(len(values)),
+            "mean": values.mean(),
+            "deviation": values.std(ddof=0),
+            "lowest": values.min(),
+            "worst 10 %": _worst(name, values),
+            "highest": values.max(),
         }
     which = "own training samples" if split == "train" else "test samples like its own"
-    caption = f"accuracy of the global model for each client on {which}"
-    return Result(_by_run(rows), caption, partial(figures.client_histogram, found))
+    which = which if metric is None else "its own test samples"
+    caption = f"{name} of the global model for each client on {which}"
+    return Result(_by_run(rows), caption, partial(figures.client_histogram, found, name, unit))
+
+
+def _worst(metric: str, values: Series) -> float:
+    """The mean over the worst tenth of the clients."""
+    return over_clients(metric, torch.tensor(values.to_numpy()))[f"{metric}_worst10"]
+
+
+def _recorded_by_client(subject: Subject, metric: str) -> Tensor:
+    file = subject.run.path / TABLE
+    if not file.is_file():
+        raise UserError(f"there is no {file}: train with --callback client_scores")
+    table = read_csv(file)
+    if metric not in table:
+        raise UserError(f"{file} has no column {metric!r}{nearest(metric, table.columns)}")
+    return torch.tensor(table[table["round"] == table["round"].max()][metric].to_numpy())
 
 
 def _accuracy_by_client(subject: Subject, split: Split) -> Tensor:
+    predictions = subject.predictions()
     run, partition = subject.run, subject.run.partition()
     if split == "test":
         train, _ = run.data()
         counts = partition.histogram(train.y, len(train.classes))
         partition = matched_test_split(subject.data.y, counts, seed=run.config["seed"])
-    return subject.predictions().accuracy_by_client(partition)
+    return predictions.accuracy_by_client(partition)
 
 
 def _classes(subjects: Subjects) -> tuple[str, ...]:

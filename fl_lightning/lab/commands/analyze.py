@@ -8,13 +8,12 @@ from typing import Any, Literal
 
 import torch
 from pandas import Series
-from torch import nn
 
 from fl_lightning.cli.arguments import ArgumentParser, add_parameters, check_figures, options_of
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.errors import UserError
 from fl_lightning.lab.commands import analyses
-from fl_lightning.lab.commands.analyses import Result, Split, Subject
+from fl_lightning.lab.commands.analyses import Result, Subject
 from fl_lightning.lab.report.comparison import compare
 from fl_lightning.lab.report.table import FORMATS, Format, Table
 from fl_lightning.runs.run import Run, load_runs
@@ -80,10 +79,8 @@ def analyze(
     check_figures(figure)
     readable = load_runs(runs, warn=lambda text: print(f"note: {text}", file=sys.stderr))
     found = [Run.read(run.path, data_dir) for run in readable]
-    models = [
-        _subject(run, run.model(best=best, round=round), own["split"], device) for run in found
-    ]
-    numbers, caption, draw = analysis(dict(zip(_labels(found), models, strict=True)), **own)
+    subjects = [Subject(run, own["split"], device, best, round) for run in found]
+    numbers, caption, draw = analysis(dict(zip(_labels(found), subjects, strict=True)), **own)
     for file in figure:
         draw().savefig(file)
     table = Table(numbers.map(_text), caption=caption, numbers=numbers)
@@ -94,14 +91,6 @@ def _text(value: str | float) -> str:
     if isinstance(value, str):
         return value
     return "" if isnan(value) else f"{value:.4g}"
-
-
-def _subject(run: Run, model: nn.Module, split: Split, device: str) -> Subject:
-    train, test = run.data()
-    data = train if split == "train" else test
-    if not all(p.isfinite().all() for p in model.parameters()):
-        raise UserError(f"the model of {run.path} has weights that are not finite: try --best")
-    return Subject(run, model.to(device), data.to(device))
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

@@ -7,12 +7,15 @@ from shutil import copytree
 
 import pytest
 import torch
-from pandas import Series
+from pandas import DataFrame, Series, read_csv
 
 from fl_lightning.__main__ import main
 from fl_lightning.data import matched_test_split, sources
+from fl_lightning.data.row_sources import table
+from fl_lightning.errors import UserError
 from fl_lightning.experiment import Experiment
 from fl_lightning.lab.analysis import predict
+from fl_lightning.lab.commands.analyses import Subject, classes, clients
 from fl_lightning.models import mlp
 from fl_lightning.runs.run import Run
 
@@ -106,3 +109,33 @@ def test_what_cannot_be_analyzed_is_one_sentence(argv, words, runs, sentence):
 def test_a_run_that_is_not_finished_is_named(runs, sentence):
     (runs / "1/model.pt").unlink()
     assert "1/model.pt" in sentence(main, ["analyze", "classes", str(runs / "1")])
+
+
+def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_path, capsys):
+    frame = DataFrame({"a": range(40), "y": [0.1 * k for k in range(40)], "who": [0, 1, 2, 3] * 10})
+    frame.to_csv(tmp_path / "file.csv", index=False)
+    options = "--loss=mse", "--metric=mae", "--rounds=2", "--callback=client_scores:every=1"
+        "--loss",
+        "mse",
+        "--metric",
+        "mae",
+        "--rounds",
+        "2",
+        "--callback",
+        "client_scores:every=1",
+    ]
+    columns = "--data.target", "y", "--data.clients", "who", "--run-dir", str(tmp_path / "run")
+    argv = ["--data", str(tmp_path / "file.csv"), *columns, *options]
+    Experiment([table], [mlp], partition="by_domain", clients=None, argv=argv).run()
+    run = Run.read(tmp_path / "run")
+    subject = Subject(run, "test", "cpu")
+    loss = subject.loss(None)
+    assert loss(loss.weights).item() == pytest.approx(run.scalars["test/loss"][2], rel=1e-5)
+    rows = clients({"run": subject}, metric="mae").numbers
+    recorded = read_csv(tmp_path / "run" / "clients.csv").query("round == 2")["mae"]
+    assert rows["mean"].item() == pytest.approx(recorded.mean())
+    assert rows["worst 10 %"].item() == pytest.approx(recorded.max())
+    with pytest.raises(UserError, match="no classes"):
+        classes({"run": subject})
+    with pytest.raises(UserError, match=r"did you mean mae\?"):
+        clients({"run": subject}, metric="mea")
