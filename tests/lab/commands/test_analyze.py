@@ -115,15 +115,6 @@ def test_a_table_of_numbers_is_analyzed_by_its_own_loss_and_recorded_scores(tmp_
     frame = DataFrame({"a": range(40), "y": [0.1 * k for k in range(40)], "who": [0, 1, 2, 3] * 10})
     frame.to_csv(tmp_path / "file.csv", index=False)
     options = "--loss=mse", "--metric=mae", "--rounds=2", "--callback=client_scores:every=1"
-        "--loss",
-        "mse",
-        "--metric",
-        "mae",
-        "--rounds",
-        "2",
-        "--callback",
-        "client_scores:every=1",
-    ]
     columns = "--data.target", "y", "--data.clients", "who", "--run-dir", str(tmp_path / "run")
     argv = ["--data", str(tmp_path / "file.csv"), *columns, *options]
     Experiment([table], [mlp], partition="by_domain", clients=None, argv=argv).run()
