@@ -24,8 +24,9 @@ class Layout:
         shapes: Their shapes.
         sizes: Their numbers of elements.
         head: Name of the submodule that classifies: `module.head` if that is a name, else the last
-            child with a parameter. The rest is the body. A model without children is all head, and
-            its name is empty.
+            child with a parameter; of a child that holds all parameters, that child's head. The
+            rest is the body. A model without children is all head, and its name is empty.
+        network: Name of the submodule whose children are blocks: empty, or that of such a child.
 
     Example:
         >>> layout = Layout(nn.Linear(2, 1))
@@ -56,7 +57,7 @@ class Layout:
         self.names = list(named)
         self.shapes = [p.shape for p in named.values()]
         self.sizes = [p.numel() for p in named.values()]
-        self.head = _head(module)
+        self.network, self.head = _network_and_head(module)
 
     @property
     def size(self) -> int:
@@ -104,11 +105,13 @@ class Layout:
         A child with vectors alone, such as a normalization, takes the place of the one before it.
         """
         axes: dict[str, int] = {}
+        prefix = f"{self.network}." if self.network else ""
+        head = prefix + self.head.removeprefix(prefix).partition(".")[0]
         for name, shape in zip(self.names, self.shapes, strict=True):
-            child, dot, _ = name.partition(".")
-            if dot and child != self.head.partition(".")[0]:
-                axes[child] = max(axes.get(child, 0), len(shape))
-        return [child for child, after in pairwise([*axes, self.head]) if axes.get(after, 2) > 1]
+            child, dot, _ = name.removeprefix(prefix).partition(".")
+            if dot and (block := prefix + child) != head:
+                axes[block] = max(axes.get(block, 0), len(shape))
+        return [block for block, after in pairwise([*axes, head]) if axes.get(after, 2) > 1]
 
     @torch.no_grad()
     def read(self, module: nn.Module) -> Tensor:
@@ -129,17 +132,23 @@ class Layout:
         copy(self.parameters(module), self.split(w))
 
 
-def _head(module: nn.Module) -> str:
-    """The submodule that the model declares as its head, or its last child with a parameter."""
+def _network_and_head(module: nn.Module) -> tuple[str, str]:
+    """The names of `Layout.network` and `Layout.head`."""
     declared = getattr(module, "head", None)
     if isinstance(declared, str):
         if declared not in dict(module.named_modules()):
             raise UserError(
                 f"the model's attribute `head` is {declared!r}, but it has no such submodule"
             )
-        return declared
-    children = [name for name, child in module.named_children() if [*child.parameters()]]
-    return children[-1] if children else ""
+        return "", declared
+    children = {name: child for name, child in module.named_children() if [*child.parameters()]}
+    if len(children) != 1 or [*module.parameters(recurse=False)]:
+        return "", [*children][-1] if children else ""
+    ((name, child),) = children.items()
+    network, head = _network_and_head(child)
+    if not head:  # a single layer
+        return "", name
+    return f"{name}.{network}".rstrip("."), f"{name}.{head}"
 
 
 def unit(v: Tensor, eps: float = 1e-12) -> Tensor:

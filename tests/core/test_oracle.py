@@ -207,6 +207,16 @@ def test_a_head_that_cannot_be_displaced_alone_is_refused(model):
         algorithm.gradient(oracle, w, facts, [{}], [{}])
 
 
+def test_the_head_of_a_wrapper_is_that_of_its_only_child():
+    wrapper = nn.Sequential(OrderedDict(flat=nn.Flatten(), net=classifier()))
+    assert Layout(wrapper).head == "net.outer"
+    assert Layout(wrapper).body_blocks() == ["net.norm"]
+    wrapper.net.head = "norm"
+    assert Layout(wrapper).head == "net.norm"
+    assert Layout(nn.Sequential(nn.Flatten(), nn.Linear(3, 3))).head == "1"
+    assert Layout(nn.Linear(3, 3)).head == ""
+
+
 def test_the_head_that_a_model_names_is_its_head():
     assert Layout(Onwards()).head == "top"
     assert Layout(Onwards()).body_blocks() == ["below"]
@@ -215,5 +225,6 @@ def test_the_head_that_a_model_names_is_its_head():
     nested = nn.Sequential(
         OrderedDict(body=nn.Linear(3, 3), heads=nn.Sequential(OrderedDict(head=nn.Linear(3, 2))))
     )
+    assert Layout(nested).head == "heads"
     nested.head = "heads.head"  # type: ignore[assignment]
     assert Layout(nested).body_blocks() == ["body"]
