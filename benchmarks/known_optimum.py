@@ -35,6 +35,8 @@ def row(name: str) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print("| method | to the least squares of equal clients | to those of all rows |\n|---|---|---|")
+    print(
+        "| method | to the least squares of equal clients | to those of all rows |\n|---|---|---|"
+    )
     for method in ALGORITHMS:
         print(row(method), flush=True)

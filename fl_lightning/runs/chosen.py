@@ -197,9 +197,10 @@ def find_chosen(
     """
     place = environment.get("functions", {}).get(kind)
     if place is None:
+        other = ", or give it one of its class: run.model(module)" if kind == "model" else ""
         raise UserError(
             f"{folder} does not record its {kind}: add `functions: {{{kind}: module:name}}` "
-            "to its environment.yaml"
+            f"to its environment.yaml{other}"
         )
     try:
         function = _import(place, environment, folder)

@@ -84,6 +84,7 @@ class StepModel(nn.Module):
     Attributes:
         lightning_module: The module.
         logs: The names of the numbers that the last training step logged.
+        rests: Whether a training step has called a metric, which rests there.
 
     Raises:
         ModelError: If it overrides a hook that no federation calls, has no `training_step`, or
@@ -110,6 +111,7 @@ class StepModel(nn.Module):
         self.__dict__["lightning_module"] = module
         self.logged = dict[str, Any]()
         self.logs: Sequence[str] = ()
+        self.rests = False
         self.stand_in = StandIn()
 
     @property
@@ -134,7 +136,7 @@ class StepModel(nn.Module):
         hook = module.register_forward_hook(lambda _module, _inputs, out: seen.append(out))
         self.logged = {}
         try:
-            with _metrics_at_rest(module):
+            with _metrics_at_rest(module) as of_metrics:
                 result = _step(module.training_step, batch, 0)
         finally:
             hook.remove()
@@ -147,10 +149,10 @@ class StepModel(nn.Module):
         numbers = {
             name: torch.as_tensor(value)
             for name, value in self.logged.items()
-            if not isinstance(value, Metric)
+            if not (isinstance(value, Metric) or any(value is one for one in of_metrics))
         }
         logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
-        self.logs = tuple(logs)
+        self.logs, self.rests = tuple(logs), self.rests or bool(of_metrics)
         return StepOutput(loss, seen[-1] if seen else None, logs)
 
     def has(self, part: Part) -> bool:
@@ -235,21 +237,25 @@ def _metrics(module: nn.Module) -> list[Metric]:
 
 
 @contextmanager
-def _metrics_at_rest(module: nn.Module) -> Iterator[None]:
-    """Do not update metrics, whose sums outside of the step parallel clients cannot keep."""
-    metrics = _metrics(module)
+def _metrics_at_rest(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Do not update metrics, whose sums outside of the step parallel clients cannot keep.
+
+    Gives what they return instead of values.
+    """
+    metrics, returned = _metrics(module), list[Tensor]()
+
+    def no_value(*_: Any, **__: Any) -> Tensor:
+        returned.append(torch.full((), torch.nan))
+        return returned[-1]
+
     for metric in metrics:
-        metric.__dict__["forward"] = metric.__dict__["update"] = _no_value
+        metric.__dict__["forward"] = metric.__dict__["update"] = no_value
     try:
-        yield
+        yield returned
     finally:
         for metric in metrics:
             del metric.__dict__["forward"]
             metric.update = metric._wrap_update(type(metric).update.__get__(metric))  # type: ignore
-
-
-def _no_value(*_: Any, **__: Any) -> Tensor:
-    return torch.full((), torch.nan)
 
 
 def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, Schedule]:

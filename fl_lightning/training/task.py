@@ -65,6 +65,11 @@ class Task:
         """Callbacks that the task needs, after a dry run of the model."""
         return []
 
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the user, after a dry run of the model."""
+        return []
+
     def try_out(self, data: DeviceDataset, part: str) -> None:
         """Score the module on the first samples, which changes nothing.
 
@@ -218,6 +223,15 @@ class LightningTask(Task):
     def callbacks(self) -> list[Any]:
         """What publishes the numbers that `training_step` logs."""
         return [StepLogs(self.steps.logs)] if self.steps.logs else []
+
+    @property
+    def notes(self) -> list[str]:
+        """That metrics rest in the training step, if it has some."""
+        note = (
+            f"note: metrics rest in {type(self.module).__name__}.training_step, as parallel "
+            "clients cannot keep their sums: log numbers there"
+        )
+        return [note] if self.steps.rests else []
 
     def _scored(self, scores: Metrics, part: str) -> None:
         self.logged[part] = [*scores]

@@ -19,7 +19,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.determinism import deterministic_algorithms
-from fl_lightning.distributed.launch import launch_fabric
+from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import EXIT_PREEMPTED, exit_with_launcher, leave
 from fl_lightning.errors import UserError
@@ -40,6 +40,10 @@ from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+_launches = list[LaunchOptions]()
+"""What the launches of this program were asked for."""
 
 
 class FederatedTrainer:
@@ -180,7 +184,7 @@ class FederatedTrainer:
                     words=as_arguments,
                 )
                 try:
-                    over = session.train()
+                    over = session.train(task.notes)
                 finally:
                     federation.load_global()
                 if not over:
@@ -290,13 +294,18 @@ class FederatedTrainer:
                 task.try_out(dataset, part)
 
     def _launched(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
+        """A launched Fabric, of as many ranks as the first one of this program."""
+        _launches.append(self._launch)
+        first, now = ((o.devices, o.num_nodes) for o in (_launches[0], self._launch))
+        if first != now:
+            # further ranks would run the program from its top, and the fits before once more
+            raise UserError(
+                f"the first fit of a program decides the number of ranks: give devices={first[0]} "
+                f"and num_nodes={first[1]} as there, or fit in another program"
+            )
         keep_freed_memory()
-        before = self._fabric
-        fabric = launch_fabric(self._launch, loggers=loggers, callbacks=callbacks)
-        if before is not None and before.world_size != fabric.world_size:
-            raise UserError("the first fit of a program decides the number of ranks")
-        self._fabric = fabric
-        return fabric
+        self._fabric = launch_fabric(self._launch, loggers=loggers, callbacks=callbacks)
+        return self._fabric
 
     def _federation(
         self,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from fl_lightning.errors import UserError
 
 CONTINUE = re.compile(r"--run-dir (\S+) --resume")
-FLAG = re.compile(r"--(?:[a-z]+\.)?([a-z][a-z-]*)(?: (\d+(?:[.,]\d+)*)(?![\w-]))?")
+FLAG = re.compile(r"(?<!tensorboard )--(?:[a-z]+\.)?([a-z][a-z-]*)(?: (\d+(?:[.,]\d+)*)(?![\w-]))?")
 
 
 def as_arguments(sentence: str) -> str:

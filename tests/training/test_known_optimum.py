@@ -1,4 +1,4 @@
-"""Regression whose least squares are known: the methods that reach them, and FedAvg, which stays away."""
+"""Regression whose least squares are known: SCAFFOLD reaches them, FedAvg stays away."""
 
 import pytest
 from least_squares import distances

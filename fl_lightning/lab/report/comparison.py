@@ -128,7 +128,7 @@ def compare(
 
 def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run], list[str]]:
     """The runs that have been evaluated, each once, and remarks on the others."""
-    evaluated = [run for run in runs if run.scalars.get("test/accuracy")]
+    evaluated = [run for run in runs if _scores(run)]
     if not evaluated:
         raise UserError("none of these runs has been evaluated yet")
     left_out = [run.path for run in runs if run not in evaluated]
@@ -147,9 +147,15 @@ def _distinct(runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[list[Run]
 
 
 def _agree(run: Run, other: Run) -> bool:
-    """Whether two runs have the same test accuracies in the rounds recorded by both."""
-    mine, theirs = run.scalars["test/accuracy"], other.scalars["test/accuracy"]
+    """Whether two runs have the same first score in the rounds recorded by both."""
+    mine, theirs = _scores(run), _scores(other)
     return all(mine[k] == theirs[k] for k in mine.keys() & theirs.keys())
+
+
+def _scores(run: Run) -> Mapping[int, float]:
+    """The first score of each evaluated round; LightningModules name their own, as `val_loss`."""
+    tags = (tag for tag in run.scalars if tag.startswith(("test", "val")))
+    return next((run.scalars[tag] for tag in tags if run.scalars[tag]), {})
 
 
 def _texts(runs: Sequence[Run], labels: Mapping[str, str]) -> DataFrame:

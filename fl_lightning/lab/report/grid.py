@@ -76,7 +76,9 @@ def grid(
         results = DataFrame([score.of(run) for run in runs], columns=Result._fields)
         if lacking := [str(runs[k].path) for k in results.index[results["value"].isna()]]:
             if len(lacking) == len(runs):
-                raise UserError(f"no run has recorded {score.name}")
+                raise UserError(
+                    f"no run has recorded {score.name}: choose a score that is in metrics.csv"
+                )
             notes.append(f"{score.name} is blank where it was not recorded: {', '.join(lacking)}")
         cells = _cells(results.assign(row=[*rows], column=[*columns]), score, spread)
         cells = cells.reindex(every).assign(published=nan)

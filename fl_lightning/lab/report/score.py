@@ -188,7 +188,8 @@ def score(text: Score | str) -> Score:
     if isinstance(text, Score):
         return text
     name, _, number = text.partition(":")
-    function = partial(of_tag, name) if "/" in name else SCORES.get(name)
+    is_tag = "/" in name or name.startswith(("test", "val"))  # LightningModules log val_loss
+    function = partial(of_tag, name) if is_tag else SCORES.get(name)
     if function is None:
         known = ", ".join(SCORES)
         raise UserError(f"there is no score {name}: take a tag of metrics.csv or one of {known}")

@@ -1,0 +1,59 @@
+"""A fit that is killed at any instant and resumed gives the results of one that was not."""
+
+import random
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jobs
+import pytest
+from least_squares import rows as regression_rows
+from lightning_modules import Lit, data, trainer
+from torch import nn
+from torch.optim import AdamW
+
+import fl_lightning as fl
+from fl_lightning.executors import SequentialExecutor
+
+ROUNDS, VISITS = 6, 24
+
+
+def lightning(folder: Path) -> None:
+    """AdamW, BatchNorm and dropout; four visits a round."""
+    module = Lit(partial(AdamW, lr=0.01), dropout=0.3)
+    fit = trainer(rounds=ROUNDS, run_dir=folder, checkpoint_every=2)
+    fit.fit(module, data(validation=data().train), resume=True)
+
+
+def scaffold(folder: Path) -> None:
+    """Control variates on the mean squared error; four visits a round."""
+    x, y, owners = regression_rows()
+    given = {"participation": 0.17, "loss": "mse", "checkpoint_every": 2}
+    fit = trainer("scaffold", rounds=ROUNDS, run_dir=folder, **given)
+    fit.fit(nn.Linear(1, 1), fl.FederatedData((x, y), clients=owners), resume=True)
+
+
+def attempt(fit: Callable[[Path], None], folder: Path, dies_at: int | None = None) -> None:
+    """Fit in a process of its own, which may die in a visit of a client."""
+    prepare = jobs.at_call(dies_at, SequentialExecutor, "_visit") if dies_at else lambda _: None
+    process = jobs.start(folder, {}, lambda: (prepare(0), fit(folder)))
+    assert jobs.end([process]) == [-9 if dies_at else 0], jobs.said(folder)
+
+
+@cache
+def never_killed(fit: Callable[[Path], None], folder: Path) -> dict[str, Any]:
+    attempt(fit, folder)
+    return jobs.results(folder)
+
+
+@pytest.mark.parametrize("fit", [lightning, scaffold])
+def test_killed_and_resumed_equals_never_killed(fit: Any, tmp_path: Path) -> None:
+    expected = never_killed(fit, tmp_path / "reference")
+    draws, folder = random.Random(fit.__name__), tmp_path / "run"
+    for _ in range(2):
+        attempt(fit, folder, draws.randint(2, VISITS // 3))
+        assert not (folder / "model.pt").exists()
+    attempt(fit, folder)
+    assert jobs.results(folder) == expected
+    assert len(expected["metrics"]) == ROUNDS

@@ -1,0 +1,119 @@
+"""What is scored, and which model is the best."""
+
+from typing import Any
+
+import pytest
+import torchmetrics
+from fit_program import WithMetric
+from least_squares import rows as regression_rows
+from lightning_modules import Lit, data, distance, rows, trainer
+from torch import nn
+
+import fl_lightning as fl
+from fl_lightning.__main__ import main
+from fl_lightning.callbacks import EarlyStopping
+
+
+def regression(**options: Any) -> fl.FederatedData:
+    x, y, owners = regression_rows()
+    return fl.FederatedData((x, y), clients=owners, **options)
+
+
+def test_metrics_rest_in_the_training_step_and_it_is_said_once(capsys: Any) -> None:
+    module, given = WithMetric(), data(validation=rows(23))
+    fit = trainer(rounds=3)
+    fit.fit(module, given)
+    said = capsys.readouterr().out
+    assert said.count("metrics rest in WithMetric.training_step") == 1
+    assert "acc" not in fit.history
+    assert "loss_std" in fit.history
+    out = module.eval()(given.validation["x"]).argmax(1)
+    right = (out == given.validation["label"]).double().mean().item()
+    assert fit.history["val_acc"].iloc[-1] == pytest.approx(right)
+    assert module.accuracy.update_count == 0
+
+
+class Far(torchmetrics.MeanAbsoluteError):
+    """The same, but larger is better."""
+
+    higher_is_better = True
+
+
+@pytest.mark.parametrize(
+    ("metrics", "monitor", "best"),
+    [
+        ((), "test/loss", min),
+        (["r2"], "test/r2", max),
+        (["mae", "r2"], "test/mae", min),
+        ({"far": Far()}, "test/far", max),
+        ({"near": torchmetrics.MeanAbsoluteError()}, "test/near", min),
+    ],
+    ids=["loss", "r2", "mae", "higher", "lower"],
+)
+def test_the_first_metric_chooses_the_best_model(metrics: Any, monitor: str, best: Any) -> None:
+    """The rate is so large that scores rise and fall."""
+    module = nn.Linear(1, 1).double()
+    given = regression(test=0.3)
+    fit = trainer(loss="mse", metrics=metrics, rounds=5, lr=0.2, participation=0.1, seed=1)
+    run = fit.fit(module, given)
+    scores = fit.history.set_index("round")[monitor]
+    chosen = run.model(nn.Linear(1, 1).double(), best=True)
+    found = trainer(loss="mse", metrics=metrics).test(chosen, given)
+    assert found[monitor] == pytest.approx(best(scores), abs=1e-6)
+    assert scores.nunique() == 5
+
+
+def test_scores_of_a_task_without_classes_are_those_of_torch() -> None:
+    given, module = regression(test=0.3), nn.Linear(1, 1).double()
+    fit = trainer(loss="mse", metrics=["rmse", "r2"])
+    fit.fit(module, given)
+    x, y = given.test
+    error = (module(x)[:, 0] - y).square().mean().item()
+    last = fit.history.iloc[-1]
+    assert last["test/loss"] == pytest.approx(error)
+    assert last["test/rmse"] == pytest.approx(error**0.5)
+    assert last["test/r2"] == pytest.approx(1 - error / y.var(correction=0).item())
+
+
+def test_a_logged_score_ends_a_fit_early() -> None:
+    stop = EarlyStopping(monitor="val_loss", patience=2, min_delta=100.0)
+    run = trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
+    assert run.ended == {"round": 3, "reason": "a callback"}
+
+
+def test_a_score_that_nobody_logs_is_found_out() -> None:
+    stop = EarlyStopping(monitor="val/acc", patience=2)
+    with pytest.raises(fl.UserError, match=r"'val/acc'.*val_loss"):
+        trainer(rounds=9, callbacks=[stop]).fit(Lit(), data(validation=rows(9)))
+
+
+def test_scores_of_binary_targets() -> None:
+    """One score a row, with its loss; targets are floats."""
+    x, _, owners = regression_rows()
+    y = (x[:, 0] > 0.3).double()
+    given = fl.FederatedData((x, y), clients=owners, test=0.3)
+    module = nn.Linear(1, 1).double()
+    fit = trainer(loss="binary_cross_entropy", metrics=["accuracy", "auroc"], rounds=5)
+    fit.fit(module, given)
+    x, y = given.test
+    right = ((module(x)[:, 0] > 0).double() == y).double().mean().item()
+    assert fit.history["test/accuracy"].iloc[-1] == pytest.approx(right)
+    assert 0.5 < right < 1
+
+
+def test_a_run_gives_its_weights_to_a_module() -> None:
+    module = Lit()
+    run = trainer().fit(module, data())
+    assert distance(run.model(Lit()), module) == 0
+    assert not run.model(Lit()).training
+    with pytest.raises(fl.UserError, match="does not fit the model Linear"):
+        run.model(nn.Linear(2, 2))
+    with pytest.raises(fl.UserError, match=r"run\.model\(module\)"):
+        run.model()
+
+
+def test_runs_of_lightning_modules_are_compared_by_what_they_log(capsys: Any) -> None:
+    paths = [trainer(a).fit(Lit(), data(validation=rows(9))).path for a in ("fedavg", "fedprox")]
+    capsys.readouterr()
+    main(["compare", *map(str, paths), "--score", "val_loss"])
+    assert "fedprox" in capsys.readouterr().out
