@@ -141,7 +141,8 @@ class _Round:
         )
         self.kept = [{**mine, **visit} for mine, visit in zip(self.client, local, strict=True)]
         self.noise = torch.randn(w.shape, generator=random).to(w)
-        self.logits = torch.randn(2, len(facts["labels"]), generator=random).to(w)
+        classes = max(2, len(facts["labels"]))  # data without classes count as of one
+        self.logits = torch.randn(2, classes, generator=random).to(w)
         self.calls, self.views, self.parallel = Counter[str](), list[StrictView](), False
         rehearsed = Algorithm(*(GuardedTerm(t, i, self.views) for i, t in enumerate(terms)))
         self.facts, self.rehearsed = facts, rehearsed

@@ -19,10 +19,29 @@ from fl_lightning.errors import TermError
 
 
 def divergence(out: Tensor, reference: Tensor, tau: float) -> Tensor:
-    """`KL(softmax(reference / tau) || softmax(out / tau))`, averaged over the batch."""
+    """`KL(softmax(reference / tau) || softmax(out / tau))`, averaged over samples, or tokens.
+
+    Raises:
+        TermError: If these are not scores of several classes.
+    """
+    if out.ndim < 2 or out.shape[-1] < 2:
+        raise TermError(
+            "distillation compares scores of classes, but the model returns one number for each "
+            "sample: choose another method"
+        )
+    out, reference = out.flatten(0, -2), reference.flatten(0, -2)
     return F.kl_div(
         F.log_softmax(out / tau, 1), F.softmax(reference / tau, 1), reduction="batchmean"
     )
+
+
+def check_labels(y: Any, *shape: int) -> None:
+    """Raise a TermError unless targets are classes in this shape."""
+    if not isinstance(y, Tensor) or y.is_floating_point() or y.shape != shape:
+        raise TermError(
+            "the method compares samples by their class, but the targets are no classes: name the "
+            "data's target, or choose another method"
+        )
 
 
 @dataclass(frozen=True)
@@ -48,7 +67,8 @@ class NotTrueDistillation(Term):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         def loss(b: ForwardPass) -> Tensor:
-            true = torch.arange(b.out.shape[1], device=b.y.device) == b.y[:, None]
+            check_labels(b.y, *b.out.shape[:-1])
+            true = torch.arange(b.out.shape[-1], device=b.y.device) == b.y[..., None]
             # the softmax forgets the true class
             out, received = (p.out.masked_fill(true, -1e9) for p in (b, b.at(v.anchor)))
             return b.loss + self.beta * self.tau**2 * divergence(out, received, self.tau)
@@ -110,6 +130,7 @@ class RelaxedContrastive(Term):
         return oracle.of(loss, *layers)(w)
 
     def _level(self, z: Tensor, y: Tensor) -> Tensor:
+        check_labels(y, len(z))
         z = z.mean((-2, -1)) if z.ndim == 4 else z.flatten(1)
         with torch.autocast(z.device.type, enabled=False):
             z = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)))

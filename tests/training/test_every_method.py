@@ -1,0 +1,82 @@
+"""Every method on images, texts, tables and a LightningModule: it trains, or says why not."""
+
+from typing import Any
+
+import pytest
+import torch
+from lightning_modules import Lit, distance, rows, state, trainer
+from torch import Tensor, nn
+
+import fl_lightning as fl
+from fl_lightning.algorithms.registry import ALGORITHMS
+
+OWNERS = torch.arange(24) % 3
+G = torch.Generator().manual_seed(1)
+
+
+class NextToken(nn.Module):
+    """Scores (n, t, 5) for tokens (n, t)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.lstm = nn.LSTM(4, 6, batch_first=True)
+        self.out = nn.Linear(6, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.lstm(self.embedding(tokens))[0])
+
+
+def image() -> tuple[nn.Module, Any, dict[str, Any]]:
+    pixels = torch.randint(256, (24, 1, 4, 4), generator=G, dtype=torch.uint8)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    return net, (pixels, torch.arange(24) % 3), {}
+
+
+def text() -> tuple[nn.Module, Any, dict[str, Any]]:
+    tokens = torch.randint(5, (24, 7), generator=G)
+    return NextToken(), (tokens[:, :-1], tokens[:, 1:]), {"metrics": ["perplexity"]}
+
+
+def table() -> tuple[nn.Module, Any, dict[str, Any]]:
+    x = torch.randn(24, 5, generator=G)
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
+    return net, (x, x.sum(1)), {"loss": "mse", "metrics": ["r2"]}
+
+
+def lightning() -> tuple[nn.Module, Any, dict[str, Any]]:
+    return Lit(norm=False), rows(24), {}
+
+
+REFUSED: dict[tuple[str, str], str] = {
+    ("fedntd", "table"): "no classes",
+    ("gradient_projection", "table"): "of classes",
+    ("fedrcl", "table"): "no classes",  # it contrasts samples of a class with others
+    ("fedrcl", "text"): "no classes",  # of whole texts
+    **dict.fromkeys(
+        [(f"fedsol{kind}", "table") for kind in ("", "_ft", "_ablation")], "of classes"
+    ),
+    **dict.fromkeys(  # the step computes the loss, so that it has none of the displaced head
+        [(f"fedsol{kind}", "lightning") for kind in ("", "_ft")], "'outer'.* own loss"
+    ),
+}
+"""Words of the refusal, by method and task."""
+
+
+@pytest.mark.parametrize("task", [image, text, table, lightning], ids=lambda task: task.__name__)
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_a_method_trains_or_says_why_not(method: str, task: Any) -> None:
+    torch.manual_seed(1)
+    module, samples, options = task()
+    before = state(module)
+    fit = trainer(method, rounds=1, local_steps=2, batch_size=4, **options)
+    data = fl.FederatedData(samples, clients=OWNERS, test=0.25)
+    if words := REFUSED.get((method, task.__name__)):
+        with pytest.raises(fl.UserError, match=words):
+            fit.fit(module, data)
+        assert distance(module, before) == 0
+        return
+    fit.fit(module, data)
+    assert (distance(module, before) > 0) == (method != "local_only")
+    assert all(t.isfinite().all() for t in module.state_dict().values())
+    assert fit.history["train/loss"].notna().all()
