@@ -142,51 +142,46 @@ class Experiment:
             exit_with_launcher(),
         ):
             # Fabric keeps these very lists, which are filled when what they need exists
-            loggers, callbacks = list[Any](), list[Any]()
-            fabric = self.fabric(loggers, callbacks)
+            loggers, hooks = list[Any](), list[Any]()
+            fabric = self.fabric(loggers, hooks)
             with shared(run, fabric):
-                self._run(run, fabric, loggers, callbacks)
+                self._run(run, fabric, loggers, hooks)
 
-    def _run(self, run: Run, fabric: Fabric, loggers: list[Any], callbacks: list[Any]) -> None:
+    def _run(self, run: Run, fabric: Fabric, loggers: list[Any], hooks: list[Any]) -> None:
         train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
         o = replace(self.options, clients=len(partition))
         data = parts.run_data(train, test, partition, o).to(fabric.device)
         (loss,), metrics = self._components["loss"], self._components["metric"]
         task = Task(model, parts.loss(loss), parts.metrics(metrics, len(train.classes)))
-        scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
-        chosen = self._components["callback"]
-        own = parts.callbacks(self.callbacks, chosen, data, run.path, task)
         try:
-            augment = self.chosen["augment"]()
-            clients = run.path / "clients"
-            federation = parts.federation(
-                fabric, model, algorithm, data, augment, clients, own, o, task.loss
+            session = Session(
+                run,
+                o,
+                fabric,
+                task,
+                data,
+                algorithm,
+                loggers,
+                hooks,
+                None,
+                self.chosen["augment"](),
+                self.callbacks,
+                self._components["callback"],
+                self.chosen,
+                self._files,
+                {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method},
             )
-            federation.prepare()
         except ModelError as error:
             raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
-        session = Session(
-            run,
-            o,
-            federation,
-            data,
-            scored,
-            loggers,
-            callbacks,
-            own,
-            self.chosen,
-            self._files,
-            {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method},
-        )
-        sends = federation.cost.uplink > 0
+        sends = session.federation.cost.uplink > 0
         if not session.train(unused_option_notes(self._given, o, self.chosen, sends)):
             leave(EXIT_PREEMPTED)
 
-    def fabric(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
+    def fabric(self, loggers: list[Any], hooks: list[Any]) -> Fabric:
         """A launched Fabric."""
         keep_freed_memory()
         try:
-            return launch_fabric(self._launch, loggers=loggers, callbacks=callbacks)
+            return launch_fabric(self._launch, loggers=loggers, callbacks=hooks)
         except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
             exit_with_error(" ".join(str(error).split()))
 

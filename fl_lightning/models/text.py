@@ -53,7 +53,7 @@ class CharTransformer(nn.Module):
         """Scores of the token after each place."""
         t = tokens.shape[1]
         x = self.embedding(tokens) + self.places.weight[:t]
-        out: Tensor = self.classifier(self.encoder(x, self.mask[:t, :t]))
+        out: Tensor = self.classifier(self.encoder(x, self.mask[:t, :t], is_causal=True))
         return out
 
 

@@ -6,10 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.callbacks import Checkpoint, Evaluation, Personalization, ProgressBar, TensorBoard
+from lightning.fabric import Fabric
+
+from fl_lightning.callbacks import Checkpoint, Personalization, ProgressBar, TensorBoard
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.schedule import Schedule
+from fl_lightning.data import CropFlip
 from fl_lightning.distributed.signals import stop_on_signals
 from fl_lightning.federation.disk_space import check_disk_space
-from fl_lightning.federation.federation import Federation
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.converters import parse_interval
 from fl_lightning.runs.folder import begin, end
@@ -17,8 +21,10 @@ from fl_lightning.runs.metrics_csv import MetricsCSV
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.runs.trackers import start_trackers
+from fl_lightning.training import parts
 from fl_lightning.training.parts import RunData
 from fl_lightning.training.summary import results, summary
+from fl_lightning.training.task import Task
 
 
 @dataclass(eq=False)
@@ -28,33 +34,65 @@ class Session:
     Args:
         run: The run, whose folder is open.
         options: Its options.
-        federation: Before its first round. Its Fabric has the lists `loggers` and `callbacks`.
-        data: The data.
-        scored: The evaluations of the global model; the last one chooses the best model.
+        fabric: A launched Fabric.
+        task: The model with its loss and scores.
+        data: The data, on the device.
+        algorithm: The method, with what the general options change in it.
         loggers: Fabric's list of loggers.
-        callbacks: Fabric's list of callbacks.
-        own: The user's callbacks, which may save states.
+        hooks: Fabric's list of callbacks.
+        schedule: The factor on the local learning rate; None: that of the options.
+        augment: Augmentation of training images.
+        callbacks: The user's callbacks.
+        components: The chosen callbacks.
         chosen: The chosen functions, which the run's folder names.
         files: The user's files, which are copied into it.
         names: Of data, model and algorithm, for the summary.
         words: Changes the sentences that are printed, which name flags.
+
+    Attributes:
+        federation: The simulation, before its first round.
+        scored: The evaluations of the global model; the last one chooses the best model.
+
+    Raises:
+        UserError: If the parts do not fit together.
     """
 
     run: Run
     options: Options
-    federation: Federation
+    fabric: Fabric
+    task: Task
     data: RunData
-    scored: Sequence[Evaluation]
+    algorithm: Algorithm
     loggers: list[Any]
-    callbacks: list[Any]
-    own: Sequence[Any] = ()
+    hooks: list[Any]
+    schedule: Schedule | None = None
+    augment: CropFlip | None = None
+    callbacks: Sequence[Any] = ()
+    components: Sequence[Chosen] = ()
     chosen: Mapping[str, Chosen] = field(default_factory=dict)
     files: Iterable[Path] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     words: Callable[[str], str] = str
 
     def __post_init__(self) -> None:
+        o, task, data, folder = self.options, self.task, self.data, self.run.path
+        self.scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
+        own = parts.callbacks(self.callbacks, self.components, data, folder, task)
+        self.own = [*task.callbacks, *own]
         self.monitor = self.scored[-1].monitor if self.scored else "train/loss"
+        self.federation = parts.federation(
+            self.fabric,
+            task.model,
+            self.algorithm,
+            data,
+            self.augment,
+            folder / "clients",
+            own,
+            o,
+            task.loss,
+            self.schedule,
+        )
+        self.federation.prepare()
 
     def train(self, notes: Iterable[str] = ()) -> bool:
         """Run the remaining rounds.
@@ -101,7 +139,7 @@ class Session:
             tensorboard,
             *start_trackers(o.logger or (), run.path, run.config),
         ]
-        self.callbacks += [
+        self.hooks += [
             *self.scored,
             *self.own,
             progress,

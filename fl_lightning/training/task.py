@@ -1,18 +1,16 @@
 """A task: a module with its loss, its local optimizer, and how it is scored."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torchmetrics import Metric
 
-from fl_lightning.callbacks.bases import CohortMeasure, over_clients
 from fl_lightning.callbacks.evaluation import Evaluation
 from fl_lightning.callbacks.metrics import make_metrics, results
 from fl_lightning.callbacks.scoring import Autocast, score
@@ -22,17 +20,12 @@ from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.dataset import rows as count
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.errors import ModelError, UserError, first_sentence, nearest
-from fl_lightning.executors import ClientResult
-from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.errors import UserError, first_sentence
+from fl_lightning.federation.federation import Metrics
 from fl_lightning.runs.chosen import number_names
-from fl_lightning.training.lightning_module import Part, StepModel, local_optimizer
 
 NAMES = {"test": "test", "validation": "val"}
 """The first part of the names of scores, by the part of the data."""
-
-OF_SGD = "momentum", "weight_decay", "lr_decay"
-"""Options of the local SGD, which say nothing without its learning rate."""
 
 
 @dataclass(eq=False)
@@ -190,195 +183,3 @@ def owners(data: FederatedData, part: str) -> dict[str, Any]:
         return {}
     missing = count(getattr(data, part)) - len(owner := owned.owners())
     return {"domains": pad(owner, (0, missing)), "domain_names": tuple(data.names)}
-
-
-class LightningTask(Task):
-    """A LightningModule: its steps are loss and scores, `configure_optimizers` the optimizer.
-
-    Raises:
-        ModelError: If no federation can train it.
-    """
-
-    def __init__(self, module: LightningModule, batch_size: int, own_optimizer: bool):
-        self.steps, self.own_optimizer = StepModel(module), own_optimizer
-        self.logged = dict[str, list[str]]()  # the names of the scores of each part
-        super().__init__(module, own_loss, (), batch_size)
-
-    @property
-    def model(self) -> nn.Module:
-        """The module with its training step as `forward`."""
-        return self.steps
-
-    def optimizer(
-        self, algorithm: Algorithm, decay: float, rounds: int
-    ) -> tuple[Algorithm, Schedule]:
-        """The algorithm with the module's optimizer and schedule, unless options give it."""
-        if not self.own_optimizer:
-            return super().optimizer(algorithm, decay, rounds)
-        assert isinstance(self.module, LightningModule)
-        local, schedule = local_optimizer(self.module, rounds)
-        return algorithm.replace(local=local), schedule
-
-    @property
-    def callbacks(self) -> list[Any]:
-        """What publishes the numbers that `training_step` logs."""
-        return [StepLogs(self.steps.logs)] if self.steps.logs else []
-
-    @property
-    def notes(self) -> list[str]:
-        """That metrics rest in the training step, if it has some."""
-        note = (
-            f"note: metrics rest in {type(self.module).__name__}.training_step, as parallel "
-            "clients cannot keep their sums: log numbers there"
-        )
-        return [note] if self.steps.rests else []
-
-    def _scored(self, scores: Metrics, part: str) -> None:
-        self.logged[part] = [*scores]
-
-    fix = "correct it, or give other rows"
-
-    def _scorer(self, part: str) -> str:
-        return f"{type(self.module).__name__}.{part}_step"
-
-    def attached(self) -> AbstractContextManager[None]:
-        """Stand in for the module's Trainer."""
-        return self.steps.attached()
-
-    def dataset(self, data: FederatedData, part: str = "train") -> DeviceDataset:
-        """The rows of a part, which the module gets as one batch."""
-        rows = self._rows(data, part)
-        try:
-            y, classes = data.divided(rows)[1], self._classes(data)
-            return DeviceDataset((rows,), y, classes, **owners(data, part))
-        except UserError:  # no target is named: only methods that look at labels need it
-            return DeviceDataset((rows,), torch.zeros(len(tree_leaves(rows)[0])))
-
-    def evaluation(self, data: DeviceDataset, part: str, every: int) -> Evaluation:
-        """The callback that runs the step of a part on the global model."""
-        return StepEvaluation(self, data, part, every)
-
-    def scores(
-        self,
-        data: DeviceDataset,
-        part: str,
-        index: Tensor | None = None,
-        autocast: Autocast = nullcontext,
-    ) -> Metrics:
-        """What the step of a part logs on some samples, or all, on this rank alone.
-
-        Raises:
-            ModelError: If the module has no such step.
-        """
-        step: Part = "test" if part == "test" else "validation"
-        if not self.steps.has(step):
-            other = "validation" if step == "test" else "test"
-            raise ModelError(
-                f"{type(self.module).__name__} has no {step}_step to score the {part} part: write "
-                f"one, or give these rows as {other}="
-            )
-        index = (torch.arange(len(data)) if index is None else index).to(data.device)
-        batches = ((len(k), data.inputs(k)[0]) for k in index.split(self.batch_size))
-        with autocast():
-            return self.steps.evaluate(batches, step)
-
-
-class StepEvaluation(Evaluation):
-    """Adds what `validation_step` or `test_step` log on the global model, by the names given there.
-
-    Every rank runs all batches, so that values are equal on any number of ranks.
-    """
-
-    def __init__(self, task: LightningTask, data: DeviceDataset, part: str, every: int):
-        super().__init__(data, every, task.batch_size, NAMES[part])
-        self.task, self.part = task, part
-        self.monitor = next(iter(task.logged.get(part, ())), "train/loss")
-
-    def measure(self, federation: Federation) -> Metrics:
-        """Score the global model."""
-        federation.load_global()
-        self.scored = federation.round
-        self.task.steps.stand_in.current_epoch = federation.round
-        return self.task.scores(self.test, self.part, autocast=federation.fabric.autocast)
-
-
-class StepLogs(CohortMeasure):
-    """Adds what `training_step` logs: `<name>`, `<name>_std` and `<name>_worst10`.
-
-    A client's number is the mean over its steps. They are the mean over the cohort, weighted by
-    samples; the standard deviation; and the mean over the worst tenth of the cohort.
-
-    Args:
-        names: The names, in the order in which they are logged.
-    """
-
-    def __init__(self, names: Sequence[str]):
-        super().__init__(1)
-        self.names = names
-
-    def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
-        """Keep a client's numbers."""
-        self.rows[client] = result.logs.tolist()
-
-    def measure(self, federation: Federation) -> Metrics:
-        """The statistics over the cohort."""
-        table = self.table(federation, len(self.names)).cpu()
-        sizes = federation.clients.sizes[self.counted(federation)]
-        metrics = Metrics()
-        for name, values in zip(self.names, table.T, strict=True):
-            metrics |= over_clients(name, values, sizes)
-        return metrics
-
-
-def task_of(
-    module: nn.Module,
-    loss: str | TaskLoss | None,
-    metrics: Sequence[str] | Mapping[str, Metric],
-    batch_size: int,
-    given: Iterable[str],
-) -> Task:
-    """The task of a module.
-
-    Args:
-        module: A LightningModule, or a plain one.
-        loss: Of a plain module: a name of `LOSSES`, or a function; None is the cross-entropy, or
-            the loss that a module of transformers computes itself from the labels of its batch.
-        metrics: Of a plain module.
-        batch_size: Samples a batch in evaluation.
-        given: The options that were given.
-
-    Raises:
-        UserError: If they do not fit together.
-    """
-    if isinstance(module, nn.Module) and not [*module.parameters()]:
-        raise UserError(f"{type(module).__name__} has no parameters: there is nothing to train")
-    if isinstance(module, LightningModule):
-        if loss is not None or metrics:
-            raise UserError(
-                f"{type(module).__name__} is a LightningModule, whose steps are its loss and "
-                "metrics: leave out loss and metrics"
-            )
-        if "lr" not in given and (useless := [name for name in OF_SGD if name in given]):
-            raise UserError(
-                f"{useless[0]} is of the local SGD, but configure_optimizers gives the optimizer: "
-                "give lr too, or leave it out"
-            )
-        return LightningTask(module, batch_size, "lr" not in given)
-    if not isinstance(module, nn.Module):
-        raise UserError(f"the module is a {type(module).__name__}: give a torch.nn.Module")
-    if isinstance(loss, str) and loss not in LOSSES:
-        raise UserError(f"there is no loss {loss!r}{nearest(loss, LOSSES)}")
-    if loss is None and computes_its_loss(module):
-        if metrics:
-            raise UserError(
-                f"{type(module).__name__} computes its own loss of labels that it shifts itself, "
-                "which metrics do not know: leave out metrics"
-            )
-        return Task(module, own_loss, (), batch_size)
-    found = LOSSES[loss or "cross_entropy"] if isinstance(loss, str | None) else loss
-    if not callable(found):
-        raise UserError(f"the loss is {found!r}: give a name, or a function of output and target")
-    if isinstance(metrics, str):
-        raise UserError(f"metrics is {metrics!r}: give a list, such as metrics=[{metrics!r}]")
-    make_metrics(metrics, 0, torch.device("cpu"))
-    return Task(module, found, metrics, batch_size)

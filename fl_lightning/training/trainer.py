@@ -1,6 +1,6 @@
 """FederatedTrainer: a module and data with clients in, a trained module and a run out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from lightning import LightningDataModule, LightningModule
 from lightning.fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 from torchmetrics import Metric
 
-from fl_lightning.callbacks import Evaluation
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss
 from fl_lightning.core.vector import Layout
@@ -23,7 +22,7 @@ from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import EXIT_PREEMPTED, exit_with_launcher, leave
 from fl_lightning.errors import UserError
-from fl_lightning.federation.federation import Federation, Metrics
+from fl_lightning.federation.federation import Metrics
 from fl_lightning.federation.sanity_checks import dry_run
 from fl_lightning.files import atomic
 from fl_lightning.runs.chosen import Chosen
@@ -34,8 +33,9 @@ from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
 from fl_lightning.training.arguments import method_of, read_algorithm, read_options
 from fl_lightning.training.lightning_module import checkpoint_of, set_up
+from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Session
-from fl_lightning.training.task import Task, task_of
+from fl_lightning.training.task import Task
 from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
 if TYPE_CHECKING:
@@ -162,36 +162,35 @@ class FederatedTrainer:
             exit_with_launcher(),
             task.lent(),
         ):
-            loggers, callbacks = [*self.loggers], list[Any]()
-            fabric = self._launched(loggers, callbacks)
+            loggers, hooks = [*self.loggers], list[Any]()
+            fabric = self._launched(loggers, hooks)
             o = replace(o, resume=fabric.broadcast(resume))  # a script may ask for the folder
             run = Run(Path(fabric.broadcast(str(run.path))), config)
             with shared(run, fabric):
-                moved = made.to(fabric.device)
-                own = parts.callbacks(self.callbacks, (), moved, run.path, task)
-                federation = self._federation(fabric, task, algorithm, schedule, moved, own, run, o)
-                names = {kind: c.name for kind, c in chosen.items()} | {"algorithm": method}
                 session = Session(
                     run,
                     o,
-                    federation,
-                    moved,
-                    self._evaluations(task, moved, o),
+                    fabric,
+                    task,
+                    made.to(fabric.device),
+                    parts.with_general_options(algorithm, o),
                     loggers,
-                    callbacks,
-                    [*task.callbacks, *own],
-                    names=names,
+                    hooks,
+                    schedule,
+                    self.augment,
+                    self.callbacks,
+                    names={k: c.name for k, c in chosen.items()} | {"algorithm": method},
                     words=as_arguments,
                 )
                 try:
                     over = session.train(task.notes)
                 finally:
-                    federation.load_global()
+                    session.federation.load_global()
                 if not over:
                     leave(EXIT_PREEMPTED)
                 if isinstance(module, LightningModule) and fabric.is_global_zero:
                     with atomic(run.path / "model.ckpt") as file:
-                        torch.save(checkpoint_of(module, federation.round), file)
+                        torch.save(checkpoint_of(module, session.federation.round), file)
                 fabric.barrier()  # the first rank has written everything
         self.run, self._module = Run.read(run.path), module
         return self.run
@@ -206,7 +205,7 @@ class FederatedTrainer:
             module: The module; by default the fitted one.
             data: The data.
         """
-        return self._scores(module, data, "validation")
+        return self._scores(module, data, "validation")[0]
 
     @speaking_of_arguments()
     def test(
@@ -227,7 +226,7 @@ class FederatedTrainer:
             UserError: If there is no such module or part, or test rows have no owners.
         """
         if not per_client:
-            return self._scores(module, data, "test")
+            return self._scores(module, data, "test")[0]
         if data is None or "test" not in data.parts:
             raise UserError(
                 "test rows have no owners: give FederatedData a fraction, such as test=0.2, for "
@@ -237,12 +236,17 @@ class FederatedTrainer:
 
         owned = data.parts["test"]
         held = [k for k in range(len(owned)) if len(owned[k])]
-        rows = [self._scores(module, data, "test", owned[k]) for k in held]
+        rows = self._scores(module, data, "test", [owned[k] for k in held])
         return DataFrame(rows, index=[data.names[k] for k in held]).rename_axis("client")
 
     def _scores(
-        self, module: nn.Module | None, data: FederatedData | None, part: str, index: Any = None
-    ) -> Metrics:
+        self,
+        module: nn.Module | None,
+        data: FederatedData | None,
+        part: str,
+        groups: Sequence[Tensor | None] = (None,),
+    ) -> list[Metrics]:
+        """The scores on each group of rows of a part; None is all of them."""
         module = self._module if module is None else module
         if module is None:
             raise UserError("there is no module to score: give one, or call fit before")
@@ -255,7 +259,7 @@ class FederatedTrainer:
         with task.attached():
             module.to(fabric.device)
             try:
-                return task.scores(dataset, part, index, fabric.autocast)
+                return [task.scores(dataset, part, rows, fabric.autocast) for rows in groups]
             finally:
                 module.train(training).to(home)
 
@@ -306,37 +310,6 @@ class FederatedTrainer:
         keep_freed_memory()
         self._fabric = launch_fabric(self._launch, loggers=loggers, callbacks=callbacks)
         return self._fabric
-
-    def _federation(
-        self,
-        fabric: Fabric,
-        task: Task,
-        algorithm: Algorithm,
-        schedule: Callable[[int, int], float],
-        data: parts.RunData,
-        own: Sequence[Any],
-        run: Run,
-        o: Options,
-    ) -> Federation:
-        made = parts.with_general_options(algorithm, o)
-        federation = parts.federation(
-            fabric,
-            task.model,
-            made,
-            data,
-            self.augment,
-            run.path / "clients",
-            own,
-            o,
-            task.loss,
-            schedule,
-        )
-        federation.prepare()
-        return federation
-
-    def _evaluations(self, task: Task, data: parts.RunData, o: Options) -> list[Evaluation]:
-        """The callbacks that score the parts; the last one chooses the best model."""
-        return [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
 
 
 def nothing(**_: Any) -> None:

@@ -16,6 +16,7 @@ from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from time import sleep
 
 import torch
 
@@ -110,9 +111,16 @@ def run_all(jobs: Sequence[Job], slots: Sequence[Environment]) -> tuple[dict[Pat
 
 def _start(job: Job, slot: Environment) -> ForkServerProcess:
     args = job, {**os.environ, **slot}, os.getcwd()
-    process = get_context("forkserver").Process(target=_run, args=args)
-    process.start()
-    return process
+    for pause in (0.1, 1.0, None):
+        process = get_context("forkserver").Process(target=_run, args=args)
+        try:
+            process.start()
+            return process
+        except (EOFError, ConnectionError):  # the server is being killed: a new one follows
+            if pause is None:
+                raise
+            sleep(pause)
+    raise AssertionError("one of the attempts returns or raises")
 
 
 def _run(job: Job, environment: Environment, folder: str) -> None:
