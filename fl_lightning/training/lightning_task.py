@@ -22,7 +22,8 @@ from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import ModelError, UserError, nearest
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.training.lightning_module import Part, StepModel, local_optimizer
+from fl_lightning.training.lightning_module import Part, StepModel
+from fl_lightning.training.lightning_optimizer import local_optimizer
 from fl_lightning.training.task import NAMES, Task, computes_its_loss, owners
 
 OF_SGD = "momentum", "weight_decay", "lr_decay"

@@ -1,0 +1,62 @@
+"""The optimizer and the schedule of a LightningModule, as a client's."""
+
+from functools import partial
+from inspect import signature
+from typing import Any, cast
+
+from lightning import LightningModule
+from torch.optim import Optimizer
+
+from fl_lightning.core.algorithm import LocalFactory
+from fl_lightning.core.schedule import Schedule
+from fl_lightning.errors import ModelError
+
+
+def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, Schedule]:
+    """The client's optimizer that `configure_optimizers` gives, and the schedule of its rate.
+
+    A scheduler is run ahead, one step a round.
+
+    Raises:
+        ModelError: If there is none, or more than one optimizer, group or scheduler, or if it does
+            not take all trainable parameters.
+    """
+    name, given = type(module).__name__, cast(Any, module.configure_optimizers())
+    if isinstance(given, dict):
+        given = [given["optimizer"]], [s] if (s := given.get("lr_scheduler")) else []
+    pair = (
+        isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], list | tuple)
+    )
+    optimizers, schedulers = given if pair else (given, [])
+    optimizers = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    if not (len(optimizers) == 1 and isinstance(optimizers[0], Optimizer)):
+        found = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
+        raise ModelError(
+            f"{name}.configure_optimizers returned {found}: return one optimizer, or give lr="
+        )
+    optimizer = optimizers[0]
+    if len(optimizer.param_groups) > 1 or len(schedulers) > 1:
+        raise ModelError(
+            f"{name}.configure_optimizers has several parameter groups or schedulers: a client's "
+            "optimizer has one; or give lr="
+        )
+    taken = {id(p) for p in optimizer.param_groups[0]["params"]}
+    left = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in taken]
+    if left:
+        raise ModelError(
+            f"{name}.configure_optimizers leaves out {left[0]}, but a client trains all that is "
+            "trainable: freeze it by requires_grad_(False), or give lr="
+        )
+    settings = {k: v for k, v in optimizer.param_groups[0].items() if k in optimizer.defaults}
+    settings["lr"] = optimizer.defaults["lr"]
+    accepted = signature(type(optimizer)).parameters
+    settings = {k: v for k, v in settings.items() if k in accepted}
+    factors = [1.0] * rounds
+    if schedulers:
+        one = schedulers[0]
+        scheduler: Any = one["scheduler"] if isinstance(one, dict) else one
+        for round in range(rounds):
+            factors[round] = optimizer.param_groups[0]["lr"] / settings["lr"]
+            optimizer.step()
+            scheduler.step()
+    return partial(type(optimizer), **settings), lambda round, _: factors[min(round, rounds - 1)]
