@@ -234,9 +234,11 @@ def fedtoga(
     beta Delta acts as server momentum beta K eta / divisor, which a run prints: at learning rate
     0.1 and beta 0.8 it is 0.08 over K steps and 0.8 over K eta. Algorithm 1 divides by K alone; the
     text names FedCM as the source of Delta, which divides by K eta. The paper's ablation has +1.40
-    and +3.06 points from beta. Measured against beta = 0 in Table 1's set-up (CIFAR-10 as JPEG,
-    Dirichlet 0.6, 150 rounds) with two seeds: gradient +1.71 and +1.58 points, epochs +2.19 and
-    +1.26, steps +0.36 and +0.31; after 100 rounds gradient and epochs +3.25 to +4.01.
+    and +3.06 points from beta. The authors have released no code. That of a third party, RFL-NLCP
+    (https://github.com/FL-boop-blip/RFL-NLCP), divides by K alone (`delta` steps). Measured
+    against beta = 0 in Table 1's set-up (CIFAR-10 as JPEG, Dirichlet 0.6, 150 rounds) with two
+    seeds: gradient +1.71 and +1.58 points, epochs +2.19 and +1.26, steps +0.36 and +0.31; after 100
+    rounds gradient and epochs +3.25 to +4.01.
 
     Args:
         beta: 0.8 or 0.9.
