@@ -23,7 +23,6 @@ if __name__ == "__main__":
         local_epochs=1,
         batch_size=20,
         lr=0.3,
-        clip_norm=1.0,
         metric=("accuracy", "perplexity"),
         evaluate_every=5,
         doc=__doc__,
