@@ -34,12 +34,15 @@ def own_loss(out: StepOutput, y: Any) -> Tensor:
 
 def scores_of(out: Any) -> Any:
     """The scores in a model's output: its `logits` if it has them, as in transformers."""
-    return getattr(out, "logits", out)
+    return out if isinstance(out, Tensor) else getattr(out, "logits", out)
 
 
 def cross_entropy(out: Any, y: Tensor) -> Tensor:
     """Of classes, (n, classes) and (n,), or of tokens, (n, t, classes) and (n, t)."""
-    return F.cross_entropy(scores_of(out).flatten(0, -2), y.flatten(), ignore_index=IGNORED)
+    scores = scores_of(out)
+    if scores.ndim > 2:
+        scores, y = scores.flatten(0, -2), y.flatten()
+    return F.cross_entropy(scores, y, ignore_index=IGNORED)
 
 
 def mse(out: Any, y: Tensor) -> Tensor:

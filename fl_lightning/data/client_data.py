@@ -1,6 +1,7 @@
 """A data set split over clients, and the mini-batches of one client's visit."""
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -72,13 +73,21 @@ class Batches:
         part, sizes = slice(self._starts[k], self._starts[stop]), self.sizes[k:stop]
         index = self._index[part]
         x, y = self._dataset.inputs(index), self._dataset.targets(index)
-        leaves, structure = tree_flatten((x, y))
         if self._augment and self._draws is not None:
-            images = self._augment.apply(leaves[0], self._draws[part], self._dataset.black)
-            leaves[0] = channels_last(images)
-        batches = zip(*(t.split(sizes) for t in leaves), strict=True)
-        made = (tree_unflatten(batch, structure) for batch in batches)
-        return dict(enumerate(made, start=k))
+            (first, *rest), structure = tree_flatten(x)
+            images = self._augment.apply(first, self._draws[part], self._dataset.black)
+            x = tree_unflatten([channels_last(images), *rest], structure)
+        batches = zip(_split(x, sizes), _split(y, sizes), strict=True)
+        return dict(enumerate(batches, start=k))
+
+
+def _split(tree: Any, sizes: list[int]) -> Iterable[Any]:
+    """Batches of these sizes, each in the structure of the whole."""
+    if isinstance(tree, Tensor):
+        return tree.split(sizes)
+    leaves, structure = tree_flatten(tree)
+    batches = zip(*(t.split(sizes) for t in leaves), strict=True)
+    return (tree_unflatten(batch, structure) for batch in batches)
 
 
 @dataclass(eq=False)
