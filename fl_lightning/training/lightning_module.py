@@ -63,6 +63,8 @@ class StandIn:
         self.current_epoch: Any = 0
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # which copying asks for
+            raise AttributeError(name)
         raise ModelError(
             f"the module reads self.trainer.{name} (or self.{name}), which a federation does not "
             "have: it has self.current_epoch, the round"

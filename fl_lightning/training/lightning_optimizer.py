@@ -1,15 +1,17 @@
 """The optimizer and the schedule of a LightningModule, as a client's."""
 
+from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from typing import Any, cast
 
 from lightning import LightningModule
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning.core.algorithm import LocalFactory
 from fl_lightning.core.schedule import Schedule
-from fl_lightning.errors import ModelError
+from fl_lightning.errors import ModelError, first_sentence
 
 
 def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, Schedule]:
@@ -51,12 +53,31 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     settings["lr"] = optimizer.defaults["lr"]
     accepted = signature(type(optimizer)).parameters
     settings = {k: v for k, v in settings.items() if k in accepted}
-    factors = [1.0] * rounds
-    if schedulers:
-        one = schedulers[0]
-        scheduler: Any = one["scheduler"] if isinstance(one, dict) else one
-        for round in range(rounds):
-            factors[round] = optimizer.param_groups[0]["lr"] / settings["lr"]
-            optimizer.step()
-            scheduler.step()
+    factors = _factors(name, optimizer, schedulers, settings["lr"], rounds)
     return partial(type(optimizer), **settings), lambda round, _: factors[min(round, rounds - 1)]
+
+
+def _factors(
+    name: str, optimizer: Optimizer, schedulers: Sequence[Any], lr: float, rounds: int
+) -> list[float]:
+    """The factor on the learning rate in each round."""
+    if not schedulers:
+        schedulers = [LambdaLR(optimizer, lambda _: 1.0)]
+    one = schedulers[0] if isinstance(schedulers[0], dict) else {"scheduler": schedulers[0]}
+    if one.get("interval", "epoch") != "epoch" or one.get("frequency", 1) != 1:
+        raise ModelError(
+            f"the scheduler of {name} has another interval than one epoch: a federation takes one "
+            "step a round; leave out interval and frequency"
+        )
+    factors = list[float]()
+    try:
+        for _ in range(rounds):
+            factors.append(optimizer.param_groups[0]["lr"] / lr)
+            optimizer.step()
+            one["scheduler"].step()
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"optimizer or scheduler of {name} cannot take {rounds} steps ahead "
+            f"({first_sentence(error)}): use others, or give lr="
+        ) from error
+    return factors

@@ -150,7 +150,8 @@ class FederatedTrainer:
         set_up(module)
         o = replace(self.options, clients=data.num_clients, resume=resume)
         task = task_of(module, self.loss, self.metrics, o.batch_size, self._given)
-        algorithm, schedule = task.optimizer(self.algorithm, o.lr_decay, o.rounds)
+        with task.attached():
+            algorithm, schedule = task.optimizer(self.algorithm, o.lr_decay, o.rounds)
         made = self._run_data(task, data, o)
         self._try(task, algorithm, made, o)
         chosen = self._chosen | self._names(task)

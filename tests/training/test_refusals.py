@@ -13,7 +13,8 @@ from lightning.pytorch.callbacks import EarlyStopping as OfLightning
 from lightning_modules import Lit, data, owners, rows, trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD
+from torch.optim import LBFGS, SGD
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 
 import fl_lightning as fl
 from fl_lightning.callbacks import EarlyStopping
@@ -67,6 +68,18 @@ def two_groups(self: Any) -> SGD:
     return SGD(both, lr=0.1)
 
 
+def scheduled(
+    kind: Any, optimizer: Any = SGD, interval: str = "epoch", **options: Any
+) -> Callable[[Any], Any]:
+    """`configure_optimizers` with a scheduler."""
+
+    def configure_optimizers(self: Any) -> Any:
+        made = optimizer(self.parameters(), lr=0.1)
+        return [made], [{"scheduler": kind(made, **options), "interval": interval}]
+
+    return configure_optimizers
+
+
 def vector_loss(self: Any, batch: Any) -> Tensor:
     return F.cross_entropy(self(batch["x"]), batch["label"], reduction="none")
 
@@ -83,6 +96,20 @@ MODULES: dict[str, tuple[dict[str, Any], str]] = {
         "inner.weight",
     ),
     "no optimizer": ({"configure_optimizers": lambda self: None}, "lr="),
+    "a closure": ({"configure_optimizers": lambda self: LBFGS(self.parameters())}, "closure"),
+    "a plateau": ({"configure_optimizers": scheduled(ReduceLROnPlateau)}, "metrics"),
+    "a short cycle": (
+        {"configure_optimizers": scheduled(OneCycleLR, max_lr=0.1, total_steps=1)},
+        "steps ahead",
+    ),
+    "a step's interval": (
+        {"configure_optimizers": scheduled(StepLR, interval="step", step_size=1)},
+        "interval",
+    ),
+    "trainer of the optimizer": (
+        {"configure_optimizers": lambda self: SGD(self.parameters(), self.trainer.world_size)},
+        "self.trainer.world_size",
+    ),
     "no step": ({"training_step": LightningModule.training_step}, "training_step"),
     "no loss": ({"training_step": lambda self, batch: None}, "training_step"),
     "no loss in a dictionary": ({"training_step": lambda self, batch: {"out": 1}}, "training_step"),
