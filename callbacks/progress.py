@@ -41,7 +41,8 @@ class ProgressBar:
         """Show the round."""
         # without uplink nobody trains the global model
         if self.monitor in metrics and federation.cost.uplink:
-            name = self.monitor.rpartition("/")[2]
+            name = self.monitor.removeprefix("test/")
+            name = "test loss" if name == "loss" else name  # next to that of training
             self._score = f"  {name} {score_text(name, metrics[self.monitor])}"
         if not federation.fabric.is_global_zero:
             return

@@ -49,6 +49,6 @@ if __name__ == "__main__":
     rows = torch.tensor(images / 16).float(), torch.tensor(labels)
 
     data = fl.FederatedData(rows, clients=fl.partitions.dirichlet(alpha=0.3, clients=20), test=0.2)
-    trainer = fl.FederatedTrainer("fedtoga", rounds=50, participation=0.25, batch_size=16)
+    trainer = fl.FederatedTrainer("scaffold", rounds=50, participation=0.25, batch_size=16)
     trainer.fit(DigitsModule(), data)
     print(trainer.test(data=data, per_client=True))
