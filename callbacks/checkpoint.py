@@ -62,7 +62,7 @@ class Checkpoint:
             raise UserError(f"keep is at least 1, not {keep}: a run is resumed from a checkpoint")
         self.run, self.folder, self.every, self.keep = folder, folder / "checkpoints", every, keep
         self.monitor = monitor
-        self._sign = 1 if (mode == "max" if mode else higher_is_better(monitor)) else -1
+        self.upwards = mode == "max" if mode else higher_is_better(monitor)
         stateful = [
             c for c in callbacks if hasattr(c, "state_dict") and hasattr(c, "load_state_dict")
         ]
@@ -89,7 +89,7 @@ class Checkpoint:
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
         """Save a better `best.pt`; save a checkpoint where one is due, and at the end."""
-        score = self._sign * metrics.get(self.monitor, nan)
+        score = metrics.get(self.monitor, nan) * (1 if self.upwards else -1)
         if score > self.best:
             self._save_best(federation, score)
         last = federation.round == federation.rounds or federation.should_stop

@@ -112,23 +112,15 @@ class Session:
             monitor=self.monitor,
             mode=self.scored[-1].mode if self.scored else None,
         )
-        tuning = (
-            [
-                Personalization(
-                    data.test, o.finetune_epochs, run.path / "personal.csv", o.finetune_lr
-                )
-            ]
-            if o.finetune_epochs
-            else []
-        )
+        tuning, scores = list[Any](), run.path / "personal.csv"
+        if o.finetune_epochs:
+            tuning = [Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr)]
         if o.resume:
             checkpoint.resume(federation)
         check_disk_space(federation, o.keep_checkpoints)
         self._begin(notes)
-        done, progress = (
-            federation.round,
-            ProgressBar(self.scored[0].monitor if self.scored else ""),
-        )
+        done = federation.round
+        progress = ProgressBar(self.scored[0].monitor if self.scored else "")
         tensorboard = TensorBoard(run.path, after=done)
         tensorboard.log_hyperparams(run.config)
         if done == 0 and data.train.classes:
@@ -146,7 +138,7 @@ class Session:
             checkpoint,  # saves the states of the others
             *tuning,
         ]
-        return self._fit(progress)
+        return self._fit(progress, checkpoint.upwards)
 
     def _begin(self, notes: Iterable[str]) -> None:
         """Write the options and the partition into the folder, and print notes and the summary."""
@@ -160,7 +152,7 @@ class Session:
         if done == o.rounds:
             self._say(f"nothing is left to train after {done} rounds: raise --rounds")
 
-    def _fit(self, progress: ProgressBar) -> bool:
+    def _fit(self, progress: ProgressBar, upwards: bool) -> bool:
         federation = self.federation
         fabric, status = federation.fabric, "failed"
         with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
@@ -186,7 +178,7 @@ class Session:
         if fabric.is_global_zero:
             end(self.run, federation.round, "a callback" if early else "the last round")
             monitors, sent = [s.monitor for s in self.scored], federation.cost.uplink > 0
-            self._say(results(self.run, monitors, sent))
+            self._say(results(self.run, monitors, upwards, sent))
         return True
 
     def _say(self, text: str) -> None:

@@ -1,7 +1,6 @@
 """What a run prints: the summary before the first round, and the results after the last."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import nan
 from statistics import fmean
 
 import torch
@@ -18,7 +17,7 @@ from fl_lightning.federation.disk_space import most_disk_bytes
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
 from fl_lightning.runs.options import Options
-from fl_lightning.runs.run import TAIL_LENGTH, Run, Scalars, higher_is_better
+from fl_lightning.runs.run import TAIL_LENGTH, Run, Scalars
 from fl_lightning.terms.wrapper import WrappedTerm
 from fl_lightning.training.parts import RunData
 
@@ -89,12 +88,15 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 
 
-def results(run: Run, monitors: Sequence[str] = ("test/accuracy",), sent: bool = True) -> str:
+def results(
+    run: Run, monitors: Sequence[str] = ("test/accuracy",), upwards: bool = True, sent: bool = True
+) -> str:
     """The lines after the last round: scores and files.
 
     Args:
         run: The run.
         monitors: The scores of the evaluations: the first is shown, the last chooses the best.
+        upwards: Whether the highest value of the last one is the best.
         sent: Whether clients send anything; if not, the global model is untrained.
     """
     recorded, lines = run.scalars, list[str]()
@@ -104,22 +106,21 @@ def results(run: Run, monitors: Sequence[str] = ("test/accuracy",), sent: bool =
         lines = ["clients send nothing: the global model is untrained"]
         lines += [personal or f"to score clients' personal models: {again}"]
     elif scores := recorded.get(monitors[0]) if monitors else None:
-        lines = [_scores(monitors, scores, recorded[monitors[-1]]), personal]
+        chosen_by = recorded[monitors[-1]]
+        rounds = [k for k in scores if k in chosen_by]
+        best = (max if upwards else min)(rounds, key=chosen_by.__getitem__)
+        lines = [_scores(monitors[0], scores, best, len(monitors) > 1), personal]
     lines += [f"curves:  tensorboard --logdir {run.path}", f"scalars: {run.path / 'metrics.csv'}"]
     lines += [f"model:   {run.path / 'model.pt'}"] if sent else []
     return "\n".join(filter(None, lines))
 
 
-def _scores(
-    monitors: Sequence[str], scores: Mapping[int, float], chosen_by: Mapping[int, float]
-) -> str:
-    """The last score, the best one, and the mean of the last ones."""
-    tag, of_best = monitors[0], max if higher_is_better(monitors[-1]) else min
-    best = of_best(scores, key=lambda k: chosen_by.get(k, nan))
+def _scores(tag: str, scores: Mapping[int, float], best: int, validated: bool) -> str:
+    """The last score, that of the best round, and the mean of the last ones."""
     tail = [*scores.values()][-TAIL_LENGTH:]
     last, mean = score_text(tag, tail[-1]), score_text(tag, fmean(tail))
     how = f"{score_text(tag, scores[best])} in round {best}"
-    how = f"{how}, best on validation" if len(monitors) > 1 else f"best {how}"
+    how = f"{how}, best on validation" if validated else f"best {how}"
     part, _, name = tag.rpartition("/")
     return f"{part} {name} {last}; {how}; mean of the last {len(tail)} evaluations {mean}".lstrip()
 

@@ -50,7 +50,9 @@ class Far(torchmetrics.MeanAbsoluteError):
     ],
     ids=["loss", "r2", "mae", "higher", "lower"],
 )
-def test_the_first_metric_chooses_the_best_model(metrics: Any, monitor: str, best: Any) -> None:
+def test_the_first_metric_chooses_the_best_model(
+    metrics: Any, monitor: str, best: Any, capsys: Any
+) -> None:
     """The rate is so large that scores rise and fall."""
     module = nn.Linear(1, 1).double()
     given = regression(test=0.3)
@@ -61,6 +63,8 @@ def test_the_first_metric_chooses_the_best_model(metrics: Any, monitor: str, bes
     found = trainer(loss="mse", metrics=metrics).test(chosen, given)
     assert found[monitor] == pytest.approx(best(scores), abs=1e-6)
     assert scores.nunique() == 5
+    place = {max: scores.idxmax, min: scores.idxmin}[best]()
+    assert f"best {best(scores):.4g} in round {place}" in capsys.readouterr().out
 
 
 def test_scores_of_a_task_without_classes_are_those_of_torch() -> None:
