@@ -101,7 +101,8 @@ def score(
     with autocast():
         for x, y in data.batches(index, batch_size):
             out = call(module, x)
-            out = out.float() if isinstance(out, Tensor) else out
+            if isinstance(out, Tensor) and out.dtype.itemsize < 4:
+                out = out.float()
             scores = scores_of(out)
             if data.classes:
                 right.append(is_right(scores, y))
