@@ -6,9 +6,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from lightning import LightningDataModule
+
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
@@ -30,7 +33,7 @@ OPTIONS = tuple(f.name for f in fields(Options) if f.name not in ELSEWHERE)
 
 
 def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
-    """The options of a run, and those of Fabric, from both together.
+    """Split the trainer's options into options of a run and options of Fabric.
 
     Raises:
         UserError: If there is no such option, or it is out of range or without effect.
@@ -123,3 +126,27 @@ def _with_defaults(name: str, function: Callable[..., Any], given: Mapping[str, 
 def method_of(chosen: Mapping[str, Chosen]) -> str:
     """The algorithm and its modifiers, as `scaffold+lesam`."""
     return modifiers.method_name({kind: c.name for kind, c in chosen.items()})
+
+
+def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:
+    """The data of `fit`.
+
+    Raises:
+        UserError: If there are none, or two.
+    """
+    if data is not None and datamodule is not None:
+        raise UserError("there are data and a datamodule: give one of them")
+    if datamodule is not None:
+        if not isinstance(datamodule, LightningDataModule):
+            raise UserError(
+                f"the datamodule is a {type(datamodule).__name__}: give a LightningDataModule"
+            )
+        return FederatedData.from_datamodule(datamodule, clients=clients)
+    if clients is not None:
+        raise UserError("clients are part of the data: give FederatedData(..., clients=...)")
+    if not isinstance(data, FederatedData):
+        raise UserError(
+            f"the data are a {type(data).__name__}: give FederatedData(rows, clients=...), or a "
+            "LightningDataModule as datamodule="
+        )
+    return data

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning import LightningDataModule, LightningModule
+from lightning import LightningModule
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -31,7 +31,7 @@ from fl_lightning.runs.folder import open_run, shared
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
-from fl_lightning.training.arguments import method_of, read_algorithm, read_options
+from fl_lightning.training.arguments import method_of, read_algorithm, read_data, read_options
 from fl_lightning.training.lightning_module import checkpoint_of, set_up
 from fl_lightning.training.lightning_task import task_of
 from fl_lightning.training.session import Session
@@ -143,7 +143,7 @@ class FederatedTrainer:
             UserError: If module, data and options do not fit together. Nothing is trained then.
             SystemExit: With code 75 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint.
         """
-        data = _data(data, datamodule, clients)
+        data = read_data(data, datamodule, clients)
         resume = self.options.run_dir is not None if resume == "auto" else resume
         if not isinstance(resume, bool):
             raise UserError(f'resume is {resume!r}: give True, False or "auto"')
@@ -303,7 +303,7 @@ class FederatedTrainer:
         _launches.append(self._launch)
         first, now = ((o.devices, o.num_nodes) for o in (_launches[0], self._launch))
         if first != now:
-            # further ranks would run the program from its top, and the fits before once more
+            # a further rank would run the program from its top, with the earlier fits
             raise UserError(
                 f"the first fit of a program decides the number of ranks: give devices={first[0]} "
                 f"and num_nodes={first[1]} as there, or fit in another program"
@@ -315,22 +315,3 @@ class FederatedTrainer:
 
 def nothing(**_: Any) -> None:
     """Nothing: the function of a part that the program was given."""
-
-
-def _data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:
-    if data is not None and datamodule is not None:
-        raise UserError("there are data and a datamodule: give one of them")
-    if datamodule is not None:
-        if not isinstance(datamodule, LightningDataModule):
-            raise UserError(
-                f"the datamodule is a {type(datamodule).__name__}: give a LightningDataModule"
-            )
-        return FederatedData.from_datamodule(datamodule, clients=clients)
-    if clients is not None:
-        raise UserError("clients are part of the data: give FederatedData(..., clients=...)")
-    if not isinstance(data, FederatedData):
-        raise UserError(
-            f"the data are a {type(data).__name__}: give FederatedData(rows, clients=...), or a "
-            "LightningDataModule as datamodule="
-        )
-    return data
