@@ -2,7 +2,7 @@
 
 24 clients with 6 or 18 rows and lines of their own (tests/helpers/least_squares.py); every client
 takes part in each of 50 rounds, with 3 steps on all its rows. Two optima are possible: that of
-equal clients, and that of all rows. All methods have their defaults.
+equal clients and to the one of all rows. All methods have their defaults.
 
     python benchmarks/known_optimum.py
 """
@@ -35,8 +35,7 @@ def row(name: str) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(
-        "| method | to the least squares of equal clients | to those of all rows |\n|---|---|---|"
-    )
+    print("| method | distance to the optimum of equal clients | to the optimum of all rows |")
+    print("|---|---|---|")
     for method in ALGORITHMS:
         print(row(method), flush=True)
