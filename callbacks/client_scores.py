@@ -20,7 +20,7 @@ TABLE = "clients.csv"
 class ClientScores(Measure):
     """Scores the global model on each client's own test samples, by the metrics of the run.
 
-    A client's test samples are those of the owner (or domain) of its training samples. Writes
+    A client's test samples have the same owner (or domain) as its training samples. Writes
     `clients.csv`, one row for each client and measured round, and adds for each metric
     `clients/<metric>`, `clients/<metric>_std` and `clients/<metric>_worst10`: mean and standard
     deviation over clients, and the mean over the worst tenth of them. TensorBoard shows the
@@ -77,7 +77,7 @@ class ClientScores(Measure):
         return metrics
 
     def _write(self, round: int, names: list[str], table: Tensor) -> None:
-        """Add the rows of a round, and drop those of an earlier attempt: later ones, its end."""
+        """Add the rows of a round, without what an earlier attempt wrote for it or later."""
         from pandas import DataFrame, concat, read_csv
 
         rows = DataFrame(table.numpy(), columns=names)

@@ -16,7 +16,7 @@ from fl_lightning.federation.federation import Federation, Metrics
 class Evaluation(Measure):
     """Adds `test/accuracy`, `test/loss` and further metrics to some rounds and to the last one.
 
-    The loss is the federation's. The accuracy is that of a data set with classes.
+    The loss is the federation's. There is an accuracy if the data set has classes.
 
     The scores are identical to the last bit on any number of ranks. Give it to `Checkpoint` as
     well: a resumed run is then scored on the same test set.

@@ -27,9 +27,9 @@ class Accuracy(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, scores: Tensor, y: Tensor) -> None:
-        """Count a batch: scores (..., classes) and classes (...); those of -100 do not count.
+        """Count a batch: scores (..., classes) and classes (...). The class -100 does not count.
 
-        Of two classes, scores may be those of the second one alone, in the shape of floating `y`.
+        With floating `y`, 0 or 1, there is one score for each target: positive means class 1.
         """
         counts = y != IGNORED
         if y.is_floating_point():

@@ -65,7 +65,7 @@ class Rehearsal:
 
     Attributes:
         cost: What a client sends, receives, keeps and computes.
-        message: One message a term; those of all clients have this structure and these shapes.
+        message: One message a term; every client's have this structure and these shapes.
         starts_elsewhere: Whether clients start elsewhere than at w^t.
     """
 

@@ -83,7 +83,7 @@ class Partition:
         return self.offsets.diff()
 
     def owners(self) -> Tensor:
-        """(n,) int64: the client of each sample up to the last held one; 0 of those of none."""
+        """(n,) int64: the client of each sample up to the last held one; 0 if no client has it."""
         owner = torch.zeros(int(self.indices.max()) + 1, dtype=torch.int64)
         owner[self.indices] = torch.arange(len(self)).repeat_interleave(self.sizes)
         return owner

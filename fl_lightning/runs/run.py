@@ -33,7 +33,7 @@ HIGHER_IS_BETTER = re.compile(
     r"accuracy|test/class_|(^|[/_])(acc|auc|auroc|f1|precision|r2|recall)([/_@]|$)"
     r"|^test/(clients|clients_worst10|local)$"
 )
-"""Names of scalars whose larger values are better, those of classes and of clients among them."""
+"""Names of scalars whose larger values are better."""
 
 
 def higher_is_better(tag: str) -> bool:

@@ -37,6 +37,8 @@ class LightningTask(Task):
         ModelError: If no federation can train it.
     """
 
+    fix = "correct it, or give other rows"
+
     def __init__(self, module: LightningModule, batch_size: int, own_optimizer: bool):
         self.steps, self.own_optimizer = StepModel(module), own_optimizer
         self.logged = dict[str, list[str]]()  # the names of the scores of each part
@@ -73,8 +75,6 @@ class LightningTask(Task):
 
     def _scored(self, scores: Metrics, part: str) -> None:
         self.logged[part] = [*scores]
-
-    fix = "correct it, or give other rows"
 
     def _scorer(self, part: str) -> str:
         return f"{type(self.module).__name__}.{part}_step"

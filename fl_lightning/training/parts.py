@@ -125,9 +125,9 @@ def run_data(
 def callbacks(
     given: Sequence[Any], chosen: Sequence[Chosen], data: RunData, folder: Path, task: Any
 ) -> list[Any]:
-    """The given callbacks, and those of classes and functions, given or chosen.
+    """All callbacks as objects: given classes and functions, and the chosen ones, are called.
 
-    Each of these gets the parts of the run that it asks for; a function may return several or none.
+    Each gets the parts of the run that it asks for; a function may return several or none.
     Stopping rules come last, since they compare what the others measure.
     """
     makers = [Chosen(_name(one), one, {}) for one in given if _makes_callbacks(one)]
@@ -177,7 +177,7 @@ def loss(chosen: Chosen) -> TaskLoss:
 
 
 def metrics(chosen: Sequence[Chosen], classes: int) -> dict[str, Metric]:
-    """The chosen metrics by their names in the scalars; those of files without the file."""
+    """The chosen metrics by their names in the scalars: `file.py:gini` is `gini`."""
     return {c.name.rpartition(":")[2]: c.call_with(classes=classes) for c in chosen}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,9 @@ class Task:
     metrics: Sequence[str] | Mapping[str, Metric] = ()
     batch_size: int = 100
 
+    fix: ClassVar[str] = "choose other metrics, or other targets"
+    """What to do if the scores cannot be computed."""
+
     @property
     def model(self) -> nn.Module:
         """What the federation trains."""
@@ -79,8 +82,6 @@ class Task:
                 f"{self._scorer(part)} cannot score the {part} part "
                 f"({type(error).__name__}: {first_sentence(error)}): {self.fix}"
             ) from error
-
-    fix = "choose other metrics, or other targets"
 
     def _scorer(self, part: str) -> str:
         return f"a metric of {', '.join(self.metrics)}" if self.metrics else "the loss"
