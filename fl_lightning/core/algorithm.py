@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,20 @@ Only parameters without a default are given, e.g. all three of
 
 Facts = Mapping[str, Any]
 """The facts of a view, by name (see `View`)."""
+
+
+class Sent(NamedTuple):
+    """What the server receives of a client's move.
+
+    Attributes:
+        update: The move, or what the terms' `send` made of it, (d,).
+        weight: Its weight in the mean, 0-dim.
+        bits: Its size, 0-dim.
+    """
+
+    update: Tensor
+    weight: Tensor
+    bits: Tensor
 
 
 class TermOracle:
@@ -150,10 +164,35 @@ class Algorithm:
             oracle = TermOracle(term, view, oracle)
         return oracle(w), [view._states() for view in views]
 
+    def send(
+        self,
+        delta: Tensor,
+        w: Tensor,
+        facts: Facts,
+        states: Sequence[States],
+        server_states: Sequence[States],
+    ) -> tuple[Sent, list[Any], list[States]]:
+        """What the server receives of a visit that ended at `w`, `delta` away from its start.
+
+        Returns:
+            The update, one message a term, and the client's states.
+        """
+        sent = Sent(delta, facts["weight"], delta.new_full((), 8.0 * delta.nbytes))
+        states = list(states)
+        for i, term in enumerate(self.terms):
+            assigned = {"weight": sent.weight, "bits": sent.bits}
+            view = View(facts, {**states[i], **assigned}, server_states[i])
+            after = term.send(sent.update, view)
+            states[i] = view._states()
+            sent = Sent(after, states[i].pop("weight"), states[i].pop("bits"))
+        if sent.update is not delta:
+            w = facts["origin"] + sent.update
+        return sent, *self.report(w, {**facts, "weight": sent.weight}, states, server_states)
+
     def report(
         self, w: Tensor, facts: Facts, states: Sequence[States], server_states: Sequence[States]
     ) -> tuple[list[Any], list[States]]:
-        """One message a term, after the last local step at `w`, and the client's states."""
+        """One message a term, of the model `w` that the server sees, and the client's states."""
         views = self._views(facts, states, server_states)
         messages = [term.report(w, view) for term, view in zip(self.terms, views, strict=True)]
         return messages, [view._states() for view in views]

@@ -12,11 +12,11 @@ from threading import get_ident
 import torch
 from torch import Tensor
 
+from fl_lightning.core.randomness import LCG, next_key, uniform_bits
+
 KEY = "<dropout>"
 """The name of the key among a visit's buffers; no buffer of a module is named so."""
 
-_LCG = 6364136223846793005, 1442695040888963407  # Knuth's 64-bit congruential generator
-_LOWBIAS32 = (16, 0x7FEB352D), (15, -0x7B935975)  # Wellons' hash, in signed integers
 _SATURATION = -1.7580993408473766  # of SELU: what alpha dropout makes of a dropped element
 
 
@@ -57,7 +57,7 @@ class DropoutMasks:
             return torch.zeros_like(x)
         first, step = self._keys
         key = first + index * step if index else first
-        bits = _uniform_bits(key, torch.Size(shape).numel())
+        bits = uniform_bits(key, torch.Size(shape).numel())
         kept = (bits >= round(p * 2**31)).view(shape)
         if not alpha:
             return x * kept / (1 - p)
@@ -68,7 +68,7 @@ class DropoutMasks:
     def _keys(self) -> tuple[Tensor, Tensor]:
         """The key of this pass's first draw, and the step to that of the next draw."""
         first, step = self.key.unbind()
-        first, step = first * _LCG[0] + _LCG[1], step * _LCG[0]
+        first, step = next_key(first), step * LCG[0]
         self.key.copy_(torch.stack([first, step]))
         return first, step
 
@@ -80,12 +80,3 @@ def running_masks() -> DropoutMasks | None:
     """Those of the innermost pass that runs; None in other threads."""
     masks = _running[-1] if _running else None
     return masks if masks and masks._thread == get_ident() else None
-
-
-def _uniform_bits(key: Tensor, count: int) -> Tensor:
-    """`count` integers in [0, 2^31) from a 64-bit key: hashes of a counter."""
-    stride, offset = (key >> 32).to(torch.int32) | 1, (key >> 9).to(torch.int32)
-    z = torch.arange(count, dtype=torch.int32, device=key.device) * stride + offset
-    for shift, factor in _LOWBIAS32:
-        z = (z ^ ((z >> shift) & ((1 << (32 - shift)) - 1))) * factor
-    return (z ^ (z >> 16)) & 0x7FFFFFFF

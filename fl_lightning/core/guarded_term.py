@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
 from fl_lightning.core.term import Term
-from fl_lightning.core.view import FACTS, View, check_like, unchanged
+from fl_lightning.core.view import DRAWS, FACTS, View, check_like, unchanged
 from fl_lightning.errors import TermError, first_sentence
 
 HOOKS = {
@@ -23,8 +23,11 @@ HOOKS = {
 }
 """The hooks of a term, and their arguments."""
 
+VISIT = "start", "gradient", "send", "report"
+"""The hooks of a client's visit."""
+
 IN_PARALLEL = {
-    "randomness": "draw random numbers in `update` only",
+    "randomness": "draw by v.uniform or v.normal, in `update` by torch",
     "Batching rule": "use other functions of torch",
     "have storage": "use functions of torch, not of numpy",
     "vmap": "replace `if`, int() and .item() by torch.where or (v.round < 3) * a + (v.round >= 3) "
@@ -66,7 +69,7 @@ def check_declaration(term: Term) -> None:
             )
     names = [*term.client, *term.server, *term.local]
     for state in names:
-        if state in {*FACTS, "log"} or state.startswith("_") or names.count(state) > 1:
+        if state in {*FACTS, *DRAWS, "log"} or state.startswith("_") or names.count(state) > 1:
             raise TermError(
                 f"{name} declares a state {state!r}, but v.{state} would be ambiguous: rename it, "
                 f"without leading underscore and not as one of {', '.join(sorted(FACTS))}"
@@ -126,7 +129,7 @@ class StrictView(View):
     _assigned: set[str]
 
     def __init__(self, term: Term, index: int, hook: str, view: View):
-        in_visit = hook in ("start", "gradient", "report")
+        in_visit = hook in VISIT
         loggable = (*term.logs, *term.diagnostics) if in_visit else ()
         where = f"{type(term).__name__}.{hook}"
         vars(self).update(vars(view), _term=index, _hook=hook, _where=where, _loggable=loggable)
@@ -157,7 +160,7 @@ class StrictView(View):
         if name not in self._loggable or self._in_loss:
             raise TermError(
                 f"{self._where} logs {name!r}, but can log {', '.join(self._loggable) or 'nothing'}"
-                f": declare logs = ({name!r},), and log in start, gradient or report, not in a loss"
+                f": declare logs = ({name!r},), and log in a hook of a visit, not in a loss"
             )
         if isinstance(value, Tensor) and value.ndim:
             shape = tuple(value.shape)

@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def derived_seed(seed: int, purpose: str, *ids: int) -> int:
@@ -23,6 +24,29 @@ def derived_seed(seed: int, purpose: str, *ids: int) -> int:
 def generator(seed: int, purpose: str, *ids: int) -> torch.Generator:
     """A new CPU generator for `purpose`; draws on the CPU are the same for every device."""
     return torch.Generator().manual_seed(derived_seed(seed, purpose, *ids))
+
+
+LCG = 6364136223846793005, 1442695040888963407
+"""Factor and increment of Knuth's 64-bit congruential generator."""
+
+_LOWBIAS32 = (16, 0x7FEB352D), (15, -0x7B935975)  # Wellons' hash, in signed integers
+
+
+def next_key(key: Tensor) -> Tensor:
+    """The key after another one, int64: both are seeds of `uniform_bits`."""
+    return key * LCG[0] + LCG[1]
+
+
+def uniform_bits(key: Tensor, count: int) -> Tensor:
+    """`count` integers in [0, 2^31) from a 64-bit key: hashes of a counter.
+
+    They are the same on every device, under `vmap` and in compiled programs.
+    """
+    stride, offset = (key >> 32).to(torch.int32) | 1, (key >> 9).to(torch.int32)
+    z = torch.arange(count, dtype=torch.int32, device=key.device) * stride + offset
+    for shift, factor in _LOWBIAS32:
+        z = (z ^ ((z >> shift) & ((1 << (32 - shift)) - 1))) * factor
+    return (z ^ (z >> 16)) & 0x7FFFFFFF
 
 
 _NUMPY = np.random.MT19937()  # swapped in, since copying the state of numpy's own takes longer

@@ -4,23 +4,18 @@ It finds the mistakes of a term's author, what the algorithm costs, and the shap
 rounds then run plain hooks.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
-from fl_lightning.core.algorithm import Algorithm, Facts
-from fl_lightning.core.guarded_term import GuardedTerm, StrictView, check_declaration
-from fl_lightning.core.oracle import Activations, BatchOracle, Loss, Request
-from fl_lightning.core.term import States, Term, init_states
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.guarded_term import check_declaration
+from fl_lightning.core.rehearsed_round import RehearsedRound, dummy_facts
 from fl_lightning.core.vector import Layout
-from fl_lightning.core.view import ROUND_FACTS
-from fl_lightning.errors import ModelError, TermError
+from fl_lightning.errors import TermError
 
 
 @dataclass(frozen=True)
@@ -31,8 +26,9 @@ class Cost:
     the terms send both. Terms of the role "measure" do not count.
 
     Attributes:
-        uplink: Sent to the server after a visit: the model, and messages that are no multiple of
-            the model's progress.
+        uplink: Sent to the server after a visit: the model, as `send` leaves it, and messages that
+            are no multiple of what is sent of it.
+        messages: The part of `uplink` that messages are.
         downlink: Received before a visit: the model, and the server states that the client's hooks
             read. Those that only decide where to start are one vector together with the model.
         client_state: Kept between rounds.
@@ -48,6 +44,7 @@ class Cost:
     """
 
     uplink: int
+    messages: int
     downlink: int
     client_state: int
     server_state: int
@@ -67,11 +64,13 @@ class Rehearsal:
         cost: What a client sends, receives, keeps and computes.
         message: One message a term; every client's have this structure and these shapes.
         starts_elsewhere: Whether clients start elsewhere than at w^t.
+        assigned: Which of `weight` and `bits` terms assign in `send`.
     """
 
     cost: Cost
     message: list[Any]
     starts_elsewhere: bool
+    assigned: frozenset[str]
 
 
 def rehearse(
@@ -102,7 +101,7 @@ def rehearse(
         check_declaration(term)
     facts = (dummy_facts(layout, w, classes, round, rounds) for round in (0, rounds - 1))
     with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
-        first, last = played = [_Round(algorithm.terms, of_round) for of_round in facts]
+        first, last = played = [RehearsedRound(algorithm.terms, of_round) for of_round in facts]
         cost = _cost(first, last)
         for round in played if parallel else ():
             round.visit_in_parallel(compiled)
@@ -114,155 +113,11 @@ def rehearse(
                 "fill up with zeros, since messages are averaged"
             )
     elsewhere = first.starts_elsewhere or last.starts_elsewhere
-    return Rehearsal(cost, last.messages, elsewhere)
+    assigned = {name for r in played for v in r.views if v._hook == "send" for name in v._assigned}
+    return Rehearsal(cost, last.messages, elsewhere, frozenset(assigned & {"weight", "bits"}))
 
 
-def dummy_facts(
-    layout: Layout, w: Tensor, classes: int = 10, round: int = 1, rounds: int = 2
-) -> dict[str, Any]:
-    """Facts of a made-up visit at `w`, of a client with one sample of each class."""
-    vectors = {"anchor": w, "origin": w, "labels": w.new_ones(classes)}
-    numbers = {name: w.new_ones(()) for name in ("steps", "epochs", "lr_sum", "size", "weight")}
-    halves = dict.fromkeys(("participation", "inclusion_probability"), 0.5)
-    run = {"round": round, "rounds": rounds, "base_lr_sum": 1.0, "layout": layout}
-    return {**vectors, **numbers, **halves, **run}
-
-
-class _Round:
-    """A visit from random states, by start, one step and report, and the server's update."""
-
-    def __init__(self, terms: Sequence[Term], facts: Facts):
-        facts = {name: fact for name, fact in facts.items() if name != "origin"}
-        self.counted = [i for i, term in enumerate(terms) if "measure" not in term.roles]
-        w, random = facts["anchor"], torch.Generator().manual_seed(facts["round"])
-        self.client, self.server, local = (
-            [_random_states(term, lifetime, w, random) for term in terms]
-            for lifetime in ("client", "server", "local")
-        )
-        self.kept = [{**mine, **visit} for mine, visit in zip(self.client, local, strict=True)]
-        self.noise = torch.randn(w.shape, generator=random).to(w)
-        classes = max(2, len(facts["labels"]))  # data without classes count as of one
-        self.logits = torch.randn(2, classes, generator=random).to(w)
-        self.calls, self.views, self.parallel = Counter[str](), list[StrictView](), False
-        rehearsed = Algorithm(*(GuardedTerm(t, i, self.views) for i, t in enumerate(terms)))
-        self.facts, self.rehearsed = facts, rehearsed
-
-        states, common = (self.kept, self.server), {name: facts[name] for name in ROUND_FACTS}
-        elsewhere, _ = rehearsed.start(w + 1, facts | {"anchor": w + 1}, *states)
-        origin, direction, self.messages = self.visit(facts, *states)
-        self.starts_elsewhere = origin is not w
-        self.start_depends_on_model = not origin.equal(elsewhere)
-        self.progress = -direction
-        delta, _ = rehearsed.update(self.progress, self.messages, common, self.server)
-        other, _ = rehearsed.update(2 * self.progress, self.messages, common, self.server)
-        self.server_uses_progress = not delta.equal(other)
-        rehearsed.personal(w, common, *states)  # only a mistake would show
-        numbers = [origin, direction, delta, *tree_leaves(self.messages)]
-        self.finite = all(bool(t.isfinite().all()) for t in numbers)
-
-    def visit(
-        self, facts: Facts, kept: Sequence[States], server: Sequence[States]
-    ) -> tuple[Tensor, Tensor, list[Any]]:
-        """Where the client starts, the direction of its step, and its messages."""
-        origin, states = self.rehearsed.start(facts["anchor"], facts, kept, server)
-        facts, w = {**facts, "origin": origin}, origin.clone()
-        oracle = BatchOracle(self._evaluate)
-        direction, states = self.rehearsed.gradient(oracle, w, facts, states, server)
-        messages, _ = self.rehearsed.report(w - direction, facts, states, server)
-        return origin, direction, messages
-
-    def visit_in_parallel(self, compiled: bool) -> None:
-        """The visit of two clients under `vmap`; of compiled steps, all numbers are tensors."""
-
-        def as_tensor(fact: Any) -> Any:
-            is_number = compiled and isinstance(fact, float | int)
-            return self.noise.new_full((), fact) if is_number else fact
-
-        given, self.parallel = (tree_map(as_tensor, self.facts), self.kept, self.server), True
-        dims = tree_map(lambda t: 0 if isinstance(t, Tensor) else None, given)
-        rows = tree_map(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, given)
-        try:
-            vmap(self.visit, dims)(*rows)
-        except Exception as error:
-            if compiled:
-                error.add_note("with --compile all numbers of the view are tensors")
-            raise
-
-    def _evaluate(self, w: Tensor, request: Request) -> Tensor:
-        """A random gradient, or a positive loss."""
-        self.calls["forward passes" if request.loss_only else "gradients"] += 1
-        for loss in request.losses:  # for what they read of their views
-
-            def value(w: Tensor, loss: Loss = loss) -> Tensor:
-                return loss(_DummyPass(self, w, request.layers))  # type: ignore[arg-type]
-
-            try:
-                (grad(value) if self.parallel else value)(w)
-            except (TermError, ModelError):
-                raise
-            except Exception:  # it needs the model
-                self.calls["failures"] += 1
-        if request.loss_only:
-            return 1 + self.logits.abs().mean() + 0 * w.sum()
-        return self.noise.roll(self.calls["gradients"]) + 0 * w
-
-    @property
-    def unread(self) -> bool:
-        """Whether a loss that could not be evaluated may read further states of the server."""
-        return self.calls["failures"] > 0 and any(self.server[i] for i in self.counted)
-
-    def uplink(self) -> int:
-        """Numbers that the server must receive."""
-        # the server gave out the weight
-        weight, messages = self.facts["weight"], [self.messages[i] for i in self.counted]
-        messages = [m for m in tree_leaves(messages) if m is not weight]
-        sent = [m for m in messages if not _follows_from(self.progress, m)]
-        if self.server_uses_progress or len(sent) < len(messages):
-            sent.append(self.progress)
-        return sum(m.numel() for m in sent)
-
-    def downlink(self) -> tuple[set[str], set[tuple[int, str]]]:
-        """What decides where to start, and what else the client must receive: its term, its name.
-
-        The model's term is -1.
-        """
-        start_only, needed = {"model"} if self.start_depends_on_model else set[str](), set()
-        for view in self.views:
-            if view._term not in self.counted:
-                continue
-            hook, read, server = view._hook, view._read, self.server[view._term]
-            # the server can compute a start that depends on nothing of the client's
-            own = view._assigned or read - server.keys() - {*ROUND_FACTS}
-            by_server = hook == "start" and not own
-            if self.unread and hook == "gradient":
-                read = read | server.keys()
-            for name in read & {"anchor", *server}:
-                source = (-1, "model") if name == "anchor" else (view._term, name)
-                if by_server:
-                    start_only.add(source[1])
-                elif hook in ("start", "gradient", "report"):
-                    needed.add(source)
-        return start_only, needed
-
-
-class _DummyPass:
-    """A forward pass of two samples with random logits; activations are the logits too."""
-
-    def __init__(self, round: _Round, w: Tensor, layers: tuple[str, ...]):
-        self.calls, self.out = round.calls, round.logits + 0 * w.sum()
-        self.x, self.y, self.loss = self.out, self.out.argmin(1), self.out.new_ones(())
-        self.activations = Activations(layers)
-        self.activations.update(dict.fromkeys(layers, (self.out, self.out)))
-
-    def at(self, w: Tensor) -> "_DummyPass":
-        self.calls["forward passes"] += 1
-        return self
-
-    def with_head_offset(self, e: Tensor, detached: bool = False) -> "_DummyPass":
-        return self
-
-
-def _cost(*rounds: _Round) -> Cost:
+def _cost(*rounds: RehearsedRound) -> Cost:
     first, counted = rounds[0], rounds[0].counted
     of_start, needed = map(set.union, *(r.downlink() for r in rounds))
     of_start = of_start - {name for _, name in needed}
@@ -270,10 +125,13 @@ def _cost(*rounds: _Round) -> Cost:
     if of_start:  # one vector, made of whatever decides where to start
         names.insert(0, "model" if of_start == {"model"} else "start")
     w = first.progress
-    vectors = [w if i < 0 else first.server[i][name] for i, name in needed] + [w] * bool(of_start)
+    received = [w if i < 0 else first.server[i][name] for i, name in needed]
+    start = max(r.depends_on_model for r in rounds) or w.numel()
+    messages, uplink = map(max, zip(*(r.uplink() for r in rounds), strict=True))
     return Cost(
-        uplink=max(r.uplink() for r in rounds),
-        downlink=sum(vector.numel() for vector in vectors),
+        uplink=uplink,
+        messages=messages,
+        downlink=sum(vector.numel() for vector in received) + start * bool(of_start),
         client_state=sum(t.numel() for i in counted for t in first.client[i].values()),
         server_state=sum(t.numel() for i in counted for t in first.server[i].values()),
         gradients=max(r.calls["gradients"] for r in rounds),
@@ -283,19 +141,3 @@ def _cost(*rounds: _Round) -> Cost:
         has_horizon=any("rounds" in v._read for r in rounds for v in r.views if v._term in counted),
         exact=all(r.finite and not r.unread for r in rounds),
     )
-
-
-def _random_states(term: Term, lifetime: str, w: Tensor, random: torch.Generator) -> States:
-    states = init_states(getattr(term, lifetime), w, w, f" of {type(term).__name__}")
-    return {  # between 0 and 1, as second moments have roots, and counts have logarithms
-        name: torch.rand(t.shape, generator=random).to(t) if t.is_floating_point() else t
-        for name, t in states.items()
-    }
-
-
-def _follows_from(progress: Tensor, message: Tensor) -> bool:
-    """Whether a message is a multiple of the client's progress, which the server has anyway."""
-    if message.shape != progress.shape:
-        return False
-    rest = message - progress * (message.dot(progress) / progress.dot(progress))
-    return bool(rest.norm() <= 1e-4 * message.norm())

@@ -80,6 +80,7 @@ class Term:
             tagged "measure" trains nothing, and does not count in the method's cost.
         logs: Names of the scalars that it publishes by `v.log`.
         diagnostics: Names of those that cost more; `--callback diagnostics` publishes them.
+        draws: Whether clients draw random numbers, by `v.uniform` and `v.normal`.
 
     Example:
         >>> from dataclasses import dataclass
@@ -101,6 +102,7 @@ class Term:
     client: Mapping[str, Initializer] = {}
     server: Mapping[str, Initializer] = {}
     local: Mapping[str, Initializer] = {}
+    draws: bool = False
 
     def __post_init__(self) -> None:
         check(self, f" of {type(self).__name__}")
@@ -117,10 +119,19 @@ class Term:
         """
         return oracle(w)
 
-    def report(self, w: Tensor, v: View) -> Any:
-        """The message after the last local step at `w`: a tensor or a tuple of tensors.
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        """What the server receives of `delta`, the move u_i - v.origin after the last local step.
 
-        The server averages it over the cohort. May assign client and local states.
+        It may be clipped, masked or rounded; each term gets what the terms before it left. May
+        assign client and local states, `v.weight` and `v.bits`.
+        """
+        return delta
+
+    def report(self, w: Tensor, v: View) -> Any:
+        """The message after `send`: a tensor or a tuple of tensors.
+
+        `w` is the client's model as the server sees it: v.origin and what was sent. The server
+        averages the message over the cohort. May assign client and local states.
         """
         return ()
 

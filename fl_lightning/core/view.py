@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fl_lightning.core.randomness import next_key, uniform_bits
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import TermError
 
@@ -37,12 +38,16 @@ class View:
     """Number of passes over the client's samples, 0-dim."""
     size: Tensor
     """Number of samples over the mean of all clients, om_i = N n_i / n, 0-dim."""
+    client: Tensor
+    """The client's index, 0-dim int64."""
     weight: Tensor
     """Aggregation weight times the cohort's size, 0-dim: 1 on average, unless clients are skipped.
 
-    A term that weighs a message also reports v.weight, at no cost, and divides by its mean (see
-    `NormalizedAveraging`).
+    `send` may assign it; the mean update is then by what it assigns. A term that weighs a message
+    also reports v.weight, at no cost, and divides by its mean (see `NormalizedAveraging`).
     """
+    bits: Tensor
+    """In `send`: the size of the update that is sent, 0-dim; `send` assigns what it saves."""
     labels: Tensor
     """Samples of each class that the client holds, (classes,), in the model's dtype; some are 0.
 
@@ -58,6 +63,8 @@ class View:
     """(s) This round, from 0."""
     rounds: int
     """(s) Number of rounds of the run."""
+    clients: int
+    """(s) Number of clients N."""
     layout: Layout
     """(s) The model's layout."""
 
@@ -84,7 +91,7 @@ class View:
 
     def __setattr__(self, name: str, value: Tensor) -> None:
         if name not in self._mine:
-            mine = (name for name in self._mine if not name.startswith(LOGGED))
+            mine = (name for name in self._mine if name[0] != "_")
             allowed = ", ".join(mine) or "no state"
             raise TermError(
                 f"{self._where} assigns v.{name}, but may assign {allowed} there: declare it, as "
@@ -121,12 +128,41 @@ class View:
             part = torch.where(own_weight > 0, part * own_weight, 0)
         vars(self)[LOGGED + name] = total + torch.stack([part, own_weight])
 
+    def uniform(self, like: Tensor) -> Tensor:
+        """Random numbers of [0, 1) in the shape of a tensor, the same in every executor.
+
+        They depend on the run's seed, the round, the client, the term and the call. In `update`,
+        torch's own functions draw.
+
+        Raises:
+            TermError: If the term does not declare `draws = True`, or this is no hook of a visit.
+        """
+        if KEY not in vars(self):
+            raise TermError(
+                f"{self._where} draws random numbers: declare draws = True, and draw by v.uniform "
+                "or v.normal in start, gradient, send or report; in `update` by torch.randn_like"
+            )
+        key = vars(self)[KEY] = next_key(vars(self)[KEY])
+        bits = uniform_bits(key, like.numel()) >> 7  # so many fit a float32
+        return (bits.to(like) / 2**24).view_as(like)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Random numbers of a standard normal distribution: see `uniform`."""
+        length, turn = self.uniform(like) + 2**-25, self.uniform(like)  # Box and Muller
+        return (-2 * length.log()).sqrt() * (2 * torch.pi * turn).cos()
+
     def _states(self) -> States:
         return {name: vars(self)[name] for name in self._mine}
 
 
 FACTS = frozenset(View.__annotations__)
 """The names of a view's facts; no state can have one."""
+
+DRAWS = "uniform", "normal"
+"""The methods of a view that draw; no state can be named so."""
+
+KEY = "_key"
+"""The hidden local state from which a term draws random numbers."""
 
 LOGGED = "_log "
 """Begins the name of a hidden local state `[sum, weight]` of what a term logs under a name."""
@@ -137,6 +173,7 @@ ROUND_FACTS = (
     "inclusion_probability",
     "round",
     "rounds",
+    "clients",
     "base_lr_sum",
     "layout",
 )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.algorithm import Algorithm, Facts, Sent
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.dropout import KEY, new_key
 from fl_lightning.core.losses import TaskLoss, cross_entropy
@@ -46,7 +46,7 @@ class ClientTask:
 
     Attributes:
         client: The client's index.
-        facts: Facts of this client: steps, epochs, lr_sum, size, weight, and
+        facts: Facts of this client: its index, steps, epochs, lr_sum, size, weight, and
             inclusion_probability where it differs between clients; 0-dim tensors.
         states: Its client and local states, one dictionary a term.
         batches: Its mini-batches.
@@ -68,6 +68,7 @@ class ClientResult:
 
     Attributes:
         progress: The client's last model minus the model that it started from.
+        sent: What the server receives of it.
         message: The report of each term, one pytree of tensors a term.
         states: The client's states, one dictionary a term.
         buffers: The module's buffers after the last step.
@@ -77,6 +78,7 @@ class ClientResult:
     """
 
     progress: Tensor
+    sent: Sent
     message: list[Any]
     states: list[States]
     buffers: Buffers

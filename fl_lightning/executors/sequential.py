@@ -72,10 +72,11 @@ class SequentialExecutor(Executor):
             total = total + self._step(optimizer, *task.batches[step], live)
         self.w.grad = None
         w = self.w.detach().clone()
-        message, states = algorithm.report(w, facts, states, server_states)
+        progress = w - origin
+        sent, message, states = algorithm.send(progress, w, facts, states, server_states)
         after = {name: self.buffers[name].clone() for name in received.buffers}
         means = total / max(1, len(task.lrs))
-        return ClientResult(w - origin, message, states, after, means[0], origin, means[1:])
+        return ClientResult(progress, sent, message, states, after, means[0], origin, means[1:])
 
     def _step(self, optimizer: GradientTransform, x: Any, y: Any, live: "_Live") -> Tensor:
         """Take one local step; returns what is observed at its first evaluation."""

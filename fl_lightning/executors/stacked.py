@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.algorithm import Algorithm, Facts, Sent
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import unaliased
 from fl_lightning.core.randomness import seeded_rng
@@ -78,8 +78,10 @@ class StackedExecutor(Executor):
         def start(facts: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
             return algorithm.start(anchor, {**round_facts, **facts}, states, server_states)
 
-        def report(w: Tensor, facts: Facts, states: list[States]) -> tuple[list[Any], list[States]]:
-            return algorithm.report(w, {**round_facts, **facts}, states, server_states)
+        def send(
+            progress: Tensor, w: Tensor, facts: Facts, states: list[States]
+        ) -> tuple[Sent, list[Any], list[States]]:
+            return algorithm.send(progress, w, {**round_facts, **facts}, states, server_states)
 
         with seeded_rng(tasks[0].seed, anchor.device), substituted(batched=True):
             origin, states = vmap(start)(client_facts, states)
@@ -93,11 +95,13 @@ class StackedExecutor(Executor):
             w, states, after, means = self._steps(
                 step, tasks, client_facts, states, buffers, shared, full
             )
-            message, states = vmap(report)(w, client_facts, states)
+            progress = w - origin
+            returned = vmap(send)(progress, w, client_facts, states)
         for i in range(len(tasks)):
+            sent, message, states = _row(returned, i)
             kept = {name: after[name][i] for name in received.buffers}
-            own = _row(message, i), _row(states, i), kept, means[i, 0], origin[i], means[i, 1:]
-            yield ClientResult(w[i] - origin[i], *own)
+            own = message, states, kept, means[i, 0], origin[i], means[i, 1:]
+            yield ClientResult(progress[i], sent, *own)
 
     @torch.no_grad()
     def _steps(

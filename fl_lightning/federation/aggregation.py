@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.divergence import all_below
 from fl_lightning.federation.exact_sum import PlainSum
 
-COLUMNS = "loss", "weight", "squared", "counts", "diverged"
+COLUMNS = "loss", "weight", "squared", "bits", "counts", "diverged"
 """What a round's sums hold of each client."""
 
 DISTANCES = "client/drift", "client/distance", "client/pair_distance", "server/update_norm"
@@ -36,12 +36,14 @@ class RoundStatus:
         preempted: Whether any rank asks so for a run that is to be resumed.
         diverged: By position in the cohort, the part that is not finite (see `client_diverged`).
         empty: Whether no weight is left to average with.
+        bits: The size of what the cohort sent, without messages and buffers.
     """
 
     stop: bool
     preempted: bool
     diverged: dict[int, int]
     empty: bool
+    bits: float
 
 
 class RoundSums:
@@ -50,8 +52,9 @@ class RoundSums:
     Where clients start elsewhere than at w^t, `weight * (u_i - w^t)` comes after the progress.
     Buffers that no client changes, such as masks of infinities or large integers, stay exact.
 
-    A row holds the client's loss, its weight, the weighted `||u_i - w^t||^2`, whether it counts,
-    and what diverged. One rank alone fills it in, so adding up the ranks is exact.
+    A row holds the client's loss, its weight, the weighted `||u_i - w^t||^2`, the bits that it
+    sent, whether it counts, and what diverged. One rank alone fills it in, so adding up the ranks
+    is exact.
 
     Args:
         w: The model w^t that clients receive.
@@ -62,6 +65,7 @@ class RoundSums:
         skip_diverged: Leave out results that are not finite.
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         logs: Number of scalars that terms log.
+        own_weights: Whether terms assign weights, which then are not 1 on average.
 
     Attributes:
         total: The vector that the ranks have to add up.
@@ -77,7 +81,9 @@ class RoundSums:
         skip_diverged: bool = False,
         starts_elsewhere: bool = False,
         logs: int = 0,
+        own_weights: bool = False,
     ):
+        self._own_weights = own_weights
         leaves, self._structure = tree_flatten(message)
         self._vectors, self._last = 1 + starts_elsewhere, 1 + starts_elsewhere + len(leaves)
         self._received, changes = buffers, [_change(b, b) for b in buffers.values()]
@@ -109,9 +115,9 @@ class RoundSums:
         Returns:
             Whether the result is finite and below the limit of the sums, 0-dim on the device.
         """
-        vectors = [result.progress]
+        vectors = [result.sent.update]
         if self._vectors > 1:
-            vectors.append(result.progress + (result.origin - self._like[0]))
+            vectors.append(result.sent.update + (result.origin - self._like[0]))
         progress, moved = vectors[0], vectors[-1]
         buffers = [_change(result.buffers[name], b) for name, b in self._received.items()]
         tensors = [*vectors, *tree_leaves(result.message), *buffers]
@@ -126,14 +132,15 @@ class RoundSums:
         first = 1 + parts.to(torch.int8).argmin()  # the first that is not finite
         diverged = torch.where(good, 0, first).to(progress)
         own_weight, one = progress.new_full((), weight), progress.new_ones(())
-        row = torch.stack([loss, own_weight, squared, one, diverged])
+        row = torch.stack([loss, own_weight, squared, result.sent.bits, one, diverged])
         if self._skip_diverged:
             tensors = [torch.where(good, t, 0) for t in tensors]
             row[:-1] = torch.where(good, row[:-1], 0)
         limbs = self._limbs.split(self._sizes, dim=1)
+        factor = weight if isfinite(weight) else 0.0  # the row has it, and is left out or is told
         for part, tensor, weighted in zip(limbs, tensors, self._weighted, strict=True):
             # of this size: a single number would be added to each place
-            self._sum.add(part, tensor.reshape(part.shape[1]), weight if weighted else 1.0)
+            self._sum.add(part, tensor.reshape(part.shape[1]), factor if weighted else 1.0)
         self._rows[position] = row
         if logs:
             self._logs[position] = torch.stack(list(logs))
@@ -150,10 +157,10 @@ class RoundSums:
     def status(self) -> RoundStatus:
         """What all ranks agree on, once the sums are complete. Waits for the device."""
         *rows, stop, preempted = torch.cat([self._rows.flatten(), self._votes]).tolist()
-        _, weights, _, counts, diverged = (rows[k :: len(COLUMNS)] for k in range(len(COLUMNS)))
-        found = {k: round(part) - 1 for k, part in enumerate(diverged) if part}
-        empty = not (sum(counts) > 0 and sum(weights) > 0)
-        return RoundStatus(stop > 0, preempted > 0, found, empty)
+        of = {name: rows[k :: len(COLUMNS)] for k, name in enumerate(COLUMNS)}
+        found = {k: round(part) - 1 for k, part in enumerate(of["diverged"]) if part}
+        empty = not (sum(of["counts"]) > 0 and sum(of["weight"]) > 0)
+        return RoundStatus(stop > 0, preempted > 0, found, empty, sum(of["bits"]))
 
     def logged(self) -> list[Tensor]:
         """The cohort's mean of each scalar that terms log, 0-dim; nan where no client has."""
@@ -179,9 +186,10 @@ class RoundSums:
             The weighted means of the progress and of u_i - w^t, the mean messages, the weighted
             mean buffers (integers rounded), the mean loss and weighted mean `||u_i - w^t||^2`.
         """
-        loss, weight, squared, count, _ = self._rows.sum(0)
-        whole = count == self._cohort  # whose weights are 1 on average
-        weight = torch.where(whole, count, weight)
+        loss, weight, squared, _, count, _ = self._rows.sum(0)
+        if not self._own_weights:
+            whole = count == self._cohort  # whose weights are 1 on average
+            weight = torch.where(whole, count, weight)
         totals = self._sum.value(self._limbs).split(self._sizes)
         means = [
             (total / (weight if weighted else count)).to(self._like[0]).view(like.shape)

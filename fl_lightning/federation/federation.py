@@ -265,13 +265,20 @@ class Federation:
             scalars["client/skipped"] = float(len(lost))
         scalars |= {
             "local/lr": self.local_training.lr(self.round),
-            "comm/uplink_mb": server.megabytes(self.cost.uplink) * len(cohort),
+            "comm/uplink_mb": self._uplink(len(cohort), status.bits),
             "comm/downlink_mb": server.megabytes(self.cost.downlink) * len(cohort),
             "time/train_s": trained - started,
             "time/aggregate_s": synchronized_time(device) - trained,
         }
         server.round, self._training = server.round + 1, False
         return scalars
+
+    def _uplink(self, cohort: int, bits: float) -> float:
+        """Megabytes that a cohort has sent; `bits` are those of its updates, where terms count."""
+        cost, counted = self.cost, "bits" in self.local_training.rehearsal.assigned
+        if not counted or cost.uplink == cost.messages:
+            return self.server.megabytes(cost.uplink) * cohort
+        return bits / 8e6 + self.server.megabytes(cost.messages) * cohort
 
     def _place(self) -> tuple[Any, ...]:
         """The round, terms and settings, for messages about divergence."""
@@ -297,6 +304,7 @@ class Federation:
             "inclusion_probability": getattr(self.sampler, "expected_participation", participation),
             "round": self.round,
             "rounds": self.rounds,
+            "clients": self.clients.num_clients,
             "base_lr_sum": self.local_training.base_lr_sum,
             "layout": self.layout,
         }

@@ -64,7 +64,8 @@ class FineTuning:
             batches = data.visit(client, federation.round)
             seed = derived_seed(federation.seed, "adaptation", client)
             states = [{"w_i": self._initial(client)}]
-            visits.append(ClientTask(client, {}, states, batches, [self.lr] * len(batches), seed))
+            facts, lrs = {"weight": states[0]["w_i"].new_ones(())}, [self.lr] * len(batches)
+            visits.append(ClientTask(client, facts, states, batches, lrs, seed))
         anchor = visits[0].states[0]["w_i"]
         facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
         sent = RoundInputs(self.tuning, facts, [{}], federation.buffers, largest)

@@ -19,7 +19,7 @@ from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.rehearsal import Rehearsal
 from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
-from fl_lightning.core.view import unchanged
+from fl_lightning.core.view import KEY, unchanged
 from fl_lightning.data import ClientData
 from fl_lightning.distributed.shared_folder import check_shared_folder
 from fl_lightning.errors import ModelError, UserError
@@ -115,6 +115,7 @@ class LocalTraining:
             self.skip_diverged,
             self.rehearsal.starts_elsewhere,
             len(self.logs.tags),
+            "weight" in self.rehearsal.assigned,
         )
         work = [self.clients.num_steps(client) for client in cohort]
         of_ranks = assign_groups(
@@ -132,7 +133,9 @@ class LocalTraining:
                 for k, visit, result in self._trained(visits, facts, position, largest):
                     states = stay_finite(self._initially_finite, result.states)
                     logs = self.logs.means(result.states)
-                    good = sums.add(result, float(weights[k]), k, states, logs)
+                    own = "weight" in self.rehearsal.assigned  # only these wait for the device
+                    weight = float(result.sent.weight if own else weights[k])
+                    good = sums.add(result, weight, k, states, logs)
                     kept = _kept(visit, result, good) if self.skip_diverged else result.states
                     self.store.write(cohort[k], kept)
                     finished(client=cohort[k], result=result)
@@ -220,8 +223,13 @@ class LocalTraining:
         sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all
         labels, values = sent.split([len(labels), len(values)])
         facts = {**dict(zip(numbers, values.unbind(), strict=True)), "labels": labels}
-        seed = derived_seed(self.server.seed, "dropout", round, client)
-        return ClientTask(client, facts, self.states(client), batches, lrs, seed)
+        facts["client"] = to_device_async(torch.tensor(client), w.device)
+        seed, states = derived_seed(self.server.seed, "dropout", round, client), self.states(client)
+        for i, term in enumerate(self.algorithm.terms):
+            if term.draws:
+                key = torch.tensor(derived_seed(seed, "term", i))
+                states[i][KEY] = to_device_async(key, w.device)
+        return ClientTask(client, facts, states, batches, lrs, seed)
 
     def _trained(
         self,

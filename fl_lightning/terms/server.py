@@ -79,12 +79,17 @@ class NormalizedAveraging(Term):
     The path includes momentum and unequal steps. Place it before terms that add to the update.
     """
 
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        v.weight = v.weight / v.lr_sum
+        return delta
+
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
-        return v.weight * v.lr_sum, v.weight * (w - v.origin) / v.lr_sum, v.weight
+        p = v.weight * v.lr_sum
+        return p * v.lr_sum, v.weight, p
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
-        path, progress, weight = mean  # the mean weight is 1 unless clients were skipped
-        return (path / weight) * (progress / weight)
+        path, weight, p = mean  # the mean of p is 1 unless clients were skipped
+        return delta * (path / p) * (weight / p)
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ NUMBER, BODY = 1 / D, (6 * 8 + 8 + 2 * 8) / D
 COSTS = {
     (1, 1, 1, 0, 0): "fedavg; fedprox; feddisco; fedntd; fedrcl; fedsol; fedsol, fixed; "
     "fedsol_ft; knn_per",
-    (1, 1 + NUMBER, 1, 0, 0): "fednova",
-    (1, 2 + NUMBER, 2, 1, 1): "fednova, mean",
+    (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
+    (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",
     (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; fedvra; fedvra, d",
     (1, 1, 1, 0, 2): "fedadam; fedyogi; fedadagrad",
     (1, 1, 1, 0, 1): "fedavgm; fedacg",

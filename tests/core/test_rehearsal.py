@@ -205,7 +205,7 @@ STACKED_ONLY: dict[str, tuple[Callable[..., Any], str]] = {
     "boolean indexing": (in_gradient(lambda g, v: g * g[g > 0].sum()), r"torch\.where"),
     "random numbers": (
         in_gradient(lambda g, v: g + torch.randn_like(g)),
-        "draw random numbers in `update` only",
+        "draw by v.uniform",
     ),
     "numpy": (
         in_gradient(lambda g, v: torch.from_numpy(np.sign(g.numpy()))),

@@ -11,6 +11,7 @@ from problems import classification, close, everything, federation, hard, vec
 from torch import Tensor
 
 from fl_lightning import Algorithm, DivergenceError
+from fl_lightning.core.algorithm import Sent
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.exact_sum import BLOCK, ExactSum, PlainSum
@@ -22,9 +23,9 @@ def result(
     """Of a model of two weights with BatchNorm's buffers."""
     buffers = {"mean": vec(mean), "seen": torch.tensor(seen)}
     value = torch.tensor(loss, dtype=torch.float64)
-    return ClientResult(
-        vec(progress, -1.0), [(vec(message),)], [], buffers, value, vec(0, 0), vec()
-    )
+    moved, one = vec(progress, -1.0), vec(1.0)[0]
+    sent = Sent(moved, one, 128 * one)
+    return ClientResult(moved, sent, [(vec(message),)], [], buffers, value, vec(0, 0), vec())
 
 
 def begun(cohort: int, sums: type[PlainSum] = PlainSum, skip_diverged: bool = False) -> RoundSums:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fl_lightning import algorithms
 from fl_lightning.algorithms import modifiers
-from fl_lightning.core.rehearsal import dummy_facts
+from fl_lightning.core.rehearsed_round import dummy_facts
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.terms import (
     SOL,

@@ -1,0 +1,182 @@
+"""One round on random vectors, whose terms are guarded and watched: the first or last of a run."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fl_lightning.core.algorithm import Algorithm, Facts, Sent
+from fl_lightning.core.guarded_term import VISIT, GuardedTerm, StrictView
+from fl_lightning.core.oracle import Activations, BatchOracle, Loss, Request
+from fl_lightning.core.term import States, Term, init_states
+from fl_lightning.core.vector import Layout
+from fl_lightning.core.view import KEY, ROUND_FACTS
+from fl_lightning.errors import ModelError, TermError
+
+
+def dummy_facts(
+    layout: Layout, w: Tensor, classes: int = 10, round: int = 1, rounds: int = 2
+) -> dict[str, Any]:
+    """Facts of a made-up visit at `w`, of a client with one sample of each class."""
+    vectors = {"anchor": w, "origin": w, "labels": w.new_ones(classes)}
+    numbers = {name: w.new_ones(()) for name in ("steps", "epochs", "lr_sum", "size", "weight")}
+    numbers["client"] = torch.zeros((), dtype=torch.int64, device=w.device)
+    halves = dict.fromkeys(("participation", "inclusion_probability"), 0.5)
+    run = {"round": round, "rounds": rounds, "clients": 2, "base_lr_sum": 1.0, "layout": layout}
+    return {**vectors, **numbers, **halves, **run}
+
+
+class RehearsedRound:
+    """A visit from random states, by start, one step and report, and the server's update."""
+
+    def __init__(self, terms: Sequence[Term], facts: Facts):
+        facts = {name: fact for name, fact in facts.items() if name != "origin"}
+        self.counted = [i for i, term in enumerate(terms) if "measure" not in term.roles]
+        w, random = facts["anchor"], torch.Generator().manual_seed(facts["round"])
+        self.client, self.server, local = (
+            [_random_states(term, lifetime, w, random) for term in terms]
+            for lifetime in ("client", "server", "local")
+        )
+        for term, visit in zip(terms, local, strict=True):
+            visit |= {KEY: torch.ones((), dtype=torch.int64, device=w.device)} if term.draws else {}
+        self.kept = [{**mine, **visit} for mine, visit in zip(self.client, local, strict=True)]
+        self.noise = torch.randn(w.shape, generator=random).to(w)
+        classes = max(2, len(facts["labels"]))  # data without classes count as of one
+        self.logits = torch.randn(2, classes, generator=random).to(w)
+        self.calls, self.views, self.parallel = Counter[str](), list[StrictView](), False
+        rehearsed = Algorithm(*(GuardedTerm(t, i, self.views) for i, t in enumerate(terms)))
+        self.facts, self.rehearsed = facts, rehearsed
+
+        states, common = (self.kept, self.server), {name: facts[name] for name in ROUND_FACTS}
+        elsewhere, _ = rehearsed.start(w + 1, facts | {"anchor": w + 1}, *states)
+        origin, direction, (self.progress, _, bits), self.messages = self.visit(facts, *states)
+        self.sent_numbers = round(bits.item() / (8 * w.element_size()))
+        self.starts_elsewhere = origin is not w
+        self.depends_on_model = int((origin != elsewhere).sum())
+        delta, _ = rehearsed.update(self.progress, self.messages, common, self.server)
+        other, _ = rehearsed.update(2 * self.progress, self.messages, common, self.server)
+        self.server_uses_progress = not delta.equal(other)
+        rehearsed.personal(w, common, *states)  # only a mistake would show
+        numbers = [origin, direction, delta, *tree_leaves(self.messages)]
+        self.finite = all(bool(t.isfinite().all()) for t in numbers)
+
+    def visit(
+        self, facts: Facts, kept: Sequence[States], server: Sequence[States]
+    ) -> tuple[Tensor, Tensor, Sent, list[Any]]:
+        """Where the client starts, the direction of its step, what it sends, and its messages."""
+        origin, states = self.rehearsed.start(facts["anchor"], facts, kept, server)
+        facts, w = {**facts, "origin": origin}, origin.clone()
+        oracle = BatchOracle(self._evaluate)
+        direction, states = self.rehearsed.gradient(oracle, w, facts, states, server)
+        after = self.rehearsed.send(-direction, w - direction, facts, states, server)
+        return origin, direction, *after[:2]
+
+    def visit_in_parallel(self, compiled: bool) -> None:
+        """The visit of two clients under `vmap`; of compiled steps, all numbers are tensors."""
+
+        def as_tensor(fact: Any) -> Any:
+            is_number = compiled and isinstance(fact, float | int)
+            return self.noise.new_full((), fact) if is_number else fact
+
+        given, self.parallel = (tree_map(as_tensor, self.facts), self.kept, self.server), True
+        dims = tree_map(lambda t: 0 if isinstance(t, Tensor) else None, given)
+        rows = tree_map(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, given)
+        try:
+            vmap(self.visit, dims)(*rows)
+        except Exception as error:
+            if compiled:
+                error.add_note("with --compile all numbers of the view are tensors")
+            raise
+
+    def _evaluate(self, w: Tensor, request: Request) -> Tensor:
+        """A random gradient, or a positive loss."""
+        self.calls["forward passes" if request.loss_only else "gradients"] += 1
+        for loss in request.losses:  # for what they read of their views
+
+            def value(w: Tensor, loss: Loss = loss) -> Tensor:
+                return loss(_DummyPass(self, w, request.layers))  # type: ignore[arg-type]
+
+            try:
+                (grad(value) if self.parallel else value)(w)
+            except (TermError, ModelError):
+                raise
+            except Exception:  # it needs the model
+                self.calls["failures"] += 1
+        if request.loss_only:
+            return 1 + self.logits.abs().mean() + 0 * w.sum()
+        return self.noise.roll(self.calls["gradients"]) + 0 * w
+
+    @property
+    def unread(self) -> bool:
+        """Whether a loss that could not be evaluated may read further states of the server."""
+        return self.calls["failures"] > 0 and any(self.server[i] for i in self.counted)
+
+    def uplink(self) -> tuple[int, int]:
+        """Numbers that the server must receive: of messages, and in all."""
+        # the server gave out the weight
+        weight, messages = self.facts["weight"], [self.messages[i] for i in self.counted]
+        messages = [m for m in tree_leaves(messages) if m is not weight]
+        sent = [m for m in messages if not _follows_from(self.progress, m)]
+        numbers = sum(m.numel() for m in sent)
+        needed = self.server_uses_progress or len(sent) < len(messages)
+        return numbers, numbers + needed * self.sent_numbers
+
+    def downlink(self) -> tuple[set[str], set[tuple[int, str]]]:
+        """What decides where to start, and what else the client must receive: its term, its name.
+
+        The model's term is -1.
+        """
+        start_only, needed = {"model"} if self.depends_on_model else set[str](), set()
+        for view in self.views:
+            if view._term not in self.counted:
+                continue
+            hook, read, server = view._hook, view._read, self.server[view._term]
+            # the server can compute a start that depends on nothing of the client's
+            own = view._assigned or read - server.keys() - {*ROUND_FACTS}
+            by_server = hook == "start" and not own
+            if self.unread and hook == "gradient":
+                read = read | server.keys()
+            for name in read & {"anchor", *server}:
+                source = (-1, "model") if name == "anchor" else (view._term, name)
+                if by_server:
+                    start_only.add(source[1])
+                elif hook in VISIT:
+                    needed.add(source)
+        return start_only, needed
+
+
+class _DummyPass:
+    """A forward pass of two samples with random logits; activations are the logits too."""
+
+    def __init__(self, round: RehearsedRound, w: Tensor, layers: tuple[str, ...]):
+        self.calls, self.out = round.calls, round.logits + 0 * w.sum()
+        self.x, self.y, self.loss = self.out, self.out.argmin(1), self.out.new_ones(())
+        self.activations = Activations(layers)
+        self.activations.update(dict.fromkeys(layers, (self.out, self.out)))
+
+    def at(self, w: Tensor) -> "_DummyPass":
+        self.calls["forward passes"] += 1
+        return self
+
+    def with_head_offset(self, e: Tensor, detached: bool = False) -> "_DummyPass":
+        return self
+
+
+def _random_states(term: Term, lifetime: str, w: Tensor, random: torch.Generator) -> States:
+    states = init_states(getattr(term, lifetime), w, w, f" of {type(term).__name__}")
+    return {  # between 0 and 1, as second moments have roots, and counts have logarithms
+        name: torch.rand(t.shape, generator=random).to(t) if t.is_floating_point() else t
+        for name, t in states.items()
+    }
+
+
+def _follows_from(progress: Tensor, message: Tensor) -> bool:
+    """Whether a message is a multiple of the client's progress, which the server has anyway."""
+    if message.shape != progress.shape:
+        return False
+    rest = message - progress * (message.dot(progress) / progress.dot(progress))
+    return bool(rest.norm() <= 1e-4 * message.norm())
