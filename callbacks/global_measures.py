@@ -122,14 +122,15 @@ class EvaluateModels(Measure):
         every: int = 1,
     ):
         super().__init__(every)
-        self.test, self.terms = test, (ClientModels(models),)
+        self.test, self.models, self.terms = test, models, (ClientModels(models),)
 
     def measure(self, federation: Federation) -> Metrics:
         """Score each model."""
         module, metrics = federation.load_global(), Metrics()
         terms = zip(federation.algorithm.terms, federation.server.states, strict=True)
         kept = next(states for term, states in terms if isinstance(term, ClientModels))
-        for name, w in kept.items():
+        for name in self.models:
+            w = kept[f"mean_{name}"]
             load_model(module, federation.layout, w, federation.buffers)
             scores = score_together(federation, module, self.test)
             metrics |= {f"test/{score}@{name}": value for score, value in scores.items()}

@@ -33,7 +33,7 @@ class ClientModels(Term):
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
-        return dict.fromkeys(self.models, initial)
+        return {f"mean_{name}": initial for name in self.models}
 
     def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
         message: tuple[Tensor, ...] = ()
@@ -45,7 +45,7 @@ class ClientModels(Term):
 
     def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
         if "cohort" in self.models:
-            v.cohort = v.anchor + mean[0] / mean[1]
+            v.mean_cohort = v.anchor + mean[0] / mean[1]
         if "clients" in self.models:
-            v.clients = v.clients + v.participation * mean[-1]
+            v.mean_clients = v.mean_clients + v.participation * mean[-1]
         return delta
