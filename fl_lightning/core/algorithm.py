@@ -25,6 +25,9 @@ Only parameters without a default are given, e.g. all three of
 `def local(params, lr, momentum, weight_decay)`.
 """
 
+Rate = Callable[[int, int], float]
+"""The factor on the local learning rate in step k of K of a visit: `rate(k, K)`."""
+
 Facts = Mapping[str, Any]
 """The facts of a view, by name (see `View`)."""
 
@@ -41,6 +44,11 @@ class Sent(NamedTuple):
     update: Tensor
     weight: Tensor
     bits: Tensor
+
+
+def steady(step: int, steps: int) -> float:
+    """The rate 1 in every step."""
+    return 1.0
 
 
 class TermOracle:
@@ -79,6 +87,8 @@ class Algorithm:
         server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the
             global model.
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
+        rate: Factor on the learning rate of step k of K in a visit, from 0: `rate(k, K)`, e.g.
+            FedSWA's `lambda k, K: 2 * (1 - k / K)`.
         trains_head: Whether clients train the head too; if not, it keeps its initial weights and
             is not sent.
         predict: The way in which a client's personal model predicts (see
@@ -101,6 +111,7 @@ class Algorithm:
         local: LocalFactory = partial(SGD, lr=0.1),
         server: OptimizerFactory = partial(SGD, lr=1.0),
         weight: Weight = uniform,
+        rate: Rate = steady,
         trains_head: bool = True,
         predict: Predict = from_logits,
         clips: bool = True,
@@ -111,7 +122,7 @@ class Algorithm:
                     f"an algorithm consists of terms such as SAM(rho=0.1), not of {term!r}"
                 )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
-        self.trains_head, self.predict, self.clips = trains_head, predict, clips
+        self.rate, self.trains_head, self.predict, self.clips = rate, trains_head, predict, clips
 
     def replace(self, **changes: Any) -> "Algorithm":
         """The same algorithm with other arguments, e.g. `replace(weight=by_size)`, or `terms`."""

@@ -19,7 +19,7 @@ from fl_lightning.executors.executor import Buffers, Executor
 from fl_lightning.executors.stackable import blame_model, full_batchnorm
 
 SharedArgs = dict[str, Any]
-"""Arguments that all clients of a step share: `round_facts`, `server_states`; `lr` and `decay`."""
+"""Arguments that all clients of a step share: `round_facts`, `server_states`; `decay`."""
 
 
 class LocalStep:
@@ -38,7 +38,8 @@ class LocalStep:
         direction: The eager step.
         compiled_direction: The compiled step.
         compiled_descent: The compiled step with SGD in it: returns the new weights instead of the
-            direction. Takes the 0-dim `lr` and `decay` (weight decay) from `shared_args`.
+            direction. Takes the clients' learning rates, (clients,), before all else, and the 0-dim
+            `decay` (weight decay) from `shared_args`.
     """
 
     def __init__(self, executor: Executor, algorithm: Algorithm, mode: str = "default"):
@@ -87,10 +88,9 @@ class LocalStep:
         after, observed = first[0] if first else (buffers, w.new_full((1,), torch.nan))
         return g, states, after, observed
 
-    def _descent(self, w: Tensor, *rest: Any) -> tuple[Any, ...]:
+    def _descent(self, lr: Tensor, w: Tensor, *rest: Any) -> tuple[Any, ...]:
         g, *others = self._direction(w, *rest)
-        lr, decay = rest[-1]["lr"], rest[-1]["decay"]
-        return w - lr * (g + decay * w), *others
+        return w - lr * (g + rest[-1]["decay"] * w), *others
 
 
 def weight_decay(optimizer: Optimizer) -> float | None:

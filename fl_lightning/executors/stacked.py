@@ -1,6 +1,7 @@
 """Several clients in parallel: rows of one matrix, one batched program."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ class StackedExecutor(Executor):
     """Trains up to `width` clients as one program under `vmap`.
 
     Each client is a row of a (clients, d) matrix and a Parameter of one local optimizer.
-    `torch.optim` skips rows without a gradient, so clients may differ in length. At each step,
-    clients with equal batch size and learning rate run together, so losses stay plain means and
+    `torch.optim` skips rows without a gradient, so clients may differ in length and learning rate.
+    At each step, clients with equal batch size run together, so losses stay plain means and
     BatchNorm stays exact.
 
     Args:
@@ -118,8 +119,10 @@ class StackedExecutor(Executor):
         rows = [nn.Parameter(row) for row in matrix]
         optimizer = local_step.algorithm.local(rows)
         decay, total = weight_decay(optimizer), matrix.new_zeros(len(tasks), 1)
-        for step in range(max(len(v.lrs) for v in tasks)):
-            for lr, together in _groups(tasks, step):
+        table = list(zip_longest(*(v.lrs for v in tasks), fillvalue=0.0))
+        lrs = to_device_async(torch.tensor(table, dtype=matrix.dtype), matrix.device)
+        for step in range(len(table)):
+            for together in _groups(tasks, step):
                 batch = [tasks[i].batches[step] for i in together]
                 x, y = _stack([x for x, _ in batch]), _stack([y for _, y in batch])
                 of = _Rows(together, len(tasks), matrix.device)
@@ -128,8 +131,8 @@ class StackedExecutor(Executor):
                 size = tasks[together[0]].batches.sizes[step]
                 compiled = full and len(together) == len(tasks) and size == self.compiled
                 if compiled and decay is not None:
-                    sgd = {"lr": matrix.new_full((), lr), "decay": matrix.new_full((), decay)}
-                    descent = local_step.compiled_descent(*arguments, shared | sgd)
+                    sgd = shared | {"decay": matrix.new_full((), decay)}
+                    descent = local_step.compiled_descent(lrs[step].clone(), *arguments, sgd)
                     matrix, moved, after, observed = descent
                     for row, values in zip(rows, matrix, strict=True):
                         row.data = values
@@ -139,7 +142,7 @@ class StackedExecutor(Executor):
                     moved = [{k: unaliased(s, matrix) for k, s in term.items()} for term in moved]
                     kept = (state for term in moved for state in term.values())
                     g = unaliased(g, matrix, *kept)  # some optimizers change a gradient in place
-                    _step(optimizer, [rows[i] for i in together], g, lr)
+                    _step(optimizer, [(rows[i], table[step][i]) for i in together], g)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 if total.shape[1] < observed.shape[1]:
                     total = observed.new_zeros(len(tasks), observed.shape[1])
@@ -149,13 +152,15 @@ class StackedExecutor(Executor):
 
 
 def _step(
-    optimizer: Optimizer, rows: Sequence[nn.Parameter], directions: Tensor, lr: float
+    optimizer: Optimizer, rows: Sequence[tuple[nn.Parameter, float]], directions: Tensor
 ) -> None:
-    for row, g in zip(rows, directions, strict=True):
-        row.grad = g
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    optimizer.step()
+    """Step rows, each with its learning rate; together where these are equal."""
+    for lr in dict.fromkeys(lr for _, lr in rows):
+        for (row, own), g in zip(rows, directions, strict=True):
+            row.grad = g if own == lr else None
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
 
@@ -178,14 +183,13 @@ def _as_tensor(fact: Any, like: Tensor) -> Any:
     return like.new_full((), fact) if isinstance(fact, float | int) else fact
 
 
-def _groups(tasks: Sequence[ClientTask], step: int) -> Iterator[tuple[float, list[int]]]:
-    """Clients that can take this step together: equal batch size and learning rate."""
-    groups: dict[tuple[int, float], list[int]] = {}
+def _groups(tasks: Sequence[ClientTask], step: int) -> Iterable[list[int]]:
+    """Clients that can take this step together, as their batches are equally large."""
+    groups: dict[int, list[int]] = {}
     for i, task in enumerate(tasks):
         if step < len(task.lrs):
-            groups.setdefault((task.batches.sizes[step], task.lrs[step]), []).append(i)
-    for (_, lr), together in groups.items():
-        yield lr, together
+            groups.setdefault(task.batches.sizes[step], []).append(i)
+    return groups.values()
 
 
 def _stack(trees: Sequence[Any]) -> Any:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, pairwise
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ class LocalTraining:
         self.local_lr = float(self.algorithm.local([vector]).param_groups[0]["lr"])
         self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
         self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
-        self.base_lr_sum = self.algorithm.lr_sum([self.local_lr] * self._steps)
+        self.base_lr_sum = self.algorithm.lr_sum(self._at_rate([self.local_lr] * self._steps))
 
     def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store. All ranks call this together."""
@@ -146,13 +147,12 @@ class LocalTraining:
     def average_visit(self, round: int) -> dict[str, float]:
         """The numbers of a visit of a client of mean size in a round."""
         per_epoch = self._steps_per_epoch
-        rates = [self.schedule(round, step // per_epoch) for step in range(self._steps)]
-        lr_sum = self.algorithm.lr_sum([self.local_lr * rate for rate in rates])
+        lrs = self._lrs(round, [step // per_epoch for step in range(self._steps)])
         epochs = self._steps / per_epoch
         return {
             "steps": self._steps,
             "epochs": epochs,
-            "lr_sum": lr_sum,
+            "lr_sum": self.algorithm.lr_sum(lrs),
             "size": 1.0,
             "weight": 1.0,
         }
@@ -208,7 +208,7 @@ class LocalTraining:
         """The visit of a client with this aggregation weight, before it begins."""
         clients, w, round = self.clients, self.server.w, self.server.round
         batches = clients.visit(client, round)
-        lrs = [self.local_lr * self.schedule(round, epoch) for epoch in batches.epochs]
+        lrs = self._lrs(round, batches.epochs)
         numbers: dict[str, float | Tensor] = {
             "steps": len(lrs),
             "epochs": len(lrs) / clients.steps_per_epoch(client),
@@ -230,6 +230,20 @@ class LocalTraining:
                 key = torch.tensor(derived_seed(seed, "term", i))
                 states[i][KEY] = to_device_async(key, w.device)
         return ClientTask(client, facts, states, batches, lrs, seed)
+
+    def _lrs(self, round: int, epochs: Sequence[int]) -> list[float]:
+        """The learning rate of each step of a visit, from the epoch of each."""
+        return self._at_rate([self.local_lr * self.schedule(round, epoch) for epoch in epochs])
+
+    def _at_rate(self, lrs: Sequence[float]) -> list[float]:
+        """The learning rates of a visit's steps, times the rate within the visit."""
+        rates = [self.algorithm.rate(step, len(lrs)) for step in range(len(lrs))]
+        if not (all(0 <= rate < inf for rate in rates) and any(rates)):
+            raise UserError(
+                f"the algorithm's rate gives {shorten(str(rates), 60)} for the {len(lrs)} steps of "
+                "a visit: return numbers of at least 0, not all of them 0"
+            )
+        return [lr * rate for lr, rate in zip(lrs, rates, strict=True)]
 
     def _trained(
         self,

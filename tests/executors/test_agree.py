@@ -44,6 +44,18 @@ def test_executors_agree_with_batchnorm_dropout_momentum_decay_clipping_and_ragg
     assert len(traces) == 1
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_executors_agree_under_a_rate_within_the_visit(momentum: float, traces: list[Any]) -> None:
+    """Clients of different lengths are at different rates in the same step, and train together."""
+    local = partial(SGD, lr=0.1, momentum=momentum)
+    algorithm = algorithms.scaffold().replace(local=local, rate=lambda k, K: 2 * (1 - k / K))
+    everyone = {"sampler": lambda *_: [*range(6)]}
+    one_by_one = trained(algorithm, **everyone)
+    for executor in (STACKED, partial(TRACED, width=3)):
+        assert_agree(one_by_one, trained(algorithm, executor=executor, **everyone))
+    assert len(traces) == 1
+
+
 @pytest.mark.parametrize("executor", [NARROW, WIDE], ids=["1", "8"])
 @pytest.mark.parametrize("name", ["scaffold", "fedtoga"])
 def test_executors_agree_under_adamw(name: str, executor: Any) -> None:

@@ -1,6 +1,7 @@
 """What the order of terms means, and the facts that a visit gives them."""
 
 from functools import partial
+from math import inf, nan
 
 import pytest
 import torch
@@ -17,7 +18,17 @@ from problems import (
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, Term, algorithms, by_size, initial, received, scalar, zeros
+from fl_lightning import (
+    Algorithm,
+    Term,
+    UserError,
+    algorithms,
+    by_size,
+    initial,
+    received,
+    scalar,
+    zeros,
+)
 from fl_lightning.federation.sampling import (
     BernoulliSampling,
     SizeWeightedSampling,
@@ -171,6 +182,31 @@ def test_the_average_visit_follows_the_schedule():
     assert visit(2) == pytest.approx(
         {"steps": 3, "epochs": 1.5, "lr_sum": 0.1 * 0.81 * 2.7, "size": 1, "weight": 1}
     )
+
+
+def test_a_rate_multiplies_the_learning_rate_of_each_step():
+    """Client 1 from 0, at rates 0.2 and 0.1; its gradient is (2 w_0 - 6, w_1 / 2)."""
+    algorithm = Algorithm(rate=lambda k, K: 2 * (1 - k / K))
+    run = regression(algorithm, steps=2, sampler=lambda *_: [1])
+    run.train_round()
+    close(run.w.detach(), 1.2 + 0.1 * (6 - 2.4), 0.0)
+    assert run.local_training.average_visit(0)["lr_sum"] == pytest.approx(0.3)
+    assert run.local_training.base_lr_sum == pytest.approx(0.3)
+
+
+@EXECUTORS
+def test_a_rate_of_one_is_none_bit_for_bit(executor):
+    steady, plain = (
+        trained(algorithms.scaffold().replace(**given), executor=executor)
+        for given in ({"rate": lambda k, K: 1.0}, {})
+    )
+    assert steady.w.equal(plain.w)
+
+
+@pytest.mark.parametrize("rate", [-1.0, nan, inf, 0.0])
+def test_rates_that_no_optimizer_takes_are_refused(rate):
+    with pytest.raises(UserError, match="at least 0"):
+        federation(Algorithm(rate=lambda k, K: rate))
 
 
 def test_the_server_sees_the_round_and_the_share_of_the_cohort():
