@@ -300,7 +300,7 @@ def test_the_cohorts_mean_model_has_the_methods_weights():
     """So it is FedAvg's global model, whose clients weigh by their samples."""
     algorithm = algorithms.fedavg().with_outer_terms(*EvaluateModels(samples()).terms)
     run, _ = measured(algorithm=algorithm, module=plain())
-    torch.testing.assert_close(server(run, "cohort"), run.w.detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(server(run, "mean_cohort"), run.w.detach(), rtol=0, atol=1e-12)
 
 
 @on_eager_executors
@@ -315,7 +315,7 @@ def test_the_cohorts_and_all_clients_mean_models_are_scored(executor):
     means = {"cohort": models.rounds[-1], "clients": last}
     for name, kept in means.items():
         w = torch.stack([*kept.values()]).mean(0)
-        torch.testing.assert_close(server(run, name), w, rtol=0, atol=1e-12)
+        torch.testing.assert_close(server(run, f"mean_{name}"), w, rtol=0, atol=1e-12)
         loss = float(F.cross_entropy(outputs(run, w, test.x), test.y))
         assert metrics[-1][f"test/loss@{name}"] == pytest.approx(loss, rel=1e-5)
     bare, _ = measured(algorithm=algorithms.feddyn(), module=plain(), executor=executor)
