@@ -9,6 +9,7 @@ from . import optim as optim
 from . import terms as terms
 from .core.algorithm import Algorithm as Algorithm
 from .core.schedule import ExponentialDecay as ExponentialDecay
+from .core.term import OfLayout as OfLayout
 from .core.term import Term as Term
 from .core.term import initial as initial
 from .core.term import received as received

@@ -37,7 +37,7 @@ def fedbabu() -> Algorithm:
     References:
         Oh et al., ICLR 2022, https://openreview.net/forum?id=HuaYQfggn5u
     """
-    return Algorithm(trains_head=False)
+    return Algorithm(trains="body")
 
 
 @checked

@@ -56,7 +56,7 @@ def costs_in_models(algorithm: Algorithm) -> tuple[list[tuple[str, list[str]]], 
     network = mlp(100, 10, (100,))  # wide enough that single numbers round away
     layout = Layout(network)
     c = rehearse(algorithm, layout, layout.read(network)).cost
-    body = [] if algorithm.trains_head else ["body"]
+    body = [] if algorithm.trains is None else [str(algorithm.trains)]
     received = [name for name in c.receives if name != "model"]
     numbers = c.uplink, c.downlink, c.client_state
     names = body, [*body, *received], list(c.keeps)

@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 from fl_lightning.core.oracle import Loss, Oracle
 from fl_lightning.core.prediction import Predict, from_logits
 from fl_lightning.core.term import States, Term, View
+from fl_lightning.core.vector import Part
 from fl_lightning.core.weighting import Weight, uniform
 from fl_lightning.errors import TermError
 
@@ -89,8 +90,8 @@ class Algorithm:
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
         rate: Factor on the learning rate of step k of K in a visit, from 0: `rate(k, K)`, e.g.
             FedSWA's `lambda k, K: 2 * (1 - k / K)`.
-        trains_head: Whether clients train the head too; if not, it keeps its initial weights and
-            is not sent.
+        trains: The part of the model that clients train (see `Layout.has`); None is all. The
+            others keep their initial values, are not sent, and are no part of the vector.
         predict: The way in which a client's personal model predicts (see
             `fl_lightning.core.prediction`).
         clips: Whether --clip-norm may clip the direction of a local step. False suits normalized
@@ -112,7 +113,7 @@ class Algorithm:
         server: OptimizerFactory = partial(SGD, lr=1.0),
         weight: Weight = uniform,
         rate: Rate = steady,
-        trains_head: bool = True,
+        trains: Part | None = None,
         predict: Predict = from_logits,
         clips: bool = True,
     ):
@@ -122,7 +123,7 @@ class Algorithm:
                     f"an algorithm consists of terms such as SAM(rho=0.1), not of {term!r}"
                 )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
-        self.rate, self.trains_head, self.predict, self.clips = rate, trains_head, predict, clips
+        self.rate, self.trains, self.predict, self.clips = rate, trains, predict, clips
 
     def replace(self, **changes: Any) -> "Algorithm":
         """The same algorithm with other arguments, e.g. `replace(weight=by_size)`, or `terms`."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
-from fl_lightning.core.term import Term
+from fl_lightning.core.term import OfLayout, Term
 from fl_lightning.core.view import DRAWS, FACTS, View, check_like, unchanged
 from fl_lightning.errors import TermError, first_sentence
 
@@ -62,7 +62,7 @@ def check_declaration(term: Term) -> None:
             )
     for lifetime in ("client", "server", "local"):
         declared = getattr(term, lifetime)
-        if not isinstance(declared, Mapping) or not all(map(callable, declared.values())):
+        if not isinstance(declared, Mapping) or not all(map(_is_initializer, declared.values())):
             raise TermError(
                 f"{name} declares {lifetime} = {declared!r}: map each state to its initializer, as "
                 f"in {lifetime} = {{'c_i': zeros}} (or scalar, initial, received)"
@@ -74,6 +74,10 @@ def check_declaration(term: Term) -> None:
                 f"{name} declares a state {state!r}, but v.{state} would be ambiguous: rename it, "
                 f"without leading underscore and not as one of {', '.join(sorted(FACTS))}"
             )
+
+
+def _is_initializer(given: Any) -> bool:
+    return callable(given) or isinstance(given, OfLayout)
 
 
 class GuardedTerm(Term):

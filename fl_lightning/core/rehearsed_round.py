@@ -38,7 +38,7 @@ class RehearsedRound:
         self.counted = [i for i, term in enumerate(terms) if "measure" not in term.roles]
         w, random = facts["anchor"], torch.Generator().manual_seed(facts["round"])
         self.client, self.server, local = (
-            [_random_states(term, lifetime, w, random) for term in terms]
+            [_random_states(term, lifetime, facts, random) for term in terms]
             for lifetime in ("client", "server", "local")
         )
         for term, visit in zip(terms, local, strict=True):
@@ -166,8 +166,9 @@ class _DummyPass:
         return self
 
 
-def _random_states(term: Term, lifetime: str, w: Tensor, random: torch.Generator) -> States:
-    states = init_states(getattr(term, lifetime), w, w, f" of {type(term).__name__}")
+def _random_states(term: Term, lifetime: str, facts: Facts, random: torch.Generator) -> States:
+    w, of = facts["anchor"], f" of {type(term).__name__}"
+    states = init_states(getattr(term, lifetime), w, w, facts["layout"], of)
     return {  # between 0 and 1, as second moments have roots, and counts have logarithms
         name: torch.rand(t.shape, generator=random).to(t) if t.is_floating_point() else t
         for name, t in states.items()

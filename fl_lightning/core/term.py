@@ -5,6 +5,7 @@ or batches, and no client axis, which the StackedExecutor adds with `vmap`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +13,24 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import check
 from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.vector import Layout
 from fl_lightning.core.view import States as States
 from fl_lightning.core.view import View as View
 from fl_lightning.errors import TermError
 
-Initializer = Callable[[Tensor, Tensor], Tensor]
+
+@dataclass(frozen=True)
+class OfLayout:
+    """An initializer that sees the model's layout, too.
+
+    Attributes:
+        make: Makes a state's first value from w^0, the model received now, and the layout.
+    """
+
+    make: Callable[[Tensor, Tensor, Layout], Tensor]
+
+
+Initializer = Callable[[Tensor, Tensor], Tensor] | OfLayout
 """Makes a state's first value from the initial global model w^0 and the model received now."""
 
 
@@ -41,16 +55,23 @@ def received(first: Tensor, now: Tensor) -> Tensor:
 
 
 def init_states(
-    declared: Mapping[str, Initializer], first: Tensor, now: Tensor, of: str = ""
+    declared: Mapping[str, Initializer],
+    first: Tensor,
+    now: Tensor,
+    layout: Layout,
+    of: str = "",
 ) -> States:
-    """The first values of states, from w^0 and the model received now.
+    """The first values of states, from w^0, the model received now and its layout.
 
     A message says `of` after a state's name, e.g. " of SCAFFOLD".
 
     Raises:
         TermError: If one is not a tensor on the model's device.
     """
-    states = {name: initializer(first, now) for name, initializer in declared.items()}
+    states = {
+        name: make.make(first, now, layout) if isinstance(make, OfLayout) else make(first, now)
+        for name, make in declared.items()
+    }
     for name, state in states.items():
         if not isinstance(state, Tensor) or state.device != now.device:
             begun = f"on {state.device}" if isinstance(state, Tensor) else f"as {state!r}"

@@ -10,6 +10,12 @@ from torch.nn.parameter import is_lazy
 
 from fl_lightning.errors import UserError
 
+Part = str | Callable[[str, "Layout"], bool]
+"""Some parameters: "head", "body", "norm", a word in their names, or a function of name and layout.
+
+"norm" are the parameters of normalization layers.
+"""
+
 
 class Layout:
     """The places of a module's trainable parameters in the flat vector `w`.
@@ -27,6 +33,7 @@ class Layout:
             child with a parameter; of a child that holds all parameters, that child's head. The
             rest is the body. A model without children is all head, and its name is empty.
         network: Name of the submodule whose children are blocks: empty, or that of such a child.
+        norms: Names of the parameters of normalization layers, whose class is named so.
 
     Example:
         >>> layout = Layout(nn.Linear(2, 1))
@@ -58,6 +65,8 @@ class Layout:
         self.shapes = [p.shape for p in named.values()]
         self.sizes = [p.numel() for p in named.values()]
         self.network, self.head = _network_and_head(module)
+        norms = [name for name, m in module.named_modules() if "Norm" in type(m).__name__]
+        self.norms = {name for name in self.names if name.rpartition(".")[0] in norms}
 
     @property
     def size(self) -> int:
@@ -97,7 +106,33 @@ class Layout:
 
     def head_mask(self, like: Tensor) -> Tensor:
         """A vector of ones for the head, zeros for the body."""
-        return self.mask(f"{self.head}." if self.head else "", like)
+        return self.part_mask("head", like)
+
+    def has(self, part: Part, name: str) -> bool:
+        """Whether the parameter of this name belongs to a part."""
+        if callable(part):
+            return part(name, self)
+        if part == "norm":
+            return name in self.norms
+        if part in ("head", "body"):
+            return (part == "head") == name.startswith(f"{self.head}." if self.head else "")
+        return part in name
+
+    def part_mask(self, part: Part, like: Tensor) -> Tensor:
+        """A vector of ones for a part, zeros elsewhere."""
+        return self.where(lambda name: self.has(part, name), like)
+
+    def take(self, part: Part, w: Tensor) -> Tensor:
+        """The places of a part in a vector, one after another."""
+        chosen = [x for name, x in self.named(w).items() if self.has(part, name)]
+        return self.flatten([w.new_zeros(0), *chosen])
+
+    def put(self, part: Part, w: Tensor, values: Tensor) -> Tensor:
+        """A vector with other values, as `take` gives them, in the places of a part."""
+        own = [self.has(part, name) for name in self.names]
+        sizes = [size for size, chosen in zip(self.sizes, own, strict=True) if chosen]
+        new, old = iter(values.split(sizes)), w.split(self.sizes)
+        return torch.cat([next(new) if chosen else x for x, chosen in zip(old, own, strict=True)])
 
     def body_blocks(self) -> list[str]:
         """The children that hold parameters and nothing of the head, from the input on.

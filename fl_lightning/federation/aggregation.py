@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 import torch
@@ -102,7 +102,7 @@ class RoundSums:
     def add(
         self,
         result: ClientResult,
-        weight: float,
+        weight: float | Tensor,
         position: int,
         states: Sequence[Tensor] = (),
         logs: Sequence[Tensor] = (),
@@ -131,16 +131,19 @@ class RoundSums:
         good = parts.all()
         first = 1 + parts.to(torch.int8).argmin()  # the first that is not finite
         diverged = torch.where(good, 0, first).to(progress)
-        own_weight, one = progress.new_full((), weight), progress.new_ones(())
+        one, own_weight = progress.new_ones(()), weight
+        if not isinstance(weight, Tensor):
+            own_weight = progress.new_full((), weight)
         row = torch.stack([loss, own_weight, squared, result.sent.bits, one, diverged])
         if self._skip_diverged:
             tensors = [torch.where(good, t, 0) for t in tensors]
             row[:-1] = torch.where(good, row[:-1], 0)
         limbs = self._limbs.split(self._sizes, dim=1)
-        factor = weight if isfinite(weight) else 0.0  # the row has it, and is left out or is told
+        if isinstance(weight, Tensor):  # as finite as the row
+            weight = torch.where(weight.isfinite(), weight, 0)
         for part, tensor, weighted in zip(limbs, tensors, self._weighted, strict=True):
             # of this size: a single number would be added to each place
-            self._sum.add(part, tensor.reshape(part.shape[1]), factor if weighted else 1.0)
+            self._sum.add(part, tensor.reshape(part.shape[1]), weight if weighted else 1.0)
         self._rows[position] = row
         if logs:
             self._logs[position] = torch.stack(list(logs))

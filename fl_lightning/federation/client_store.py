@@ -107,7 +107,10 @@ class ClientStore:
     def read(self, client: int, device: torch.device) -> Row:
         """The client's states on the device, not to be changed in place."""
         if not self.row:
-            return [{} for _ in self._like]
+            return [
+                {name: torch.empty_like(s, device=device) for name, s in term.items()}
+                for term in self._like  # states of no numbers
+            ]
         self.prefetch([client])
         row = self._reads.pop(client).result() if client in self._reads else self._rows[client]
         self._rows[client] = row

@@ -29,10 +29,13 @@ class PlainSum:
     def __init__(self, dtype: torch.dtype, addends: int):
         self.dtype = dtype
 
-    def add(self, limbs: Tensor, x: Tensor, weight: float) -> None:
+    def add(self, limbs: Tensor, x: Tensor, weight: float | Tensor) -> None:
         """Add `weight * x`, (n,), to the limbs, (limbs, n)."""
         (limb,) = limbs
-        limb.add_(x, alpha=weight) if x.is_floating_point() else limb.add_(weight * x)
+        if isinstance(weight, Tensor) or not x.is_floating_point():
+            limb.add_(weight * x)
+        else:
+            limb.add_(x, alpha=weight)
 
     def value(self, limbs: Tensor) -> Tensor:
         """The sum that the limbs represent, (n,)."""
@@ -60,7 +63,7 @@ class ExactSum(PlainSum):
         # The last bit of a number about as large as a rounder is worth one step.
         self._rounders = [1.5 * 2.0 ** (52 + step) for step in (coarse, fine)]
 
-    def add(self, limbs: Tensor, x: Tensor, weight: float) -> None:
+    def add(self, limbs: Tensor, x: Tensor, weight: float | Tensor) -> None:
         """Add `weight * x`, (n,), to the limbs, (2, n)."""
         for part, block in zip(limbs.split(BLOCK, dim=1), x.split(BLOCK), strict=True):
             rest = block.double() * weight

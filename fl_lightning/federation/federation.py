@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import synchronized_time
 from fl_lightning.core.losses import TaskLoss, cross_entropy
-from fl_lightning.core.network import class_name
 from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
-from fl_lightning.errors import ModelError, RankLostError, adding_position, first_sentence
+from fl_lightning.errors import RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation import divergence, sanity_checks
@@ -68,6 +67,7 @@ class Federation:
         w: The global model, a flat Parameter of the server's optimizer, (d,).
         server: The global model, its states and its optimizer.
         local_training: The clients' part of a round.
+        untrained: Names of the parameters that the algorithm does not train.
         new_executor: Makes an executor of a module and its layout.
         cost: What a visit sends, keeps and computes.
         stop_requested, preempt_requested: What this rank has asked for by `request_stop`.
@@ -101,13 +101,7 @@ class Federation:
         self.fabric, self.module, self.algorithm = fabric, fabric.to_device(module), algorithm
         self.clients, self.sampler, self.rounds = clients, sampler, rounds
         self.schedule, self.seed, self.on_divergence = schedule, seed, on_divergence
-        if not algorithm.trains_head:
-            if not (head := Layout(module).head):
-                raise ModelError(
-                    f"{class_name(module)} is all head, which the algorithm does not train: choose "
-                    "a model with a body"
-                )
-            module.get_submodule(head).requires_grad_(False)
+        self.untrained = sanity_checks.freeze_others(module, algorithm.trains)
         self.layout = Layout(module)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)

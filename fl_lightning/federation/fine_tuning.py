@@ -36,7 +36,8 @@ class FineTuning:
         self.federation = federation
         self.module = copy_of(federation.load_global())
         self.trained, self.head = federation.layout, federation.layout.head
-        self.module.get_submodule(self.head).requires_grad_(True)
+        for name in federation.untrained:
+            self.module.get_parameter(name).requires_grad_(True)
         self.layout = Layout(self.module)
         self.executor = federation.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)

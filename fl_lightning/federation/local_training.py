@@ -89,7 +89,8 @@ class LocalTraining:
     def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store. All ranks call this together."""
         w = self.server.initial_w
-        states = [init_states(term.client, w, w) for term in self.algorithm.terms]
+        layout = self.server.layout
+        states = [init_states(term.client, w, w, layout) for term in self.algorithm.terms]
         self._initially_finite = finite(states)
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
         if self.store.row:
@@ -134,8 +135,8 @@ class LocalTraining:
                 for k, visit, result in self._trained(visits, facts, position, largest):
                     states = stay_finite(self._initially_finite, result.states)
                     logs = self.logs.means(result.states)
-                    own = "weight" in self.rehearsal.assigned  # only these wait for the device
-                    weight = float(result.sent.weight if own else weights[k])
+                    own = "weight" in self.rehearsal.assigned
+                    weight = result.sent.weight if own else float(weights[k])
                     good = sums.add(result, weight, k, states, logs)
                     kept = _kept(visit, result, good) if self.skip_diverged else result.states
                     self.store.write(cohort[k], kept)
@@ -169,12 +170,13 @@ class LocalTraining:
 
     def states(self, client: int) -> list[States]:
         """The states that a client's visit begins with, one dictionary a term."""
-        terms, anchor, w = self.algorithm.terms, self.server.w.detach(), self.server.initial_w
+        terms, layout = self.algorithm.terms, self.server.layout
+        anchor, w = self.server.w.detach(), self.server.initial_w
         if self.store.has(client):
             kept = self.store.read(client, anchor.device)
         else:
-            kept = [init_states(term.client, w, anchor) for term in terms]
-        local = [init_states(term.local, w, anchor) for term in terms]
+            kept = [init_states(term.client, w, anchor, layout) for term in terms]
+        local = [init_states(term.local, w, anchor, layout) for term in terms]
         both = zip(kept, local, self.logs.states(w), strict=True)
         return [{**k, **visit, **logged} for k, visit, logged in both]
 

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
+from fl_lightning.core.vector import Layout, Part
 from fl_lightning.data import ClientData
 from fl_lightning.data.dataset import is_image
 from fl_lightning.errors import ModelError, UserError, first_sentence
@@ -24,6 +25,30 @@ PRECISIONS = "32-true", "bf16-mixed"
 
 ONE_SAMPLE = "more than 1 value per channel"
 """PyTorch's message for a batch that BatchNorm cannot normalize."""
+
+
+def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
+    """Freeze the parameters that are not of the part that is trained; None is all of them.
+
+    Returns:
+        Their names.
+
+    Raises:
+        ModelError: If nothing would be left to train.
+    """
+    if trained is None:
+        return []
+    layout = Layout(module)
+    others = [name for name in layout.names if not layout.has(trained, name)]
+    if len(others) == len(layout.names):
+        why = "is all head" if trained == "body" else f"has no parameter of the part {trained!r}"
+        raise ModelError(
+            f"{class_name(module)} {why}, and the algorithm trains the part {trained!r} alone: "
+            "choose another model, or another algorithm"
+        )
+    for name in others:
+        module.get_parameter(name).requires_grad_(False)
+    return others
 
 
 def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> None:

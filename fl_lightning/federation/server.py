@@ -56,7 +56,7 @@ class Server:
         trained = set(self.layout.names)
         self._frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
         w = self.initial_w
-        self.states = [init_states(term.server, w, w) for term in self.algorithm.terms]
+        self.states = [init_states(term.server, w, w, self.layout) for term in self.algorithm.terms]
         self._initially_finite = finite(self.states)
 
     def step(

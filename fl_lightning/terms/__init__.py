@@ -21,8 +21,10 @@ from fl_lightning.terms.dual import DynamicRegularizer as DynamicRegularizer
 from fl_lightning.terms.dual import FedVRADual as FedVRADual
 from fl_lightning.terms.lesam import LESAM as LESAM
 from fl_lightning.terms.lesam import LastRound as LastRound
+from fl_lightning.terms.personal import Alternate as Alternate
 from fl_lightning.terms.personal import FirstOrderMAML as FirstOrderMAML
 from fl_lightning.terms.personal import LocalOnly as LocalOnly
+from fl_lightning.terms.personal import Personal as Personal
 from fl_lightning.terms.perturb import ASAM as ASAM
 from fl_lightning.terms.perturb import SAM as SAM
 from fl_lightning.terms.perturb import SMOO as SMOO

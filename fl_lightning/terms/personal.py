@@ -1,14 +1,16 @@
 """Terms that give each client a personal model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import NonNegativeFloat
+from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.term import Term, View, initial
+from fl_lightning.core.term import Initializer, OfLayout, Term, View, initial, scalar
+from fl_lightning.core.vector import Part
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,53 @@ class FirstOrderMAML(Term):
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         adapt, look = oracle.part(0, 2), oracle.part(1, 2)
         return look(w - self.alpha * adapt(w))
+
+
+@dataclass(frozen=True)
+class Personal(Term):
+    """A part of the model that each client trains and keeps for itself; only the rest is sent.
+
+    The head is FedPer's part, the body LG-FedAvg's. It begins as that of w^0, and the server's
+    model keeps it.
+
+    Attributes:
+        part: The part (see `Layout.has`).
+    """
+
+    part: Part = "head"
+
+    @property
+    def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        return {"w_i": OfLayout(lambda first, now, layout: layout.take(self.part, first).clone())}
+
+    def start(self, w: Tensor, v: View) -> Tensor:
+        return v.layout.put(self.part, w, v.w_i)
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        kept = v.layout.take(self.part, delta)
+        v.w_i = v.layout.take(self.part, v.origin) + kept
+        v.bits = v.bits * (1 - kept.numel() / delta.numel())
+        return v.layout.put(self.part, delta, kept.new_zeros(kept.shape))
+
+    def personal(self, w: Tensor, v: View) -> Tensor:
+        return v.layout.put(self.part, w, v.w_i)
+
+
+@dataclass(frozen=True)
+class Alternate(Term):
+    """FedRep's order: a visit trains one part of the model first, then the rest.
+
+    Attributes:
+        part: The part that is trained first.
+        share: Its share of the local steps.
+    """
+
+    part: Part = "head"
+    share: UnitInterval = 0.5
+    local = {"k": scalar}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        mask = v.layout.part_mask(self.part, w)
+        first = (v.k < (self.share * v.steps).round()).to(w)
+        v.k = v.k + 1
+        return oracle(w) * (first * mask + (1 - first) * (1 - mask))

@@ -67,7 +67,7 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
     cohort = largest_cohort(federation.sampler, total)
     if o.sampling == "weighted" and algorithm.weight is by_size and cohort < total:
         yield f"{name} weighs clients by their samples, as --sampling does: they count twice"
-    personal = algorithm.predict is not from_logits or not algorithm.trains_head
+    personal = algorithm.predict is not from_logits or algorithm.trains == "body"
     if not o.finetune_epochs and (personal or _makes_models(algorithm)):
         yield f"{name} trains clients' own models: score them with --finetune-epochs 1,5"
     if o.sampling != "bernoulli" and _differs(cohort / total, o.participation):

@@ -27,6 +27,7 @@ from fl_lightning import (
     zeros,
 )
 from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.terms import Clip
 
@@ -136,7 +137,8 @@ def trained(algorithm: Algorithm, **options: Any) -> Federation:
 def rows(run: Federation, name: str) -> Tensor:
     """The client state `name` of every client; its initial value for those never visited."""
     term = next(i for i, t in enumerate(run.algorithm.terms) if name in t.client)
-    begun = run.algorithm.terms[term].client[name](run.server.initial_w, run.server.initial_w)
+    w, declared = run.server.initial_w, run.algorithm.terms[term].client
+    begun = init_states(declared, w, w, run.layout)[name]
     store, device = run.store, run.w.device
     return torch.stack(
         [
