@@ -131,9 +131,8 @@ class RoundSums:
         good = parts.all()
         first = 1 + parts.to(torch.int8).argmin()  # the first that is not finite
         diverged = torch.where(good, 0, first).to(progress)
-        one, own_weight = progress.new_ones(()), weight
-        if not isinstance(weight, Tensor):
-            own_weight = progress.new_full((), weight)
+        one = progress.new_ones(())
+        own_weight = weight if isinstance(weight, Tensor) else progress.new_full((), weight)
         row = torch.stack([loss, own_weight, squared, result.sent.bits, one, diverged])
         if self._skip_diverged:
             tensors = [torch.where(good, t, 0) for t in tensors]
