@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from golden_families import Setup, UnknownAlgorithmError, set_up
+from golden_families import set_up
+from golden_setup import Setup, UnknownAlgorithmError
 from lightning.fabric import Fabric
 from torch import nn
 
@@ -113,14 +114,19 @@ def test_replays_the_authors_trajectory(
         pytest.skip(f"no such algorithm yet: {golden_file.name}")
     recorded, problem = np.load(golden_file), np.load(golden_file.parent / "problem.npz")
     run = federation(fabric, setup, problem, data, executor)
-    errors = []
+    errors, paths = [], {name: [] for name in setup.paths}
     for theta in recorded["theta"][1:]:
         run.train_round()
         errors.append(float(np.abs(run.w.detach().numpy() - theta).max()))
+        for name, state in setup.paths.items():
+            paths[name].append(state(run).numpy())
     assert bool(traces) == (executor == "traced")
     tolerance = LOOSER.get(golden_file.stem, TOLERANCE)
     assert max(errors) <= tolerance, f"largest error of each round: {errors}"
-    for name in set(recorded.files) & set(setup.states):
-        state = setup.states[name](run).numpy()
+    kept = setup.states.keys() & set(recorded.files)
+    states = {name: setup.states[name](run).numpy() for name in kept}
+    states |= {name: np.stack(path) for name, path in paths.items()}
+    for name, state in states.items():
+        assert state.shape == recorded[name].shape
         error = float(np.abs(state - recorded[name]).max())
         assert error <= tolerance, f"state {name} is off by {error}"

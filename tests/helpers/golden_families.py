@@ -6,47 +6,29 @@ first word and the method by the longest name that fits; the words left over are
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from problems import rows, server
+from golden_setup import (
+    Setup,
+    State,
+    UnknownAlgorithmError,
+    adapted,
+    method_of,
+    of_clients,
+    of_server,
+    per_epoch,
+)
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms, by_size, terms, uniform
-from fl_lightning.core.schedule import ExponentialDecay, Schedule
+from fl_lightning.core.schedule import ExponentialDecay
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
 from fl_lightning.terms.released import ReleasedLastRound
-from fl_lightning.terms.wrapper import WrappedTerm
-
-State = Callable[[Federation], torch.Tensor]
-
-
-class UnknownAlgorithmError(Exception):
-    """The method of this file is none of ours yet."""
-
-
-@dataclass
-class Setup:
-    """One recorded run in our words.
-
-    Attributes:
-        algorithm: With its local optimizer.
-        schedule: Of the local learning rate.
-        batch_size, epochs, steps: How a visit is cut into batches.
-        states: What the file's arrays are in our states.
-    """
-
-    algorithm: Algorithm
-    schedule: Schedule
-    batch_size: int
-    epochs: int
-    steps: int | None
-    states: dict[str, State]
 
 
 def set_up(path: Path) -> tuple[Setup, str]:
@@ -58,41 +40,6 @@ def set_up(path: Path) -> tuple[Setup, str]:
     return FAMILIES[family](words, recorded["values"]), recorded["dataset"]
 
 
-def _method(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
-    for length in range(len(words), 0, -1):
-        name = "_".join(words[:length])
-        if name in methods:
-            return methods[name], set(words[length:])
-    raise UnknownAlgorithmError("-".join(words))
-
-
-def _with(
-    algorithm: Algorithm, *outer: terms.Clip, local: Any, eps: float = 0.0, **changes: Any
-) -> Algorithm:
-    def at_eps(term: Any) -> Any:
-        if isinstance(term, WrappedTerm):
-            return replace(term, inner=at_eps(term.inner))
-        return replace(term, eps=eps) if eps and "eps" in {f.name for f in fields(term)} else term
-
-    algorithm = algorithm.replace(terms=[*map(at_eps, algorithm.terms)], **changes)
-    return algorithm.with_outer_terms(*outer, local=local)
-
-
-def _per_epoch(rate: float) -> Schedule:
-    return lambda round, epoch: rate ** (round + epoch)
-
-
-# states
-
-
-def _server(name: str, factor: float = 1.0) -> State:
-    return lambda federation: factor * server(federation, name)
-
-
-def _clients(name: str, factor: float = 1.0) -> State:
-    return lambda federation: factor * rows(federation, name)
-
-
 def _weights(federation: Federation) -> torch.Tensor:
     """Of every round's cohort, summing to one."""
     cohorts = [federation.sampler(10, 0, round) for round in range(federation.rounds)]
@@ -101,10 +48,9 @@ def _weights(federation: Federation) -> torch.Tensor:
     return weights / weights.sum(1, keepdim=True)
 
 
-SCAFFOLD_STATES = {"c_i": _clients("c_i"), "c": _server("c")}
-
-
 # families
+
+SCAFFOLD_STATES = {"c_i": of_clients("c_i"), "c": of_server("c")}
 
 
 def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
@@ -142,14 +88,14 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
         "fedlesam_s": lambda v: c.fedlesam_s(**reference(v), correction=correction(v)),
         "fedlesam_d": lambda v: c.fedlesam_d(**reference(v), lam=lamb),
     }
-    method, variant = _method(words, methods)
+    method, variant = method_of(words, methods)
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
     server = partial(SGD, lr=lr)
-    algorithm = _with(
+    algorithm = adapted(
         method(variant), terms.Clip(10.0), local=local, eps=1e-7, server=server, weight=uniform
     )
-    states = {**SCAFFOLD_STATES, "h_i": _clients("h_i"), "m": _server("m"), "v": _server("v")}
-    states |= {"mu_i": _clients("mu_i"), "s": _server("s"), "last_local": _clients("w_i")}
+    states = {**SCAFFOLD_STATES, "h_i": of_clients("h_i"), "m": of_server("m"), "v": of_server("v")}
+    states |= {"mu_i": of_clients("mu_i"), "s": of_server("s"), "last_local": of_clients("w_i")}
     return Setup(
         algorithm, ExponentialDecay(h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states
     )
@@ -179,11 +125,11 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
         "fedsol_adaptive": lambda v: sol("adaptive", v),
         "fedsol_fixed": lambda v: sol("fixed", v),
     }
-    method, variant = _method(words, methods)
+    method, variant = method_of(words, methods)
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["weight_decay"])
-    algorithm = _with(method(variant), local=local, weight=by_size, eps=1e-12)
-    states = {**SCAFFOLD_STATES, "g_i": _clients("h_i", -alpha), "h": _server("h", -alpha)}
-    states |= {"d_i": _clients("d_i"), "prev_local": _clients("w_i")}
+    algorithm = adapted(method(variant), local=local, weight=by_size, eps=1e-12)
+    states = {**SCAFFOLD_STATES, "g_i": of_clients("h_i", -alpha), "h": of_server("h", -alpha)}
+    states |= {"d_i": of_clients("d_i"), "prev_local": of_clients("w_i")}
     return Setup(
         algorithm, ExponentialDecay(h["gamma"]), h["batch_size"], h["local_epochs"], None, states
     )
@@ -205,18 +151,18 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
             alpha, gate_offset=0.0 if "beta0" in v else 1.0, size_weighting=True
         ),
     }
-    method, variant = _method(words, methods)
+    method, variant = method_of(words, methods)
     local = partial(SGD, lr=h["learning_rate"], weight_decay=h["weight_decay"])
-    algorithm = _with(method(variant), terms.Clip(10.0), local=local)
+    algorithm = adapted(method(variant), terms.Clip(10.0), local=local)
 
     def variates(own: str, common: str) -> State:
         return lambda federation: torch.cat(
-            [_clients(own)(federation), _server(common)(federation)[None]]
+            [of_clients(own)(federation), of_server(common)(federation)[None]]
         )
 
     own, common = ("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else ("c_i", "c")
     states = {name: variates(own, common) for name in ("c_all", "g_all")}
-    states |= {name: _clients(name) for name in ("h_i", "count")}
+    states |= {name: of_clients(name) for name in ("h_i", "count")}
     schedule, epochs = ExponentialDecay(h["lr_decay_per_round"]), h.get("epoch", 2)
     return Setup(algorithm, schedule, h["batch_size"], epochs, steps, states)
 
@@ -224,7 +170,7 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
 def feddisco(words: list[str], h: dict[str, Any]) -> Setup:
     """FedDisco's repository: constant rate, no clipping, momentum 0.9 hard-coded."""
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["reg"])
-    algorithm = _with(algorithms.feddisco(h["disco_a"], h["disco_b"]), local=local)
+    algorithm = adapted(algorithms.feddisco(h["disco_a"], h["disco_b"]), local=local)
     states = {"agg_weights": _weights}
     return Setup(algorithm, ExponentialDecay(), h["batch_size"], h["epochs"], None, states)
 
@@ -246,11 +192,11 @@ def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
         "fedrcl": lambda _: relaxed(h["client"]["rcl_loss"]),
         "fedadam": lambda _: c.fedadam(beta, server["beta"], server["tau"]),
     }
-    method, variant = _method(words, methods)
+    method, variant = method_of(words, methods)
     local, at = (partial(SGD, lr=h["local_lr"], weight_decay=h["wd"]), partial(SGD, lr=lr))
-    algorithm = _with(method(variant), terms.Clip(10.0), local=local, server=at, weight=uniform)
-    states = {"server_momentum": _server("m"), "server_v": _server("v")}
-    schedule = _per_epoch(h["local_lr_decay"])
+    algorithm = adapted(method(variant), terms.Clip(10.0), local=local, server=at, weight=uniform)
+    states = {"server_momentum": of_server("m"), "server_v": of_server("v")}
+    schedule = per_epoch(h["local_lr_decay"])
     return Setup(algorithm, schedule, h["batch_size"], h["local_epochs"], None, states)
 
 
@@ -269,8 +215,12 @@ def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
     }
     algorithm = algorithms.fedtoga(h["rho"], h["kappa"], h["beta"], lam, **options)
     local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
-    states = {"h_i": _clients("h_i", -lam), "h": _server("h", -lam), "delta": _server("Delta")}
-    algorithm = _with(algorithm, local=local, eps=1e-7)
+    states = {
+        "h_i": of_clients("h_i", -lam),
+        "h": of_server("h", -lam),
+        "delta": of_server("Delta"),
+    }
+    algorithm = adapted(algorithm, local=local, eps=1e-7)
     return Setup(
         algorithm, ExponentialDecay(h["lr_decay"]), h["batch_size"], h["local_epochs"], None, states
     )

@@ -1,0 +1,75 @@
+"""What setups of recorded runs share: their form, their states, the choice of a method."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from problems import rows, server
+
+from fl_lightning import Algorithm, terms
+from fl_lightning.core.schedule import Schedule
+from fl_lightning.federation.federation import Federation
+from fl_lightning.terms.wrapper import WrappedTerm
+
+State = Callable[[Federation], torch.Tensor]
+
+
+class UnknownAlgorithmError(Exception):
+    """The method of this file is none of ours yet."""
+
+
+@dataclass
+class Setup:
+    """One recorded run in our words.
+
+    Attributes:
+        algorithm: With its local optimizer.
+        schedule: Of the local learning rate.
+        batch_size, epochs, steps: How a visit is cut into batches.
+        states: What the file's arrays are in our states, after the last round.
+        paths: The same after each round.
+    """
+
+    algorithm: Algorithm
+    schedule: Schedule
+    batch_size: int
+    epochs: int
+    steps: int | None
+    states: dict[str, State]
+    paths: dict[str, State] = field(default_factory=dict)
+
+
+def method_of(words: list[str], methods: dict[str, Any]) -> tuple[Any, set[str]]:
+    for length in range(len(words), 0, -1):
+        name = "_".join(words[:length])
+        if name in methods:
+            return methods[name], set(words[length:])
+    raise UnknownAlgorithmError("-".join(words))
+
+
+def adapted(
+    algorithm: Algorithm, *outer: terms.Clip, local: Any, eps: float = 0.0, **changes: Any
+) -> Algorithm:
+    def at_eps(term: Any) -> Any:
+        if isinstance(term, WrappedTerm):
+            return replace(term, inner=at_eps(term.inner))
+        return replace(term, eps=eps) if eps and "eps" in {f.name for f in fields(term)} else term
+
+    algorithm = algorithm.replace(terms=[*map(at_eps, algorithm.terms)], **changes)
+    return algorithm.with_outer_terms(*outer, local=local)
+
+
+def per_epoch(rate: float) -> Schedule:
+    return lambda round, epoch: rate ** (round + epoch)
+
+
+# states
+
+
+def of_server(name: str, factor: float = 1.0) -> State:
+    return lambda federation: factor * server(federation, name)
+
+
+def of_clients(name: str, factor: float = 1.0) -> State:
+    return lambda federation: factor * rows(federation, name)
