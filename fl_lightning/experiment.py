@@ -2,47 +2,37 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric import Fabric
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
-from fl_lightning.algorithms import modifiers
 from fl_lightning.cli.argv import given, with_resumed_options
 from fl_lightning.cli.choices import choices
 from fl_lightning.cli.components import component_text, read_component
-from fl_lightning.cli.error_messages import exit_with_error, exit_with_message
+from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.parser import parse
 from fl_lightning.cli.recipes import collect
 from fl_lightning.cli.unused_options import refuse_unused_options, unused_option_notes
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip, DeviceDataset, FederatedData, Partition
 from fl_lightning.data.dataset import TrainTest
-from fl_lightning.distributed.determinism import deterministic_algorithms
 from fl_lightning.distributed.launch import LaunchOptions, PrecisionOption, launch_fabric
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
-from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import (
-    EXIT_PREEMPTED,
     exit_on_ctrl_c,
-    exit_with_launcher,
     exit_without_nccl_teardown,
-    leave,
 )
-from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.errors import ModelError
 from fl_lightning.runs.chosen import build_data, build_model
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.folder import interrupted, open_run, shared
+from fl_lightning.runs.folder import interrupted
 from fl_lightning.runs.options import GROUPS, Options, launch_options
-from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
-from fl_lightning.training.session import Session
+from fl_lightning.training.session import Parts, Session
 from fl_lightning.training.task import Task
 
 
@@ -107,13 +97,6 @@ class Experiment:
             self._launch = launch_options(**values)
         self.callbacks = callbacks
 
-    @property
-    def method(self) -> str:
-        """The algorithm and its modifiers, as `scaffold+lesam`."""
-        names = {kind: chosen.name for kind, chosen in self.chosen.items()}
-        names["algorithm"] = self.chosen["algorithm"].function.__name__
-        return modifiers.method_name(names)
-
     @cached_property
     def config(self) -> Config:
         """The options of the run, without those that its algorithm cannot use."""
@@ -130,65 +113,34 @@ class Experiment:
         """Train: load and split the data, run the rounds, print where the results lie."""
         if collect(self):
             return
-        o = self.options
-        with exit_with_message():
+        with exit_without_nccl_teardown(), exit_with_message():
             refuse_unused_options(self._given, self.chosen)
-        with (
-            exit_without_nccl_teardown(),
-            exit_with_message(),
-            deterministic_algorithms(o.deterministic),
-            open_run(o.run_dir, self.method, self.config, o.resume) as run,
-            exit_on_ctrl_c(partial(interrupted, run)),
-            exit_with_launcher(),
-        ):
-            # Fabric keeps these very lists, which are filled when what they need exists
-            loggers, hooks = list[Any](), list[Any]()
-            fabric = self.fabric(loggers, hooks)
-            with shared(run, fabric):
-                self._run(run, fabric, loggers, hooks)
-
-    def _run(self, run: Run, fabric: Fabric, loggers: list[Any], hooks: list[Any]) -> None:
-        train, test, partition, model, algorithm = load_rank_zero_first(fabric, self.parts)
-        o = replace(self.options, clients=len(partition))
-        data = parts.run_data(train, test, partition, o).to(fabric.device)
-        (loss,), metrics = self._components["loss"], self._components["metric"]
-        task = Task(model, parts.loss(loss), parts.metrics(metrics, len(train.classes)))
-        try:
             session = Session(
-                run,
-                o,
-                fabric,
-                task,
-                data,
-                algorithm,
-                loggers,
-                hooks,
-                None,
-                self.chosen["augment"](),
-                self.callbacks,
-                self._components["callback"],
+                self.options,
+                partial(launch_fabric, self._launch),
+                self.config,
                 self.chosen,
+                self._components["callback"],
                 self._files,
-                {name: c.name for name, c in self.chosen.items()} | {"algorithm": self.method},
+                self.callbacks,
+                augment=self.chosen["augment"](),
+                notes=partial(unused_option_notes, self._given, self.options, self.chosen),
             )
-        except ModelError as error:
-            raise ModelError(f"--model {self.chosen['model'].name}: {error}") from error
-        sends = session.federation.cost.uplink > 0
-        if not session.train(unused_option_notes(self._given, o, self.chosen, sends)):
-            leave(EXIT_PREEMPTED)
+            with exit_on_ctrl_c(lambda: interrupted(session.run)):
+                try:
+                    session.fit(self._parts)
+                except ModelError as error:
+                    error.args = (f"--model {self.chosen['model'].name}: {error}",)
+                    raise
 
-    def fabric(self, loggers: list[Any], hooks: list[Any]) -> Fabric:
-        """A launched Fabric."""
-        keep_freed_memory()
-        try:
-            return launch_fabric(self._launch, loggers=loggers, callbacks=hooks)
-        except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
-            exit_with_error(" ".join(str(error).split()))
-
-    def parts(self) -> tuple[DeviceDataset, DeviceDataset, Partition, nn.Module, Algorithm]:
-        """The results of the chosen functions: data, partition, model and algorithm."""
+    def _parts(self) -> Parts:
+        """What trains: the results of the chosen functions."""
+        (loss,), metrics = self._components["loss"], self._components["metric"]
         train, test = self.load()
-        return train, test, self.split(train), self.model(train), self.algorithm()
+        data = parts.run_data(train, test, self.split(train), self.options)
+        classes = len(train.classes)
+        task = Task(self.model(train), parts.loss(loss), parts.metrics(metrics, classes))
+        return Parts(task, data, self.algorithm())
 
     def load(self) -> TrainTest:
         """The training and the test set of the chosen source."""

@@ -15,9 +15,11 @@ from lightning.fabric.plugins.environments.lsf import LSFEnvironment
 from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.launcher_env import under_fabric_run
+from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.distributed.signals import FIRST_RANK, ctrl_c_kills
 from fl_lightning.errors import UserError
 
@@ -67,7 +69,11 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
     Args:
         launch: Options, for Fabric where `fabric run` has not given it its own.
         **fabric_options: Further options of Fabric.
+
+    Raises:
+        UserError: If Fabric refuses the options.
     """
+    keep_freed_memory()
     by_cli = under_fabric_run()  # which gives Fabric its options by the environment
     named = os.environ.get("LT_ACCELERATOR", "auto") if by_cli else launch.accelerator
     accelerator, ranks = _accelerator(named), _launched_ranks(launch.num_nodes)
@@ -94,6 +100,8 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
                 if fabric.world_size > 1:
                     _check_main_address()
                 fabric.launch()
+    except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
+        raise UserError(" ".join(str(error).split())) from None
     finally:
         if launches:
             del os.environ[FIRST_RANK]

@@ -82,11 +82,10 @@ def _check(folder: Path, named: bool, config: Config, resume: bool) -> None:
 @contextmanager
 def shared(run: Run, fabric: Fabric) -> Iterator[None]:
     """Let all ranks hold the lock: one that outlives the first keeps other runs out."""
-    folder = Path(fabric.broadcast(str(run.path)))  # only rank 0 knows a new folder
     with ExitStack() as held:
         with suppress(FileNotFoundError):  # the rendezvous refuses a rank with another folder
             if not fabric.is_global_zero:
-                held.enter_context(share_lock(folder))
+                held.enter_context(share_lock(run.path))
         yield
 
 

@@ -123,11 +123,6 @@ def _with_defaults(name: str, function: Callable[..., Any], given: Mapping[str, 
     return Chosen(name, function, {**known, **given})
 
 
-def method_of(chosen: Mapping[str, Chosen]) -> str:
-    """The algorithm and its modifiers, as `scaffold+lesam`."""
-    return modifiers.method_name({kind: c.name for kind, c in chosen.items()})
-
-
 def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:
     """The data of `fit`.
 

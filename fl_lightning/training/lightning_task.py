@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import ModelError, UserError, nearest
 from fl_lightning.executors import ClientResult
 from fl_lightning.federation.federation import Federation, Metrics
-from fl_lightning.training.lightning_module import Part, StepModel
+from fl_lightning.files import atomic
+from fl_lightning.training.lightning_module import Part, StepModel, checkpoint_of
 from fl_lightning.training.lightning_optimizer import local_optimizer
 from fl_lightning.training.task import NAMES, Task, computes_its_loss, owners
 
@@ -119,6 +121,11 @@ class LightningTask(Task):
         batches = ((len(k), data.inputs(k)[0]) for k in index.split(self.batch_size))
         with autocast():
             return self.steps.evaluate(batches, step)
+
+    def export(self, folder: Path, rounds: int) -> None:
+        """Write `model.ckpt`, which `load_from_checkpoint` reads."""
+        with atomic(folder / "model.ckpt") as file:
+            torch.save(checkpoint_of(self.steps.lightning_module, rounds), file)
 
 
 class StepEvaluation(Evaluation):

@@ -1,22 +1,32 @@
-"""A session of a run: from the parts in memory to the last checkpoint, or to a signal."""
+"""A session of a run: from its folder and ranks to the results, or to a signal."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric import Fabric
 
+from fl_lightning.algorithms.modifiers import method_name
 from fl_lightning.callbacks import Checkpoint, Personalization, ProgressBar, TensorBoard
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.schedule import Schedule
 from fl_lightning.data import CropFlip
-from fl_lightning.distributed.signals import stop_on_signals
+from fl_lightning.distributed.determinism import deterministic_algorithms
+from fl_lightning.distributed.signals import (
+    EXIT_PREEMPTED,
+    exit_with_launcher,
+    leave,
+    stop_on_signals,
+)
+from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.federation.disk_space import check_disk_space
+from fl_lightning.federation.federation import Federation
 from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.config import Config
 from fl_lightning.runs.converters import parse_interval
-from fl_lightning.runs.folder import begin, end
+from fl_lightning.runs.folder import begin, end, open_run, shared
 from fl_lightning.runs.metrics_csv import MetricsCSV
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
@@ -27,132 +37,169 @@ from fl_lightning.training.summary import results, summary
 from fl_lightning.training.task import Task
 
 
-@dataclass(eq=False)
-class Session:
-    """What trains in one process a rank, until the run ends or is to be resumed.
-
-    Args:
-        run: The run, whose folder is open.
-        options: Its options.
-        fabric: A launched Fabric.
-        task: The model with its loss and scores.
-        data: The data, on the device.
-        algorithm: The method, with what the general options change in it.
-        loggers: Fabric's list of loggers.
-        hooks: Fabric's list of callbacks.
-        schedule: The factor on the local learning rate; None: that of the options.
-        augment: Augmentation of training images.
-        callbacks: The user's callbacks.
-        components: The chosen callbacks.
-        chosen: The chosen functions, which the run's folder names.
-        files: The user's files, which are copied into it.
-        names: Of data, model and algorithm, for the summary.
-        words: Changes the sentences that are printed, which name flags.
+@dataclass(frozen=True)
+class Parts:
+    """What trains, in memory.
 
     Attributes:
-        federation: The simulation, before its first round.
-        scored: The evaluations of the global model; the last one chooses the best model.
-
-    Raises:
-        UserError: If the parts do not fit together.
+        task: The model with its loss and scores.
+        data: The clients' data, and those that are scored.
+        algorithm: The method, with what the general options change in it.
+        schedule: The factor on the local learning rate; None: that of the options.
     """
 
-    run: Run
-    options: Options
-    fabric: Fabric
     task: Task
     data: RunData
     algorithm: Algorithm
-    loggers: list[Any]
-    hooks: list[Any]
     schedule: Schedule | None = None
-    augment: CropFlip | None = None
-    callbacks: Sequence[Any] = ()
-    components: Sequence[Chosen] = ()
+
+
+@dataclass(eq=False)
+class Session:
+    """A run in this process: its folder, its ranks, and the rounds until it ends or is stopped.
+
+    Args:
+        options: The options.
+        launch: Makes a launched Fabric of its loggers and callbacks.
+        config: What the folder records of the run.
+        chosen: The functions that the folder names, to make data and model again.
+        components: The chosen callbacks.
+        files: The user's files, which are copied into the folder.
+        callbacks: The user's callbacks.
+        further_loggers: The user's loggers.
+        augment: Augmentation of training images.
+        notes: Gives sentences for the summary; it is told whether clients send anything.
+        words: Changes the sentences that are printed, which name flags.
+
+    Attributes:
+        run: The run, once its folder is open.
+        federation: The simulation, once the parts are made.
+    """
+
+    options: Options
+    launch: Callable[..., Fabric]
+    config: Config
     chosen: Mapping[str, Chosen] = field(default_factory=dict)
+    components: Sequence[Chosen] = ()
     files: Iterable[Path] = ()
-    names: Mapping[str, str] = field(default_factory=dict)
+    callbacks: Sequence[Any] = ()
+    further_loggers: Sequence[Any] = ()
+    augment: CropFlip | None = None
+    notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
 
-    def __post_init__(self) -> None:
-        o, task, data, folder = self.options, self.task, self.data, self.run.path
-        self.scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
-        own = parts.callbacks(self.callbacks, self.components, data, folder, task)
-        self.own = [*task.callbacks, *own]
-        self.monitor = self.scored[-1].monitor if self.scored else "train/loss"
-        self.federation = parts.federation(
-            self.fabric,
+    run: Run = field(init=False)
+    federation: Federation = field(init=False)
+
+    @property
+    def method(self) -> str:
+        """The algorithm and its modifiers, as `scaffold+lesam`."""
+        names = {option: str(name).rpartition(":")[2] for option, name in self.config.items()}
+        return method_name(names)
+
+    def fit(self, make: Callable[[], Parts]) -> None:
+        """Open the folder, launch the ranks, and run the remaining rounds.
+
+        Args:
+            make: Makes the parts, on each rank; the first one comes before the others.
+
+        Raises:
+            UserError: If the parts do not fit together.
+            SystemExit: If a signal has stopped the run after a checkpoint (`EXIT_PREEMPTED`).
+        """
+        o = self.options
+        with (
+            deterministic_algorithms(o.deterministic),
+            open_run(o.run_dir, self.method, self.config, o.resume) as self.run,
+            exit_with_launcher(),
+        ):
+            # Fabric keeps these very lists, which are filled when what they need exists
+            loggers, hooks = list[Any](), list[Any]()
+            fabric = self.launch(loggers=loggers, callbacks=hooks)
+            # rank 0 alone knows a new folder, and a script may ask for one that it has just made
+            path, resume = fabric.broadcast((str(self.run.path), o.resume))
+            self.run, self.options = Run(Path(path), self.config), replace(o, resume=resume)
+            with shared(self.run, fabric):
+                made = load_rank_zero_first(fabric, make)
+                with made.task.lent():
+                    over = self._train(fabric, made, loggers, hooks)
+                if not over:
+                    leave(EXIT_PREEMPTED)
+
+    def _train(self, fabric: Fabric, made: Parts, loggers: list[Any], hooks: list[Any]) -> bool:
+        """Run the rounds; returns whether the run is over, and not stopped by a signal."""
+        task, data, run = made.task, made.data.to(fabric.device), self.run
+        o = self.options = replace(self.options, clients=len(data.partition))
+        scored = [task.evaluation(d, part, o.evaluate_every) for part, d in data.scored()]
+        own = parts.callbacks(self.callbacks, self.components, data, run.path, task)
+        self.federation = federation = parts.federation(
+            fabric,
             task.model,
-            self.algorithm,
+            made.algorithm,
             data,
             self.augment,
-            folder / "clients",
+            run.path / "clients",
             own,
             o,
             task.loss,
-            self.schedule,
+            made.schedule,
         )
-        self.federation.prepare()
-
-    def train(self, notes: Iterable[str] = ()) -> bool:
-        """Run the remaining rounds.
-
-        Args:
-            notes: Sentences that are printed before the summary.
-
-        Returns:
-            Whether the run is over. If not, a signal has stopped it after a checkpoint.
-        """
-        o, run, federation, data = self.options, self.run, self.federation, self.data
+        federation.prepare()
+        own = [*task.callbacks, *own]
         checkpoint = Checkpoint(
             run.path,
             parse_interval(o.checkpoint_every),
             o.keep_checkpoints,
-            [*self.scored, *self.own],
-            monitor=self.monitor,
-            mode=self.scored[-1].mode if self.scored else None,
+            [*scored, *own],
+            monitor=scored[-1].monitor if scored else "train/loss",
+            mode=scored[-1].mode if scored else None,
         )
-        tuning, scores = list[Any](), run.path / "personal.csv"
-        if o.finetune_epochs:
-            tuning = [Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr)]
         if o.resume:
             checkpoint.resume(federation)
         check_disk_space(federation, o.keep_checkpoints)
-        self._begin(notes)
+        self._begin(data, task.notes)
         done = federation.round
-        progress = ProgressBar(self.scored[0].monitor if self.scored else "")
         tensorboard = TensorBoard(run.path, after=done)
         tensorboard.log_hyperparams(run.config)
         if done == 0 and data.train.classes:
             tensorboard.log_partition(data.partition, data.train.labels, data.train.classes)
-        self.loggers += [
+        loggers += [
             # the first, since it names what is no number
             MetricsCSV(run.path / "metrics.csv", done, checkpoint.last_only),
             tensorboard,
             *start_trackers(o.logger or (), run.path, run.config),
+            *self.further_loggers,
         ]
-        self.hooks += [
-            *self.scored,
-            *self.own,
-            progress,
-            checkpoint,  # saves the states of the others
-            *tuning,
-        ]
-        return self._fit(progress, checkpoint.upwards)
+        progress = ProgressBar(scored[0].monitor if scored else "")
+        hooks += [*scored, *own, progress, checkpoint]  # which saves the states of the others
+        if o.finetune_epochs:
+            scores = run.path / "personal.csv"
+            hooks += [Personalization(data.test, o.finetune_epochs, scores, o.finetune_lr)]
+        try:
+            over = self._fit(progress)
+        finally:
+            federation.load_global()
+        if over and fabric.is_global_zero:
+            task.export(run.path, federation.round)
+            monitors, sent = [s.monitor for s in scored], federation.cost.uplink > 0
+            self._say(results(run, monitors, checkpoint.upwards, sent))
+        fabric.barrier()  # the first rank has written everything
+        return over
 
-    def _begin(self, notes: Iterable[str]) -> None:
+    def _begin(self, data: RunData, notes: Sequence[str]) -> None:
         """Write the options and the partition into the folder, and print notes and the summary."""
-        o, fabric, done = self.options, self.federation.fabric, self.federation.round
-        if fabric.is_global_zero:
-            begin(self.run, fabric, self.chosen, self.files, done)
-            self.data.whole.save(self.run.path)
-        for note in notes:
+        o, federation = self.options, self.federation
+        if federation.fabric.is_global_zero:
+            begin(self.run, federation.fabric, self.chosen, self.files, federation.round)
+            data.whole.save(self.run.path)
+        for note in (*self.notes(federation.cost.uplink > 0), *notes):
             self._say(note)
-        self._say(summary(o, self.names, self.data, self.federation))
-        if done == o.rounds:
-            self._say(f"nothing is left to train after {done} rounds: raise --rounds")
+        names = {**self.config, "algorithm": self.method}
+        self._say(summary(o, names, data, federation))
+        if federation.round == o.rounds:
+            self._say(f"nothing is left to train after {o.rounds} rounds: raise --rounds")
 
-    def _fit(self, progress: ProgressBar, upwards: bool) -> bool:
+    def _fit(self, progress: ProgressBar) -> bool:
         federation = self.federation
         fabric, status = federation.fabric, "failed"
         with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
@@ -170,15 +217,12 @@ class Session:
                 f"stopped {reason} {after}, which is saved: "
                 f"continue with --run-dir {self.run.path} --resume"
             )
-            fabric.barrier()  # the first rank has written everything
             return False
         early = federation.round < federation.rounds
         if early:
             self._say(f"ended early, {after}")
         if fabric.is_global_zero:
             end(self.run, federation.round, "a callback" if early else "the last round")
-            monitors, sent = [s.monitor for s in self.scored], federation.cost.uplink > 0
-            self._say(results(self.run, monitors, upwards, sent))
         return True
 
     def _say(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -141,6 +142,9 @@ class Task:
         own = {"accuracy": right.double().mean().item()} if data.classes else {}
         found = own | {"loss": total.item() / len(index)} | results(metrics)
         return {f"{NAMES[part]}/{name}": value for name, value in found.items()}
+
+    def export(self, folder: Path, rounds: int) -> None:
+        """Write further files of the trained module."""
 
     @contextmanager
     def lent(self) -> Iterator[None]:

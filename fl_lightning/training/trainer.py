@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from lightning import LightningModule
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -17,24 +15,19 @@ from fl_lightning.core.losses import TaskLoss
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
-from fl_lightning.distributed.determinism import deterministic_algorithms
 from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
-from fl_lightning.distributed.malloc import keep_freed_memory
-from fl_lightning.distributed.signals import EXIT_PREEMPTED, exit_with_launcher, leave
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
 from fl_lightning.federation.sanity_checks import dry_run
-from fl_lightning.files import atomic
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.folder import open_run, shared
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
-from fl_lightning.training.arguments import method_of, read_algorithm, read_data, read_options
-from fl_lightning.training.lightning_module import checkpoint_of, set_up
+from fl_lightning.training.arguments import read_algorithm, read_data, read_options
+from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
-from fl_lightning.training.session import Session
+from fl_lightning.training.session import Parts, Session
 from fl_lightning.training.task import Task
 from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
@@ -150,50 +143,20 @@ class FederatedTrainer:
         set_up(module)
         o = replace(self.options, clients=data.num_clients, resume=resume)
         task = task_of(module, self.loss, self.metrics, o.batch_size, self._given)
-        with task.attached():
-            algorithm, schedule = task.optimizer(self.algorithm, o.lr_decay, o.rounds)
-        made = self._run_data(task, data, o)
-        self._try(task, algorithm, made, o)
+        made = self._parts(task, data, o)
         chosen = self._chosen | self._names(task)
-        config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))
-        method = method_of(self._chosen)
-        with (
-            deterministic_algorithms(o.deterministic),
-            open_run(o.run_dir, method, config, resume) as run,
-            exit_with_launcher(),
-            task.lent(),
-        ):
-            loggers, hooks = [*self.loggers], list[Any]()
-            fabric = self._launched(loggers, hooks)
-            o = replace(o, resume=fabric.broadcast(resume))  # a script may ask for the folder
-            run = Run(Path(fabric.broadcast(str(run.path))), config)
-            with shared(run, fabric):
-                session = Session(
-                    run,
-                    o,
-                    fabric,
-                    task,
-                    made.to(fabric.device),
-                    parts.with_general_options(algorithm, o),
-                    loggers,
-                    hooks,
-                    schedule,
-                    self.augment,
-                    self.callbacks,
-                    names={k: c.name for k, c in chosen.items()} | {"algorithm": method},
-                    words=as_arguments,
-                )
-                try:
-                    over = session.train(task.notes)
-                finally:
-                    session.federation.load_global()
-                if not over:
-                    leave(EXIT_PREEMPTED)
-                if isinstance(module, LightningModule) and fabric.is_global_zero:
-                    with atomic(run.path / "model.ckpt") as file:
-                        torch.save(checkpoint_of(module, session.federation.round), file)
-                fabric.barrier()  # the first rank has written everything
-        self.run, self._module = Run.read(run.path), module
+        config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(made.algorithm))
+        session = Session(
+            o,
+            self._launched,
+            config,
+            callbacks=self.callbacks,
+            further_loggers=self.loggers,
+            augment=self.augment,
+            words=as_arguments,
+        )
+        session.fit(lambda: made)
+        self.run, self._module = Run.read(session.run.path), module
         return self.run
 
     @speaking_of_arguments()
@@ -254,7 +217,7 @@ class FederatedTrainer:
         if data is None:
             raise UserError("there are no data to score on: give data=")
         task = task_of(module, self.loss, self.metrics, self.options.batch_size, self._given)
-        fabric = self._fabric or self._launched([], [])
+        fabric = self._fabric or self._launched()
         training, home = module.training, next(module.parameters()).device
         dataset = task.dataset(data, part).to(fabric.device)
         with task.attached():
@@ -270,8 +233,13 @@ class FederatedTrainer:
         names = {"model": type(task.module).__name__, "loss": loss, "data": "FederatedData"}
         return {kind: Chosen(name, nothing, {}) for kind, name in names.items()}
 
-    def _run_data(self, task: Task, data: FederatedData, o: Options) -> parts.RunData:
-        """The data as the module takes them; an empty test set if there is none."""
+    def _parts(self, task: Task, data: FederatedData, o: Options) -> Parts:
+        """What trains, after it was tried: refused before there is a folder or a rank.
+
+        There is an empty test set if the data have none.
+        """
+        with task.attached():
+            algorithm, schedule = task.optimizer(self.algorithm, o.lr_decay, o.rounds)
         train = task.dataset(data)
         test, validation = (
             None if getattr(data, part) is None else task.dataset(data, part)
@@ -282,23 +250,21 @@ class FederatedTrainer:
                 "finetune_epochs scores clients by their classes: give such a test part"
             )
         test = train.subset(slice(0, 0)) if test is None else test
-        return parts.RunData(train, test, data.partition, data.partition, validation)
-
-    def _try(self, task: Task, algorithm: Algorithm, data: parts.RunData, o: Options) -> None:
-        """Refuse what does not fit together, before there is a folder or a rank."""
-        Layout(task.model)
-        if self.metrics and not data.scored():
+        made = parts.RunData(train, test, data.partition, data.partition, validation)
+        if self.metrics and not made.scored():
             raise UserError(
                 "metrics are scored on a test or validation part: give FederatedData test=0.2"
             )
-        clients = parts.client_data(data, self.augment, o)
-        parts.callbacks(self.callbacks, (), data, Path(), task)
+        Layout(task.model)
+        parts.callbacks(self.callbacks, (), made, Path(), task)
         with task.attached():
+            clients = parts.client_data(made, self.augment, o)
             dry_run(task.model, clients, task.loss, nullcontext)
-            for part, dataset in data.scored():
+            for part, dataset in made.scored():
                 task.try_out(dataset, part)
+        return Parts(task, made, parts.with_general_options(algorithm, o), schedule)
 
-    def _launched(self, loggers: list[Any], callbacks: list[Any]) -> Fabric:
+    def _launched(self, **given: Any) -> Fabric:
         """A launched Fabric, of as many ranks as the first one of this program."""
         _launches.append(self._launch)
         first, now = ((o.devices, o.num_nodes) for o in (_launches[0], self._launch))
@@ -308,8 +274,7 @@ class FederatedTrainer:
                 f"the first fit of a program decides the number of ranks: give devices={first[0]} "
                 f"and num_nodes={first[1]} as there, or fit in another program"
             )
-        keep_freed_memory()
-        self._fabric = launch_fabric(self._launch, loggers=loggers, callbacks=callbacks)
+        self._fabric = launch_fabric(self._launch, **given)
         return self._fabric
 
 

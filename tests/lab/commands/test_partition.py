@@ -83,7 +83,7 @@ def test_a_recipe_that_does_not_exist_is_refused():
 def test_the_experiment_of_a_recipe_is_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     experiment = experiment_of("digits", ["--clients", "7"])
-    assert (experiment.options.clients, experiment.method) == (7, "fedtoga")
+    assert (experiment.options.clients, experiment.chosen["algorithm"].name) == (7, "fedtoga")
     assert not any(tmp_path.iterdir())
 
 
