@@ -136,8 +136,9 @@ def test_the_files_that_a_page_names_exist(page):
 
 def test_the_readme_is_short_and_links_every_method():
     text = (ROOT / "README.md").read_text()
-    assert len(text.split()) <= 1000
-    linked = re.findall(r"\[(\w+)\]\((fl_lightning/algorithms/\w+\.py)#(\w+)\)", text)
+    link = r"\[(\w+)\]\((fl_lightning/algorithms/\w+\.py)#(\w+)\)"
+    assert len(re.sub(link, "", text).replace(",", " ").split()) <= 1000
+    linked = re.findall(link, text)
     files = {name: make.__module__.replace(".", "/") + ".py" for name, make in ALGORITHMS.items()}
     assert {name: file for name, file, anchor in linked if name == anchor} == files
 

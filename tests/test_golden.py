@@ -38,6 +38,7 @@ INCOMPLETE_GROUPS = {
     "fedssg-fedssg-asis",
     "fedtoga-B-nperturb-zero",
     "flsim-scaffold-ragged-paper",
+    "wmsam-fedwmsam-ragged-vec-ki",
 }
 """Recordings that are also trained three clients at a time, which splits each cohort of four."""
 

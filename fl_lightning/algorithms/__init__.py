@@ -18,6 +18,11 @@ from fl_lightning.algorithms.drift import feddyn as feddyn
 from fl_lightning.algorithms.drift import fedssg as fedssg
 from fl_lightning.algorithms.drift import fedvra as fedvra
 from fl_lightning.algorithms.drift import scaffold as scaffold
+from fl_lightning.algorithms.flatness import fedgf as fedgf
+from fl_lightning.algorithms.flatness import fedgloss as fedgloss
+from fl_lightning.algorithms.flatness import fedgmt as fedgmt
+from fl_lightning.algorithms.flatness import fednsam as fednsam
+from fl_lightning.algorithms.flatness import fedwmsam as fedwmsam
 from fl_lightning.algorithms.personal import fedbabu as fedbabu
 from fl_lightning.algorithms.personal import fedsol_ft as fedsol_ft
 from fl_lightning.algorithms.personal import knn_per as knn_per

@@ -33,6 +33,7 @@ def feddyn(
     dual: opt.Dual = "all",
     size_weighting: opt.SizeWeighting = False,
     prox_clip: opt.ProxClip = "whole",
+    pull: opt.Pull = "squared",
 ) -> Algorithm:
     """FedDyn: dynamic regularization, a dual for each client (Acar et al., ICLR 2021).
 
@@ -47,9 +48,10 @@ def feddyn(
 
     Released code:
         The authors' divides alpha by the client's relative size (`size_weighting`) and clips only
-        the half h_i - w^t (`prox_clip="split"`); FedSOL's averages by size (`--weighting by_size`).
+        the half h_i - w^t (`prox_clip="split"`); FedSOL's averages by size (`--weighting by_size`);
+        that of FedGMT forgets the square of the pull (`pull="norm"`).
     """
-    return Algorithm(*opt.dynamic(alpha, dual, prox_clip, size_weighting))
+    return Algorithm(*opt.dynamic(alpha, dual, prox_clip, size_weighting, pull=pull))
 
 
 @checked

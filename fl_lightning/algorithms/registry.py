@@ -9,11 +9,27 @@ from typing import Any, get_type_hints
 
 from typing_extensions import Doc
 
-from fl_lightning.algorithms import averaging, drift, personal, representation, server, sharpness
+from fl_lightning.algorithms import (
+    averaging,
+    drift,
+    flatness,
+    personal,
+    representation,
+    server,
+    sharpness,
+)
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import metadata
 
-FAMILIES: tuple[ModuleType, ...] = averaging, server, drift, sharpness, representation, personal
+FAMILIES: tuple[ModuleType, ...] = (
+    averaging,
+    server,
+    drift,
+    sharpness,
+    flatness,
+    representation,
+    personal,
+)
 """The modules of algorithms, in the order in which they are listed."""
 
 

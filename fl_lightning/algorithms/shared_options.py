@@ -16,6 +16,7 @@ from fl_lightning.core.constraints import (
     PositiveFraction,
 )
 from fl_lightning.core.term import Term
+from fl_lightning.errors import UserError
 from fl_lightning.terms import released, sol
 
 # Perturbations
@@ -81,6 +82,13 @@ ProxClip = Annotated[
     Doc(
         "What --clip-norm clips: the whole proximal term, or only its constant part (released code "
         "puts the rest into the weight decay)."
+    ),
+]
+Pull = Annotated[
+    Literal["squared", "norm"],
+    Doc(
+        "Proximal term: the squared distance to the received model, or the distance (FedGMT's "
+        "repository), a pull of constant length lam / 2."
     ),
 ]
 SizeWeighting = Annotated[
@@ -155,9 +163,18 @@ def dynamic(
     prox_clip: str = "whole",
     size_weighting: bool = False,
     participation: float | None = None,
+    pull: str = "squared",
 ) -> tuple[Term, ...]:
     """FedDyn's regularizer: the paper's, or released code's where an option asks for it."""
     split, all_clients = prox_clip == "split", dual == "all"
+    if pull == "norm":
+        if split or size_weighting:
+            raise UserError(
+                "pull='norm' is of code that neither splits the proximal term for clipping nor "
+                "weighs by size: omit prox_clip and size_weighting"
+            )
+        linear = terms.LinearDual if all_clients else terms.CohortLinearDual
+        return linear(lam, participation), released.NormPull(lam / 2)
     if not (split or size_weighting):
         plain = terms.DynamicRegularizer if all_clients else terms.CohortDual
         return (plain(lam, participation),)

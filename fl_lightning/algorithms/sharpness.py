@@ -18,7 +18,13 @@ from fl_lightning.terms import (
     ControlVariate,
     Neighbor,
 )
-from fl_lightning.terms.released import ReleasedClientMomentum, ReleasedControlVariate, ReleasedSMOO
+from fl_lightning.terms.released import (
+    ReleasedClientMomentum,
+    ReleasedControlVariate,
+    ReleasedSMOO,
+    ReleasedTOGA,
+    UnclippedPull,
+)
 
 
 @checked
@@ -104,6 +110,7 @@ def fedspeed(
     ] = "unit",
     dual: opt.Dual = "all",
     prox_clip: opt.ProxClip = "whole",
+    pull: opt.Pull = "squared",
 ) -> Algorithm:
     """FedSpeed: sharpness-aware steps with a prox-correction dual (Sun et al., ICLR 2023).
 
@@ -118,9 +125,10 @@ def fedspeed(
     Released code:
         It has mix = 1, a unit ascent, and the mean dual of all clients, as the published tables;
         the paper averages amended models (`dual="active"`), which its authors report to collapse
-        late unless lam decays. It clips only the half h_i - w^t (`prox_clip="split"`).
+        late unless lam decays. It clips only the half h_i - w^t (`prox_clip="split"`). FedGMT's
+        repository forgets the square of the pull (`pull="norm"`).
     """
-    return Algorithm(SAM(rho, mix, ascent), *opt.dynamic(lam, dual, prox_clip))
+    return Algorithm(SAM(rho, mix, ascent), *opt.dynamic(lam, dual, prox_clip, pull=pull))
 
 
 @checked
@@ -131,6 +139,7 @@ def fedsmoo(
         Literal["paper", "released"], Doc("Report mu_i minus the last perturbation, or mu_i alone.")
     ] = "paper",
     prox_clip: opt.ProxClip = "whole",
+    pull: opt.Pull = "squared",
 ) -> Algorithm:
     """FedSMOO: FedDyn with perturbations that agree on a common one (Sun et al., ICML 2023).
 
@@ -142,9 +151,11 @@ def fedsmoo(
 
     Released code:
         It reports mu_i (`consensus`), and clips only the half h_i - w^t (`prox_clip="split"`).
+        FedGMT's repository forgets the square of the pull (`pull="norm"`), and to clear the last
+        step's gradient before the ascent, which is not offered.
     """
     smoo = {"paper": SMOO, "released": ReleasedSMOO}[consensus]
-    return Algorithm(smoo(rho), *opt.dynamic(lam, prox_clip=prox_clip))
+    return Algorithm(smoo(rho), *opt.dynamic(lam, prox_clip=prox_clip, pull=pull))
 
 
 @checked
@@ -195,6 +206,7 @@ def fedlesam_d(
     first_participation: opt.First = "init",
     lam: opt.Lam = 0.1,
     prox_clip: opt.ProxClip = "whole",
+    pull: opt.Pull = "squared",
 ) -> Algorithm:
     """FedLESAM-D: FedLESAM's perturbation on FedDyn (Fan et al., ICML 2024).
 
@@ -205,9 +217,11 @@ def fedlesam_d(
 
     Released code:
         It clips only the half h_i - w^t (`prox_clip="split"`); for the perturbation see `fedlesam`.
+        FedGMT's repository forgets the square of the pull (`pull="norm"`), and gives each tensor
+        the first entries of w^t - w^(t-1), an indexing error that is not offered.
     """
     lesam = opt.lesam(rho, reference, first_participation)
-    return Algorithm(lesam, *opt.dynamic(lam, prox_clip=prox_clip))
+    return Algorithm(lesam, *opt.dynamic(lam, prox_clip=prox_clip, pull=pull))
 
 
 @checked
@@ -217,8 +231,11 @@ def fedtoga(
     beta: opt.TrendBeta = 0.8,
     lam: opt.Lam = 0.1,
     perturbation: Annotated[
-        Literal["local", "neighbor", "fusion"],
-        Doc("Ascend along the own gradient, the previous perturbed one (one pass), or their sum."),
+        Literal["local", "neighbor", "fusion", "released"],
+        Doc(
+            "Ascend along the own gradient, the previous perturbed one (one pass), their sum, or "
+            "as third-party code does."
+        ),
     ] = "local",
     carry: opt.Carry = False,
     delta: opt.TrendScale = "gradient",
@@ -256,11 +273,15 @@ def fedtoga(
         Delta by K steps and not by eta (`delta="steps"`), adds the mean dual of all clients, and
         clips only the half h_i - w^t of the pull (`prox_clip="split"`). Its ascent adds to g the
         whole previous direction (`perturbation="fusion"` adds the previous gradient) and, in the
-        place of Delta, h_i - w^t.
+        place of Delta, h_i - w^t: `perturbation="released"`, which always splits the pull.
     """
+    participation = {"all": None, "active": 1.0}[dual]
+    if perturbation == "released":
+        scale = opt.TREND_SCALES[delta]
+        third_party = ReleasedTOGA(rho, kappa, beta, scale, lam, participation=participation)
+        return Algorithm(third_party, UnclippedPull(lam))
     trend: Term = TOGA(rho, kappa, beta, opt.TREND_SCALES[delta])
     if perturbation != "local":
         trend = Neighbor(trend, fusion=perturbation == "fusion", carry=carry)
-    participation = {"all": None, "active": 1.0}[dual]
     regularizer = opt.dynamic(lam, prox_clip=prox_clip, participation=participation)
     return Algorithm(trend, *regularizer)

@@ -14,11 +14,15 @@ from fl_lightning.terms.drift import CenteredGradientVariate as CenteredGradient
 from fl_lightning.terms.drift import ClientMomentum as ClientMomentum
 from fl_lightning.terms.drift import Clip as Clip
 from fl_lightning.terms.drift import ControlVariate as ControlVariate
+from fl_lightning.terms.drift import MovingVariate as MovingVariate
 from fl_lightning.terms.drift import Proximal as Proximal
 from fl_lightning.terms.dual import SSG as SSG
 from fl_lightning.terms.dual import CohortDual as CohortDual
+from fl_lightning.terms.dual import CohortLinearDual as CohortLinearDual
 from fl_lightning.terms.dual import DynamicRegularizer as DynamicRegularizer
 from fl_lightning.terms.dual import FedVRADual as FedVRADual
+from fl_lightning.terms.dual import LinearDual as LinearDual
+from fl_lightning.terms.dual import StartDual as StartDual
 from fl_lightning.terms.lesam import LESAM as LESAM
 from fl_lightning.terms.lesam import LastRound as LastRound
 from fl_lightning.terms.personal import Alternate as Alternate
@@ -38,3 +42,8 @@ from fl_lightning.terms.server import ServerMomentum as ServerMomentum
 from fl_lightning.terms.sol import SOL as SOL
 from fl_lightning.terms.sol import GradientProjection as GradientProjection
 from fl_lightning.terms.sol import HeadSOL as HeadSOL
+from fl_lightning.terms.trajectory import GF as GF
+from fl_lightning.terms.trajectory import WMSAM as WMSAM
+from fl_lightning.terms.trajectory import NesterovAscent as NesterovAscent
+from fl_lightning.terms.trajectory import ServerSAM as ServerSAM
+from fl_lightning.terms.trajectory import TrajectoryTeacher as TrajectoryTeacher

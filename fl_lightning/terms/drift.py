@@ -43,6 +43,24 @@ class ControlVariate(Term):
 
 
 @dataclass(frozen=True)
+class MovingVariate(ControlVariate):
+    """FedMoSWA's control variates: c is a moving average, `c <- c + gamma mean_S(c_i - c)`.
+
+    In the first round c becomes the cohort's mean.
+    """
+
+    gamma: PositiveFraction = 0.4
+
+    def report(self, w: Tensor, v: View) -> Tensor:
+        super().report(w, v)
+        return v.c_i - v.c
+
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
+        v.c = v.c + (self.gamma if v.round else 1.0) * mean
+        return delta
+
+
+@dataclass(frozen=True)
 class CenteredGradientVariate(Term):
     """FedNova's variates (FedSOL's Table 4): `g + d - d_i`.
 

@@ -54,6 +54,31 @@ class CohortDual(DynamicRegularizer):
 
 
 @dataclass(frozen=True)
+class LinearDual(DynamicRegularizer):
+    """The dual without a pull to the received model: `g + alpha h_i`."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) + self.alpha * v.h_i
+
+
+@dataclass(frozen=True)
+class CohortLinearDual(CohortDual, LinearDual):
+    """The same, with the cohort's mean dual."""
+
+
+@dataclass(frozen=True)
+class StartDual(DynamicRegularizer):
+    """FedGloSS' dual of the moves from where a client starts: `g + alpha (h_i + w - start)`."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) + self.alpha * (v.h_i + w - v.origin)
+
+    def report(self, w: Tensor, v: View) -> Tensor:
+        v.h_i = v.h_i + w - v.origin
+        return w - v.origin
+
+
+@dataclass(frozen=True)
 class FedVRADual(DynamicRegularizer):
     """FedVRA's dual step a and aggregation step d, reconstructed.
 

@@ -9,10 +9,13 @@ from torch import Tensor
 from fl_lightning.core.constraints import NonNegativeFloat
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import Term, View, zeros
+from fl_lightning.core.vector import unit
 from fl_lightning.terms.drift import ClientMomentum, ControlVariate, Proximal
-from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer
+from fl_lightning.terms.dual import SSG, CohortDual, DynamicRegularizer, StartDual
 from fl_lightning.terms.lesam import LastRound
-from fl_lightning.terms.perturb import SMOO
+from fl_lightning.terms.perturb import SMOO, TOGA
+from fl_lightning.terms.server import AcceleratedStart
+from fl_lightning.terms.trajectory import WMSAM
 
 # A proximal pull `mu (w - w^t)` of which clipping sees only `-mu w^t`
 
@@ -59,6 +62,28 @@ class ReleasedRegularizer(DynamicRegularizer):
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         alpha = self.alpha / v.size if self.size_weighting else self.alpha
         return oracle(w) + alpha * (v.h_i - v.anchor if self.split else v.h_i + w - v.anchor)
+
+
+@dataclass(frozen=True)
+class NormPull(Term):
+    """The gradient of `mu ||w - w^t||` without a square, as in FedGMT's repository.
+
+    Its length is mu wherever w is not w^t.
+    """
+
+    mu: NonNegativeFloat = 0.05
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        return oracle(w) + self.mu * unit(w - v.anchor)
+
+
+@dataclass(frozen=True)
+class ReleasedStartDual(StartDual):
+    """FedGloSS' dual in its code, whose server divides by the cohort's size once more."""
+
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
+        v.h = v.h + mean / v.clients
+        return delta + v.h
 
 
 @dataclass(frozen=True)
@@ -145,12 +170,77 @@ class ReleasedLastRound(LastRound):
     shape: Literal["first_coordinates", "sum_of_norms"] = "first_coordinates"
 
     def direction(self, G: Tensor, v: View) -> Tensor:
-        sizes = v.layout.sizes
-        if self.shape == "sum_of_norms":
-            norms = torch.stack([part.norm() for part in G.split(sizes)])
-            return G / (norms.sum() + self.eps)
-        first = G[: len(sizes)] / (G[: len(sizes)].abs().sum() + self.eps)
-        return torch.cat([x.expand(n) for x, n in zip(first, sizes, strict=True)])
+        if self.shape == "first_coordinates":
+            return by_first_coordinates(G, v, self.eps)
+        norms = torch.stack([part.norm() for part in G.split(v.layout.sizes)])
+        return G / (norms.sum() + self.eps)
+
+
+def by_first_coordinates(f: Tensor, v: View, eps: float) -> Tensor:
+    """A constant for each tensor: f's k-th coordinate, over the sum of these, for the k-th one."""
+    first = f[: len(v.layout.sizes)]
+    shifts = zip(first / (first.abs().sum() + eps), v.layout.sizes, strict=True)
+    return torch.cat([x.expand(n) for x, n in shifts])
+
+
+@dataclass(frozen=True)
+class ReleasedWMSAM(WMSAM):
+    """FedWMSAM in its code, which has the indexing error of FedLESAM's."""
+
+    def direction(self, f: Tensor, v: View) -> Tensor:
+        return by_first_coordinates(f, v, self.eps)
+
+
+@dataclass(frozen=True)
+class ReleasedTOGA(TOGA):
+    """FedTOGA in a third party's code, with its dual: `e = rho unit(g + R + kappa d_i)`.
+
+    R is the whole direction of the previous step, `g(w + e) + lam d_i + beta Delta`, and
+    `d_i = h_i - w^t`. An `UnclippedPull` has the rest, `lam w`.
+
+    Attributes:
+        lam: Strength of the dual and of the pull.
+        trend: Ascend by Delta in the place of d_i.
+        participation: Replaces M/N in the mean of the duals.
+    """
+
+    lam: NonNegativeFloat = 0.1
+    trend: bool = False
+    participation: NonNegativeFloat | None = None
+    client = {"h_i": zeros}
+    server = {"Delta": zeros, "h": zeros}
+    local = {"R": zeros}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        d_i = v.h_i - v.anchor
+        ascent = oracle(w) + v.R + self.kappa * (v.Delta if self.trend else d_i)
+        e = self.rho * unit(ascent, self.eps)
+        v.R = oracle(w + e) + self.lam * d_i + self.beta * v.Delta
+        return v.R
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        v.h_i = v.h_i + w - v.anchor
+        return super().report(w, v), w - v.anchor
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        share = v.participation if self.participation is None else self.participation
+        v.h = v.h + share * mean[1]
+        return super().update(delta + v.h, mean[0], v)
+
+
+# Momentum of the server
+
+
+@dataclass(frozen=True)
+class ReleasedStart(AcceleratedStart):
+    """FedNSAM's start in its code, which multiplies beta by the new mean: `m = (1 + beta) delta`.
+
+    So m remembers nothing; in the first round it is delta.
+    """
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        v.m = (1 + self.beta * (v.round > 0)) * delta
+        return v.m
 
 
 # FedSSG

@@ -14,7 +14,8 @@ from torch.optim import SGD, Adagrad
 
 from fl_lightning import Algorithm, Term, algorithms, by_size, uniform
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.terms import SAM, SOL, TOGA, Distill, HeadSOL, Proximal
+from fl_lightning.terms import SAM, SOL, TOGA, Distill, HeadSOL, LinearDual, Proximal
+from fl_lightning.terms.released import NormPull
 from fl_lightning.terms.released import ReleasedControlVariate as Variate
 
 C = algorithms
@@ -74,6 +75,13 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (toga, {"kappa": 0, "beta": 0}, C.fedspeed(rho=0.2)),
     (of(TOGA, rho=0, kappa=0), {"beta": 0}, UNIFORM),
     (partial(C.fedvra, a=2.0), {"a": 1.0}, C.feddyn()),
+    (C.fedgmt, {"gamma": 0.0}, Algorithm(LinearDual(0.1), weight=by_size)),
+    (C.fedgloss, {"rho": 0.0, "local_rho": 0.0}, C.feddyn().replace(weight=by_size)),
+    (C.fedgf, {"threshold": 1e9}, C.fedsam(0.05).replace(weight=by_size)),
+    (C.fednsam, {"gamma": 0.0}, C.fedsam(0.05)),
+    (partial(C.fednsam, ascent="momentum", gamma=0.0), {"rho": 0.0}, UNIFORM),
+    (partial(C.fedtoga, perturbation="released"), {"rho": 0.0}, C.fedtoga(0.0, prox_clip="split")),
+    (of(NormPull), {"mu": 0.0}, UNIFORM),
     (C.fedntd, {"beta": 0.0}, AVG),
     (C.moon, {"mu": 0.0}, AVG),
     (partial(C.fedrcl, attraction=0.0), {"penalty": 0.0}, UNIFORM),

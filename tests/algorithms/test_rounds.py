@@ -39,6 +39,9 @@ EXACT = {"rtol": 0, "atol": 1e-12}
         ("fedssg", "h", "h_i"),
         ("fedssg", "d", "d_i"),
         ("fednova, mean", "d", "d_i"),
+        ("fedwmsam", "c", "c_i"),
+        ("fedgmt", "h", "h_i"),
+        ("fedgloss", "h", "h_i"),
     ],
 )
 def test_the_server_keeps_the_mean_of_all_clients_and_the_idle_keep_theirs(
@@ -82,6 +85,10 @@ def amended_models(x: Any) -> Tensor:
 MADE_OF: list[tuple[Algorithm, Callable[[Any], Tensor]]] = [
     (UNIFORM, models),
     (C.fedacg(), models),  # though they began elsewhere
+    (C.fednsam(), models),
+    (C.fedwmsam(), models),
+    (C.fedgf(), models),
+    (C.fedgloss(), lambda x: x.w + (x.u - x.began).mean(0) + x.all_h.mean(0)),
     (C.fedinit(server="models"), models),
     (C.fedinit(), lambda x: x.w + (x.u - x.began).mean(0)),
     (C.feddyn(), models_and_mean_dual),

@@ -23,6 +23,7 @@ NUMBER, BODY = 1 / D, (6 * 8 + 8 + 2 * 8) / D
 # * FedSpeed, FedDC and FedSSG with an active mean send the update and the dual; the tables count
 #   amended models u_i + h_i; FedInit sends its shift where the server takes the mean of the models.
 # * FedLESAM by the last round sends w^(t-1) down from the server; FedTOGA sends Delta down.
+# * FedWMSAM's server could send m_i, which it can make of c_i, in the place of m and c (2 down).
 # * FedNova's clients report their path length, one number; a FedSSG client counts its visits.
 # * FedSOL of the head runs the body once; its Table 10 is in two passes, as written.
 COSTS = {
@@ -30,13 +31,18 @@ COSTS = {
     "fedsol_ft; knn_per",
     (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
     (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",
-    (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; fedvra; fedvra, d",
+    (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; feddyn, norm; fedvra; fedvra, d",
     (1, 1, 1, 0, 2): "fedadam; fedyogi; fedadagrad",
     (1, 1, 1, 0, 1): "fedavgm; fedacg",
+    (2, 1, 1, 0, 1): "fednsam; fednsam, as released",
     (1, 1, 1, 1, 0): "fedinit; fedlesam; fedlesam, skip; moon",
     (1, 2, 1, 1, 0): "fedinit, models",
-    (1, 1, 2, 0, 1): "fedcm; fedlesam, last round; fedlesam, as released",
-    (1, 2, 2, 1, 1): "scaffold; fedsol, scaffold",
+    (1, 1, 2, 0, 1): "fedcm; fedlesam, last round; fedlesam, as released; fednsam, momentum",
+    (1, 1 + NUMBER, 3 + NUMBER, 1, 2 + NUMBER): "fedwmsam; fedwmsam, as released; fedwmsam, steps",
+    (1, 2, 2, 1, 1): "scaffold; fedsol, scaffold; fedgmt, active dual",
+    (2, 1, 1, 1, 2): "fedgloss",
+    (1, 1, 1, 1, 2): "fedgloss, released dual",
+    (2, 1 + NUMBER, 2 + NUMBER, 0, 1 + 31 * NUMBER): "fedgf; fedgf, often",
     (1, 2, 2, 2, 2): "feddc",
     (1, 3, 2, 2, 1): "feddc, active",
     (1, 2, 2, 2 + NUMBER, 2): "fedssg; fedssg, running gate; fedssg, proximal",
@@ -52,8 +58,8 @@ COSTS = {
     (1, 2, 3, 1, 2): "fedlesam_s, last round",
     (1, 1, 1, 2, 1): "fedlesam_d; fedlesam_d, skip",
     (2, 1, 2, 1, 2): "fedtoga; fedtoga, fusion; fedtoga, over epochs; fedtoga, as a "
-    "gradient; fedtoga, active dual",
-    (1, 1, 2, 1, 2): "fedtoga, neighbor",
+    "gradient; fedtoga, active dual; fedtoga, as released",
+    (1, 1, 2, 1, 2): "fedtoga, neighbor; fedgmt",
     (1, 1, 2, 2, 2): "fedtoga, neighbor carried",
     (2, 1, 2, 2, 2): "fedtoga, fusion carried",
     (1, BODY, BODY, 0, 0): "fedbabu",

@@ -142,6 +142,7 @@ def test_a_server_loads_weights_and_averaged_buffers_into_a_module():
 # ------------------------------------------------------------------- a federation that continues
 
 STATEFUL = ["scaffold", "fedlesam_d", "fedadam", "fedtoga, fusion carried", "fedlesam, last round"]
+STATEFUL += ["fedwmsam", "fedgmt", "fedgloss", "fedgf", "fednsam", "fedtoga, as released"]
 
 
 def client_3_comes_late(num_clients: int, seed: int, round: int) -> list[int]:

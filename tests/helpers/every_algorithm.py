@@ -17,6 +17,7 @@ OPTIONS = {
     "fedtoga, over epochs": algorithms.fedtoga(delta="epochs"),
     "fedtoga, as a gradient": algorithms.fedtoga(delta="gradient"),
     "fedtoga, active dual": algorithms.fedtoga(dual="active"),
+    "fedtoga, as released": algorithms.fedtoga(perturbation="released"),
     "fedspeed, raw ascent, half": algorithms.fedspeed(ascent="raw", mix=0.5),
     "fedsmoo, as released": algorithms.fedsmoo(consensus="released"),
     "fedsol, all": algorithms.fedsol(scope="all"),
@@ -34,6 +35,14 @@ OPTIONS = {
     "fedvra, d": algorithms.fedvra(d=1.5),
     "feddisco, on feddyn": algorithms.feddisco(alpha=0.1),
     "fednova, mean": algorithms.fednova(variates="mean"),
+    "feddyn, norm": algorithms.feddyn(pull="norm"),
+    "fedwmsam, as released": algorithms.fedwmsam(direction="as_released"),
+    "fedwmsam, steps": algorithms.fedwmsam(prediction="steps", side="toward"),
+    "fedgmt, active dual": algorithms.fedgmt(dual="active"),
+    "fedgloss, released dual": algorithms.fedgloss(local_rho=0.0, server_dual="released"),
+    "fedgf, often": algorithms.fedgf(threshold=0.0, global_rho=0.2),
+    "fednsam, momentum": algorithms.fednsam(ascent="momentum"),
+    "fednsam, as released": algorithms.fednsam(memory="as_released"),
     "fedinit, models": algorithms.fedinit(server="models"),
 }
 EVERY_ALGORITHM = {name: make() for name, make in ALGORITHMS.items()} | OPTIONS

@@ -13,7 +13,11 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 
 NOT_NONE: dict[str, Any] = {"alpha": 0.1, "v0": 0.01, "d": 1.5, "layers": ("outer",), "capacity": 3}
+NOT_NONE |= {"global_rho": 0.2}
 """Values of options that are none by default."""
+
+OTHER = {"fedgf threshold": 0.35, "fedgf window": 1}
+"""Values of options whose half does what the default does in the tests."""
 
 WITH: dict[str, dict[str, Any]] = {
     "feddisco size_weighting": {"alpha": 0.1},
@@ -22,6 +26,7 @@ WITH: dict[str, dict[str, Any]] = {
     "fedsol proximal": {"scope": "all"},  # moon does not see the head
     "fedsol_ablation beta": {"row": "a5"},  # a1, the default, does not use it
     "fedtoga carry": {"perturbation": "neighbor"},
+    "fedgf window": {"threshold": 0.35},
 }
 """What else has to be chosen for an option to count."""
 
@@ -40,6 +45,11 @@ NEEDS_A_PAST = {
         "fedtoga": "kappa beta carry delta",
         "fedsol": "proximal first_step",
         "fedsmoo": "consensus",
+        "fedwmsam": "decay prediction",
+        "fedgmt": "alpha beta dual",
+        "fedgloss": "rho",
+        "fedgf": "global_rho threshold window",
+        "fednsam": "gamma memory",
         "moon": "mu tau",
         "fedrcl": "threshold",
     }.items()
@@ -60,6 +70,8 @@ def values(name: str, option: str) -> list[Any]:
         return list(get_args(hint))
     if default is None:
         return [None, NOT_NONE[option]]
+    if f"{name} {option}" in OTHER:
+        return [default, OTHER[f"{name} {option}"]]
     if isinstance(default, bool):
         return [False, True]
     return [default, default // 2 if isinstance(default, int) else default / 2 or 0.5]

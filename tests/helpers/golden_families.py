@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from golden_flatness import FLATNESS
 from golden_setup import (
     Setup,
     State,
@@ -236,4 +237,5 @@ FAMILIES: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {
     "acg": fedacg,
     "rcl": fedacg,
     "fedtoga": fedtoga,
+    **FLATNESS,
 }

@@ -51,6 +51,7 @@ def lightning() -> tuple[nn.Module, Any, dict[str, Any]]:
 REFUSED: dict[tuple[str, str], str] = {
     ("fedntd", "table"): "no classes",
     ("gradient_projection", "table"): "of classes",
+    ("fedgmt", "table"): "of classes",
     ("fedrcl", "table"): "no classes",  # it contrasts samples of a class with others
     ("fedrcl", "text"): "no classes",  # of whole texts
     **dict.fromkeys(

@@ -1,0 +1,202 @@
+"""Flatness of the global model, sought along its path."""
+
+from typing import Annotated, Literal
+
+from typing_extensions import Doc
+
+from fl_lightning.algorithms import shared_options as opt
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.constraints import (
+    BelowOneFloat,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    UnitInterval,
+    checked,
+)
+from fl_lightning.core.weighting import by_size
+from fl_lightning.terms import (
+    GF,
+    SAM,
+    WMSAM,
+    AcceleratedStart,
+    CohortLinearDual,
+    LinearDual,
+    NesterovAscent,
+    ServerSAM,
+    StartDual,
+    TrajectoryTeacher,
+)
+from fl_lightning.terms.released import ReleasedStart, ReleasedStartDual, ReleasedWMSAM
+
+Penalty = Annotated[
+    PositiveFloat, Doc("Inverse multiplier of the dual: larger ones bind clients less.")
+]
+
+
+@checked
+def fedwmsam(
+    rho: opt.Rho = 0.01,
+    alpha: Annotated[BelowOneFloat, Doc("Weight of the own gradient in the first round.")] = 0.1,
+    decay: Annotated[NonNegativeFloat, Doc("Factor of the momentum.")] = 1.0,
+    prediction: Annotated[
+        Literal["momentum", "steps"],
+        Doc("The predicted model moves by m_i a step, or by -eta m_i as plain steps would."),
+    ] = "momentum",
+    side: Annotated[
+        Literal["away", "toward"],
+        Doc("Take gradients away from the predicted model (released code), or toward it."),
+    ] = "away",
+    direction: Annotated[
+        Literal["unit", "as_released"],
+        Doc("The unit vector to the predicted model, or what an indexing error makes of it."),
+    ] = "unit",
+) -> Algorithm:
+    """FedWMSAM: momentum for both the step and its perturbation (Li et al., NeurIPS 2025).
+
+    Clients step along al g(w - rho unit(f)) + (1 - al) m_i in one pass, where f leads to the
+    predicted global model w^t + k m_i, m_i = m + al / (1 - al) (c - c_i) and m is the cohort's last
+    mean gradient. al grows with the angles between the clients' gradients and m.
+
+    Args:
+        rho: The authors recommend about 0.01; from 0.1 on it costs accuracy.
+
+    References:
+        Li et al., NeurIPS 2025, https://arxiv.org/abs/2511.22080
+
+    Released code:
+        It indexes f by coordinates where it means tensors (`direction="as_released"`), as
+        FedLESAM's does, and multiplies m by the learning rate's decay (`decay=0.998`). The paper's
+        formula adds rho unit(f) (`side="toward"`), where the momentum is a move: m points uphill
+        here and in the code, so that both take the gradient downhill.
+    """
+    term = {"unit": WMSAM, "as_released": ReleasedWMSAM}[direction]
+    return Algorithm(term(rho, alpha, decay, prediction == "steps", side == "toward"))
+
+
+@checked
+def fedgmt(
+    gamma: Annotated[NonNegativeFloat, Doc("Strength of the distillation.")] = 1.0,
+    alpha: Annotated[UnitInterval, Doc("Weight of the past in the average model.")] = 0.95,
+    tau: opt.Tau = 3.0,
+    beta: Penalty = 10.0,
+    dual: opt.Dual = "all",
+) -> Algorithm:
+    """FedGMT: clients learn from the average of past global models (Li et al., ICML 2025).
+
+    Clients step along the gradient of the loss plus gamma tau^2 KL(e || w) at temperature tau, plus
+    h_i / beta, where e is the moving average of the global models and h_i FedDyn's dual, without a
+    proximal term: sharpness of the global model for one gradient a step.
+
+    Args:
+        gamma: The authors try 0.5, 1 and 2.
+        alpha: The authors try 0.95, 0.995 and 0.998.
+
+    References:
+        Li et al., ICML 2025, https://openreview.net/forum?id=80mK2Mqaph
+
+    Released code:
+        It adds the mean dual of all clients. A third party's summary of the paper averages the
+        cohort's amended models (`dual="active"`).
+    """
+    linear = {"all": LinearDual, "active": CohortLinearDual}[dual]
+    return Algorithm(linear(1 / beta), TrajectoryTeacher(gamma, alpha, tau), weight=by_size)
+
+
+@checked
+def fedgloss(
+    rho: opt.Rho = 0.15,
+    local_rho: Annotated[NonNegativeFloat, Doc("Radius at the clients; 0 is plain SGD.")] = 0.15,
+    beta: Penalty = 10.0,
+    server_dual: Annotated[
+        Literal["paper", "released"],
+        Doc("Mean of all duals, or that over the cohort's size."),
+    ] = "paper",
+) -> Algorithm:
+    """FedGloSS: sharpness-aware minimization on the server (Caldarola et al., CVPR 2025).
+
+    Clients start at w^t + rho unit(D), D being the last mean of start - u_i, and step along
+    g(w + local_rho unit(g)) + (h_i + w - start) / beta. The server moves w^t by the mean move from
+    the start and the mean h of all h_i.
+
+    Args:
+        rho: The authors' CIFAR-100 0.01.
+        local_rho: The authors' CIFAR-100 0.2.
+        beta: The authors' CIFAR-100 100.
+
+    References:
+        Caldarola et al., CVPR 2025, https://arxiv.org/abs/2412.03752
+
+    Released code:
+        Its server divides the dual by the cohort's size (`server_dual="released"`). Both radii grow
+        from 0.001 over the first rounds; by a mistake that of the server does not.
+    """
+    dual = {"paper": StartDual, "released": ReleasedStartDual}[server_dual](1 / beta)
+    local = () if local_rho == 0 else (SAM(local_rho),)
+    return Algorithm(ServerSAM(rho), *local, dual, weight=by_size)
+
+
+@checked
+def fedgf(
+    rho: opt.Rho = 0.05,
+    global_rho: Annotated[
+        NonNegativeFloat | None, Doc("Radius around the global model; none is rho.")
+    ] = None,
+    threshold: Annotated[
+        NonNegativeFloat, Doc("Distance of a cohort from the global model that counts as far.")
+    ] = 0.2,
+    window: Annotated[PositiveInt, Doc("Rounds over which far ones are counted.")] = 30,
+) -> Algorithm:
+    """FedGF: gradients between a local and a global perturbed model (Lee and Yoon, ICML 2024).
+
+    Clients step along g(c w' + (1 - c) (w + rho unit(g))), where w' is w^t perturbed against the
+    last move of the server. c is the share of the last rounds in which the cohort's mean
+    |u_i - w^t| was above the threshold. A run writes that mean as client/distance, and c as term/c.
+
+    Args:
+        rho: The authors try 0.02, 0.05 and 0.1.
+        threshold: T_D, which the authors' script does not set.
+
+    References:
+        Lee and Yoon, ICML 2024, https://proceedings.mlr.press/v235/lee24aa.html
+
+    Released code:
+        Its script passes c_o = 0.2 or 0.3, an option that the program refuses; here it is taken for
+        the threshold.
+    """
+    return Algorithm(GF(rho, global_rho, threshold, window), weight=by_size)
+
+
+@checked
+def fednsam(
+    rho: opt.Rho = 0.05,
+    gamma: opt.Momentum = 0.85,
+    ascent: Annotated[
+        Literal["local", "momentum"],
+        Doc("Perturb along the own gradient, or along the server's momentum in one pass."),
+    ] = "local",
+    memory: Annotated[
+        Literal["accumulated", "as_released"],
+        Doc("The momentum gamma m + D, or released code's (1 + gamma) D."),
+    ] = "accumulated",
+) -> Algorithm:
+    """FedNSAM: sharpness-aware steps ahead along the server's momentum (arXiv 2602.23827).
+
+    Clients start at w^t + gamma m and step along g(w + rho unit(g)); the server moves by
+    m <- gamma m + D, D being the mean of u_i - start. With `ascent="momentum"` they start at w^t
+    and step along g(w + gamma m - rho unit(m)).
+
+    Args:
+        rho: The released code's command asks for 0.01, but 0.05 acts.
+
+    References:
+        FedNSAM, 2026, https://arxiv.org/abs/2602.23827
+
+    Released code:
+        It multiplies gamma by the new mean where it means the momentum (`memory="as_released"`). A
+        class that nothing imports has `ascent="momentum"`, which the abstract describes.
+    """
+    if ascent == "momentum":
+        return Algorithm(NesterovAscent(gamma, rho))
+    start = {"accumulated": AcceleratedStart, "as_released": ReleasedStart}[memory]
+    return Algorithm(start(gamma, 0.0), SAM(rho))

@@ -1,0 +1,186 @@
+"""Flatness along the path of the global model: FedWMSAM, FedGloSS, FedGF, FedNSAM, FedGMT."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.constraints import (
+    BelowOneFloat,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    UnitInterval,
+)
+from fl_lightning.core.oracle import ForwardPass, Oracle
+from fl_lightning.core.term import Initializer, Term, View, initial, scalar, zeros
+from fl_lightning.core.vector import unit
+from fl_lightning.terms.distill import divergence
+from fl_lightning.terms.lesam import LastRound
+from fl_lightning.terms.perturb import Perturbation
+from fl_lightning.terms.server import ServerMomentum
+
+
+@dataclass(frozen=True)
+class WMSAM(Perturbation):
+    """FedWMSAM: `al g(w - rho unit(f)) + (1 - al) m_i`, f leading to a predicted global model.
+
+    `f = w^t + k m_i - w` in step k, with the client's momentum `m_i = m + al / (1 - al) (c - c_i)`;
+    m is the last mean gradient and c_i SCAFFOLD's variate. al is a moving average of
+    `mean_S(1 - cos(g_i, m))`, g_i being the client's mean gradient: clients that agree with m
+    follow it more.
+
+    Attributes:
+        alpha: The first al.
+        decay: Factor of m.
+        steps: Let the prediction move by `-eta m_i`, as plain steps along m_i would.
+        ahead: Take the gradient at `w + rho unit(f)`.
+    """
+
+    alpha: BelowOneFloat = 0.1
+    decay: NonNegativeFloat = 1.0
+    steps: bool = False
+    ahead: bool = False
+    eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
+    client = {"c_i": zeros}
+    local = {"k": scalar}
+
+    @property
+    def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        return {"c": zeros, "m": zeros, "al": lambda first, now: now.new_full((), self.alpha)}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        m_i = v.m + v.al / (1 - v.al) * (v.c - v.c_i)
+        f = v.anchor + v.k * (-v.lr_sum / v.steps * m_i if self.steps else m_i) - w
+        rho, v.k = self.rho if self.ahead else -self.rho, v.k + 1
+        return v.al * oracle(w + rho * self.direction(f, v)) + (1 - v.al) * m_i
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, Tensor]:
+        g_i = (v.origin - w) / v.lr_sum
+        v.c_i = v.c_i - v.c + g_i
+        return (1 - unit(g_i).dot(unit(v.m))) * (v.m != 0).any(), g_i
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
+        v.al = 0.99 * v.al + 0.01 * mean[0].clamp(0.1, 0.9)
+        v.c = v.c + v.participation * (mean[1] - v.c)
+        v.m = self.decay * mean[1]
+        return delta
+
+    def direction(self, f: Tensor, v: View) -> Tensor:
+        """The direction of f."""
+        return unit(f, self.eps)
+
+
+@dataclass(frozen=True)
+class ServerSAM(Term):
+    """FedGloSS: clients start at `w^t + rho unit(D)`, D being the last mean of `start - u_i`.
+
+    The server applies their mean move to w^t itself: SAM on the server, with the last round's
+    gradient as the ascent direction.
+    """
+
+    rho: NonNegativeFloat = 0.15
+    server = {"D": zeros}
+    roles = frozenset({"start"})
+
+    def start(self, w: Tensor, v: View) -> Tensor:
+        return w + self.rho * unit(v.D, 1e-30)
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        v.D = -delta
+        return delta
+
+
+@dataclass(frozen=True)
+class GF(LastRound):
+    """FedGF: `g(c (w^t + e) + (1 - c) (w + rho unit(g)))`, e against the global model's last move.
+
+    `e = -global_rho unit(w^t - w^(t-1))`. c is the share of the last `window` rounds in which the
+    cohort's mean `||u_i - w^t||` was above the threshold; it is logged.
+
+    Attributes:
+        rho: Radius around the client's model.
+        global_rho: Radius around the global one; None is rho.
+        threshold: T_D.
+        window: W.
+    """
+
+    rho: NonNegativeFloat = 0.05
+    global_rho: NonNegativeFloat | None = None
+    threshold: NonNegativeFloat = 0.2
+    window: PositiveInt = 30
+    logs = ("c",)
+
+    @property
+    def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        above = lambda first, now: now.new_zeros(self.window)  # noqa: E731
+        return {"last": initial, "above": above, "c": scalar}
+
+    def start(self, w: Tensor, v: View) -> Tensor:
+        radius = self.rho if self.global_rho is None else self.global_rho
+        v.e = -radius * self.direction(v.anchor - v.last, v)
+        return w
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        v.log("c", v.c)
+        z = w + self.rho * unit(oracle(w), self.eps)
+        return oracle(torch.lerp(z, v.anchor + v.e, v.c))
+
+    def report(self, w: Tensor, v: View) -> Tensor:
+        return (w - v.anchor).norm()
+
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
+        bit = (mean > self.threshold).to(delta)
+        v.above = torch.cat([v.above[1:], bit[None]])
+        v.c = v.above.sum() / min(v.round + 1, self.window)
+        return super().update(delta, mean, v)
+
+
+@dataclass(frozen=True)
+class NesterovAscent(ServerMomentum):
+    """FedNSAM in one pass: `g(w + beta m - rho unit(m))`, m being the server's momentum.
+
+    The first step of a visit is taken at w.
+    """
+
+    beta: BelowOneFloat = 0.85
+    rho: NonNegativeFloat = 0.05
+    eps: NonNegativeFloat = field(default=1e-7, kw_only=True)
+    local = {"k": scalar}
+    roles = frozenset({"server", "perturb"})
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        moved, v.k = v.k > 0, v.k + 1
+        return oracle(w + moved * (self.beta * v.m - self.rho * unit(v.m, self.eps)))
+
+
+@dataclass(frozen=True)
+class TrajectoryTeacher(Term):
+    """FedGMT: adds `gamma tau^2 KL(e^t || local)` at tau, e^t being a moving average of models.
+
+    `e^t = alpha e^(t-1) + (1 - alpha) w^t` over the global models, from `e^0 = w^0`.
+    """
+
+    gamma: NonNegativeFloat = 1.0
+    alpha: UnitInterval = 0.95
+    tau: PositiveFloat = 3.0
+    server = {"e": initial}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        teacher = self.average(v)
+
+        def loss(b: ForwardPass) -> Tensor:
+            distance = divergence(b.out, b.at(teacher).out, self.tau)
+            return b.loss + self.gamma * self.tau**2 * distance
+
+        return oracle.of(loss)(w)
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        v.e = self.average(v)
+        return delta
+
+    def average(self, v: View) -> Tensor:
+        """e^t, of the average before this round and the received model."""
+        return torch.lerp(v.anchor, v.e, self.alpha)
