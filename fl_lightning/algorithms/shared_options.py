@@ -180,8 +180,8 @@ def dynamic(
         return (plain(lam, participation),)
     kind = released.ReleasedRegularizer if all_clients else released.ReleasedCohortDual
     regularizer = kind(lam, participation, split, size_weighting)
-    pull = released.UnclippedPull(lam, size_weighting)
-    return (regularizer, pull) if split else (regularizer,)
+    unclipped = released.UnclippedPull(lam, size_weighting)
+    return (regularizer, unclipped) if split else (regularizer,)
 
 
 def lesam(rho: float, reference: str, first_participation: str) -> Term:
