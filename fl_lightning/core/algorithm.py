@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from fl_lightning.core.curves import Coefficients, Curve, OfRound, Place, curves_in, with_number
 from fl_lightning.core.oracle import Loss, Oracle
 from fl_lightning.core.prediction import Predict, from_logits
 from fl_lightning.core.term import States, Term, View
 from fl_lightning.core.vector import Part
 from fl_lightning.core.weighting import Weight, uniform
-from fl_lightning.errors import TermError
+from fl_lightning.errors import TermError, UserError
 
 OptimizerFactory = Callable[[Iterable[Tensor]], Optimizer]
 """Makes an optimizer of given parameters, e.g. `partial(torch.optim.SGD, lr=0.1)`."""
@@ -88,8 +89,9 @@ class Algorithm:
         server: Makes the optimizer that applies the mean update, as the gradient `-delta`, to the
             global model.
         weight: Aggregation weights of the model updates. Messages are always averaged uniformly.
-        rate: Factor on the learning rate of step k of K in a visit, from 0: `rate(k, K)`, e.g.
-            FedSWA's `lambda k, K: 2 * (1 - k / K)`.
+        lr: The local learning rate of each round, e.g. `cosine(0.1, 0)`; None: that of `local`.
+        rate: Factor on it in step k of K of a visit, from 0: `rate(k, K)`, e.g. FedSWA's
+            `lambda k, K: 2 * (1 - k / K)`.
         trains: The part of the model that clients train (see `Layout.has`); None is all. The
             others keep their initial values, are not sent, and are no part of the vector.
         predict: The way in which a client's personal model predicts (see
@@ -112,6 +114,7 @@ class Algorithm:
         local: LocalFactory = partial(SGD, lr=0.1),
         server: OptimizerFactory = partial(SGD, lr=1.0),
         weight: Weight = uniform,
+        lr: OfRound | None = None,
         rate: Rate = steady,
         trains: Part | None = None,
         predict: Predict = from_logits,
@@ -123,7 +126,8 @@ class Algorithm:
                     f"an algorithm consists of terms such as SAM(rho=0.1), not of {term!r}"
                 )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
-        self.rate, self.trains, self.predict, self.clips = rate, trains, predict, clips
+        self.lr, self.rate, self.trains = lr, rate, trains
+        self.predict, self.clips = predict, clips
 
     def replace(self, **changes: Any) -> "Algorithm":
         """The same algorithm with other arguments, e.g. `replace(weight=by_size)`, or `terms`."""
@@ -138,6 +142,39 @@ class Algorithm:
         inner = [term for term in self.terms if "unclipped" not in term.roles]
         outer = [term for term in self.terms if "unclipped" in term.roles]
         return self.replace(terms=(*inner, *terms, *outer), local=local or self.local)
+
+    @property
+    def curves(self) -> dict[Place, Curve]:
+        """The terms' coefficients that are curves, by place."""
+        return {
+            (i, *path): curve
+            for i, term in enumerate(self.terms)
+            for path, curve in curves_in(term).items()
+        }
+
+    @property
+    def has_horizon(self) -> bool:
+        """Whether a curve depends on the number of rounds of the run."""
+        return any(getattr(c, "has_horizon", False) for c in (self.lr, *self.curves.values()))
+
+    def coefficients(self, round: int, rounds: int) -> Coefficients:
+        """The numbers of the curves in a round."""
+        return {place: curve(round, rounds) for place, curve in self.curves.items()}
+
+    def with_coefficients(self, numbers: Coefficients) -> "Algorithm":
+        """This algorithm with numbers in the place of its curves."""
+        terms = list(self.terms)
+        for (i, *path), number in numbers.items():
+            terms[i] = with_number(terms[i], tuple(path), number)
+        return self.replace(terms=terms) if numbers else self
+
+    def at(self, round: int, rounds: int) -> "Algorithm":
+        """This algorithm as it is in a round: itself, if it has no curves.
+
+        Raises:
+            UserError: If a coefficient is out of its range in that round.
+        """
+        return _at(self, round, rounds)
 
     def lr_sum(self, lrs: Sequence[float]) -> float:
         """How far local steps of these learning rates would move a weight of constant gradient 1.
@@ -228,13 +265,26 @@ class Algorithm:
         return delta, [view._states() for view in views]
 
     def summary_lines(self, first: Facts, last: Facts) -> list[str]:
-        """The terms' lines for the summary of a run, from facts of its first and its last round."""
+        """The terms' lines for the summary of a run, from facts of its first and its last round.
+
+        They are about coefficients that stay, so that a term with curves has none.
+        """
         views = View(first, {}), View(last, {})
-        return [line for term in self.terms for line in term.summary_lines(*views)]
+        steady = (term for term in self.terms if not curves_in(term))
+        return [line for term in steady for line in term.summary_lines(*views)]
 
     def _views(self, facts: Facts, *states: Sequence[States]) -> list[View]:
         """A view for each term, of states to assign and of states to read only."""
         return [View(facts, *of_term) for of_term in zip(*states, strict=True)]
+
+
+@lru_cache(8)
+def _at(algorithm: Algorithm, round: int, rounds: int) -> Algorithm:
+    """See `Algorithm.at`; cached, since every visit of a round asks for it."""
+    try:
+        return algorithm.with_coefficients(algorithm.coefficients(round, rounds))
+    except UserError as error:
+        raise UserError(f"{error}, in round {round + 1:,} of {rounds:,}") from error
 
 
 @lru_cache

@@ -1,6 +1,6 @@
 """Annotated number types: the range and the help text of an option, stated once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache, wraps
@@ -8,6 +8,7 @@ from inspect import get_annotations, signature
 from math import inf
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
+from fl_lightning.core.curves import Curve
 from fl_lightning.errors import UserError
 
 P = ParamSpec("P")
@@ -54,14 +55,15 @@ NonNegativeInt = Annotated[int, Range("a whole number of at least 0", 0, ends="[
 PositiveInt = Annotated[int, Range("a whole number of at least 1", 1, ends="[)", whole=True)]
 
 
-def check(thing: Any, of: str = "") -> None:
+def check(thing: Any, of: str = "", curves: bool = False) -> None:
     """Raise a ValueError for a field out of the range in its annotation; None always passes.
 
-    A message says `of` after the field's name, e.g. " of SAM".
+    A message says `of` after the field's name, e.g. " of SAM". Where a field may be a curve
+    (`curves`), its first number is checked.
     """
     for field in fields(thing):
         hint = _evaluated(type(thing), field.name, field.type)
-        _check(f"{field.name}{of}", getattr(thing, field.name), hint)
+        _check(f"{field.name}{of}", getattr(thing, field.name), hint, curves)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -72,7 +74,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-            _check(f"{name} of {function.__name__}", value, hints().get(name))
+            _check(f"{name} of {function.__name__}", value, hints().get(name), curves=True)
         return function(*args, **kwargs)
 
     return call
@@ -85,7 +87,7 @@ def metadata(hint: Any) -> Iterator[Any]:
         yield from metadata(part)
 
 
-def _check(name: str, value: Any, hint: Any) -> None:
+def _check(name: str, value: Any, hint: Any, curves: bool = False) -> None:
     if value is None:
         return
     allowed = {m.says: m for m in metadata(hint) if isinstance(m, Range)} | {
@@ -93,11 +95,18 @@ def _check(name: str, value: Any, hint: Any) -> None:
         for kind in (hint, *get_args(hint))
         if get_origin(kind) is Literal
     }
+    if curves and isinstance(value, Curve) and not _is_whole(allowed.values()):
+        value = value(0, 1)
     for part in value if isinstance(value, tuple | list) else (value,):
         for says, values in allowed.items():
             number = not isinstance(values, Range) or isinstance(part, float | int)
             if not number or part not in values:
                 raise UserError(f"{name} is {says}, not {part if number else repr(part)}")
+
+
+def _is_whole(allowed: Iterable[Any]) -> bool:
+    """Whether only whole numbers are allowed."""
+    return any(isinstance(values, Range) and values.whole for values in allowed)
 
 
 def _evaluated(dataclass: type, field: str, hint: Any) -> Any:

@@ -97,12 +97,12 @@ def rehearse(
         TermError: For a mistake in a term.
         ModelError: For a loss that reads what its term has not asked to record.
     """
-    for term in algorithm.terms:
+    for term in algorithm.at(0, rounds).terms:
         check_declaration(term)
     facts = (dummy_facts(layout, w, classes, round, rounds) for round in (0, rounds - 1))
     with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
-        first, last = played = [RehearsedRound(algorithm.terms, of_round) for of_round in facts]
-        cost = _cost(first, last)
+        first, last = played = [RehearsedRound(algorithm, of_round) for of_round in facts]
+        cost = _cost(first, last, has_horizon=algorithm.has_horizon)
         for round in played if parallel else ():
             round.visit_in_parallel(compiled)
     for term, *messages in zip(algorithm.terms, first.messages, last.messages, strict=True):
@@ -117,7 +117,7 @@ def rehearse(
     return Rehearsal(cost, last.messages, elsewhere, frozenset(assigned & {"weight", "bits"}))
 
 
-def _cost(*rounds: RehearsedRound) -> Cost:
+def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
     first, counted = rounds[0], rounds[0].counted
     of_start, needed = map(set.union, *(r.downlink() for r in rounds))
     of_start = of_start - {name for _, name in needed}
@@ -138,6 +138,7 @@ def _cost(*rounds: RehearsedRound) -> Cost:
         forward_passes=max(r.calls["forward passes"] for r in rounds),
         receives=tuple(names),
         keeps=tuple(name for i in counted for name in first.client[i]),
-        has_horizon=any("rounds" in v._read for r in rounds for v in r.views if v._term in counted),
+        has_horizon=has_horizon
+        or any("rounds" in v._read for r in rounds for v in r.views if v._term in counted),
         exact=all(r.finite and not r.unread for r in rounds),
     )

@@ -10,6 +10,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.algorithm import Algorithm, Facts, Sent
+from fl_lightning.core.curves import Coefficients
 from fl_lightning.core.guarded_term import VISIT, GuardedTerm, StrictView
 from fl_lightning.core.oracle import Activations, BatchOracle, Loss, Request
 from fl_lightning.core.term import States, Term, init_states
@@ -33,7 +34,9 @@ def dummy_facts(
 class RehearsedRound:
     """A visit from random states, by start, one step and report, and the server's update."""
 
-    def __init__(self, terms: Sequence[Term], facts: Facts):
+    def __init__(self, algorithm: Algorithm, facts: Facts):
+        self.algorithm, now = algorithm, (facts["round"], facts["rounds"])
+        terms, self.coefficients = algorithm.at(*now).terms, algorithm.coefficients(*now)
         facts = {name: fact for name, fact in facts.items() if name != "origin"}
         self.counted = [i for i, term in enumerate(terms) if "measure" not in term.roles]
         w, random = facts["anchor"], torch.Generator().manual_seed(facts["round"])
@@ -48,12 +51,12 @@ class RehearsedRound:
         classes = max(2, len(facts["labels"]))  # data without classes count as of one
         self.logits = torch.randn(2, classes, generator=random).to(w)
         self.calls, self.views, self.parallel = Counter[str](), list[StrictView](), False
-        rehearsed = Algorithm(*(GuardedTerm(t, i, self.views) for i, t in enumerate(terms)))
-        self.facts, self.rehearsed = facts, rehearsed
+        self.facts, rehearsed = facts, self._guarded(self.coefficients)
 
         states, common = (self.kept, self.server), {name: facts[name] for name in ROUND_FACTS}
         elsewhere, _ = rehearsed.start(w + 1, facts | {"anchor": w + 1}, *states)
-        origin, direction, (self.progress, _, bits), self.messages = self.visit(facts, *states)
+        played = self.visit(facts, *states, self.coefficients)
+        origin, direction, (self.progress, _, bits), self.messages = played
         self.sent_numbers = round(bits.item() / (8 * w.element_size()))
         self.starts_elsewhere = origin is not w
         self.depends_on_model = int((origin != elsewhere).sum())
@@ -64,15 +67,25 @@ class RehearsedRound:
         numbers = [origin, direction, delta, *tree_leaves(self.messages)]
         self.finite = all(bool(t.isfinite().all()) for t in numbers)
 
+    def _guarded(self, coefficients: Coefficients) -> Algorithm:
+        """The algorithm with these numbers for its curves, its terms guarded."""
+        terms = self.algorithm.with_coefficients(coefficients).terms
+        return Algorithm(*(GuardedTerm(term, i, self.views) for i, term in enumerate(terms)))
+
     def visit(
-        self, facts: Facts, kept: Sequence[States], server: Sequence[States]
+        self,
+        facts: Facts,
+        kept: Sequence[States],
+        server: Sequence[States],
+        coefficients: Coefficients,
     ) -> tuple[Tensor, Tensor, Sent, list[Any]]:
         """Where the client starts, the direction of its step, what it sends, and its messages."""
-        origin, states = self.rehearsed.start(facts["anchor"], facts, kept, server)
+        rehearsed = self._guarded(coefficients)
+        origin, states = rehearsed.start(facts["anchor"], facts, kept, server)
         facts, w = {**facts, "origin": origin}, origin.clone()
         oracle = BatchOracle(self._evaluate)
-        direction, states = self.rehearsed.gradient(oracle, w, facts, states, server)
-        after = self.rehearsed.send(-direction, w - direction, facts, states, server)
+        direction, states = rehearsed.gradient(oracle, w, facts, states, server)
+        after = rehearsed.send(-direction, w - direction, facts, states, server)
         return origin, direction, *after[:2]
 
     def visit_in_parallel(self, compiled: bool) -> None:
@@ -82,14 +95,15 @@ class RehearsedRound:
             is_number = compiled and isinstance(fact, float | int)
             return self.noise.new_full((), fact) if is_number else fact
 
-        given, self.parallel = (tree_map(as_tensor, self.facts), self.kept, self.server), True
+        facts, coefficients = (tree_map(as_tensor, n) for n in (self.facts, self.coefficients))
+        given, self.parallel = (facts, self.kept, self.server, coefficients), True
         dims = tree_map(lambda t: 0 if isinstance(t, Tensor) else None, given)
         rows = tree_map(lambda t: torch.stack([t, t]) if isinstance(t, Tensor) else t, given)
         try:
             vmap(self.visit, dims)(*rows)
         except Exception as error:
             if compiled:
-                error.add_note("with --compile all numbers of the view are tensors")
+                error.add_note("with --compile all numbers of the view and of curves are tensors")
             raise
 
     def _evaluate(self, w: Tensor, request: Request) -> Tensor:

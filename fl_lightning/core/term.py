@@ -126,7 +126,7 @@ class Term:
     draws: bool = False
 
     def __post_init__(self) -> None:
-        check(self, f" of {type(self).__name__}")
+        check(self, f" of {type(self).__name__}", curves=True)
 
     def start(self, w: Tensor, v: View) -> Tensor:
         """The model where this client starts. May assign client and local states."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts, Sent
+from fl_lightning.core.curves import Coefficients
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.dropout import KEY, new_key
 from fl_lightning.core.losses import TaskLoss, cross_entropy
@@ -26,11 +27,12 @@ class RoundInputs:
     """What all clients of a round receive.
 
     Attributes:
-        algorithm: The method.
+        algorithm: The method, the same in every round.
         facts: Facts that hold for every client of the round; `anchor` is the model.
         states: The server's states, one dictionary a term.
         buffers: The global buffers, from which every client starts.
         group: The number of clients in the largest call of the round; 0 if it does not matter.
+        coefficients: The numbers of the method's curves in the round.
     """
 
     algorithm: Algorithm
@@ -38,6 +40,7 @@ class RoundInputs:
     states: Sequence[States]
     buffers: Buffers
     group: int = 0
+    coefficients: Coefficients = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fl_lightning.executors.executor import Buffers, Executor
 from fl_lightning.executors.stackable import blame_model, full_batchnorm
 
 SharedArgs = dict[str, Any]
-"""Arguments that all clients of a step share: `round_facts`, `server_states`; `decay`."""
+"""Arguments that all clients of a step share: `round_facts`, `server_states`, `coefficients`; `decay`."""
 
 
 class LocalStep:
@@ -84,7 +84,8 @@ class LocalStep:
         facts = {**shared_args["round_facts"], **client_facts}
         executor.announce(facts)
         oracle = BatchOracle(evaluate)
-        g, states = self.algorithm.gradient(oracle, w, facts, states, shared_args["server_states"])
+        algorithm = self.algorithm.with_coefficients(shared_args["coefficients"])
+        g, states = algorithm.gradient(oracle, w, facts, states, shared_args["server_states"])
         after, observed = first[0] if first else (buffers, w.new_full((1,), torch.nan))
         return g, states, after, observed
 

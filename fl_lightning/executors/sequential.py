@@ -46,7 +46,8 @@ class SequentialExecutor(Executor):
             yield result
 
     def _visit(self, received: RoundInputs, task: ClientTask) -> ClientResult:
-        algorithm, server_states = received.algorithm, received.states
+        algorithm = received.algorithm.with_coefficients(received.coefficients)
+        server_states = received.states
         facts = {**received.facts, **task.facts}
         buffers = {**received.buffers, **self.dropout_key(task.seed)}
         origin, states = algorithm.start(facts["anchor"], facts, task.states, server_states)

@@ -69,10 +69,14 @@ class StackedExecutor(Executor):
     ) -> Iterable[ClientResult]:
         """Train the clients together."""
         self.module.train()
-        algorithm, round_facts, server_states = received.algorithm, received.facts, received.states
-        anchor = round_facts["anchor"]
+        algorithm = received.algorithm.with_coefficients(received.coefficients)
+        round_facts, server_states = received.facts, received.states
+        anchor, coefficients = round_facts["anchor"], received.coefficients
         if self.compiled:  # numbers become tensors, or a program would hold those of its own round
-            round_facts = {name: _as_tensor(fact, anchor) for name, fact in round_facts.items()}
+            round_facts, coefficients = (
+                {name: _as_tensor(number, anchor) for name, number in numbers.items()}
+                for numbers in (round_facts, coefficients)
+            )
         client_facts = _stack([dict(v.facts) for v in tasks])
         states = _stack([v.states for v in tasks])
 
@@ -88,10 +92,16 @@ class StackedExecutor(Executor):
             origin, states = vmap(start)(client_facts, states)
             client_facts["origin"] = origin
             buffers = _stack([{**received.buffers, **self.dropout_key(v.seed)} for v in tasks])
-            if algorithm not in self._local_steps:
-                self._local_steps[algorithm] = LocalStep(self, algorithm, self.mode)
-            shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
-            step = self._local_steps[algorithm]
+            if (method := received.algorithm) not in self._local_steps:
+                self._local_steps[method] = LocalStep(self, method, self.mode)
+            step, shared = (
+                self._local_steps[method],
+                {
+                    "round_facts": round_facts,
+                    "server_states": server_states,
+                    "coefficients": coefficients,
+                },
+            )
             full = len(tasks) >= received.group
             w, states, after, means = self._steps(
                 step, tasks, client_facts, states, buffers, shared, full

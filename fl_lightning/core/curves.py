@@ -1,0 +1,196 @@
+"""Curves: numbers that change over the rounds, such as `cosine(0.8, 0.1)`, in place of coefficients."""
+
+import re
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
+from math import cos, inf, isfinite, pi
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from fl_lightning.errors import UserError
+
+OfRound = Callable[[int, int], float]
+"""A number in each round: `number(round, rounds)`, the rounds counted from 0. Curves are such."""
+
+Place = tuple[int, *tuple[str, ...]]
+"""Where a curve stands: the index of its term, and the names of the fields that lead to it."""
+
+Coefficients = Mapping[Place, float | Tensor]
+"""The numbers of an algorithm's curves in a round, by place."""
+
+
+@dataclass(frozen=True, repr=False)
+class Curve:
+    """A number that changes monotonically over the rounds. `linear` and others make one.
+
+    Only terms and learning rates can be curves: to calculate with one is an error.
+
+    Attributes:
+        kind: A key of `KINDS`.
+        numbers: What describes it, in the order of the text.
+
+    Example:
+        >>> linear(0.0, 0.4, until=4)(3, 100)
+        0.3
+        >>> parse("exponential(0.8,0.5)"), parse("exponential(0.8,0.5)")(2, 100)
+        (exponential(0.8, 0.5), 0.2)
+    """
+
+    kind: str
+    numbers: tuple[float, ...]
+
+    def __call__(self, round: int, rounds: int) -> float:
+        """The number in a round, from 0; infinite if it is too large for a float."""
+        try:
+            return float(KINDS[self.kind](round, rounds, *self.numbers))
+        except OverflowError:
+            return inf
+
+    @property
+    def has_horizon(self) -> bool:
+        """Whether it depends on the number of rounds of the run."""
+        return self.kind != "exponential" and len(self.numbers) == 2
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({', '.join(repr(x).removesuffix('.0') for x in self.numbers)})"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise UserError(
+            f"{self} is a curve, with which only a term can calculate, in a field of its "
+            "dataclass: pass it on to a term as it is, or give a number"
+        )
+
+    __bool__ = __float__ = __neg__ = __abs__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+# Typed as the numbers that they stand for, so that type checkers take SAM(rho=linear(0.01, 0.1)).
+
+
+def linear(begin: float, end: float, until: float | None = None) -> Any:
+    """A straight line from `begin`, in the first round, to `end`.
+
+    Args:
+        begin: The number in the first round.
+        end: The number after `until` rounds and from then on.
+        until: A number of rounds; None is all of the run, so that its last round is one step short
+            of `end`.
+    """
+    return _curve("linear", begin, end, until)
+
+
+def cosine(begin: float, end: float, until: float | None = None) -> Any:
+    """Half a wave of the cosine between the numbers of `linear`: flat at both ends.
+
+    `cosine(lr, 0)` is `torch.optim.lr_scheduler.CosineAnnealingLR` with T_max = rounds.
+    """
+    return _curve("cosine", begin, end, until)
+
+
+def exponential(begin: float, factor: float) -> Any:
+    """`begin factor^t` in round t, from 0."""
+    if not 0 < factor < inf:
+        raise UserError(f"the factor of exponential is a positive number, not {factor}")
+    return _curve("exponential", begin, factor)
+
+
+MAKERS: Mapping[str, Callable[..., Any]] = {
+    "linear": linear,
+    "cosine": cosine,
+    "exponential": exponential,
+}
+"""What makes a curve, by the word that a text begins with."""
+
+
+def parse(text: str) -> Curve:
+    """The curve that a text such as `cosine(0.8, 0.1)` describes.
+
+    Raises:
+        UserError: If it describes none.
+    """
+    found = re.fullmatch(r"\s*(\w+)\s*\((.*)\)\s*", text)
+    name, numbers = found.groups() if found else ("", "")
+    try:
+        curve: Curve = MAKERS[name](*map(float, numbers.split(",")))
+        return curve
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{text!r} is no curve: write linear(0.8, 0.1), cosine(0.8, 0.1), either with a third "
+            "number, the rounds that it takes, or exponential(0.8, 0.99)"
+        ) from None
+
+
+def read(value: Any) -> Any:
+    """The curve that a text with parentheses describes; any other value as it is."""
+    return parse(value) if isinstance(value, str) and "(" in value else value
+
+
+def _curve(kind: str, *numbers: float | None) -> Curve:
+    given = tuple(float(x) for x in numbers if x is not None)
+    curve = Curve(kind, given)
+    if not all(map(isfinite, given)):
+        raise UserError(f"{curve} is no curve: its numbers are finite")
+    if kind != "exponential" and len(given) == 3 and given[2] <= 0:
+        raise UserError(f"{curve} is no curve: the third number is one of rounds, above 0")
+    return curve
+
+
+def _between(begin: float, end: float, part: float) -> float:
+    """The number that lies a part of the way from `begin` to `end`; exact at both of them."""
+    way = end - begin
+    return begin + way * part if part < 0.5 else end - way * (1 - part)
+
+
+def _linear(t: int, rounds: int, begin: float, end: float, until: float | None = None) -> float:
+    return _between(begin, end, min(1.0, t / (until or rounds)))
+
+
+def _cosine(t: int, rounds: int, begin: float, end: float, until: float | None = None) -> float:
+    return _between(begin, end, (1 - cos(pi * min(1.0, t / (until or rounds)))) / 2)
+
+
+def _exponential(t: int, rounds: int, begin: float, factor: float) -> float:
+    return begin * factor**t
+
+
+KINDS: Mapping[str, Callable[..., float]] = {
+    "linear": _linear,
+    "cosine": _cosine,
+    "exponential": _exponential,
+}
+"""The number in round t of `rounds`, by the kind of curve."""
+
+
+# --- curves in the fields of terms
+
+
+def curves_in(term: Any) -> dict[tuple[str, ...], Curve]:
+    """The curves in the fields of a dataclass, and of those that it holds, by their paths."""
+    found: dict[tuple[str, ...], Curve] = {}
+    for name in [field.name for field in fields(term)] if is_dataclass(term) else []:
+        value = getattr(term, name)
+        if isinstance(value, Curve):
+            found[name,] = value
+        elif not isinstance(value, type):
+            found |= {(name, *path): curve for path, curve in curves_in(value).items()}
+    return found
+
+
+def with_number(term: Any, path: tuple[str, ...], number: float | Tensor) -> Any:
+    """A copy of a dataclass with a number in the place of a curve, which it checks as ever.
+
+    A tensor, whose value nobody may ask for, is not checked.
+    """
+    name, *inner = path
+    value = with_number(getattr(term, name), tuple(inner), number) if inner else number
+    changed = copy(term)
+    object.__setattr__(changed, name, value)
+    if not isinstance(number, Tensor) and hasattr(changed, "__post_init__"):
+        changed.__post_init__()
+    return changed
