@@ -49,9 +49,9 @@ class Replayed(StackedExecutor):
         decay = weight_decay(local_step.algorithm.local([nn.Parameter(matrix)]))
         if decay is None or len({(*v.lrs, *v.batches.sizes) for v in visits}) > 1:
             raise ValueError("graphs are for plain SGD and clients with equal steps")
-        sgd = {"lr": matrix.new_zeros(()), "decay": matrix.new_full((), decay)}
-        shared_args = shared | sgd
-        arguments = matrix, client_facts, states, received, received
+        shared_args = shared | {"decay": matrix.new_full((), decay)}
+        rates = matrix.new_zeros(len(visits))
+        arguments = rates, matrix, client_facts, states, received, received
         key = local_step.algorithm, len(visits)
         if key not in self._graphs:
             program = local_step.compiled_descent
@@ -73,7 +73,8 @@ class _Graph:
     Args:
         function: From the arguments of some clients, a row for each, their batches and
             `shared_args` to weights, states, buffers and loss.
-        arguments: Weights, facts, states, buffers and received buffers; like the next two, copied.
+        arguments: Learning rates, weights, facts, states, buffers and received buffers; like the
+            next two, copied.
         batches: Inputs and targets of each client.
         shared_args: Arguments that are the same for all clients.
         branches: Whether each client has its own branch.
@@ -131,7 +132,7 @@ class _Graph:
     def _advance(self, i: int) -> None:
         """One step of the clients of a part; what moves is written over."""
         weights, states, buffers, loss = self.function(*self.kept[i], self.shared_args)
-        _write((self.kept[i][0], *self.kept[i][2:4]), (weights, states, buffers))
+        _write((self.kept[i][1], *self.kept[i][3:5]), (weights, states, buffers))
         self.losses[i] += loss
 
     def load(self, arguments: Any, shared_args: Any) -> None:
@@ -145,13 +146,13 @@ class _Graph:
         """Take a step, each client on its batch."""
         for part, kept in zip(self.parts, self.kept, strict=True):
             _write(kept[-2:], _stacked(batches[part]))
-        self.shared_args["lr"].fill_(lr)
+            kept[0].fill_(lr)
         self.replay()
 
     def results(self) -> Any:
         """Weights, states, buffers and summed losses of all clients, as tensors of their own."""
         each = [
-            (kept[0], *kept[2:4], loss) for kept, loss in zip(self.kept, self.losses, strict=True)
+            (kept[1], *kept[3:5], loss) for kept, loss in zip(self.kept, self.losses, strict=True)
         ]
         return tree_map(lambda *rows: torch.cat(rows), *each)
 

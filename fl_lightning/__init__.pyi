@@ -8,7 +8,9 @@ from . import models as models
 from . import optim as optim
 from . import terms as terms
 from .core.algorithm import Algorithm as Algorithm
-from .core.schedule import ExponentialDecay as ExponentialDecay
+from .core.curves import cosine as cosine
+from .core.curves import exponential as exponential
+from .core.curves import linear as linear
 from .core.term import OfLayout as OfLayout
 from .core.term import Term as Term
 from .core.term import initial as initial

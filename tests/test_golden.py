@@ -84,17 +84,17 @@ def federation(
         steps=setup.steps,
         shuffle=False,
     )
+    lr = setup.algorithm.local([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
     options = dict(EXECUTORS[executor])
     if "compiled" in options:
         options["compiled"] = setup.batch_size
     return Federation(
         fabric,
         model(torch.from_numpy(problem["theta0"])),
-        setup.algorithm,
+        setup.algorithm.replace(lr=lambda t, rounds: lr * setup.schedule(t, rounds)),
         clients,
         rounds=len(problem["cohorts"]),
         sampler=lambda num_clients, seed, round: problem["cohorts"][round].tolist(),
-        schedule=setup.schedule,
         executor=partial(StackedExecutor, **options) if options else SequentialExecutor,
     )
 

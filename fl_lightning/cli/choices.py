@@ -3,7 +3,7 @@
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.data import CropFlip, folder_sources, medmnist, row_sources, schemes, sources
 from fl_lightning.data.image_folder import domain_folder, image_folder
 from fl_lightning.errors import nearest
-from fl_lightning.runs.converters import is_option
+from fl_lightning.runs.converters import is_option, with_curves
 
 SIZES = "inputs", "classes", "channels", "size", "vocabulary"
 """Parameters of a model that follow from the data."""
@@ -126,6 +126,8 @@ def select(kind: str, choice: Choice, name: str) -> Selected:
             f"{name} has a parameter {unknown[0].removeprefix(prefix)!r} that nothing fills in: "
             f"{rename}annotate it as int, float, bool or str, or give it a default"
         )
+    if kind in ("algorithm", *modifiers.PARTS):
+        taken = [replace(o, kind=with_curves(o.kind)) for o in taken]
     return Selected(kind, choice, name, function, taken)
 
 

@@ -15,6 +15,7 @@ from fl_lightning.cli.error_messages import exit_with_error
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import Range, metadata
+from fl_lightning.core.curves import Curve
 from fl_lightning.core.term import Term
 from fl_lightning.core.weighting import in_words
 from fl_lightning.runs.converters import metavar, shown
@@ -74,7 +75,9 @@ def _values(term: Term) -> str:
     """The coefficients of a term, as `(rho=0.1)`."""
     names: list[str] = [field.name for field in fields(term)] if is_dataclass(term) else []
     values = {name: getattr(term, name) for name in names}
-    listed = ", ".join(f"{k}={v}" for k, v in values.items() if isinstance(v, int | float | str))
+    listed = ", ".join(
+        f"{k}={v}" for k, v in values.items() if isinstance(v, int | float | str | Curve)
+    )
     return f"({listed})" if listed else ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fl_lightning.algorithms import modifiers
 from fl_lightning.cli.argv import flag_of
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.curves import Curve
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.effect import With, marks
@@ -33,6 +34,8 @@ def unused_option_notes(
             yield f"note: {flag_of(option)} has no effect: {fix}"
     if "local_epochs" in given and o.local_steps:
         yield f"note: --local-epochs has no effect: --local-steps {o.local_steps} takes its place"
+    if "lr_decay" in given and isinstance(o.lr, Curve):
+        yield f"note: --lr-decay has no effect: --lr {o.lr} takes its place"
     if "data_dir" in given and not chosen["data"].wants("root"):
         yield f"note: --data-dir has no effect: {chosen['data'].name} reads no files"
     if "server_lr" in given and not sends:

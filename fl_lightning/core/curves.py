@@ -1,4 +1,4 @@
-"""Curves: numbers that change over the rounds, such as `cosine(0.8, 0.1)`, in place of coefficients."""
+"""Curves: coefficients that change over the rounds, such as `cosine(0.8, 0.1)`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -32,8 +32,8 @@ class Curve:
         numbers: What describes it, in the order of the text.
 
     Example:
-        >>> linear(0.0, 0.4, until=4)(3, 100)
-        0.3
+        >>> linear(0.0, 1.0, until=4)(3, 100)
+        0.75
         >>> parse("exponential(0.8,0.5)"), parse("exponential(0.8,0.5)")(2, 100)
         (exponential(0.8, 0.5), 0.2)
     """
@@ -62,7 +62,7 @@ class Curve:
             "dataclass: pass it on to a term as it is, or give a number"
         )
 
-    __bool__ = __float__ = __neg__ = __abs__ = _refuse
+    __float__ = __neg__ = __abs__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse

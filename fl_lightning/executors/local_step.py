@@ -19,7 +19,8 @@ from fl_lightning.executors.executor import Buffers, Executor
 from fl_lightning.executors.stackable import blame_model, full_batchnorm
 
 SharedArgs = dict[str, Any]
-"""Arguments that all clients of a step share: `round_facts`, `server_states`, `coefficients`; `decay`."""
+"""Arguments that all clients of a step share: `round_facts`, `server_states`, `coefficients` (see
+`RoundInputs`), and `decay`."""
 
 
 class LocalStep:

@@ -94,14 +94,9 @@ class StackedExecutor(Executor):
             buffers = _stack([{**received.buffers, **self.dropout_key(v.seed)} for v in tasks])
             if (method := received.algorithm) not in self._local_steps:
                 self._local_steps[method] = LocalStep(self, method, self.mode)
-            step, shared = (
-                self._local_steps[method],
-                {
-                    "round_facts": round_facts,
-                    "server_states": server_states,
-                    "coefficients": coefficients,
-                },
-            )
+            shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
+            shared["coefficients"] = coefficients
+            step = self._local_steps[method]
             full = len(tasks) >= received.group
             w, states, after, means = self._steps(
                 step, tasks, client_facts, states, buffers, shared, full

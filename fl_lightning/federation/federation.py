@@ -14,7 +14,6 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.device import synchronized_time
 from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.core.rehearsal import rehearse
-from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
 from fl_lightning.errors import RankLostError, adding_position, first_sentence
@@ -48,7 +47,6 @@ class Federation:
         clients: The training data of the clients, on the device.
         rounds: Number of rounds that `fit` runs in all.
         sampler: Draws the cohort of each round.
-        schedule: The factor on the local learning rate.
         executor: How clients train, e.g. `partial(StackedExecutor, width=...)`.
         loss: The task's loss of the model's output and the targets.
         seed: Seed of cohorts, dropout, and what terms draw. Batch order and augmentation have the
@@ -87,7 +85,6 @@ class Federation:
         *,
         rounds: int,
         sampler: ClientSampler = UniformSampling(1.0),
-        schedule: Schedule = ExponentialDecay(),
         executor: Callable[..., Executor] = SequentialExecutor,
         loss: TaskLoss = cross_entropy,
         seed: int = 0,
@@ -98,15 +95,15 @@ class Federation:
         diagnostics: bool = False,
     ):
         sanity_checks.check_settings(fabric, clients, on_divergence)
-        self.fabric, self.module, self.algorithm = fabric, fabric.to_device(module), algorithm
+        self.fabric, self.module = fabric, fabric.to_device(module)
         self.clients, self.sampler, self.rounds = clients, sampler, rounds
-        self.schedule, self.seed, self.on_divergence = schedule, seed, on_divergence
+        self.seed, self.on_divergence = seed, on_divergence
         self.untrained = sanity_checks.freeze_others(module, algorithm.trains)
         self.layout = Layout(module)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
         trainer = self.new_executor(module, self.layout)
-        self.server = Server(module, self.layout, algorithm, seed)
+        self.server = Server(module, self.layout, algorithm, seed, rounds)
         self.w = self.server.w
         rehearsal = rehearse(
             algorithm,
@@ -123,7 +120,6 @@ class Federation:
             self.server,
             clients,
             trainer,
-            schedule,
             rehearsal,
             skip_diverged=on_divergence == "skip-client",
             deterministic=deterministic,
@@ -139,6 +135,11 @@ class Federation:
     def round(self) -> int:
         """Rounds completed."""
         return self.server.round
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method as it is in this round, with numbers in the place of its curves."""
+        return self.server.algorithm
 
     @property
     def finished(self) -> bool:

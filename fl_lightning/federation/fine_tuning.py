@@ -13,6 +13,7 @@ from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import ClientData
+from fl_lightning.errors import UserError
 from fl_lightning.executors import ClientTask, RoundInputs
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.federation import Federation
@@ -42,6 +43,8 @@ class FineTuning:
         self.executor = federation.new_executor(self.module, self.layout)
         self.tuning = Algorithm(LocalOnly(), local=federation.algorithm.local)
         self.lr = federation.local_training.lr(federation.round) if lr is None else lr
+        if not self.lr > 0:
+            raise UserError("the learning rate of one more round is 0: give one for fine-tuning")
 
     def models(self, clients: Sequence[int], epochs: float) -> Iterator[tuple[Tensor, Buffers]]:
         """Weights and buffers of each client's model after some epochs on its samples.

@@ -14,11 +14,12 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.curves import OfRound
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import class_name
 from fl_lightning.core.randomness import derived_seed
 from fl_lightning.core.rehearsal import Rehearsal
-from fl_lightning.core.schedule import Schedule
 from fl_lightning.core.term import States, init_states
 from fl_lightning.core.view import KEY, unchanged
 from fl_lightning.data import ClientData
@@ -43,7 +44,6 @@ class LocalTraining:
         server: Gives model and method.
         clients: The training data of the clients.
         executor: Trains them.
-        schedule: The factor on the local learning rate.
         rehearsal: Gives the structure of messages.
         skip_diverged: Leave clients out whose training is not finite.
         deterministic: Equal bits on any number of ranks (see `Federation`).
@@ -53,8 +53,7 @@ class LocalTraining:
     Attributes:
         group_size: Number of clients that train in parallel; halved when they do not fit the
             device's memory.
-        local_lr: Learning rate of the local optimizer before the schedule.
-        base_lr_sum: `lr_sum` of a client of average size at `local_lr`.
+        base_lr_sum: `lr_sum` of a client of average size in the first round.
         sum_type: How the results are added up.
         logs: The scalars that terms log.
         store: The clients' states, after `open`.
@@ -66,25 +65,29 @@ class LocalTraining:
         server: Server,
         clients: ClientData,
         executor: Executor,
-        schedule: Schedule,
         rehearsal: Rehearsal,
         skip_diverged: bool,
         deterministic: bool,
         diagnostics: bool,
         probabilities: Tensor | None,
     ):
-        self.fabric, self.server, self.algorithm = fabric, server, server.algorithm
-        self.clients, self.executor, self.schedule = clients, executor, schedule
-        self.rehearsal = rehearsal
+        self.fabric, self.server, self.clients = fabric, server, clients
+        self.executor, self.rehearsal = executor, rehearsal
         self.skip_diverged, self.deterministic = skip_diverged, deterministic
         self.probabilities, self.group_size = probabilities, executor.width
         self.logs = TermLogs(self.algorithm.terms, diagnostics)
         self.sum_type = ExactSum if deterministic else PlainSum
         vector = nn.Parameter(torch.zeros(1, device=fabric.device))
-        self.local_lr = float(self.algorithm.local([vector]).param_groups[0]["lr"])
+        own = float(self.algorithm.local([vector]).param_groups[0]["lr"])
+        self._lr: OfRound = self.algorithm.lr or (lambda round, rounds: own)
         self._steps_per_epoch = ceil(clients.mean_size / clients.batch_size)
         self._steps = clients.steps or max(1, round(clients.epochs * self._steps_per_epoch))
-        self.base_lr_sum = self.algorithm.lr_sum(self._at_rate([self.local_lr] * self._steps))
+        self.base_lr_sum = self.average_visit(0)["lr_sum"]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method as it is in this round."""
+        return self.server.algorithm
 
     def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store. All ranks call this together."""
@@ -148,7 +151,7 @@ class LocalTraining:
     def average_visit(self, round: int) -> dict[str, float]:
         """The numbers of a visit of a client of mean size in a round."""
         per_epoch = self._steps_per_epoch
-        lrs = self._lrs(round, [step // per_epoch for step in range(self._steps)])
+        lrs = self._lrs(round, self._steps)
         epochs = self._steps / per_epoch
         return {
             "steps": self._steps,
@@ -159,8 +162,8 @@ class LocalTraining:
         }
 
     def lr(self, round: int) -> float:
-        """The local learning rate at the beginning of a round's visits."""
-        return self.local_lr * self.schedule(round, 0)
+        """The local learning rate of a round, before `Algorithm.rate`."""
+        return self._lr(round, self.server.rounds)
 
     def settings(self, round: int) -> str:
         """Learning rate and algorithm, for messages about divergence."""
@@ -210,7 +213,7 @@ class LocalTraining:
         """The visit of a client with this aggregation weight, before it begins."""
         clients, w, round = self.clients, self.server.w, self.server.round
         batches = clients.visit(client, round)
-        lrs = self._lrs(round, batches.epochs)
+        lrs = self._lrs(round, len(batches))
         numbers: dict[str, float | Tensor] = {
             "steps": len(lrs),
             "epochs": len(lrs) / clients.steps_per_epoch(client),
@@ -233,19 +236,16 @@ class LocalTraining:
                 states[i][KEY] = to_device_async(key, w.device)
         return ClientTask(client, facts, states, batches, lrs, seed)
 
-    def _lrs(self, round: int, epochs: Sequence[int]) -> list[float]:
-        """The learning rate of each step of a visit, from the epoch of each."""
-        return self._at_rate([self.local_lr * self.schedule(round, epoch) for epoch in epochs])
-
-    def _at_rate(self, lrs: Sequence[float]) -> list[float]:
-        """The learning rates of a visit's steps, times the rate within the visit."""
-        rates = [self.algorithm.rate(step, len(lrs)) for step in range(len(lrs))]
-        if not (all(0 <= rate < inf for rate in rates) and any(rates)):
+    def _lrs(self, round: int, steps: int) -> list[float]:
+        """The learning rate of each step of a visit."""
+        lr, rate = self.lr(round), self.algorithm.rate
+        rates = [rate(step, steps) for step in range(steps)]
+        if not (all(0 <= r < inf for r in rates) and any(rates)):
             raise UserError(
-                f"the algorithm's rate gives {shorten(str(rates), 60)} for the {len(lrs)} steps of "
-                "a visit: return numbers of at least 0, not all of them 0"
+                f"the algorithm's rate gives {shorten(str(rates), 60)} for the {steps} steps of a "
+                "visit: return numbers of at least 0, not all of them 0"
             )
-        return [lr * rate for lr, rate in zip(lrs, rates, strict=True)]
+        return [lr * r for r in rates]
 
     def _trained(
         self,
@@ -264,7 +264,14 @@ class LocalTraining:
             try:
                 begun = [waiting[k]() for k in group]
                 together = min(largest, self.group_size)
-                sent = RoundInputs(self.algorithm, facts, server.states, server.buffers, together)
+                sent = RoundInputs(
+                    server.scheduled,
+                    facts,
+                    server.states,
+                    server.buffers,
+                    together,
+                    server.scheduled.coefficients(server.round, server.rounds),
+                )
                 shared = tree_leaves((facts, server.states, [visit.states for visit in begun]))
                 results = self.executor(sent, begun)
                 with unchanged("a term", shared):

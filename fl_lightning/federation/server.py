@@ -25,8 +25,10 @@ class Server:
         layout: Its trained parameters as one vector.
         algorithm: The method.
         seed: Seed of what terms draw in `update`.
+        rounds: Number of rounds of the run.
 
     Attributes:
+        scheduled: The method as it was given.
         w: The global model, a flat Parameter of the server's optimizer.
         initial_w: w^0.
         buffers: The global buffers by name.
@@ -41,11 +43,18 @@ class Server:
         layout: Layout,
         algorithm: Algorithm,
         seed: int = 0,
+        rounds: int = 1,
     ):
-        self.layout, self.algorithm, self.seed, self.round = layout, algorithm, seed, 0
+        self.layout, self.scheduled, self.seed = layout, algorithm, seed
+        self.round, self.rounds = 0, rounds
         self.w = nn.Parameter(layout.read(module))
         self.optimizer = algorithm.server([self.w])
         self.reset(module)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method as it is in this round, with numbers in the place of its curves."""
+        return self.scheduled.at(self.round, self.rounds)
 
     def reset(self, module: nn.Module) -> None:
         """Begin from the weights and buffers of a module."""

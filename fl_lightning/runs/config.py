@@ -1,12 +1,13 @@
 """The resolved options of a run, from a command line or from its folder."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import cache
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.core.curves import Curve
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import OWN, copies, digest
@@ -45,7 +46,7 @@ class Config(dict[str, Any]):
         `files` are those of the user.
         """
         parts = {kind: {"name": c.name, **c.options} for kind, c in chosen.items()}
-        general = {**asdict(options), "precision": precision}
+        general = {**vars(options), "precision": precision}
         kept = {k: v for k, v in general.items() if k not in PLACE and k not in unused}
         config = cls(plain(flat(parts | kept)))
         if config._has_own_folder:
@@ -124,7 +125,7 @@ def plain(value: Any) -> Any:
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
         return [plain(v) for v in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, Path | Curve) else value
 
 
 def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:

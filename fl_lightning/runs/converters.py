@@ -9,6 +9,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from fl_lightning.core.curves import Curve, read
 from fl_lightning.errors import UserError
 
 _WORDS = {int: "a whole number", float: "a number"}
@@ -22,9 +23,11 @@ def convert(kind: Any, value: Any) -> Any:
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        if value is None or str(value).lower() == "none":
+        if type(None) in arguments and (value is None or str(value).lower() == "none"):
             return None
-        return convert(next(a for a in arguments if a is not type(None)), value)
+        if Curve in arguments and isinstance(value := read(value), Curve):
+            return value
+        return convert(_plain_kinds(kind)[0], value)
     if origin is Literal:
         if value not in arguments:
             raise UserError(f"{value!r} is none of {', '.join(arguments)}")
@@ -55,11 +58,22 @@ def convert(kind: Any, value: Any) -> Any:
     return converted
 
 
+def with_curves(kind: Any) -> Any:
+    """The kind, with curves as further values if it is one of floats."""
+    return kind | Curve if float in _plain_kinds(kind) else kind
+
+
+def _plain_kinds(kind: Any) -> list[Any]:
+    """The kinds of a union without None and curves; of another kind itself."""
+    union = get_origin(kind) in (Union, types.UnionType)
+    return [a for a in (get_args(kind) if union else [kind]) if a not in (type(None), Curve)]
+
+
 def is_option(kind: Any) -> bool:
     """Whether values of this kind can be written on a command line."""
-    if get_origin(kind) in (Union, types.UnionType):
-        kind, *others = (a for a in get_args(kind) if a is not type(None))
-        return not others and is_option(kind)
+    kind, *others = _plain_kinds(kind)
+    if others:
+        return False
     return kind in (int, float, bool, str, Path) or get_origin(kind) in (Literal, tuple)
 
 

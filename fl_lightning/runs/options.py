@@ -6,7 +6,6 @@ What an option does to a run stands in its annotation, and nowhere else: see `Ef
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log10
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +20,7 @@ from fl_lightning.core.constraints import (
     Range,
     check,
 )
+from fl_lightning.core.curves import Curve, exponential
 from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.distributed.launcher_env import precision_of_fabric_run, under_fabric_run
 from fl_lightning.errors import UserError
@@ -76,8 +76,8 @@ class TrainingOptions:
         local_epochs: Passes over a client's samples in a round; fractions are allowed.
         local_steps: Steps of every client in a round, instead of epochs.
         batch_size: Samples in a local step; a client with fewer takes all of them.
-        lr: Local learning rate.
-        lr_decay: Factor on the local learning rate after every round.
+        lr: Local learning rate; also a curve over the rounds, e.g. "cosine(0.1, 0)".
+        lr_decay: Factor on the local learning rate after every round, if it is no curve.
         momentum: Momentum of the local SGD; it starts from zero in each round.
         weight_decay: Weight decay of the local SGD.
         loss: The loss of a batch: cross_entropy, mse or binary_cross_entropy; or your own,
@@ -91,7 +91,7 @@ class TrainingOptions:
     local_epochs: PositiveFloat = 1.0
     local_steps: PositiveInt | None = None
     batch_size: PositiveInt = 50
-    lr: PositiveFloat = 0.1
+    lr: PositiveFloat | Curve = 0.1
     lr_decay: PositiveFloat = 1.0
     momentum: BelowOneFloat = 0.0
     weight_decay: NonNegativeFloat = 0.0
@@ -185,17 +185,31 @@ class Options(
     """The options of every recipe."""
 
     def __post_init__(self) -> None:
-        check(self)
-        power = log10(self.lr) + (self.rounds - 1) * log10(self.lr_decay)
-        if abs(power) > 37:
+        check(self, curves=True)
+        if isinstance(self.lr, Curve):
+            object.__setattr__(self, "lr_decay", 1.0)
+        last = self.lr_of_round(self.rounds - 1, self.rounds)
+        if not 1e-37 < last < 1e37:
+            decay = "" if isinstance(self.lr, Curve) else f" or lr_decay {self.lr_decay}"
             raise UserError(
-                f"the learning rate of round {self.rounds:,} would be 1e{power:.0f}, out of the "
-                f"range of single precision: change lr {self.lr} or lr_decay {self.lr_decay}"
+                f"the learning rate of round {self.rounds:,} would be {last:.1g}, not a positive "
+                f"number of single precision: change lr {self.lr}{decay}"
+            )
+        further = self.lr_of_round(self.rounds, self.rounds)
+        if self.finetune_epochs and self.finetune_lr is None and further <= 0:
+            raise UserError(
+                f"after {self.lr} the fine-tuning would have the learning rate {further:g}: give "
+                "finetune_lr"
             )
         parse_interval(self.checkpoint_every)
         if self.client_state_memory is not None:
             parse_bytes(self.client_state_memory)
         check_installed(self.logger or ())
+
+    @property
+    def lr_of_round(self) -> Curve:
+        """The local learning rate of each round."""
+        return self.lr if isinstance(self.lr, Curve) else exponential(self.lr, self.lr_decay)
 
 
 def launch_options(**values: Any) -> LaunchOptions:

@@ -11,6 +11,7 @@ from lightning import LightningDataModule
 from fl_lightning.algorithms import modifiers
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.curves import Curve, read
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.errors import UserError, nearest
@@ -65,12 +66,16 @@ def _refuse_without_effect(o: Options, given: Collection[str]) -> None:
             raise UserError(f"{option} has no effect without {needed.option}{example}: add it")
     if "local_epochs" in given and o.local_steps:
         raise UserError("local_epochs has no effect, as local_steps takes its place: give one")
+    if "lr_decay" in given and isinstance(o.lr, Curve):
+        raise UserError("lr_decay has no effect, as lr is a curve: give one")
 
 
 def _text(options: dict[str, Any]) -> dict[str, Any]:
     """Options in the types of the command line: an interval is a text, several numbers a tuple."""
     if "checkpoint_every" in options:
         options["checkpoint_every"] = str(options["checkpoint_every"])
+    if "lr" in options:
+        options["lr"] = read(options["lr"])
     if options.get("run_dir") is not None:
         options["run_dir"] = Path(options["run_dir"])
     if isinstance(options.get("finetune_epochs"), list | int):
@@ -120,7 +125,7 @@ def _with_defaults(name: str, function: Callable[..., Any], given: Mapping[str, 
     for option in given:
         if option not in known:
             raise UserError(f"{name} has no option {option!r}{nearest(option, known)}")
-    return Chosen(name, function, {**known, **given})
+    return Chosen(name, function, {**known, **{name: read(value) for name, value in given.items()}})
 
 
 def read_data(data: FederatedData | None, datamodule: Any, clients: Any) -> FederatedData:

@@ -1,4 +1,4 @@
-"""The optimizer and the schedule of a LightningModule, as a client's."""
+"""The optimizer and the scheduler of a LightningModule, as a client's."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -10,12 +10,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from fl_lightning.core.algorithm import LocalFactory
-from fl_lightning.core.schedule import Schedule
+from fl_lightning.core.curves import OfRound
 from fl_lightning.errors import ModelError, first_sentence
 
 
-def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, Schedule]:
-    """The client's optimizer that `configure_optimizers` gives, and the schedule of its rate.
+def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory, OfRound]:
+    """The client's optimizer that `configure_optimizers` gives, and its learning rates.
 
     A scheduler is run ahead, one step a round.
 
@@ -53,8 +53,9 @@ def local_optimizer(module: LightningModule, rounds: int) -> tuple[LocalFactory,
     settings["lr"] = optimizer.defaults["lr"]
     accepted = signature(type(optimizer)).parameters
     settings = {k: v for k, v in settings.items() if k in accepted}
-    factors = _factors(name, optimizer, schedulers, settings["lr"], rounds)
-    return partial(type(optimizer), **settings), lambda round, _: factors[min(round, rounds - 1)]
+    lr = settings["lr"]
+    factors = _factors(name, optimizer, schedulers, lr, rounds)
+    return partial(type(optimizer), **settings), lambda t, _: lr * factors[min(t, rounds - 1)]
 
 
 def _factors(

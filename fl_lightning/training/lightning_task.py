@@ -17,7 +17,6 @@ from fl_lightning.callbacks.metrics import make_metrics
 from fl_lightning.callbacks.scoring import Autocast
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
-from fl_lightning.core.schedule import Schedule
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.errors import ModelError, UserError, nearest
@@ -51,15 +50,13 @@ class LightningTask(Task):
         """The module with its training step as `forward`."""
         return self.steps
 
-    def optimizer(
-        self, algorithm: Algorithm, decay: float, rounds: int
-    ) -> tuple[Algorithm, Schedule]:
-        """The algorithm with the module's optimizer and schedule, unless options give it."""
+    def with_optimizer(self, algorithm: Algorithm, rounds: int) -> Algorithm:
+        """The algorithm with the module's optimizer and scheduler, unless options give it."""
         if not self.own_optimizer:
-            return super().optimizer(algorithm, decay, rounds)
+            return algorithm
         assert isinstance(self.module, LightningModule)
-        local, schedule = local_optimizer(self.module, rounds)
-        return algorithm.replace(local=local), schedule
+        local, lr = local_optimizer(self.module, rounds)
+        return algorithm.replace(local=local, lr=lr)
 
     @property
     def callbacks(self) -> list[Any]:

@@ -17,8 +17,8 @@ from torchmetrics import Metric
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
+from fl_lightning.core.curves import exponential
 from fl_lightning.core.losses import TaskLoss, cross_entropy
-from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.core.weighting import WEIGHTS, by_size, uniform, with_base
 from fl_lightning.data import (
     ClientData,
@@ -202,10 +202,15 @@ def with_general_options(algorithm: Algorithm, o: Options) -> Algorithm:
     if o.server_lr is not None:
         algorithm = algorithm.replace(server=partial(_at, algorithm.server, o.server_lr))
     outer = [Clip(o.clip_norm)] if algorithm.clips and o.clip_norm is not None else []
-    taken = {name: getattr(o, name) for name in OF_OPTIMIZER if name not in unused}
+    numbers = {**vars(o), "lr": o.lr_of_round(0, o.rounds)}
+    taken = {name: numbers[name] for name in OF_OPTIMIZER if name not in unused}
     # fused: one pass over the weights for decay, momentum and step
     make = partial(SGD, fused=True) if algorithm.local is SGD_OF_OPTIONS else algorithm.local
-    return algorithm.with_outer_terms(*outer, local=partial(make, **taken))
+    algorithm = algorithm.with_outer_terms(*outer, local=partial(make, **taken))
+    if algorithm.lr is not None:
+        return algorithm
+    own = algorithm.local([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+    return algorithm.replace(lr=exponential(own, o.lr_decay) if "lr" in unused else o.lr_of_round)
 
 
 def _at(server: OptimizerFactory, lr: float, parameters: Iterable[Tensor]) -> Optimizer:
@@ -219,6 +224,7 @@ def _at(server: OptimizerFactory, lr: float, parameters: Iterable[Tensor]) -> Op
 def unused_by(algorithm: Algorithm) -> set[str]:
     """The general options that an algorithm cannot use (see `LocalFactory` and `Weight`)."""
     unused = set() if algorithm.clips else {"clip_norm"}
+    unused |= set() if algorithm.lr is None else {"lr"}
     if with_base(algorithm.weight, uniform) is with_base(algorithm.weight, by_size):
         unused.add("weighting")
     if algorithm.local is SGD_OF_OPTIONS:
@@ -251,7 +257,6 @@ def federation(
     callbacks: Sequence[Any],
     o: Options,
     loss: TaskLoss = cross_entropy,
-    schedule: Schedule | None = None,
 ) -> Federation:
     """The simulation, before its first round, with what the callbacks need in it."""
     clients = client_data(data, augment, o)
@@ -264,7 +269,6 @@ def federation(
         clients,
         rounds=o.rounds,
         sampler=make_sampler(o.sampling, o.participation, clients.sizes),
-        schedule=schedule or ExponentialDecay(o.lr_decay),
         executor=executor(o),
         loss=loss,
         seed=o.seed,

@@ -11,7 +11,6 @@ from lightning.fabric import Fabric
 from fl_lightning.algorithms.modifiers import method_name
 from fl_lightning.callbacks import Checkpoint, Personalization, ProgressBar, TensorBoard
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.schedule import Schedule
 from fl_lightning.data import CropFlip
 from fl_lightning.distributed.determinism import deterministic_algorithms
 from fl_lightning.distributed.signals import (
@@ -45,13 +44,11 @@ class Parts:
         task: The model with its loss and scores.
         data: The clients' data, and those that are scored.
         algorithm: The method, with what the general options change in it.
-        schedule: The factor on the local learning rate; None: that of the options.
     """
 
     task: Task
     data: RunData
     algorithm: Algorithm
-    schedule: Schedule | None = None
 
 
 @dataclass(eq=False)
@@ -142,7 +139,6 @@ class Session:
             own,
             o,
             task.loss,
-            made.schedule,
         )
         federation.prepare()
         own = [*task.callbacks, *own]

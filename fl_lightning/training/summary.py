@@ -80,7 +80,9 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
         federation.round_facts(cohort) | {"round": k} | federation.local_training.average_visit(k)
         for k in (0, o.rounds - 1)
     )
-    yield from (f"{name}: {note}" for note in algorithm.summary_lines(*for_rounds))
+    yield from (
+        f"{name}: {line}" for line in federation.server.scheduled.summary_lines(*for_rounds)
+    )
     precision, device = federation.fabric.strategy.precision.precision, federation.w.device
     if precision == "bf16-mixed" and device.type == "cpu" and not _computes_bf16():
         yield "this processor computes bf16 in software: --precision 32-true is many times faster"
@@ -153,7 +155,7 @@ def _local_optimizer(algorithm: Algorithm, o: Options) -> str:
     optimizer = algorithm.local([nn.Parameter(torch.zeros(1))])
     group = optimizer.param_groups[0]
     given = [group.get(name) for name in ("lr", "momentum", "weight_decay")]
-    if type(optimizer) is SGD and given == [o.lr, o.momentum, o.weight_decay]:
+    if type(optimizer) is SGD and given == [o.lr_of_round(0, o.rounds), o.momentum, o.weight_decay]:
         return ""
     return f"a local {type(optimizer).__name__} of learning rate {group['lr']:g}"
 

@@ -17,7 +17,6 @@ from fl_lightning.callbacks.metrics import make_metrics, results
 from fl_lightning.callbacks.scoring import Autocast, score
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
-from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.dataset import rows as count
 from fl_lightning.data.federated import FederatedData
@@ -53,9 +52,9 @@ class Task:
         """What the federation trains."""
         return self.module
 
-    def optimizer(self, algorithm: Algorithm, decay: float, _: int) -> tuple[Algorithm, Schedule]:
-        """The algorithm with the local optimizer of the task, and the schedule of its rate."""
-        return algorithm, ExponentialDecay(decay)
+    def with_optimizer(self, algorithm: Algorithm, rounds: int) -> Algorithm:
+        """The algorithm with the local optimizer and the learning rates of the task, if any."""
+        return algorithm
 
     @property
     def callbacks(self) -> list[Any]:

@@ -58,7 +58,7 @@ class FederatedTrainer:
         **options: The options of the command line (`fl_lightning.runs.options`): rounds,
             participation, local_epochs, batch_size, lr, seed, run_dir, executor and others; and
             Fabric's accelerator, devices, num_nodes, strategy and precision. A LightningModule's
-            `configure_optimizers` gives optimizer and schedule unless lr is given.
+            `configure_optimizers` gives optimizer and scheduler unless lr is given.
 
     Attributes:
         run: The run of the last `fit`.
@@ -143,9 +143,11 @@ class FederatedTrainer:
         set_up(module)
         o = replace(self.options, clients=data.num_clients, resume=resume)
         task = task_of(module, self.loss, self.metrics, o.batch_size, self._given)
-        made = self._parts(task, data, o)
+        with task.attached():
+            algorithm = task.with_optimizer(self.algorithm, o.rounds)
+        made = self._parts(task, algorithm, data, o)
         chosen = self._chosen | self._names(task)
-        config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(made.algorithm))
+        config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))
         session = Session(
             o,
             self._launched,
@@ -233,13 +235,11 @@ class FederatedTrainer:
         names = {"model": type(task.module).__name__, "loss": loss, "data": "FederatedData"}
         return {kind: Chosen(name, nothing, {}) for kind, name in names.items()}
 
-    def _parts(self, task: Task, data: FederatedData, o: Options) -> Parts:
+    def _parts(self, task: Task, algorithm: Algorithm, data: FederatedData, o: Options) -> Parts:
         """What trains, after it was tried: refused before there is a folder or a rank.
 
         There is an empty test set if the data have none.
         """
-        with task.attached():
-            algorithm, schedule = task.optimizer(self.algorithm, o.lr_decay, o.rounds)
         train = task.dataset(data)
         test, validation = (
             None if getattr(data, part) is None else task.dataset(data, part)
@@ -262,7 +262,7 @@ class FederatedTrainer:
             dry_run(task.model, clients, task.loss, nullcontext)
             for part, dataset in made.scored():
                 task.try_out(dataset, part)
-        return Parts(task, made, parts.with_general_options(algorithm, o), schedule)
+        return Parts(task, made, parts.with_general_options(algorithm, o))
 
     def _launched(self, **given: Any) -> Fabric:
         """A launched Fabric, of as many ranks as the first one of this program."""

@@ -17,7 +17,7 @@ NAMES = [
     ("--executor stack", "stacked"),
     ("--precision 64-true", "32-true, bf16-mixed"),
     ("--strategy ddpp", "ddpp"),
-    ("--lr-decay 0.95 --rounds 2000", "round 2,000 would be 1e-46"),
+    ("--lr-decay 0.95 --rounds 2000", "round 2,000 would be 3e-46"),
     ("--partition label_prior", "exactly one of them"),
     ("--partition iid --clients 1438", "1437 samples cannot be split over 1438 clients"),
     ("--clients 200", "min_size is 10"),

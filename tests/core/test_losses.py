@@ -105,7 +105,7 @@ def test_a_loss_has_the_gradient_written_by_hand(case, executor):
         Algorithm(*terms, local=partial(SGD, lr=0.5)),
         clients=data,
         module=classifier(norm=False, dropout=0.0),
-        schedule=lambda *_: 1.0,
+        decays=False,
         sampler=lambda *_: [0],
         executor=executor,
     )
@@ -137,7 +137,7 @@ def test_executors_agree_on_user_defined_losses_under_batchnorm_and_dropout(term
 def test_a_term_that_never_asks_the_oracle_steps_all_the_same(executor):
     """Client 1 takes four steps of size 0.1."""
     algorithm = Algorithm(term(gradient=lambda self, oracle, w, v: w))
-    one = {"schedule": lambda *_: 1.0, "sampler": lambda *_: [1]}
+    one = {"decays": False, "sampler": lambda *_: [1]}
     run = federation(algorithm, executor=executor, **one)
     run.train_round()
     torch.testing.assert_close(run.w.detach(), 0.9**4 * run.server.initial_w, rtol=0, atol=1e-12)

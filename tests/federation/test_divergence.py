@@ -67,7 +67,7 @@ BOTH = pytest.mark.parametrize("deterministic", [False, True], ids=["plain", "ex
 @EXECUTORS
 def test_stopping_names_round_clients_learning_rate_and_algorithm(executor, deterministic):
     options = {"on_divergence": "stop", "executor": executor, "deterministic": deterministic}
-    run = begin(Algorithm(), 1, 4, schedule=lambda *_: 0.5, **options)
+    run = begin(Algorithm(lr=lambda *_: 0.05), 1, 4, **options)
     before = run.w.detach().clone()
     message = r"round 1 of 3: the training of clients 1, 4 .*rate 0.05, Algorithm\(Clip"
     with pytest.raises(DivergenceError, match=message):

@@ -24,7 +24,6 @@ from problems import (
     distances,
     federation,
     hard,
-    per_epoch,
     rows,
 )
 from torch import Tensor
@@ -34,7 +33,6 @@ from torch.optim import SGD
 
 from fl_lightning import (
     Algorithm,
-    ExponentialDecay,
     Federation,
     Term,
     algorithms,
@@ -86,7 +84,7 @@ def test_a_round_is_what_plain_pytorch_computes(weight, executor):
         module, batches = classifier(norm=False, dropout=0.0), data.visit(client, 0)
         optimizer = local(module.parameters())
         for epoch, (x, y) in zip(batches.epochs, batches, strict=True):
-            optimizer.param_groups[0]["lr"] = 0.1 * per_epoch(0, epoch)
+            optimizer.param_groups[0]["lr"] = 0.1 * 0.7**epoch
             optimizer.zero_grad()
             F.cross_entropy(module(x), y).backward()
             optimizer.step()
@@ -262,7 +260,7 @@ def test_dropout_is_each_clients_and_each_rounds_own(executor):
     def model(client: int, round: int, dropout: float) -> Tensor:
         options = {
             "sampler": lambda *_: [client],
-            "schedule": ExponentialDecay(),
+            "decays": False,
             "clients": clients,
         }
         module = classifier(norm=False, dropout=dropout)

@@ -171,13 +171,13 @@ def test_a_client_knows_its_own_probability_where_cohorts_are_drawn_by_size(exec
 def test_base_lr_sum_is_that_of_a_client_of_mean_size(visit, steps):
     """Of 9.2 samples, two batches; with momentum 0.5: 0.1 (1 + 1.5 + 1.75 + ...)."""
     local = partial(SGD, lr=0.1, momentum=0.5)
-    run = federation(Algorithm(local=local), clients=classification(**visit))
+    run = federation(Algorithm(local=local), clients=classification(**visit), decays=False)
     expected = 0.1 * sum(2 - 0.5**k for k in range(steps))
     assert run.local_training.base_lr_sum == pytest.approx(expected)
 
 
-def test_the_average_visit_follows_the_schedule():
-    """Of two batches an epoch, 1.5 epochs, at rates 0.1 * 0.9^round * 0.7^epoch."""
+def test_the_average_visit_follows_the_learning_rates():
+    """Of two batches an epoch, 1.5 epochs, at 0.1 * 0.9^round, times 0.7 in the third step."""
     visit = federation(Algorithm(), clients=classification(epochs=1.5)).local_training.average_visit
     assert visit(2) == pytest.approx(
         {"steps": 3, "epochs": 1.5, "lr_sum": 0.1 * 0.81 * 2.7, "size": 1, "weight": 1}
@@ -197,7 +197,7 @@ def test_a_rate_multiplies_the_learning_rate_of_each_step():
 @EXECUTORS
 def test_a_rate_of_one_is_none_bit_for_bit(executor):
     steady, plain = (
-        trained(algorithms.scaffold().replace(**given), executor=executor)
+        trained(algorithms.scaffold().replace(**given), executor=executor, decays=False)
         for given in ({"rate": lambda k, K: 1.0}, {})
     )
     assert steady.w.equal(plain.w)

@@ -26,7 +26,7 @@ from golden_setup import (
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms, by_size, terms, uniform
-from fl_lightning.core.schedule import ExponentialDecay
+from fl_lightning.core.curves import exponential
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
 from fl_lightning.terms.released import ReleasedLastRound
@@ -98,7 +98,7 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
     states = {**SCAFFOLD_STATES, "h_i": of_clients("h_i"), "m": of_server("m"), "v": of_server("v")}
     states |= {"mu_i": of_clients("mu_i"), "s": of_server("s"), "last_local": of_clients("w_i")}
     return Setup(
-        algorithm, ExponentialDecay(h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states
+        algorithm, exponential(1, h["lr_decay"]), h["batchsize"], h["local_epochs"], None, states
     )
 
 
@@ -132,7 +132,7 @@ def fedsol(words: list[str], h: dict[str, Any]) -> Setup:
     states = {**SCAFFOLD_STATES, "g_i": of_clients("h_i", -alpha), "h": of_server("h", -alpha)}
     states |= {"d_i": of_clients("d_i"), "prev_local": of_clients("w_i")}
     return Setup(
-        algorithm, ExponentialDecay(h["gamma"]), h["batch_size"], h["local_epochs"], None, states
+        algorithm, exponential(1, h["gamma"]), h["batch_size"], h["local_epochs"], None, states
     )
 
 
@@ -164,7 +164,7 @@ def fedssg(words: list[str], h: dict[str, Any]) -> Setup:
     own, common = ("d_i", "d") if isinstance(algorithm.terms[0], terms.SSG) else ("c_i", "c")
     states = {name: variates(own, common) for name in ("c_all", "g_all")}
     states |= {name: of_clients(name) for name in ("h_i", "count")}
-    schedule, epochs = ExponentialDecay(h["lr_decay_per_round"]), h.get("epoch", 2)
+    schedule, epochs = exponential(1, h["lr_decay_per_round"]), h.get("epoch", 2)
     return Setup(algorithm, schedule, h["batch_size"], epochs, steps, states)
 
 
@@ -173,7 +173,7 @@ def feddisco(words: list[str], h: dict[str, Any]) -> Setup:
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["reg"])
     algorithm = adapted(algorithms.feddisco(h["disco_a"], h["disco_b"]), local=local)
     states = {"agg_weights": _weights}
-    return Setup(algorithm, ExponentialDecay(), h["batch_size"], h["epochs"], None, states)
+    return Setup(algorithm, exponential(1, 1), h["batch_size"], h["epochs"], None, states)
 
 
 def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
@@ -197,8 +197,9 @@ def fedacg(words: list[str], h: dict[str, Any]) -> Setup:
     local, at = (partial(SGD, lr=h["local_lr"], weight_decay=h["wd"]), partial(SGD, lr=lr))
     algorithm = adapted(method(variant), terms.Clip(10.0), local=local, server=at, weight=uniform)
     states = {"server_momentum": of_server("m"), "server_v": of_server("v")}
-    schedule = per_epoch(h["local_lr_decay"])
-    return Setup(algorithm, schedule, h["batch_size"], h["local_epochs"], None, states)
+    decay, epochs = h["local_lr_decay"], h["local_epochs"]
+    algorithm = algorithm.replace(rate=per_epoch(decay, epochs))
+    return Setup(algorithm, exponential(1, decay), h["batch_size"], epochs, None, states)
 
 
 TOGA_PERTURBATIONS = {"fusion": "fusion", "nperturb": "neighbor"}
@@ -223,7 +224,7 @@ def fedtoga(words: list[str], h: dict[str, Any]) -> Setup:
     }
     algorithm = adapted(algorithm, local=local, eps=1e-7)
     return Setup(
-        algorithm, ExponentialDecay(h["lr_decay"]), h["batch_size"], h["local_epochs"], None, states
+        algorithm, exponential(1, h["lr_decay"]), h["batch_size"], h["local_epochs"], None, states
     )
 
 

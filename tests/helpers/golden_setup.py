@@ -8,7 +8,8 @@ import torch
 from problems import rows, server
 
 from fl_lightning import Algorithm, terms
-from fl_lightning.core.schedule import Schedule
+from fl_lightning.core.algorithm import Rate
+from fl_lightning.core.curves import OfRound
 from fl_lightning.federation.federation import Federation
 from fl_lightning.terms.wrapper import WrappedTerm
 
@@ -25,14 +26,14 @@ class Setup:
 
     Attributes:
         algorithm: With its local optimizer.
-        schedule: Of the local learning rate.
+        schedule: The factor on the local learning rate in each round, e.g. `exponential(1, 0.9)`.
         batch_size, epochs, steps: How a visit is cut into batches.
         states: What the file's arrays are in our states, after the last round.
         paths: The same after each round.
     """
 
     algorithm: Algorithm
-    schedule: Schedule
+    schedule: OfRound
     batch_size: int
     epochs: int
     steps: int | None
@@ -60,8 +61,9 @@ def adapted(
     return algorithm.with_outer_terms(*outer, local=local)
 
 
-def per_epoch(rate: float) -> Schedule:
-    return lambda round, epoch: rate ** (round + epoch)
+def per_epoch(factor: float, epochs: int) -> Rate:
+    """A rate that falls by a factor after each epoch of a visit."""
+    return lambda k, K: factor ** (epochs * k // K)
 
 
 # states

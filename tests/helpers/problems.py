@@ -18,7 +18,6 @@ from fl_lightning import (
     Algorithm,
     ClientData,
     DeviceDataset,
-    ExponentialDecay,
     Federation,
     Partition,
     SequentialExecutor,
@@ -26,6 +25,8 @@ from fl_lightning import (
     Term,
     zeros,
 )
+from fl_lightning.core.algorithm import steady
+from fl_lightning.core.curves import exponential
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
@@ -100,8 +101,15 @@ def hard(algorithm: Algorithm) -> Algorithm:
     return algorithm.with_outer_terms(Clip(0.5), local=local)
 
 
-def per_epoch(round: int, epoch: int) -> float:
-    return 0.9**round * 0.7**epoch
+def decaying(algorithm: Algorithm) -> Algorithm:
+    """The algorithm at 0.9^round of its learning rate, and 0.7 of that in the second half of steps.
+
+    One that has learning rates of its own keeps them.
+    """
+    if algorithm.lr or algorithm.rate is not steady:
+        return algorithm
+    lr = algorithm.local([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+    return algorithm.replace(lr=exponential(lr, 0.9), rate=lambda k, K: 0.7 ** (2 * k // K))
 
 
 @cache
@@ -111,10 +119,14 @@ def cpu() -> Fabric:
 
 
 def federation(algorithm: Algorithm, *, fabric: Fabric | None = None, **options: Any) -> Federation:
-    """A federation of the six clients; `options` override its arguments."""
+    """A federation of the six clients; `options` override its arguments.
+
+    The learning rate falls, unless `decays` is false.
+    """
     module = options.pop("module", None) or classifier()
     clients = options.pop("clients", None) or classification()
-    given = {"rounds": 3, "sampler": cohorts, "schedule": per_epoch, **options}
+    algorithm = decaying(algorithm) if options.pop("decays", True) else algorithm
+    given = {"rounds": 3, "sampler": cohorts, **options}
     return Federation(fabric or cpu(), module, algorithm, clients, **given)
 
 
@@ -257,7 +269,7 @@ def regression(
     clients = ClientData(DeviceDataset(x, y, tuple("0123456")), parts, batch_size=2, steps=steps)
     algorithm = algorithm.with_outer_terms(local=partial(SGD, lr=lr, weight_decay=weight_decay))
     given = {
-        "schedule": ExponentialDecay(),
+        "decays": False,
         "sampler": two_of_three,
         "loss": half_square,
         **options,

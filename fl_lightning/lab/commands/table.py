@@ -3,6 +3,7 @@
 Options of the recipe go to every run, such as --rounds 2.
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -181,5 +182,6 @@ def _values(texts: Sequence[str]) -> dict[str, list[Any]]:
         name, equals, values = text.partition("=")
         if not equals:
             raise UserError(f"{text} is not OPTION=VALUE,...")
-        found[name.removeprefix("--").replace("-", "_")] = [*map(load, values.split(","))]
+        each = re.split(r",(?![^()]*\))", values)  # cosine(0.8, 0.1) has a comma of its own
+        found[name.removeprefix("--").replace("-", "_")] = [*map(load, each)]
     return found
