@@ -1,8 +1,8 @@
 """Several clients in parallel: rows of one matrix, one batched program."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, Executor, RoundInputs
 from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
 from fl_lightning.executors.stackable import try_in_parallel
+
+K = TypeVar("K")
 
 
 class StackedExecutor(Executor):
@@ -73,10 +75,8 @@ class StackedExecutor(Executor):
         round_facts, server_states = received.facts, received.states
         anchor, coefficients = round_facts["anchor"], received.coefficients
         if self.compiled:  # numbers become tensors, or a program would hold those of its own round
-            round_facts, coefficients = (
-                {name: _as_tensor(number, anchor) for name, number in numbers.items()}
-                for numbers in (round_facts, coefficients)
-            )
+            round_facts = _as_tensors(round_facts, anchor)
+            coefficients = _as_tensors(coefficients, anchor)
         client_facts = _stack([dict(v.facts) for v in tasks])
         states = _stack([v.states for v in tasks])
 
@@ -184,8 +184,12 @@ class _Rows:
         return tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
 
 
-def _as_tensor(fact: Any, like: Tensor) -> Any:
-    return like.new_full((), fact) if isinstance(fact, float | int) else fact
+def _as_tensors(values: Mapping[K, Any], like: Tensor) -> dict[K, Any]:
+    """The values, with 0-dim tensors in the place of numbers."""
+    return {
+        name: like.new_full((), value) if isinstance(value, float | int) else value
+        for name, value in values.items()
+    }
 
 
 def _groups(tasks: Sequence[ClientTask], step: int) -> Iterable[list[int]]:

@@ -65,8 +65,18 @@ def test_the_ends_are_exact(make: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    "cosin(1, 2)|cosine(1)|cosine(a, b)|linear(1, 2, 3, 4)|linear(1, 2|(1, 2)|linear(1, 2, 0)|"
-    "exponential(1, -1)|exponential(1, 0)|linear(nan, 1)|linear()".split("|"),
+    [
+        "cosin(1, 2)",
+        "cosine(1)",
+        "cosine(a, b)",
+        "cosine(1, 2, 3, 4)",
+        "linear(1, 2",
+        "(1, 2)",
+        "linear()",
+        "linear(1, 2, 0)",
+        "linear(nan, 1)",
+        "exponential(1, 0)",
+    ],
 )
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(UserError):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from locations import ROOT
-from run_folders import run
+from run_folders import compared, run
 
 from fl_lightning.__main__ import main
+from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.layout import layout
 from fl_lightning.lab.sweep.plan import Job, plan
 from fl_lightning.lab.sweep.table_file import TableFile
@@ -309,3 +310,18 @@ def test_shards_part_the_commands_and_dry_run_makes_nothing(tmp_path, capsys, mo
     assert done.value.code == 0
     assert "4 of 4 runs are missing" in capsys.readouterr().out
     assert not Path("runs").exists()
+
+
+def test_curves_are_values_like_others(planned, tmp_path):
+    """On the command line too, where their own commas are none between values."""
+    curve = "cosine(0.1, 0)"
+    text = SMALL + f"methods: {{fedavg: {{}}}}\nsweep: {{lr: [0.1, '{curve}']}}\n"
+    jobs = planned(text)
+    assert options(jobs, "lr") == [(0.1,), (curve,)]
+    for job in jobs:
+        finished(job, 0.5, 0.6)
+    assert [job.state for job in planned(text)] == ["finished", "finished"]
+    (folder,) = {job.folder.parent for job in jobs}
+    assert curve in compared(folder).table(["last"]).text.to_csv()
+    command = TableOptions(str(tmp_path / "table.yaml"), tune=[f"batch_size=8,{curve}"])
+    assert [*command.read().tune.values()] == [{"batch_size": 8}, {"batch_size": curve}]
