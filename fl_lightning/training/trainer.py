@@ -89,6 +89,8 @@ class FederatedTrainer:
         self.options, self._launch = read_options(options)
         self._chosen = read_algorithm(algorithm)
         self.algorithm = parts.algorithm(self._chosen)
+        for option in sorted(parts.unused_by(self.algorithm) & self._given):
+            raise UserError(f"the algorithm does not use {option}: leave it out")
         self.loss, self.metrics, self.augment = loss, metrics, augment
         if not all(isinstance(given, list | tuple) for given in (callbacks, loggers)):
             raise UserError("callbacks and loggers are lists: write callbacks=[...]")
