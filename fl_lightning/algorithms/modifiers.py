@@ -9,7 +9,9 @@ Imports `terms` and below.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Annotated, Any, ParamSpec
+
+from typing_extensions import Doc
 
 from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
@@ -25,6 +27,9 @@ _DOES = {
     "perturb": "says where gradients are taken",
     "start": "says where clients start",
     "server": "says what the server does with the mean update",
+    "select": "says which numbers are sent",
+    "round": "says how sent numbers are rounded",
+    "personal": "says what clients keep for themselves",
 }
 
 
@@ -34,13 +39,13 @@ class Modifier:
 
     Attributes:
         inner: A term inside all others.
-        outer: A term outside of all others.
+        outer: Terms outside of all others.
         server: Replaces the server's optimizer.
         around: Makes another term of the algorithm's perturbation.
     """
 
     inner: Term | None = None
-    outer: Term | None = None
+    outer: tuple[Term, ...] = ()
     server: OptimizerFactory | None = None
     around: Callable[[Term], Term] | None = None
 
@@ -51,9 +56,10 @@ class Modifier:
             ValueError: If the algorithm has a term of that role already, or no perturbation for
                 `around`.
         """
-        for added in filter(None, (self.inner, self.outer)):
+        inner = () if self.inner is None else (self.inner,)
+        for added in (*inner, *self.outer):
             _check(added, algorithm)
-        made = [*filter(None, (self.inner, *algorithm.terms, self.outer))]
+        made = [*inner, *algorithm.terms, *self.outer]
         if self.around is not None:
             if not any("perturb" in term.roles for term in made):
                 raise UserError(
@@ -153,26 +159,84 @@ def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") 
     Duals and proximal terms still count from the received model w^t; FL-Simulator's count from the
     start.
     """
-    return Modifier(outer=terms.RelaxedInitialization(beta, first_participation == "skip"))
+    return Modifier(outer=(terms.RelaxedInitialization(beta, first_participation == "skip"),))
 
 
 # --server-optimizer: what the server does with the mean update
 
 
 def _outside(make: Callable[P, Algorithm]) -> Callable[P, Modifier]:
-    """A method's one term, outside of all others, and its server's optimizer."""
+    """A method's terms, outside of all others, and its server's optimizer."""
 
     @wraps(make)
     def modifier(*args: P.args, **kwargs: P.kwargs) -> Modifier:
         method = make(*args, **kwargs)
-        (term,) = method.terms
-        return Modifier(outer=term, server=None if method.server is MEAN else method.server)
+        return Modifier(outer=method.terms, server=None if method.server is MEAN else method.server)
 
     return modifier
 
 
 MEAN = Algorithm().server
 """The `server` of an algorithm that moves by the mean update."""
+
+
+# --personal: the part of the model that each client trains and keeps, with its running statistics
+
+
+def head() -> Modifier:
+    """The last layer, as in FedPer."""
+    return Modifier(outer=(terms.Personal("head"),))
+
+
+def body() -> Modifier:
+    """All but the last layer, as in LG-FedAvg."""
+    return Modifier(outer=(terms.Personal("body"),))
+
+
+def norm() -> Modifier:
+    """Normalization layers, as in FedBN."""
+    return Modifier(outer=(terms.Personal("norm"),))
+
+
+def word(
+    word: Annotated[str, Doc("Word in the names of the parameters, e.g. lora_B.")],
+) -> Modifier:
+    """The parameters whose names contain a word."""
+    return Modifier(outer=(terms.Personal(word),))
+
+
+# --send: how the move is compressed. Some pairs have a name of their own, so that each option
+# stands once on a command line and in a file.
+
+
+@checked
+def topk(share: opt.Share = 0.01) -> Modifier:
+    """The largest numbers, with error feedback."""
+    return Modifier(outer=(terms.TopK(share),))
+
+
+@checked
+def quantize(bits: opt.Bits = 8, norm: opt.Norm = "max") -> Modifier:
+    """QSGD: numbers of few bits, rounded at random without bias."""
+    return Modifier(outer=(terms.Quantize(bits, norm),))
+
+
+def sign() -> Modifier:
+    """EF-signSGD: signs and their mean size, with error feedback."""
+    return Modifier(outer=(terms.Sign(),))
+
+
+@checked
+def topk_quantize(share: opt.Share = 0.01, bits: opt.Bits = 8, norm: opt.Norm = "max") -> Modifier:
+    """The largest numbers, each in few bits."""
+    return Modifier(outer=(terms.TopK(share), terms.Quantize(bits, norm)))
+
+
+@checked
+def topk_sign(share: opt.Share = 0.01) -> Modifier:
+    """The signs of the largest numbers, and their mean size."""
+    return Modifier(outer=(terms.TopK(share), terms.Sign()))
+
 
 Makers = Mapping[str, Callable[..., Modifier]]
 
@@ -197,6 +261,15 @@ PARTS: Mapping[str, Makers] = {
         "yogi": _outside(fedyogi),
         "adagrad": _outside(fedadagrad),
         "lookahead": _outside(fedacg),
+    },
+    "personal": {"none": unchanged, "head": head, "body": body, "norm": norm, "word": word},
+    "send": {
+        "none": unchanged,
+        "topk": topk,
+        "quantize": quantize,
+        "sign": sign,
+        "topk+quantize": topk_quantize,
+        "topk+sign": topk_sign,
     },
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""

@@ -17,7 +17,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.term import Term
 from fl_lightning.errors import UserError
-from fl_lightning.terms import released, sol
+from fl_lightning.terms import released, sending, sol
 
 # Perturbations
 
@@ -142,6 +142,15 @@ StartBeta = Annotated[
 ]
 Prox = Annotated[
     NonNegativeFloat, Doc("Strength of the pull to the start, `prox ||u - start||^2` without 1/2.")
+]
+
+# What is sent
+
+Share = Annotated[PositiveFraction, Doc("Share of the model's numbers that are sent.")]
+Bits = Annotated[sending.Bits, Doc("Bits of a number that is sent, its sign included.")]
+Norm = Annotated[
+    sending.Norm,
+    Doc("Norm that is divided into levels: the largest number (the paper's experiments) or l2."),
 ]
 
 

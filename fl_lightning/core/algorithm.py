@@ -227,13 +227,15 @@ class Algorithm:
             The update, one message a term, and the client's states.
         """
         sent = Sent(delta, facts["weight"], delta.new_full((), 8.0 * delta.nbytes))
+        numbers = delta.new_full((), delta.numel())
         states = list(states)
         for i, term in enumerate(self.terms):
-            assigned = {"weight": sent.weight, "bits": sent.bits}
+            assigned = {"weight": sent.weight, "bits": sent.bits, "numbers": numbers}
             view = View(facts, {**states[i], **assigned}, server_states[i])
             after = term.send(sent.update, view)
             states[i] = view._states()
-            sent = Sent(after, states[i].pop("weight"), states[i].pop("bits"))
+            weight, bits, numbers = map(states[i].pop, assigned)
+            sent = Sent(after, weight, bits)
         if sent.update is not delta:
             w = facts["origin"] + sent.update
         return sent, *self.report(w, {**facts, "weight": sent.weight}, states, server_states)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fl_lightning.core.constraints import check
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.vector import Layout
+from fl_lightning.core.vector import Layout, Part
 from fl_lightning.core.view import States as States
 from fl_lightning.core.view import View as View
 from fl_lightning.errors import TermError
@@ -96,12 +96,15 @@ class Term:
         server: States that the server keeps; clients may read them.
         local: States of one visit of one client.
         roles: Tags. The command line refuses to combine two terms with the same tag "perturb"
-            (where gradients are taken), "start" (where clients start) or "server" (what the server
-            does with the mean update). "unclipped" keeps the term's gradients unclipped. A term
-            tagged "measure" trains nothing, and does not count in the method's cost.
+            (where gradients are taken), "start" (where clients start), "server" (what the server
+            does with the mean update), "personal" (what clients keep for themselves), "select"
+            (which numbers are sent) or "round" (how these are rounded). "unclipped" keeps the
+            term's gradients unclipped. A term tagged "measure" trains nothing, and does not count
+            in the method's cost.
         logs: Names of the scalars that it publishes by `v.log`.
         diagnostics: Names of those that cost more; `--callback diagnostics` publishes them.
         draws: Whether clients draw random numbers, by `v.uniform` and `v.normal`.
+        keeps: The part of the model that each client keeps for itself (see `Personal`).
 
     Example:
         >>> from dataclasses import dataclass
@@ -124,6 +127,7 @@ class Term:
     server: Mapping[str, Initializer] = {}
     local: Mapping[str, Initializer] = {}
     draws: bool = False
+    keeps: Part | None = None
 
     def __post_init__(self) -> None:
         check(self, f" of {type(self).__name__}", curves=True)
@@ -144,7 +148,7 @@ class Term:
         """What the server receives of `delta`, the move u_i - v.origin after the last local step.
 
         It may be clipped, masked or rounded; each term gets what the terms before it left. May
-        assign client and local states, `v.weight` and `v.bits`.
+        assign client and local states, `v.weight`, `v.bits` and `v.numbers`.
         """
         return delta
 

@@ -48,6 +48,8 @@ class View:
     """
     bits: Tensor
     """In `send`: the size of the update that is sent, 0-dim; `send` assigns what it saves."""
+    numbers: Tensor
+    """In `send`: how many numbers are sent, 0-dim; a term that sends fewer assigns it."""
     labels: Tensor
     """Samples of each class that the client holds, (classes,), in the model's dtype; some are 0.
 

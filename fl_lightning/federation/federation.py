@@ -100,6 +100,8 @@ class Federation:
         self.seed, self.on_divergence = seed, on_divergence
         self.untrained = sanity_checks.freeze_others(module, algorithm.trains)
         self.layout = Layout(module)
+        for term in algorithm.terms:
+            sanity_checks.check_personal_part(term, self.layout)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
         trainer = self.new_executor(module, self.layout)

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
 from fl_lightning.core.network import arguments, class_name, tied
+from fl_lightning.core.term import Term
 from fl_lightning.core.vector import Layout, Part
 from fl_lightning.data import ClientData
 from fl_lightning.data.dataset import is_image
@@ -49,6 +50,18 @@ def freeze_others(module: nn.Module, trained: Part | None) -> list[str]:
     for name in others:
         module.get_parameter(name).requires_grad_(False)
     return others
+
+
+def check_personal_part(term: Term, layout: Layout) -> None:
+    """Raise a UserError unless clients keep some parameters for themselves and share others."""
+    own = [term.keeps is not None and layout.has(term.keeps, name) for name in layout.names]
+    if term.keeps is None or (any(own) and not all(own)):
+        return
+    held = "all parameters are" if any(own) else "the model has no parameter"
+    raise UserError(
+        f"{held} of the part {term.keeps!r} that each client keeps for itself: choose another "
+        "part, or another model"
+    )
 
 
 def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> None:

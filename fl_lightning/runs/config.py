@@ -25,6 +25,10 @@ FOLDER_SOURCES = frozenset({"image_folder", "domain_folder"})
 """Data sources whose data set is the folder itself; the others keep downloads there."""
 
 
+NOT_IN_EVERY_VERSION = {"personal": "none", "send": "none"}
+"""Choices that runs of earlier versions lack."""
+
+
 class Config(dict[str, Any]):
     """The resolved options of a run by their flat names, in the types that YAML has.
 
@@ -67,7 +71,7 @@ class Config(dict[str, Any]):
             raise UserError(f"config.yaml lacks {', '.join(missing)}")
         if files := sorted((folder / OWN).rglob("*.py")):
             config["code"] = digest({file.relative_to(folder): file for file in files})
-        for name, default in _defaults().items():
+        for name, default in (_defaults() | NOT_IN_EVERY_VERSION).items():
             config.setdefault(name, default)
         return config
 
@@ -145,7 +149,7 @@ def _effects() -> dict[str, Effect]:
 
 
 @cache
-def _defaults() -> Mapping[str, Any]:
+def _defaults() -> dict[str, Any]:
     """The defaults of the general options, but for those that an algorithm may not use."""
     defaults = {f.name: plain(f.default) for f in fields(Options)}
     return {name: defaults[name] for name in defaults.keys() - PLACE - NOT_OF_EVERY_ALGORITHM}

@@ -34,6 +34,9 @@ from fl_lightning.terms.perturb import SAM as SAM
 from fl_lightning.terms.perturb import SMOO as SMOO
 from fl_lightning.terms.perturb import TOGA as TOGA
 from fl_lightning.terms.perturb import Neighbor as Neighbor
+from fl_lightning.terms.sending import Quantize as Quantize
+from fl_lightning.terms.sending import Sign as Sign
+from fl_lightning.terms.sending import TopK as TopK
 from fl_lightning.terms.server import AcceleratedStart as AcceleratedStart
 from fl_lightning.terms.server import AdaptiveServer as AdaptiveServer
 from fl_lightning.terms.server import NormalizedAveraging as NormalizedAveraging

@@ -18,7 +18,7 @@ class LocalOnly(Term):
     """Local training alone: every client continues with its own model w_i, the global one stays."""
 
     client = {"w_i": initial}
-    roles = frozenset({"start", "server"})
+    roles = frozenset({"start", "server", "personal", "select", "round"})
 
     def start(self, w: Tensor, v: View) -> Tensor:
         return v.w_i
@@ -60,6 +60,11 @@ class Personal(Term):
     """
 
     part: Part = "head"
+    roles = frozenset({"personal"})
+
+    @property
+    def keeps(self) -> Part:  # type: ignore[override]
+        return self.part
 
     @property
     def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
@@ -71,7 +76,8 @@ class Personal(Term):
     def send(self, delta: Tensor, v: View) -> Tensor:
         kept = v.layout.take(self.part, delta)
         v.w_i = v.layout.take(self.part, v.origin) + kept
-        v.bits = v.bits * (1 - kept.numel() / delta.numel())
+        sent = v.numbers - kept.numel()
+        v.bits, v.numbers = v.bits * sent / v.numbers.clamp(min=1), sent
         return v.layout.put(self.part, delta, kept.new_zeros(kept.shape))
 
     def personal(self, w: Tensor, v: View) -> Tensor:

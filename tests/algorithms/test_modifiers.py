@@ -1,6 +1,7 @@
 """Modifiers combine with everything, equal the named methods, or are refused with a reason."""
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from itertools import product
 from typing import Any
 
@@ -27,8 +28,9 @@ DRIFT = {
     "fedntd": C.fedntd(),
     "fednova": C.fednova(),
 }
-PERTURB, ASCENT, START, SERVER = (
-    {name: make() for name, make in makers.items()} for makers in PARTS.values()
+PERTURB, ASCENT, START, SERVER, SEND = (
+    {name: make() for name, make in PARTS[part].items()}
+    for part in ("perturb", "ascent", "client_start", "server_optimizer", "send")
 )
 ASCENDING = {"sam", "asam", "smoo", "toga"}
 
@@ -177,6 +179,12 @@ REFUSED = [
         SERVER["lookahead"],
         "Accelerated.* Relaxed.* already says where clients",
     ),
+    (M.topk().to(C.fedavg()), M.topk_sign(), "TopK .* TopK already says which numbers are sent"),
+    (M.sign().to(C.fedavg()), M.quantize(), "Quantize .* Sign already says how .* are rounded"),
+    (C.local_only(), M.topk(), "TopK .* LocalOnly already says which numbers are sent"),
+    (C.local_only(), M.head(), "Personal .* LocalOnly already says what clients keep"),
+    (C.fedbabu(), M.head(), "no parameter of the part 'head'"),
+    (C.fedavg(), M.word("lora_B"), "no parameter of the part 'lora_B'"),
     (C.local_only(), M.relaxed(), "RelaxedInitialization .* LocalOnly already says where clients"),
     (C.scaffold(), M.neighbor(), "does not perturb: .*--perturb sam"),
     (M.lesam().to(C.fedavg()), M.neighbor(), "asks for 1 gradient.*terms such as SAM"),
@@ -191,6 +199,18 @@ def test_a_combination_without_meaning_is_refused_with_the_reason(
     """By the modifier or before the first round."""
     with pytest.raises((ValueError, TermError), match=reason):
         federation(modifier.to(base))
+
+
+@pytest.mark.parametrize("sent", [name for name in SEND if name != "none"])
+@pytest.mark.parametrize("personal", [M.unchanged, M.head, M.norm, partial(M.word, "bias")])
+@pytest.mark.parametrize("base", ["scaffold", "feddyn"])
+def test_executors_agree_on_personal_parts_and_compression(
+    base: str, personal: Callable[[], Modifier], sent: str
+) -> None:
+    """Compression comes last, so that it sees nothing of what clients keep."""
+    algorithm = add(DRIFT[base], M.sam(), M.relaxed(), personal(), SEND[sent])
+    assert algorithm.terms[-len(SEND[sent].outer) :] == SEND[sent].outer
+    assert_agree(two_rounds(algorithm), two_rounds(algorithm, executor=STACKED))
 
 
 def test_clipping_comes_after_what_is_added_and_a_split_pull_after_clipping() -> None:

@@ -20,7 +20,7 @@ from problems import (
 )
 from torch import Tensor
 
-from fl_lightning import Algorithm, OfLayout, TermError, algorithms, zeros
+from fl_lightning import Algorithm, OfLayout, TermError, UserError, algorithms, zeros
 from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import DynamicRegularizer, Personal
 
@@ -145,9 +145,12 @@ def test_a_personal_part_stays_with_its_client_and_is_not_sent() -> None:
     assert metrics[0]["comm/uplink_mb"] == pytest.approx(metrics[0]["comm/downlink_mb"])
 
 
-def test_a_part_that_no_parameter_has_changes_nothing() -> None:
-    run, expected = trained(hard(Algorithm(Personal("none")))), trained(hard(Algorithm()))
-    assert run.w.equal(expected.w)
+@pytest.mark.parametrize(
+    ("part", "words"), [("none", "no parameter of the part 'none'"), (".", "all parameters")]
+)
+def test_a_personal_part_is_some_of_the_model(part: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        federation(Algorithm(Personal(part)))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ NOT_NONE |= {"global_rho": 0.2}
 
 OTHER = {"fedgf threshold": 0.35, "fedgf window": 1}
 """Values of options whose half does what the default does in the tests."""
+ON_A_SMALL_MODEL = {"share": [0.1, 0.5], "word": ["inner", "outer"]}
+"""Values of options that depend on the model."""
 
 WITH: dict[str, dict[str, Any]] = {
     "feddisco size_weighting": {"alpha": 0.1},
@@ -27,6 +29,8 @@ WITH: dict[str, dict[str, Any]] = {
     "fedsol_ablation beta": {"row": "a5"},  # a1, the default, does not use it
     "fedtoga carry": {"perturbation": "neighbor"},
     "fedgf window": {"threshold": 0.35},
+    "--send topk+quantize bits": {"share": 0.5},
+    "--send topk+quantize norm": {"share": 0.5},
 }
 """What else has to be chosen for an option to count."""
 
@@ -65,6 +69,8 @@ OPTIONS = [(name, option) for name, make in MAKERS.items() for option in signatu
 def values(name: str, option: str) -> list[Any]:
     """All that an option may be, or its default and another one."""
     make = MAKERS[name]
+    if option in ON_A_SMALL_MODEL:
+        return ON_A_SMALL_MODEL[option]
     hint, default = get_type_hints(make)[option], signature(make).parameters[option].default
     if get_origin(hint) is Literal:
         return list(get_args(hint))

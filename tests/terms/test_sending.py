@@ -1,0 +1,202 @@
+"""Compression: what is sent, what stays for later, and what it costs."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executors import STACKED, TRACED, assert_agree
+from problems import (
+    all_three,
+    everything,
+    federation,
+    hard,
+    on_two_ranks,
+    regression,
+    round_after_round,
+    rows,
+    server,
+    term,
+    trained,
+    vec,
+)
+from torch import Tensor
+
+from fl_lightning import Algorithm, DivergenceError, Term, algorithms
+from fl_lightning.terms import DynamicRegularizer, Personal, Quantize, Sign, TopK
+
+D = 99
+"""Parameters of the classifier."""
+
+TERMS: dict[str, tuple[Term, ...]] = {
+    "topk": (TopK(0.1),),
+    "quantize": (Quantize(4),),
+    "quantize l2": (Quantize(6, "l2"),),
+    "sign": (Sign(),),
+    "topk, quantize": (TopK(0.1), Quantize(8)),
+    "quantize, topk": (Quantize(8), TopK(0.1)),
+    "topk, sign": (TopK(0.1), Sign()),
+    "personal, quantize": (Personal("head"), Quantize(8)),
+    "personal, topk, sign": (Personal("norm"), TopK(0.3), Sign()),
+}
+
+
+class Watch(Term):
+    """Keeps the moves before and after the terms between two of it."""
+
+    def __init__(self, seen: list[Tensor], bits: list[float]):
+        self.seen, self.bits = seen, bits
+
+    def send(self, delta: Tensor, v: Any) -> Tensor:
+        self.seen.append(delta.clone())
+        self.bits.append(float(v.bits))
+        return delta
+
+
+def sent(*terms: Term, rounds: int = 1) -> tuple[list[Tensor], list[Tensor], list[float]]:
+    """The moves of the only client before and after the terms, and the bits of each."""
+    (before, _), (after, bits) = watched = ([], []), ([], [])
+    first, last = (Watch(*lists) for lists in watched)
+    run = federation(Algorithm(first, *terms, last), sampler=lambda *_: [0], rounds=rounds)
+    for numbers in (before, after, bits):
+        numbers.clear()  # those of the rehearsal
+    round_after_round(run, rounds)
+    return before, after, bits
+
+
+@pytest.mark.parametrize("executor", [None, STACKED])
+def test_all_of_the_numbers_are_fedavg_bit_for_bit(executor: Any) -> None:
+    options = {} if executor is None else {"executor": executor}
+    run, expected = (
+        trained(hard(algorithms.fedavg().with_outer_terms(*terms)), **options)
+        for terms in ([TopK(1.0)], [])
+    )
+    assert run.w.equal(expected.w)
+    assert not rows(run, "e_i").any()
+
+
+def test_topk_sends_the_largest_numbers_and_keeps_the_others_for_later() -> None:
+    before, after, _ = sent(TopK(0.1), rounds=3)
+    e = torch.zeros(D, dtype=torch.float64)
+    for delta, received in zip(before, after, strict=True):
+        p = delta + e
+        largest = p.abs().argsort(descending=True)[:10]
+        expected = torch.zeros_like(p)
+        expected[largest] = p[largest]
+        assert received.equal(expected)
+        e = p - expected
+
+
+def test_sign_sends_the_mean_size_and_keeps_the_rest_for_later() -> None:
+    before, after, _ = sent(Sign(), rounds=3)
+    e = torch.zeros(D, dtype=torch.float64)
+    for delta, received in zip(before, after, strict=True):
+        p = delta + e
+        torch.testing.assert_close(received, p.abs().mean() * p.sign(), rtol=0, atol=1e-15)
+        e = p - received
+
+
+@pytest.mark.parametrize("norm", ["max", "l2"])
+def test_quantized_numbers_are_levels_next_to_the_number(norm: Any) -> None:
+    (delta,), (received,), _ = sent(Quantize(4, norm))
+    step = (delta.abs().max() if norm == "max" else delta.norm()) / 7
+    levels = received / step
+    torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-12)
+    assert levels.abs().max() <= 7
+    assert ((received - delta).abs() < step).all()
+    assert (received != delta).any()
+
+
+def test_quantized_numbers_have_no_bias_and_the_papers_variance() -> None:
+    """Of a vector of length 1: at most min(d / s^2, sqrt(d) / s)."""
+    x, count = torch.tensor([0.6, -0.48, 0.64, 0.0, 1e-3]), 5_000
+    draws = torch.Generator().manual_seed(0)
+
+    class View:
+        bits = numbers = vec(0)
+
+        def uniform(self, like: Tensor) -> Tensor:
+            return torch.rand(like.shape, generator=draws)
+
+    seen: Any = torch.stack([Quantize(3, "l2").send(x, View()) for _ in range(count)])
+    s, d = 3, len(x)
+    assert not seen[:, 3].any()
+    torch.testing.assert_close(seen.mean(0), x, rtol=0, atol=4 / s / count**0.5)
+    assert (seen - x).square().sum(1).mean() <= x.norm() ** 2 * min(d / s**2, d**0.5 / s)
+
+
+NUMBER = 64  # bits, of float64
+PLACE = 7  # bits, of one of 99
+
+
+@pytest.mark.parametrize(
+    ("terms", "bits"),
+    [
+        ([], D * NUMBER),
+        ([TopK(0.1)], 10 * (NUMBER + PLACE)),
+        ([Quantize(4)], D * 4 + NUMBER),
+        ([Sign()], D + NUMBER),
+        ([TopK(0.1), Quantize(8)], 10 * (8 + PLACE) + NUMBER),
+        ([TopK(0.1), Sign()], 10 * (1 + PLACE) + NUMBER),
+        ([Personal("head"), Quantize(8)], (D - 27) * 8 + NUMBER),
+        ([Personal("head"), TopK(0.1)], 10 * (NUMBER + PLACE)),
+    ],
+    ids=str,
+)
+def test_the_bits_of_what_is_sent(terms: Sequence[Term], bits: int) -> None:
+    counted = sent(*terms)[2]
+    assert counted == pytest.approx([bits])
+    run = federation(Algorithm(*terms), sampler=lambda *_: [0, 2])
+    buffers = sum(b.nbytes for b in run.buffers.values())
+    assert run.train_round()["comm/uplink_mb"] == pytest.approx(2 * (bits / 8 + buffers) / 1e6)
+    assert run.cost.uplink == round(bits / NUMBER)
+
+
+def test_quantized_values_that_topk_drops_cost_nothing() -> None:
+    """Ten numbers of 8 bits, or fewer where rounding has made them zero, and their places."""
+    _, (received,), (bits,) = sent(Quantize(8), TopK(0.1))
+    count = int((received != 0).sum())
+    assert bits == pytest.approx(count * (8 + NUMBER / D + PLACE))
+
+
+@pytest.mark.parametrize(
+    ("name", "executor"),
+    [*((name, STACKED) for name in TERMS), ("topk, quantize", partial(TRACED, compiled=5))],
+)
+def test_executors_agree(name: str, executor: Any, traces: list[Any]) -> None:
+    algorithm = hard(Algorithm(DynamicRegularizer(0.1), *TERMS[name]))
+    one, other = (federation(algorithm, **o) for o in ({}, {"executor": executor}))
+    sizes = [[run.train_round()["comm/uplink_mb"] for _ in range(3)] for run in (one, other)]
+    assert sizes[0] == pytest.approx(sizes[1])
+    assert_agree(one, other)
+
+
+def test_feddyns_invariant_holds_under_compression() -> None:
+    """The server's dual is the mean of the clients' ones, since both come from what is sent."""
+    for terms in ([TopK(0.4)], [Sign()], [Quantize(4)]):
+        run = regression(Algorithm(DynamicRegularizer(0.1), *terms), sampler=all_three)
+        round_after_round(run, 6)
+        torch.testing.assert_close(rows(run, "h_i").mean(0), server(run, "h"), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["topk, quantize", "personal, topk, sign"])
+def test_two_ranks_send_the_same_bits_as_one(name: str, tmp_path: Path) -> None:
+    """Under `deterministic`, draws, rests and sizes included."""
+
+    def run(fabric: Any = None) -> dict[str, Any]:
+        algorithm, folder = hard(Algorithm(*TERMS[name])), tmp_path / str(fabric is None)
+        made = federation(algorithm, deterministic=True, fabric=fabric, state_dir=folder)
+        sizes = [made.train_round()["comm/uplink_mb"] for _ in range(3)]
+        return {"sizes": sizes} | {name: kept.tolist() for name, kept in everything(made).items()}
+
+    assert [run()] * 2 == [*on_two_ranks(run)]
+
+
+def test_a_move_that_is_not_a_number_is_not_hidden() -> None:
+    poisoned = term(send=lambda self, delta, v: delta * torch.nan)
+    for compressing in (TopK(0.1), Quantize(), Sign()):
+        run = federation(Algorithm(poisoned, compressing))
+        with pytest.raises(DivergenceError):
+            run.train_round()
