@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from math import cos, pi
 from typing import Any
 
 import torch
@@ -13,16 +12,12 @@ from torch import Tensor
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms, by_size, zeros
+from fl_lightning.core.curves import cosine, exponential
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.core.schedule import ExponentialDecay, Schedule
 from fl_lightning.core.vector import unit
 from fl_lightning.federation.federation import Federation
 from fl_lightning.terms import SMOO, DynamicRegularizer, LastRound
 from fl_lightning.terms.released import NormPull
-
-
-def cosine(rounds: int) -> Schedule:
-    return lambda round, epoch: (1 + cos(pi * round / rounds)) / 2
 
 
 def fedwmsam(words: list[str], h: dict[str, Any]) -> Setup:
@@ -38,7 +33,7 @@ def fedwmsam(words: list[str], h: dict[str, Any]) -> Setup:
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
     algorithm = adapted(algorithm, local=local, server=partial(SGD, lr=h["global_learning_rate"]))
     states = {"c_i": of_clients("c_i"), "c": of_server("c"), "momentum": of_server("m")}
-    schedule, paths = ExponentialDecay(h["lr_decay"]), {"alpha_path": of_server("al")}
+    schedule, paths = exponential(1, h["lr_decay"]), {"alpha_path": of_server("al")}
     return Setup(algorithm, schedule, h["batchsize"], h["local_epochs"], None, states, paths)
 
 
@@ -132,7 +127,7 @@ def fl_sam(words: list[str], h: dict[str, Any]) -> Setup:
     algorithm = adapted(method(variant), local=local, weight=by_size, eps=1e-7)
     states = {"h_i": of_clients("h_i"), "mu_i": of_clients("mu_i"), "s": of_server("s")}
     states |= {"ema": average, "perturb_direction": next_direction}
-    schedule = ExponentialDecay(h["lr_decay"])
+    schedule = exponential(1, h["lr_decay"])
     return Setup(algorithm, schedule, h["batch_size"], h["local_epochs"], None, states)
 
 
@@ -144,7 +139,7 @@ def fedgloss(words: list[str], h: dict[str, Any]) -> Setup:
     algorithm = adapted(algorithm, local=local, server=at, eps=1e-16)
     states = {"sigma_i": of_clients("h_i", -1 / h["beta"]), "sigma": of_server("h", -1 / h["beta"])}
     states |= {"pseudo_gradient": of_server("D")}
-    return Setup(algorithm, ExponentialDecay(), h["batch_size"], h["E"], None, states)
+    return Setup(algorithm, exponential(1, 1), h["batch_size"], h["E"], None, states)
 
 
 def fedgf(words: list[str], h: dict[str, Any]) -> Setup:
@@ -160,7 +155,7 @@ def fedgf(words: list[str], h: dict[str, Any]) -> Setup:
 
     states = {"perturbed": perturbed, "window": window, "c_next": of_server("c")}
     algorithm = adapted(algorithm, local=local)
-    return Setup(algorithm, ExponentialDecay(), h["batch_size"], h["epochs"], None, states)
+    return Setup(algorithm, exponential(1, 1), h["batch_size"], h["epochs"], None, states)
 
 
 def fednsam(words: list[str], h: dict[str, Any]) -> Setup:
@@ -174,7 +169,7 @@ def fednsam(words: list[str], h: dict[str, Any]) -> Setup:
     local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
     algorithm = adapted(algorithm, local=local, rate=lambda k, K: float(k < steps))
     states = {"momentum": of_server("m")}
-    return Setup(algorithm, cosine(h["epoch"]), h["batch_size"], h["E"], None, states)
+    return Setup(algorithm, cosine(1, 0, h["epoch"]), h["batch_size"], h["E"], None, states)
 
 
 def rfl_nlcp(words: list[str], h: dict[str, Any]) -> Setup:
@@ -191,7 +186,7 @@ def rfl_nlcp(words: list[str], h: dict[str, Any]) -> Setup:
     algorithm = Algorithm(replace(toga, trend="delta" in words), pull)
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
     states = {"h_i": of_clients("h_i"), "delta": of_server("Delta")}
-    schedule = ExponentialDecay(h["lr_decay"])
+    schedule = exponential(1, h["lr_decay"])
     algorithm = adapted(algorithm, local=local)
     return Setup(algorithm, schedule, h["batchsize"], h["local_epochs"], None, states)
 
