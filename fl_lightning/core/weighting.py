@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning.core.constraints import FiniteFloat, NonNegativeFloat, check
+from fl_lightning.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,16 @@ class Disco:
         check(self, " of Disco")
 
     def __call__(self, cohort: Cohort) -> Tensor:
-        """The weights, (M,), up to a common factor."""
+        """The weights, (M,), up to a common factor.
+
+        Raises:
+            UserError: If the targets are no classes.
+        """
+        if cohort.labels.shape[1] < 2:
+            raise UserError(
+                "FedDisco weighs clients by the classes of their samples, but the targets are no "
+                "classes: choose another method"
+            )
         sizes = self.base(cohort)
         p = sizes / sizes.sum()
         q = cohort.labels.to(p) / cohort.labels.sum(1, keepdim=True)

@@ -6,7 +6,6 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.errors import RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.executors.executor import Buffers
-from fl_lightning.federation import divergence, sanity_checks
+from fl_lightning.federation import divergence, sanity_checks, trials
 from fl_lightning.federation.aggregation import DISTANCES
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
@@ -160,7 +159,7 @@ class Federation:
         return self.local_training.store
 
     def prepare(self) -> None:
-        """Synchronize the ranks, open the client store and try the model; all ranks together.
+        """Synchronize the ranks, open the client store, try model and method; all ranks together.
 
         The other methods call it. A second call does nothing.
         """
@@ -170,11 +169,11 @@ class Federation:
             sanity_checks.sync_ranks(self.fabric, self.module, self.clients)
             self.server.reset(self.module)
         self.local_training.open(self._state_dir, self._memory)
-        sanity_checks.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
-        samples = self.clients.dataset
-        two = torch.arange(2, device=self.w.device) % len(samples)
-        self.local_training.executor.try_model(samples.inputs(two))
+        trials.dry_run(self.module, self.clients, self.loss, self.fabric.autocast)
         self._prepared = True
+        draw = partial(self.sampler, self.clients.num_clients, self.seed, self.round)
+        trials.try_visit(self.local_training, self.round_facts(1), draw)
+        self.load_global()
 
     def fit(self) -> None:
         """Run the remaining rounds, or until a rank asks to stop.

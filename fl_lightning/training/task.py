@@ -17,6 +17,7 @@ from fl_lightning.callbacks.metrics import make_metrics, results
 from fl_lightning.callbacks.scoring import Autocast, score
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
+from fl_lightning.core.vector import Layout
 from fl_lightning.data import DeviceDataset
 from fl_lightning.data.dataset import rows as count
 from fl_lightning.data.federated import FederatedData
@@ -151,7 +152,11 @@ class Task:
 
         Afterwards it is in training mode on the device where it was. Its parameters have storage of
         their own, and are frozen or trainable as before.
+
+        Raises:
+            UserError: If there is nothing to train, or a parameter has no shape yet.
         """
+        Layout(self.model)
         trainable = [(p, p.requires_grad) for p in self.module.parameters()]
         home = trainable[0][0].device
         try:

@@ -18,7 +18,7 @@ from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
-from fl_lightning.federation.sanity_checks import dry_run
+from fl_lightning.federation.trials import dry_run
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.options import Options

@@ -1,0 +1,206 @@
+"""Trials of model and method on two samples, before the first round."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
+
+from fl_lightning.core.algorithm import Facts
+from fl_lightning.core.losses import TaskLoss, cross_entropy, scores_of
+from fl_lightning.core.network import arguments, class_name, tied
+from fl_lightning.data import ClientData
+from fl_lightning.data.dataset import is_image
+from fl_lightning.errors import ModelError, UserError, first_sentence
+from fl_lightning.executors import RoundInputs, SequentialExecutor
+from fl_lightning.federation.aggregation import aggregation_weights
+from fl_lightning.federation.local_training import LocalTraining
+from fl_lightning.federation.sanity_checks import ONE_SAMPLE
+
+
+def try_visit(training: LocalTraining, facts: Facts, sample: Callable[[], list[int]]) -> None:
+    """Let a client take one step, for what executor and terms refuse in model and data.
+
+    `sample` draws a cohort, whose first client it is.
+
+    The module is left anywhere. Errors of other kinds come again in a round, which names the
+    client: two samples may be too few for parts of a batch.
+
+    Raises:
+        UserError: If the executor, a term or the aggregation weights refuse them.
+    """
+    executor, samples, server = training.executor, training.clients.dataset, training.server
+    two = torch.arange(2, device=samples.device) % len(samples)
+    batch = samples.inputs(two), samples.targets(two)
+    executor.try_model(batch[0])
+    if not isinstance(executor, SequentialExecutor):  # which takes two samples as they are
+        task, module = executor.task, executor.module
+        executor = SequentialExecutor(module, executor.layout, autocast=executor.autocast)
+        executor.task = task
+    received = RoundInputs(training.algorithm, facts, server.states, server.buffers)
+    try:
+        cohort = sample()
+        weights = aggregation_weights(training.algorithm, training.clients, cohort)
+        visit = training.visit(cohort[0], weights[0])
+        one: Any = [batch]
+        [*executor(received, [replace(visit, batches=one, lrs=visit.lrs[:1])])]
+    except UserError:
+        raise
+    except Exception:
+        return
+
+
+def dry_run(
+    module: nn.Module,
+    clients: ClientData,
+    loss: TaskLoss,
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> None:
+    """Run the model forward and back on two samples, and on one if a client has a batch of one.
+
+    Nothing changes.
+
+    Raises:
+        ModelError: If the model does not take the samples, changes them in place, replaces a
+            buffer, cannot train on a single one, has no trainable score for each label, or hooks on
+            parameters.
+    """
+    for name, p in module.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise ModelError(
+                f"parameter {name!r} of {class_name(module)} has a hook, which parallel clients "
+                "and --compile ignore: remove it, and change the gradient in a term"
+            )
+
+    def forward(samples: int, training: bool = True) -> tuple[Any, Any]:
+        data, device = clients.dataset, next(module.parameters()).device
+        index = torch.arange(samples, device=data.device) % len(data)
+        x, y = data.inputs(index), data.targets(index)
+        args, kwargs = arguments(x)
+        given = tied(module, {name: b.clone() for name, b in module.named_buffers()})
+        buffers, devices = dict(given), [device] if device.type == "cuda" else []
+        versions = [t._version for t in tree_leaves(x)]
+        with torch.enable_grad(), torch.random.fork_rng(devices), autocast():
+            out = functional_call(module.train(training), buffers, args, kwargs, tie_weights=False)
+        if [t._version for t in tree_leaves(x)] != versions:
+            # the second gradient of a step would be of another batch
+            raise ModelError(
+                f"{class_name(module)} changes its input in place: write x = x - m instead of "
+                "x.sub_(m), and inplace=False"
+            )
+        if replaced := [name for name in given if buffers[name] is not given[name]]:
+            raise ModelError(
+                f"{class_name(module)} replaces its buffer {replaced[0]!r} by another tensor: "
+                "change it in place, as buffer.copy_(...)"
+            )
+        return out, y
+
+    for training in (True, False):
+        try:
+            out, y = forward(2, training)
+        except (torch.OutOfMemoryError, ModelError):
+            raise
+        except Exception as error:
+            raise _does_not_take(module, clients, training, error) from error
+        if clients.dataset.classes and loss in (cross_entropy, nn.functional.cross_entropy):
+            _check_scores(module, clients, scores_of(out), training)
+        with torch.enable_grad(), autocast():
+            value = _checked_loss(loss, out, y, module)
+        if training:
+            _check_gradient(value, module, clients)
+    if len(alone := with_single_samples(clients)):
+        try:
+            forward(1)
+        except ValueError as error:
+            if ONE_SAMPLE not in str(error):
+                raise
+            raise ModelError(
+                f"{class_name(module)} has BatchNorm, which cannot train client "
+                f"{int(alone[0])}'s last batch of one sample: use GroupNorm, or change --batch-size"
+            ) from error
+
+
+def _does_not_take(
+    module: nn.Module, clients: ClientData, training: bool, error: Exception
+) -> ModelError:
+    data, dtype = clients.dataset, next(module.parameters()).dtype
+    given = torch.float32 if is_image(data.first) else data.first.dtype
+    fix = "choose another model, or other data"
+    if given.is_floating_point and given != dtype:
+        fix = f"they are {given}, its parameters {dtype}: convert one, as x.float() does"
+    return ModelError(
+        f"{class_name(module)} cannot take samples of shape {'x'.join(map(str, data.shape))}"
+        f"{'' if training else ' in evaluation'} ({type(error).__name__}: "
+        f"{first_sentence(error)}): {fix}"
+    )
+
+
+def _check_scores(module: nn.Module, clients: ClientData, out: object, training: bool) -> None:
+    """Raise a ModelError unless these are scores, (2, classes), for each label."""
+    name, data = class_name(module), clients.dataset
+    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
+        of_shape = isinstance(out, Tensor) and f"a tensor of shape {tuple(out.shape)}"
+        given, when = of_shape or type(out).__name__, "training" if training else "evaluation"
+        raise ModelError(
+            f"{name} returns {given} for two samples in {when}: return scores, (samples, classes)"
+        )
+    highest = int(data.y.max())
+    if highest >= out.shape[1]:
+        raise ModelError(
+            f"{name} has {out.shape[1]} outputs, but there are labels up to {highest} "
+            f"({data.classes[highest]}): give it {len(data.classes)} outputs"
+        )
+
+
+def _checked_loss(loss: TaskLoss, out: Any, y: Any, module: nn.Module) -> Tensor:
+    """The loss of two samples.
+
+    Raises:
+        ModelError: If it cannot be computed, or is no single number.
+    """
+    try:
+        value = loss(out, y)
+    except ModelError:
+        raise
+    except Exception as error:
+        kinds = ", ".join(f"{t.dtype} of shape {tuple(t.shape)}" for t in tree_leaves(y))
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise ModelError(
+            f"the loss {name} cannot compare the output of {class_name(module)} with two "
+            f"targets, {kinds} ({first_sentence(error)}): choose another loss, such as mse, or "
+            "other targets"
+        ) from error
+    if not isinstance(value, Tensor) or value.ndim:
+        shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise ModelError(
+            f"the loss of the task returned {shown}, not one number: return a 0-dim tensor such as "
+            "the mean over the batch"
+        )
+    return value
+
+
+def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> None:
+    """Raise a ModelError unless the loss can be differentiated."""
+    if not value.requires_grad:
+        raise ModelError(
+            f"the output of {class_name(module)} has no gradient: remove no_grad or detach from "
+            "its forward"
+        )
+    try:
+        trained = [p for p in module.parameters() if p.requires_grad]
+        torch.autograd.grad(value, trained, allow_unused=True)
+    except RuntimeError as error:
+        raise _does_not_take(module, clients, True, error) from error
+
+
+def with_single_samples(clients: ClientData) -> Tensor:
+    """The clients with a batch of one sample, which is left over at the end of an epoch."""
+    sizes, size = clients.sizes.long(), clients.batch_size
+    batches = (sizes + size - 1) // size
+    steps = (clients.epochs * batches).round().clamp(min=1)
+    last = batches <= (steps if clients.steps is None else clients.steps)
+    return ((sizes - (batches - 1) * size == 1) & last).nonzero().flatten()
