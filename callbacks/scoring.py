@@ -106,9 +106,15 @@ def score(
             scores = scores_of(out)
             if data.classes:
                 right.append(is_right(scores, y))
-            update(metrics, scores, y)
+            update(metrics, *in_own_unit(data, scores, y))
             total += loss(out, y).double() * rows(y)
     return torch.cat(right), total
+
+
+def in_own_unit(data: DeviceDataset, scores: Any, y: Any) -> tuple[Any, Any]:
+    """Outputs and targets in the unit that the targets had before they were standardized."""
+    origin, size = data.unit
+    return (scores, y) if data.unit == (0, 1) else (origin + size * scores, origin + size * y)
 
 
 def score_together(

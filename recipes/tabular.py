@@ -22,6 +22,6 @@ if __name__ == "__main__":
         local_epochs=1,
         batch_size=20,
         lr=0.02,
-        clip_norm=10.0,  # targets may be large
+        clip_norm=10.0,
         doc=__doc__,
     ).run()

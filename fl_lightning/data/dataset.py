@@ -32,6 +32,7 @@ class DeviceDataset:
         domains: (n,) int64, the domain of each sample, positions in `domain_names`.
         domain_names: The names of the domains.
         batches_on: The device of the batches, if it is another one than that of the samples.
+        unit: Origin and size of the unit of `y`: metrics are of origin + size * y.
 
     Raises:
         ValueError: If shapes, types or labels do not fit together.
@@ -45,6 +46,7 @@ class DeviceDataset:
     domains: Tensor | None = None
     domain_names: tuple[str, ...] = ()
     batches_on: torch.device | None = None
+    unit: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         for name, given in (("x", self.x), ("y", self.y)):

@@ -59,6 +59,7 @@ class FederatedData:
         target: As given.
         classes: As given.
         seed: As given.
+        unit: Origin and size of the unit of the target, if it was standardized.
 
     Raises:
         UserError: If rows, owners and parts do not fit together, or hold texts, NaN or infinite
@@ -82,6 +83,7 @@ class FederatedData:
         seed: int = 0,
     ) -> None:
         self.target, self.classes, self.seed = target, tuple(map(str, classes)), seed
+        self.unit = 0.0, 1.0
         raw, column = raw_rows(train, "train"), None
         if isinstance(clients, str):
             column = clients
@@ -180,6 +182,7 @@ class FederatedData:
         test: TableLike | float | None = 0.2,
         validation: TableLike | float | None = None,
         standardize: bool = True,
+        standardize_target: bool = False,
         classes: Sequence[str] | None = None,
         seed: int = 0,
     ) -> "FederatedData":
@@ -198,6 +201,8 @@ class FederatedData:
             validation: As `test`.
             standardize: Shift and scale the columns of x so that of the training rows' values the
                 mean is 0 and the standard deviation 1.
+            standardize_target: The same for a target of numbers. Outputs and losses are of these
+                then; metrics stay in the target's own unit.
             classes: The names of the classes in their order. The texts of the target are some of
                 them; or the target holds whole numbers, the positions in them.
             seed: The seed of schemes and fractions.
@@ -220,11 +225,15 @@ class FederatedData:
         parts = _read_parts(test, validation, read)
         owners = clients if owner is None else made.owners
         data = cls((made.x, made.y), clients=owners, classes=made.classes, seed=seed, **parts)
+        trained = torch.zeros(len(made.x), dtype=torch.bool)
+        trained[data.partition.indices] = True
+        every = data.train, data.test, data.validation
+        used = [rows for rows in every if isinstance(rows, tuple)]
         if standardize:
-            trained = torch.zeros(len(made.x), dtype=torch.bool)
-            trained[data.partition.indices] = True
-            used = data.train, data.test, data.validation
-            standardize_columns([rows[0] for rows in used if isinstance(rows, tuple)], trained)
+            standardize_columns([x for x, _ in used], trained)
+        if standardize_target and not made.classes:
+            mean, std = standardize_columns([y[:, None] for _, y in used], trained)
+            data.unit = mean.item(), std.item()
         return data
 
     @classmethod

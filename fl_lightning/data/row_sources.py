@@ -62,6 +62,7 @@ def table(
     clients: str,
     test: OpenFraction = 0.2,
     standardize: bool = True,
+    standardize_target: bool = True,
 ) -> FederatedData:
     """A CSV file: a column of targets, one of owners, and numbers as inputs.
 
@@ -71,7 +72,14 @@ def table(
         clients: The column of owners.
         test: Fraction of each client's rows to test on.
         standardize: Shift and scale each input to mean 0 and standard deviation 1.
+        standardize_target: The same for a target of numbers, whose loss has no unit then; metrics
+            stay in the target's unit.
     """
     return FederatedData.from_table(
-        file, target=target, clients=clients, test=test, standardize=standardize
+        file,
+        target=target,
+        clients=clients,
+        test=test,
+        standardize=standardize,
+        standardize_target=standardize_target,
     )

@@ -87,12 +87,15 @@ def read_table(
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
 
 
-def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> None:
+def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> tuple[Tensor, Tensor]:
     """Shift and scale columns in place so that those of the trained rows have mean 0 and std 1.
 
     Args:
         parts: (n, columns) float32; the first holds the training rows.
         trained: (n,) bool, the rows of the first part to take mean and standard deviation of.
+
+    Returns:
+        The mean and the standard deviation that the columns had, (columns,) float64.
     """
     x = parts[0]
     origin = blocks(x)[0].mean(0)  # far from 0 sums of squares and float32 would lose digits
@@ -107,6 +110,7 @@ def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> None:
     for part in parts:
         for block in blocks(part):
             block.sub_(origin).sub_(mean.float()).div_(std.float())
+    return origin + mean, std
 
 
 def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:

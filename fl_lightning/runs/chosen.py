@@ -114,10 +114,11 @@ def _with_owners(source: Chosen, data: FederatedData) -> TrainTest:
     (x, y), (test_x, test_y) = data.divided(rows), data.divided(data.test)
     classes, names = data.classes or number_names(y, test_y), tuple(data.names)
     owners = data.partition.owners()[used]
-    train = DeviceDataset(x, y, classes, domains=owners, domain_names=names)
+    train = DeviceDataset(x, y, classes, domains=owners, domain_names=names, unit=data.unit)
     held = data.parts["test"].owners() if "test" in data.parts else None
     known = () if held is None else names
-    return train, DeviceDataset(test_x, test_y, classes, domains=held, domain_names=known)
+    test = DeviceDataset(test_x, test_y, classes, domains=held, domain_names=known, unit=data.unit)
+    return train, test
 
 
 def number_names(*targets: Tensor) -> tuple[str, ...]:

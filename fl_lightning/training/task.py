@@ -106,7 +106,7 @@ class Task:
             x = rows
         elif part == "train":
             _check_shifted(x, y)
-        return DeviceDataset(x, y, self._classes(data), **owners(data, part))
+        return DeviceDataset(x, y, self._classes(data), unit=data.unit, **owners(data, part))
 
     def _rows(self, data: FederatedData, part: str) -> Any:
         if (rows := getattr(data, part)) is None:

@@ -48,9 +48,12 @@ def test_a_table_is_fitted_and_scored_by_its_own_metrics(csv, tmp_path, capsys):
     _, test = run.data()
     errors = run.model()(test.x).flatten() - test.y
     last = {tag: values[4] for tag, values in run.scalars.items()}
-    assert last["test/rmse"] == pytest.approx(errors.square().mean().sqrt().item(), rel=1e-5)
     assert last["test/loss"] == pytest.approx(errors.square().mean().item(), rel=1e-5)
-    assert last["test/mae"] == pytest.approx(errors.abs().mean().item(), rel=1e-5)
+    deviation = frame().score.std(ddof=0)
+    assert test.unit[1] == pytest.approx(deviation, rel=0.1)
+    in_points = test.unit[1] * errors
+    assert last["test/rmse"] == pytest.approx(in_points.square().mean().sqrt().item(), rel=1e-5)
+    assert last["test/mae"] == pytest.approx(in_points.abs().mean().item(), rel=1e-5)
     explained = 1 - errors.square().mean() / test.y.var(correction=0)
     assert last["test/r2"] == pytest.approx(explained.item(), rel=1e-4)
     assert "test/accuracy" not in last

@@ -105,6 +105,16 @@ def test_training_rows_alone_standardize(source):
     torch.testing.assert_close(data.test[0].double(), expected, rtol=0, atol=1e-6)
 
 
+def test_a_target_is_standardized_and_keeps_its_unit(source):
+    given = {"target": "delay", "clients": "site", "test": 0.25}
+    raw = read(source(table(600)[["age", "delay", "site"]]), **given)
+    data = read(source(table(600)[["age", "delay", "site"]]), standardize_target=True, **given)
+    used = raw.train[1][raw.partition.indices]
+    unit = used.mean().item(), used.std(correction=0).item()
+    assert data.unit == pytest.approx(unit, abs=1e-6)
+    torch.testing.assert_close(data.unit[0] + data.unit[1] * data.test[1], raw.test[1])
+
+
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e9])
 def test_a_column_that_is_constant_in_training_is_only_shifted(value: float):
     frame = table(6000)[["age", "delay", "site"]].assign(one=value)
