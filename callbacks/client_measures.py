@@ -84,7 +84,7 @@ class StateNorms(CohortMeasure):
 
     def measure(self, federation: Federation) -> Metrics:
         """Average over the cohort, and add the server's states."""
-        initial = federation.local_training.states(self.cohort[0])
+        initial = federation.local_training.before_visit(self.cohort[0])[0]
         tags = [*_kept(federation, "client", initial)]
         means = self.table(federation, len(tags)).mean(0).tolist()
         of_server = _kept(federation, "server", federation.server.states)

@@ -23,9 +23,14 @@ from fl_lightning.algorithms.flatness import fedgloss as fedgloss
 from fl_lightning.algorithms.flatness import fedgmt as fedgmt
 from fl_lightning.algorithms.flatness import fednsam as fednsam
 from fl_lightning.algorithms.flatness import fedwmsam as fedwmsam
+from fl_lightning.algorithms.personal import ditto as ditto
 from fl_lightning.algorithms.personal import fedbabu as fedbabu
+from fl_lightning.algorithms.personal import fedbn as fedbn
+from fl_lightning.algorithms.personal import fedper as fedper
+from fl_lightning.algorithms.personal import fedrep as fedrep
 from fl_lightning.algorithms.personal import fedsol_ft as fedsol_ft
 from fl_lightning.algorithms.personal import knn_per as knn_per
+from fl_lightning.algorithms.personal import lg_fedavg as lg_fedavg
 from fl_lightning.algorithms.personal import local_only as local_only
 from fl_lightning.algorithms.personal import perfedavg as perfedavg
 from fl_lightning.algorithms.representation import fedntd as fedntd

@@ -16,7 +16,7 @@ from fl_lightning.core.constraints import (
 )
 from fl_lightning.core.prediction import NearestNeighbors
 from fl_lightning.core.weighting import by_size
-from fl_lightning.terms import FirstOrderMAML, LocalOnly
+from fl_lightning.terms import Alternate, Ditto, FirstOrderMAML, LocalOnly, Personal
 
 
 @checked
@@ -38,6 +38,82 @@ def fedbabu() -> Algorithm:
         Oh et al., ICLR 2022, https://openreview.net/forum?id=HuaYQfggn5u
     """
     return Algorithm(trains="body")
+
+
+@checked
+def fedper() -> Algorithm:
+    """FedPer: a common body, and a head of each client's own (Arivazhagan et al., 2019).
+
+    Clients train both together, and send the body alone.
+
+    References:
+        Arivazhagan et al., 2019, https://arxiv.org/abs/1912.00818
+    """
+    return Algorithm(Personal("head"), weight=by_size)
+
+
+@checked
+def lg_fedavg() -> Algorithm:
+    """LG-FedAvg: a common head, and a body of each client's own (Liang et al., 2020).
+
+    Clients train both together, and send the head alone. The authors begin with a model that
+    FedAvg has trained; here all begin with w^0.
+
+    References:
+        Liang et al., 2020, https://arxiv.org/abs/2001.01523
+    """
+    return Algorithm(Personal("body"), weight=by_size)
+
+
+@checked
+def fedbn() -> Algorithm:
+    """FedBN: normalization layers of each client's own (Li et al., ICLR 2021).
+
+    Their weights and running statistics stay with the client. The server's model keeps the initial
+    ones, so that its own test accuracy says little.
+
+    References:
+        Li et al., ICLR 2021, https://openreview.net/forum?id=6YEQUn0QICG
+    """
+    return Algorithm(Personal("norm"))
+
+
+@checked
+def fedrep(
+    head_share: Annotated[
+        UnitInterval,
+        Doc("Share of the local steps that train the head, before the others train the body."),
+    ] = 10 / 11,
+) -> Algorithm:
+    """FedRep: FedPer in two steps, first the head, then the body (Collins et al., ICML 2021).
+
+    Plain SGD leaves the other part alone; momentum and weight decay go on in it.
+
+    Args:
+        head_share: Ten of eleven local epochs, as in the paper for CIFAR-10 over 100 clients.
+
+    References:
+        Collins et al., ICML 2021, https://proceedings.mlr.press/v139/collins21a.html
+    """
+    return Algorithm(Alternate("head", head_share), Personal("head"))
+
+
+@checked
+def ditto(
+    lam: Annotated[NonNegativeFloat, Doc("Strength of the pull to the common model.")] = 1.0,
+) -> Algorithm:
+    """Ditto: a personal model of each client, pulled to the common one (Li et al., ICML 2021).
+
+    The common model is FedAvg's. Each local step also steps the client's own model v_i along
+    g(v_i) + lam (v_i - w^t), on the same batch.
+
+    Args:
+        lam: The paper chooses among 0.1, 1 and 2.
+
+    References:
+        Li et al., ICML 2021, https://arxiv.org/abs/2012.04221
+    """
+    return Algorithm(Ditto(lam))
 
 
 @checked

@@ -31,7 +31,7 @@ def text() -> str:
     for family in FAMILIES:
         lines.append(re.split("[.:;]", family.__doc__ or "")[0])
         for name, make in functions(family).items():
-            first, *rest = wrap(_without_citation(name, summary(make)), 37)
+            first, *rest = wrap(_without_citation(name, summary(make)), 35)
             costs, gradients = costs_in_models(make())
             lines.append(_row(f"  {name:20}{first}", [*(n for n, _ in costs), str(gradients)]))
             lines += [f"{'':22}{line}" for line in rest]
@@ -41,7 +41,7 @@ def text() -> str:
 
 def _row(text: str, numbers: Sequence[str]) -> str:
     up, down, state, gradients = numbers
-    return f"{text:59}{up:>4}{down:>5}{state:>6}{gradients:>6}"
+    return f"{text:57}{up:>5}{down:>6}{state:>6}{gradients:>6}"
 
 
 def _without_citation(name: str, summary: str) -> str:

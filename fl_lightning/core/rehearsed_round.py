@@ -61,7 +61,7 @@ class RehearsedRound:
         self.starts_elsewhere = origin is not w
         self.depends_on_model = int((origin != elsewhere).sum())
         delta, _ = rehearsed.update(self.progress, self.messages, common, self.server)
-        other, _ = rehearsed.update(2 * self.progress, self.messages, common, self.server)
+        other, _ = rehearsed.update(self.progress + self.noise, self.messages, common, self.server)
         self.server_uses_progress = not delta.equal(other)
         rehearsed.personal(w, common, *states)  # only a mistake would show
         numbers = [origin, direction, delta, *tree_leaves(self.messages)]

@@ -104,7 +104,8 @@ class Term:
         logs: Names of the scalars that it publishes by `v.log`.
         diagnostics: Names of those that cost more; `--callback diagnostics` publishes them.
         draws: Whether clients draw random numbers, by `v.uniform` and `v.normal`.
-        keeps: The part of the model that each client keeps for itself (see `Personal`).
+        keeps: The part of the model that each client keeps for itself (see `Personal`). The
+            executors then leave it the buffers of that part.
 
     Example:
         >>> from dataclasses import dataclass

@@ -33,7 +33,7 @@ class Layout:
             child with a parameter; of a child that holds all parameters, that child's head. The
             rest is the body. A model without children is all head, and its name is empty.
         network: Name of the submodule whose children are blocks: empty, or that of such a child.
-        norms: Names of the parameters of normalization layers, whose class is named so.
+        norms: Names of the normalization layers, whose class is named so.
 
     Example:
         >>> layout = Layout(nn.Linear(2, 1))
@@ -65,8 +65,7 @@ class Layout:
         self.shapes = [p.shape for p in named.values()]
         self.sizes = [p.numel() for p in named.values()]
         self.network, self.head = _network_and_head(module)
-        norms = [name for name, m in module.named_modules() if "Norm" in type(m).__name__]
-        self.norms = {name for name in self.names if name.rpartition(".")[0] in norms}
+        self.norms = {name for name, m in module.named_modules() if "Norm" in type(m).__name__}
 
     @property
     def size(self) -> int:
@@ -109,11 +108,11 @@ class Layout:
         return self.part_mask("head", like)
 
     def has(self, part: Part, name: str) -> bool:
-        """Whether the parameter of this name belongs to a part."""
+        """Whether the parameter or buffer of this name belongs to a part."""
         if callable(part):
             return part(name, self)
         if part == "norm":
-            return name in self.norms
+            return name.rpartition(".")[0] in self.norms
         if part in ("head", "body"):
             return (part == "head") == name.startswith(f"{self.head}." if self.head else "")
         return part in name

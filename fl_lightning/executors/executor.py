@@ -30,7 +30,7 @@ class RoundInputs:
         algorithm: The method, the same in every round.
         facts: Facts that hold for every client of the round; `anchor` is the model.
         states: The server's states, one dictionary a term.
-        buffers: The global buffers, from which every client starts.
+        buffers: The global buffers.
         group: The number of clients in the largest call of the round; 0 if it does not matter.
         coefficients: The numbers of the method's curves in the round.
     """
@@ -55,6 +55,7 @@ class ClientTask:
         batches: Its mini-batches.
         lrs: The local learning rate of each step.
         seed: Seed of its random numbers (dropout).
+        buffers: The buffers that it keeps for itself, in place of the global ones.
     """
 
     client: int
@@ -63,6 +64,7 @@ class ClientTask:
     batches: Batches
     lrs: Sequence[float]
     seed: int
+    buffers: Buffers = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

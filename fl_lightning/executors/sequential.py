@@ -49,7 +49,7 @@ class SequentialExecutor(Executor):
         algorithm = received.algorithm.with_coefficients(received.coefficients)
         server_states = received.states
         facts = {**received.facts, **task.facts}
-        buffers = {**received.buffers, **self.dropout_key(task.seed)}
+        buffers = {**received.buffers, **task.buffers, **self.dropout_key(task.seed)}
         origin, states = algorithm.start(facts["anchor"], facts, task.states, server_states)
         facts["origin"] = origin
         self.announce(facts)

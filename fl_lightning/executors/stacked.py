@@ -91,7 +91,9 @@ class StackedExecutor(Executor):
         with seeded_rng(tasks[0].seed, anchor.device), substituted(batched=True):
             origin, states = vmap(start)(client_facts, states)
             client_facts["origin"] = origin
-            buffers = _stack([{**received.buffers, **self.dropout_key(v.seed)} for v in tasks])
+            buffers = _stack(
+                [{**received.buffers, **v.buffers, **self.dropout_key(v.seed)} for v in tasks]
+            )
             if (method := received.algorithm) not in self._local_steps:
                 self._local_steps[method] = LocalStep(self, method, self.mode)
             shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}

@@ -52,7 +52,7 @@ class FineTuning:
         They are made on demand, and at most as many as the executor trains in parallel.
         """
         if isclose(epochs, 0):
-            yield from ((self._initial(client), self.federation.buffers) for client in clients)
+            yield from map(self._initial, clients)
             return
         data = self.federation.clients.lasting(epochs)
         width = min(self.executor.width, self.federation.local_training.group_size)
@@ -67,9 +67,10 @@ class FineTuning:
         for client in clients:
             batches = data.visit(client, federation.round)
             seed = derived_seed(federation.seed, "adaptation", client)
-            states = [{"w_i": self._initial(client)}]
+            w, buffers = self._initial(client)
+            states = [{"w_i": w}]
             facts, lrs = {"weight": states[0]["w_i"].new_ones(())}, [self.lr] * len(batches)
-            visits.append(ClientTask(client, facts, states, batches, lrs, seed))
+            visits.append(ClientTask(client, facts, states, batches, lrs, seed, buffers))
         anchor = visits[0].states[0]["w_i"]
         facts = federation.round_facts(1) | {"anchor": anchor, "layout": self.layout}
         sent = RoundInputs(self.tuning, facts, [{}], federation.buffers, largest)
@@ -100,18 +101,20 @@ class FineTuning:
             out = self.module(x)
         return activations[self.head][0].flatten(1).float(), out.float()
 
-    def _initial(self, client: int) -> Tensor:
-        """The client's model before fine-tuning, as a vector of the whole model."""
+    def _initial(self, client: int) -> tuple[Tensor, Buffers]:
+        """The client's model before fine-tuning: a vector of the whole model, and buffers."""
         whole: nn.Module = self.federation.load_global()
-        self.trained.load(whole, personal_weights(self.federation, client))
+        w, buffers = personal_model(self.federation, client)
+        self.trained.load(whole, w)
         parameters = map(whole.get_parameter, self.layout.names)
-        return self.layout.flatten(p.detach() for p in parameters).clone()
+        return self.layout.flatten(p.detach() for p in parameters).clone(), buffers
 
 
-def personal_weights(federation: Federation, client: int) -> Tensor:
-    """The model of a client before any fine-tuning: the global one unless a term says else."""
+def personal_model(federation: Federation, client: int) -> tuple[Tensor, Buffers]:
+    """Weights and buffers of a client before any fine-tuning: global unless a term says else."""
     w, algorithm, training = federation.w.detach(), federation.algorithm, federation.local_training
     if all(type(term).personal is Term.personal for term in algorithm.terms):
-        return w  # and no row need be read
-    states = training.states(client)
-    return algorithm.personal(w, federation.round_facts(1), states, federation.server.states)
+        return w, federation.buffers  # and no row need be read
+    states, own = training.before_visit(client)
+    w = algorithm.personal(w, federation.round_facts(1), states, federation.server.states)
+    return w, {**federation.buffers, **own}

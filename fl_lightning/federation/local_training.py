@@ -26,6 +26,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.distributed.shared_folder import check_shared_folder
 from fl_lightning.errors import ModelError, UserError
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs
+from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
 from fl_lightning.federation.assignment import assign_groups
 from fl_lightning.federation.client_store import open_store
@@ -95,7 +96,8 @@ class LocalTraining:
         layout = self.server.layout
         states = [init_states(term.client, w, w, layout) for term in self.algorithm.terms]
         self._initially_finite = finite(states)
-        self.store = open_store(self.fabric, state_dir, self.clients.num_clients, states, memory)
+        row = [*states, self._own(self.server.buffers)]
+        self.store = open_store(self.fabric, state_dir, self.clients.num_clients, row, memory)
         if self.store.row:
             check_shared_folder(self.fabric, self.store.folder.parent)
 
@@ -114,7 +116,7 @@ class LocalTraining:
         sums = RoundSums(
             self.server.w.detach(),
             self.rehearsal.message,
-            self.server.buffers,
+            self.server.shared_buffers,
             len(cohort),
             self.sum_type,
             self.skip_diverged,
@@ -141,8 +143,10 @@ class LocalTraining:
                     own = "weight" in self.rehearsal.assigned
                     weight = result.sent.weight if own else float(weights[k])
                     good = sums.add(result, weight, k, states, logs)
-                    kept = _kept(visit, result, good) if self.skip_diverged else result.states
-                    self.store.write(cohort[k], kept)
+                    row = [*result.states, self._own(result.buffers)]
+                    if self.skip_diverged:
+                        row = _kept([*visit.states, visit.buffers], row, good)
+                    self.store.write(cohort[k], row)
                     finished(client=cohort[k], result=result)
             self.store.wait_for_writes(but=len(clients))
         self.store.wait_for_writes()
@@ -171,17 +175,22 @@ class LocalTraining:
         bound = f", sums of numbers below {limit:,.0f}" if isfinite(limit) else ""
         return f"local learning rate {self.lr(round):.3g}, {self.algorithm}{bound}"
 
-    def states(self, client: int) -> list[States]:
-        """The states that a client's visit begins with, one dictionary a term."""
+    def before_visit(self, client: int) -> tuple[list[States], Buffers]:
+        """What a client's visit begins with: states, one dictionary a term, and its own buffers."""
         terms, layout = self.algorithm.terms, self.server.layout
         anchor, w = self.server.w.detach(), self.server.initial_w
         if self.store.has(client):
-            kept = self.store.read(client, anchor.device)
+            *kept, buffers = self.store.read(client, anchor.device)
         else:
+            buffers = self._own(self.server.buffers)
             kept = [init_states(term.client, w, anchor, layout) for term in terms]
         local = [init_states(term.local, w, anchor, layout) for term in terms]
         both = zip(kept, local, self.logs.states(w), strict=True)
-        return [{**k, **visit, **logged} for k, visit, logged in both]
+        return [{**k, **visit, **logged} for k, visit, logged in both], buffers
+
+    def _own(self, buffers: Buffers) -> dict[str, Tensor]:
+        """The buffers that a client keeps for itself."""
+        return {name: buffers[name] for name in self.server.own_buffers}
 
     def state_dict(self) -> dict[str, Any]:
         """Slots of the clients' rows, and the settings that a resumed run keeps.
@@ -229,12 +238,13 @@ class LocalTraining:
         labels, values = sent.split([len(labels), len(values)])
         facts = {**dict(zip(numbers, values.unbind(), strict=True)), "labels": labels}
         facts["client"] = to_device_async(torch.tensor(client), w.device)
-        seed, states = derived_seed(self.server.seed, "dropout", round, client), self.states(client)
+        seed = derived_seed(self.server.seed, "dropout", round, client)
+        states, buffers = self.before_visit(client)
         for i, term in enumerate(self.algorithm.terms):
             if term.draws:
                 key = torch.tensor(derived_seed(seed, "term", i))
                 states[i][KEY] = to_device_async(key, w.device)
-        return ClientTask(client, facts, states, batches, lrs, seed)
+        return ClientTask(client, facts, states, batches, lrs, seed, buffers)
 
     def _lrs(self, round: int, steps: int) -> list[float]:
         """The learning rate of each step of a visit."""
@@ -315,7 +325,7 @@ class LocalTraining:
             raise shown from error
 
 
-def _kept(visit: ClientTask, result: ClientResult, good: Tensor) -> list[States]:
-    """The client's states after the visit; those before it if the result is not finite."""
-    both = zip(visit.states, result.states, strict=True)
+def _kept(before: Sequence[Buffers], after: Sequence[States], good: Tensor) -> list[States]:
+    """A client's row after the visit; that before it if the result is not finite."""
+    both = zip(before, after, strict=True)
     return [{k: torch.where(good, new, old[k]) for k, new in term.items()} for old, term in both]

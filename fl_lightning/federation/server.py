@@ -32,6 +32,7 @@ class Server:
         w: The global model, a flat Parameter of the server's optimizer.
         initial_w: w^0.
         buffers: The global buffers by name.
+        own_buffers: Names of those that each client keeps for itself; here they stay as they began.
         states: The server's states, one dictionary a term.
         optimizer: Applies the mean update, as the gradient `-delta`, to `w`.
         round: Rounds completed.
@@ -62,11 +63,18 @@ class Server:
             self.w.copy_(self.layout.read(module))
         self.initial_w = self.w.detach().clone()
         self.buffers = {k: b.clone() for k, b in module.named_buffers()}
+        parts = [term.keeps for term in self.algorithm.terms if term.keeps is not None]
+        self.own_buffers = [k for k in self.buffers if any(self.layout.has(p, k) for p in parts)]
         trained = set(self.layout.names)
         self._frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
         w = self.initial_w
         self.states = [init_states(term.server, w, w, self.layout) for term in self.algorithm.terms]
         self._initially_finite = finite(self.states)
+
+    @property
+    def shared_buffers(self) -> Buffers:
+        """The buffers that clients receive and send."""
+        return {k: b for k, b in self.buffers.items() if k not in self.own_buffers}
 
     def step(
         self, delta: Tensor, messages: Sequence[Any], facts: Facts
@@ -97,7 +105,8 @@ class Server:
         Returns:
             The scalars of the round, and whether each part stayed finite: see `step`, and the move.
         """
-        (progress, moved), messages, self.buffers, (loss, squared) = sums.means()
+        (progress, moved), messages, buffers, (loss, squared) = sums.means()
+        self.buffers = {**self.buffers, **buffers}
         move, flags = self.step(progress, messages, facts)
         distances = sums.distances(moved, squared, move)
         finite = [flag.to(move) for flag in (*flags, distances[-1].isfinite())]
@@ -106,8 +115,8 @@ class Server:
         return dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
 
     def megabytes(self, numbers: int) -> float:
-        """The size of numbers of the model's dtype, and of the buffers."""
-        buffers = sum(b.numel() * b.element_size() for b in self.buffers.values())
+        """The size of numbers of the model's dtype, and of the buffers that are averaged."""
+        buffers = sum(b.numel() * b.element_size() for b in self.shared_buffers.values())
         return (numbers * self.w.element_size() + buffers) / 1e6
 
     def state_dict(self) -> dict[str, Any]:

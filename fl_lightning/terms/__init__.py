@@ -26,6 +26,7 @@ from fl_lightning.terms.dual import StartDual as StartDual
 from fl_lightning.terms.lesam import LESAM as LESAM
 from fl_lightning.terms.lesam import LastRound as LastRound
 from fl_lightning.terms.personal import Alternate as Alternate
+from fl_lightning.terms.personal import Ditto as Ditto
 from fl_lightning.terms.personal import FirstOrderMAML as FirstOrderMAML
 from fl_lightning.terms.personal import LocalOnly as LocalOnly
 from fl_lightning.terms.personal import Personal as Personal

@@ -52,8 +52,9 @@ class FirstOrderMAML(Term):
 class Personal(Term):
     """A part of the model that each client trains and keeps for itself; only the rest is sent.
 
-    The head is FedPer's part, the body LG-FedAvg's. It begins as that of w^0, and the server's
-    model keeps it.
+    The head is FedPer's part, the body LG-FedAvg's, the normalization layers FedBN's. It begins as
+    that of w^0, and stays so in the server's model. The client also keeps the buffers of the part,
+    such as running statistics.
 
     Attributes:
         part: The part (see `Layout.has`).
@@ -85,12 +86,37 @@ class Personal(Term):
 
 
 @dataclass(frozen=True)
+class Ditto(Term):
+    """A personal model v_i beside the common one, and pulled to it.
+
+    Each local step also does `v_i <- v_i - eta (g(v_i) + lam (v_i - w^t))` on the same batch. eta
+    is the mean of the visit's learning rates; under momentum, that of plain steps as long.
+
+    Attributes:
+        lam: Strength of the pull.
+    """
+
+    lam: NonNegativeFloat = 1.0
+    client = {"v_i": initial}
+    roles = frozenset({"personal"})
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        g = oracle(w)  # first: running statistics are those of the first pass
+        pulled = oracle(v.v_i) + self.lam * (v.v_i - v.anchor)
+        v.v_i = v.v_i - v.lr_sum / v.steps * pulled
+        return g
+
+    def personal(self, w: Tensor, v: View) -> Tensor:
+        return v.v_i
+
+
+@dataclass(frozen=True)
 class Alternate(Term):
     """FedRep's order: a visit trains one part of the model first, then the rest.
 
     Attributes:
         part: The part that is trained first.
-        share: Its share of the local steps.
+        share: Its share of the local steps; at least one step remains for the rest.
     """
 
     part: Part = "head"
@@ -99,6 +125,6 @@ class Alternate(Term):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         mask = v.layout.part_mask(self.part, w)
-        first = (v.k < (self.share * v.steps).round()).to(w)
+        first = (v.k < (self.share * v.steps).round().clamp(max=v.steps - 1)).to(w)
         v.k = v.k + 1
         return oracle(w) * (first * mask + (1 - first) * (1 - mask))

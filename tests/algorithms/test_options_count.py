@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_lightning import Algorithm, algorithms
 from fl_lightning.core.prediction import from_logits
-from fl_lightning.federation.fine_tuning import FineTuning
+from fl_lightning.federation.fine_tuning import FineTuning, personal_model
 
 CLIENTS = classification((12, 5, 7), epochs=2)
 COHORTS = [0, 1], [0], [0, 2]
@@ -21,7 +21,7 @@ COHORTS = [0, 1], [0], [0, 2]
 
 @cache
 def trained(name: str, chosen: tuple[tuple[str, Any], ...], rounds: int) -> Tensor:
-    """The trained model and its buffers, or what a client predicts that has a rule of its own."""
+    """The trained model, its buffers and a client's own; or what a rule of its own predicts."""
     made = MAKERS[name](**dict(chosen))
     base = algorithms.fedsam(rho=0.1) if name.startswith("--ascent") else algorithms.fedavg()
     algorithm = made if isinstance(made, Algorithm) else made.to(base)
@@ -33,7 +33,8 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...], rounds: int) -> Tens
     )
     round_after_round(run, rounds)
     if algorithm.predict is from_logits:
-        return torch.cat([run.w.detach(), *(b.flatten() for b in run.buffers.values())])
+        buffers = [b.flatten() for b in run.buffers.values()]
+        return torch.cat([run.w.detach(), *buffers, personal_model(run, 0)[0]])
     own = FineTuning(run).personal_model(0, run.w.detach(), run.buffers)
     return algorithm.predict(own)(CLIENTS.dataset.x).flatten()
 

@@ -14,8 +14,8 @@ from fl_lightning.terms import SAM, AcceleratedStart, Clip, Proximal
 
 D = 99
 """Parameters of the classifier."""
-NUMBER, BODY = 1 / D, (6 * 8 + 8 + 2 * 8) / D
-"""One number, and the classifier without its head, in models."""
+NUMBER, BODY, NORM = 1 / D, (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
+"""One number, the classifier without its head, and its normalization, in models."""
 
 # Gradients a step, models sent up, down, kept by a client, kept by the server besides the model.
 # From the tables of the papers' survey. Where they leave a choice:
@@ -63,6 +63,10 @@ COSTS = {
     (1, 1, 2, 2, 2): "fedtoga, neighbor carried",
     (2, 1, 2, 2, 2): "fedtoga, fusion carried",
     (1, BODY, BODY, 0, 0): "fedbabu",
+    (1, BODY, BODY, 1 - BODY, 0): "fedper; fedrep",
+    (1, 1 - BODY, 1 - BODY, BODY, 0): "lg_fedavg",
+    (1, 1 - NORM, 1 - NORM, NORM, 0): "fedbn",
+    (2, 1, 1, 1, 0): "ditto",
     (1, 0, 0, 1, 0): "local_only",
 }
 TABLE = {name: row for row, names in COSTS.items() for name in names.split("; ")}

@@ -30,7 +30,7 @@ from fl_lightning.callbacks import Personalization
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import Partition, matched_test_split
 from fl_lightning.distributed.signals import EXIT_PREEMPTED
-from fl_lightning.federation.fine_tuning import FineTuning, personal_weights
+from fl_lightning.federation.fine_tuning import FineTuning, personal_model
 
 LR = 0.05
 
@@ -76,7 +76,7 @@ def test_rows_are_read_only_where_a_term_has_a_use_for_them(monkeypatch):
     run, own = trained(algorithms.feddyn()), trained(algorithms.local_only())
     assert torch.stack([w for w, _ in tuned(own, epochs=0)]).equal(rows(own, "w_i"))
     monkeypatch.setattr(run.store, "read", None)
-    assert torch.equal(personal_weights(run, 1), run.w)
+    assert torch.equal(personal_model(run, 1)[0], run.w)
 
 
 def test_executors_agree_in_fine_tuning_with_batchnorm_and_dropout():
@@ -157,11 +157,11 @@ def test_no_more_models_are_held_than_train_together(executor, epochs, monkeypat
     tuning = FineTuning(federation(algorithms.fedavg(), executor=executor), LR)
     initial, begun, held = tuning._initial, list[ref[Tensor]](), list[int]()
 
-    def counted(client: int) -> Tensor:
-        w = initial(client)
+    def counted(client: int) -> Any:
+        w, buffers = initial(client)
         begun.append(ref(w))
         held.append(sum(model() is not None for model in begun))
-        return w
+        return w, buffers
 
     monkeypatch.setattr(tuning, "_initial", counted)
     for model in tuning.models(range(6), epochs):

@@ -49,9 +49,12 @@ def lightning() -> tuple[nn.Module, Any, dict[str, Any]]:
     return Lit(norm=False), rows(24), {}
 
 
+TASKS = "image", "text", "table", "lightning"
+
 REFUSED: dict[tuple[str, str], str] = {
     **{("feddisco", task): "classes of their samples" for task in ("text", "table")},
     ("fedntd", "table"): "no classes",
+    **{("fedbn", task): "no parameter of the part 'norm'" for task in TASKS},
     ("gradient_projection", "table"): "of classes",
     ("fedgmt", "table"): "of classes",
     ("fedrcl", "table"): "no classes",  # it contrasts samples of a class with others
