@@ -13,6 +13,7 @@ from fl_lightning.algorithms import (
     averaging,
     drift,
     flatness,
+    optimizers,
     personal,
     representation,
     server,
@@ -27,6 +28,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     drift,
     sharpness,
     flatness,
+    optimizers,
     representation,
     personal,
 )
