@@ -3,19 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from math import cos, pi
 from typing import Any
 
 from golden_setup import Setup, State, of_clients, of_server
 from torch.optim import SGD
 
 from fl_lightning import Algorithm, algorithms
-from fl_lightning.core.schedule import Schedule
+from fl_lightning.core.curves import cosine
 from fl_lightning.terms import AdamW, Alignment
-
-
-def cosine(rounds: int) -> Schedule:
-    return lambda round, epoch: (1 + cos(pi * round / rounds)) / 2
 
 
 def changed(algorithm: Algorithm, kind: type, **changes: Any) -> Algorithm:
@@ -31,7 +26,7 @@ def averaging(
     algorithm = changed(changed(algorithm, Alignment, steps=h["K"]), AdamW, count=count)
     server = partial(SGD, lr=h.get("lg", 1.0))
     algorithm = algorithm.replace(local=partial(SGD, lr=h["lr"]), server=server)
-    return Setup(algorithm, cosine(h["epoch"]), 5, h["E"], None, states)
+    return Setup(algorithm, cosine(1, 0, h["epoch"]), 5, h["E"], None, states)
 
 
 def muon(words: list[str], h: dict[str, Any]) -> Setup:
@@ -77,7 +72,7 @@ def lmo(words: list[str], h: dict[str, Any]) -> Setup:
     states = {"m_i": of_clients("M_i")}
     if fed:
         states |= {"c_i": of_clients("M_i"), "c": of_server("C")}
-    return Setup(algorithm, lambda round, epoch: 1.0, 5, 2, h["local_steps"], states)
+    return Setup(algorithm, lambda round, rounds: 1.0, 5, 2, h["local_steps"], states)
 
 
 OPTIMIZERS: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim import AdamW as TorchAdamW
 
-from fl_lightning import Algorithm, ExponentialDecay, algorithms
+from fl_lightning import Algorithm, algorithms
 from fl_lightning.terms import AdamW, Muon
 from fl_lightning.terms.matrix import newton_schulz, polar
 
@@ -50,8 +50,8 @@ def test_a_client_of_diloco_keeps_its_moments() -> None:
     algorithm = algorithms.diloco(momentum=0.0).replace(
         local=partial(SGD, lr=0.01), server=partial(SGD, lr=1.0)
     )
-    options = {"sampler": lambda *_: [2], "schedule": ExponentialDecay()}
-    run = federation(algorithm, module=classifier(norm=False, dropout=0.0), **options)
+    module = classifier(norm=False, dropout=0.0)
+    run = federation(algorithm, module=module, sampler=lambda *_: [2], decays=False)
     module = classifier(norm=False, dropout=0.0)
     optimizer = TorchAdamW(module.parameters(), lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
     for round in range(3):
