@@ -35,8 +35,8 @@ class Warm(Term):
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
-        begun = {"none": {}, "whole": zeros, "block": OfLayout(_one_a_parameter)}[self.warm]
-        return {f"{self.moment}bar": begun} if begun else {}
+        begun: dict[str, Initializer] = {"whole": zeros, "block": OfLayout(_one_a_parameter)}
+        return {} if self.warm == "none" else {f"{self.moment}bar": begun[self.warm]}
 
     def start(self, w: Tensor, v: View) -> Tensor:
         if self.warm != "none":
