@@ -7,7 +7,7 @@ global model in the origin. FedProx rests off the line from there to the local o
 flat; FedSOL rests on it, at the distance rho from the optimum.
 """
 
-import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from types import SimpleNamespace
 from typing import cast
 
@@ -45,10 +45,13 @@ def path(term: Term) -> Tensor:
 
 def main() -> None:
     """Print where each method rests, and draw its path into the file that is named."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("figure", nargs="?", help="a .png, .pdf or .svg to draw into")
+    o = parser.parse_args()
     paths = {name: path(term) for name, term in TERMS.items()}
     for name, points in paths.items():
         print(f"{name:<8} rests at ({points[-1][0]:.3f}, {points[-1][1]:.3f})")
-    if len(sys.argv) > 1:
+    if o.figure:
         figure = Figure(layout="constrained")
         axes = figure.subplots()
         u, v = torch.meshgrid(*[torch.linspace(-0.1, 1.2, 99)] * 2, indexing="xy")
@@ -58,7 +61,7 @@ def main() -> None:
             axes.plot(*points.T, marker="o", markevery=[-1], label=name)
         axes.set(xlabel="u", ylabel="v", aspect="equal")
         axes.legend()
-        figure.savefig(sys.argv[1])
+        figure.savefig(o.figure)
 
 
 if __name__ == "__main__":

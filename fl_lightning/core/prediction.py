@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fl_lightning.core.constraints import PositiveFloat, PositiveInt, UnitInterval, check
 
@@ -16,17 +18,17 @@ class PersonalModel:
     Attributes:
         look: Features (what enters the head, flattened) and logits of a batch of inputs, in
             evaluation mode.
-        x, y: The client's training samples, not augmented.
+        x, y: The client's training samples, not augmented; x is a tensor, or several.
         classes: Number of classes.
     """
 
-    look: Callable[[Tensor], tuple[Tensor, Tensor]]
-    x: Tensor
+    look: Callable[[Any], tuple[Tensor, Tensor]]
+    x: Any
     y: Tensor
     classes: int
 
 
-Predict = Callable[[PersonalModel], Callable[[Tensor], Tensor]]
+Predict = Callable[[PersonalModel], Callable[[Any], Tensor]]
 """`predict(own)` prepares a client once and returns a map from inputs to scores (b, classes)."""
 
 
@@ -35,7 +37,7 @@ def is_right(scores: Tensor, y: Tensor) -> Tensor:
     return (scores.argmax(1) == y) & ~scores.isnan().any(1)  # argmax takes NaN for the highest
 
 
-def from_logits(own: PersonalModel) -> Callable[[Tensor], Tensor]:
+def from_logits(own: PersonalModel) -> Callable[[Any], Tensor]:
     """The model's outputs."""
     return lambda x: own.look(x)[1]
 
@@ -67,14 +69,18 @@ class NearestNeighbors:
     def __post_init__(self) -> None:
         check(self, " of NearestNeighbors")
 
-    def __call__(self, own: PersonalModel) -> Callable[[Tensor], Tensor]:
+    def __call__(self, own: PersonalModel) -> Callable[[Any], Tensor]:
         """Store the features of the client's samples."""
         order = torch.randperm(len(own.y), generator=torch.Generator().manual_seed(0))
         kept = order[: self.capacity].to(own.y.device)
-        stored = torch.cat([own.look(own.x[i])[0] for i in kept.split(100)])
+
+        def features(index: Tensor) -> Tensor:
+            return own.look(tree_map(lambda rows: rows[index], own.x))[0]
+
+        stored = torch.cat([*map(features, kept.split(100))])
         votes_for = torch.nn.functional.one_hot(own.y[kept], own.classes).to(stored)
 
-        def scores(x: Tensor) -> Tensor:
+        def scores(x: Any) -> Tensor:
             features, logits = own.look(x)
             squared = torch.cdist(features, stored).square()
             near, index = squared.topk(min(self.neighbors, len(stored)), largest=False)

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import platform
 import re
 import socket
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.launcher_env import under_fabric_run
@@ -98,6 +100,7 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
             fabric = Fabric(**fabric_options)
             if not by_cli:
                 if fabric.world_size > 1:
+                    _check_interaction()
                     _check_main_address()
                 fabric.launch()
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
@@ -107,8 +110,8 @@ def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:
             del os.environ[FIRST_RANK]
     atexit.register(_destroy_gloo_group)
     if not threads_named:
-        here = ranks or fabric.world_size // launch.num_nodes
-        torch.set_num_threads(min(most, max(1, available_cores() // here)))
+        sharing = _ranks_on_these_cores() or ranks or fabric.world_size // launch.num_nodes
+        torch.set_num_threads(min(most, max(1, available_cores() // sharing)))
     return fabric
 
 
@@ -117,6 +120,19 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _ranks_on_these_cores() -> int:
+    """Ranks that may run on the same processors as this one; 0 without other ranks.
+
+    A launcher such as srun may give each rank processors of its own.
+    """
+    if not torch.distributed.is_initialized():
+        return 0
+    mine = platform.node(), sorted(getattr(os, "sched_getaffinity", lambda _: ())(0))
+    every = [mine] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(every, mine)
+    return every.count(mine)
 
 
 def _launched_ranks(num_nodes: int) -> int | None:
@@ -139,6 +155,14 @@ def _destroy_gloo_group() -> None:
     """
     if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
         torch.distributed.destroy_process_group()
+
+
+def _check_interaction() -> None:
+    """Refuse several ranks where there is no script that further ones could run."""
+    if _IS_INTERACTIVE:
+        raise UserError(
+            "a notebook or a prompt trains on one rank: give --devices 1, or run a script"
+        )
 
 
 def _check_main_address() -> None:

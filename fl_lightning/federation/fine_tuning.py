@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from math import isclose
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.losses import scores_of
+from fl_lightning.core.network import call
 from fl_lightning.core.oracle import record_activations
 from fl_lightning.core.prediction import PersonalModel
 from fl_lightning.core.randomness import derived_seed
@@ -92,13 +95,13 @@ class FineTuning:
             self._features_and_logits, data.inputs(index), data.y[index], len(data.classes)
         )
 
-    def _features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _features_and_logits(self, x: Any) -> tuple[Tensor, Tensor]:
         with (
             torch.inference_mode(),
             self.federation.fabric.autocast(),
             record_activations(self.module, (self.head,)) as activations,
         ):
-            out = self.module(x)
+            out = scores_of(call(self.module, x))
         return activations[self.head][0].flatten(1).float(), out.float()
 
     def _initial(self, client: int) -> tuple[Tensor, Buffers]:

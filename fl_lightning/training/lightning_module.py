@@ -150,6 +150,7 @@ class StepModel(nn.Module):
             for name, value in self.logged.items()
             if not (isinstance(value, Metric) or any(value is one for one in of_metrics))
         }
+        self.logged = {}  # values have graphs, which a copy of the module must not
         logs = {k: v.detach().to(loss).reshape(()) for k, v in numbers.items()}
         self.logs, self.rests = tuple(logs), self.rests or bool(of_metrics)
         return StepOutput(loss, seen[-1] if seen else None, logs)

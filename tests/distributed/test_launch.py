@@ -17,6 +17,7 @@ from locations import ROOT
 from fl_lightning.distributed import launch
 from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
 from fl_lightning.distributed.signals import FIRST_RANK
+from fl_lightning.errors import UserError
 
 WORLD = {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3"}
 TORCHRUN = {"LOCAL_RANK": "1", **WORLD, "TORCHELASTIC_RUN_ID": "x"}
@@ -83,6 +84,26 @@ TWO = {"num_nodes": 2}
 def test_ranks_and_threads(variables, given, devices, threads, launched):
     """A launcher decides on the ranks of this machine; they share its cores as threads."""
     assert launched(variables, **given) == (devices, threads)
+
+
+def test_a_rank_with_processors_of_its_own_takes_them_all(launched, environment):
+    """As srun binds ranks; here two of four have the same."""
+
+    def gather(every, mine):
+        node, _ = mine
+        every[:] = [mine, (node, [90]), mine, ("another machine", mine[1])]
+
+    environment.setattr(torch.distributed, "is_initialized", lambda: True)
+    environment.setattr(torch.distributed, "get_world_size", lambda: 4)
+    environment.setattr(torch.distributed, "all_gather_object", gather)
+    assert launched(SLURM, **TWO) == ("4", 4)
+
+
+def test_a_prompt_has_one_rank(launched, environment):
+    environment.setattr(launch, "_IS_INTERACTIVE", True)
+    launched()
+    with pytest.raises(UserError, match="one rank"):
+        launched(devices="2")
 
 
 def test_a_program_that_starts_on_several_machines_says_what_it_waits_for(launched, capsys):

@@ -1,6 +1,8 @@
 """A fit that is killed at any instant and resumed gives the results of one that was not."""
 
+import os
 import random
+import signal
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -9,11 +11,12 @@ from typing import Any
 import jobs
 import pytest
 from least_squares import rows as regression_rows
-from lightning_modules import Lit, data, trainer
+from lightning_modules import Lit, data, distance, state, trainer
 from torch import nn
 from torch.optim import AdamW
 
 import fl_lightning as fl
+from fl_lightning.distributed.signals import EXIT_PREEMPTED
 from fl_lightning.executors import SequentialExecutor
 
 ROUNDS, VISITS = 6, 24
@@ -57,3 +60,22 @@ def test_killed_and_resumed_equals_never_killed(fit: Any, tmp_path: Path) -> Non
     attempt(fit, folder)
     assert jobs.results(folder) == expected
     assert len(expected["metrics"]) == ROUNDS
+
+
+def test_a_signal_stops_a_fit_after_a_checkpoint(tmp_path: Path, capsys: Any) -> None:
+    class Signal:
+        def on_round_end(self, federation: Any, metrics: Any) -> None:
+            if federation.round == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def fit(folder: str, **options: Any) -> Any:
+        module = Lit(partial(AdamW, lr=0.01), dropout=0.3)
+        made = trainer(rounds=4, run_dir=tmp_path / folder, **options)
+        return lambda **how: (made.fit(module, data(), **how), state(module))[1]
+
+    with pytest.raises(SystemExit) as stopped:
+        fit("stopped", callbacks=[Signal()])()
+    assert stopped.value.code == EXIT_PREEMPTED
+    assert "stopped by SIGTERM after round 2 of 4" in capsys.readouterr().out
+    resumed = fit("stopped", callbacks=[Signal()])(resume="auto")
+    assert distance(resumed, fit("whole")()) == 0
