@@ -17,7 +17,12 @@ from fl_lightning import terms
 from fl_lightning.algorithms import shared_options as opt
 from fl_lightning.algorithms.server import fedacg, fedadagrad, fedadam, fedavgm, fedyogi
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
-from fl_lightning.core.constraints import checked
+from fl_lightning.core.constraints import (
+    NonNegativeFloat,
+    PositiveFraction,
+    PositiveInt,
+    checked,
+)
 from fl_lightning.core.term import Term
 from fl_lightning.errors import UserError
 
@@ -91,6 +96,47 @@ def unchanged() -> Modifier:
 def sam(rho: opt.Rho = 0.1) -> Modifier:
     """SAM: along the client's gradient."""
     return Modifier(terms.SAM(rho))
+
+
+@checked
+def sam_on(rho: opt.Rho = 0.1) -> Modifier:
+    """SAM-ON: SAM that perturbs normalization layers alone (Mueller et al., NeurIPS 2023)."""
+    return Modifier(terms.SAM(rho, part="norm"))
+
+
+@checked
+def m_sam(
+    rho: opt.Rho = 0.1,
+    parts: Annotated[
+        PositiveInt, Doc("Parts of a batch, each perturbed along its own gradient.")
+    ] = 2,
+) -> Modifier:
+    """m-SAM: SAM on each part of the batch, then the mean (Foret et al., ICLR 2021)."""
+    return Modifier(terms.MSAM(rho, parts=parts))
+
+
+@checked
+def vasso(
+    rho: opt.Rho = 0.1,
+    theta: Annotated[
+        PositiveFraction, Doc("Weight of the newest gradient (0.9 in the authors' code); 1 is SAM.")
+    ] = 0.9,
+    carry: Annotated[bool, Doc("Keep the average from one visit of a client to the next.")] = False,
+) -> Modifier:
+    """VaSSO: along a moving average of gradients (Li and Giannakis, NeurIPS 2023)."""
+    return Modifier(terms.VaSSO(rho, theta=theta, carry=carry))
+
+
+@checked
+def gsam(
+    rho: opt.Rho = 0.1,
+    alpha: Annotated[
+        NonNegativeFloat,
+        Doc("Weight of the surrogate gap (the authors' example 0.2); 0 is SAM."),
+    ] = 0.2,
+) -> Modifier:
+    """GSAM: SAM that also lowers the gap between the two losses (Zhuang et al., ICLR 2022)."""
+    return Modifier(terms.GSAM(rho, alpha=alpha))
 
 
 @checked
@@ -245,6 +291,10 @@ PARTS: Mapping[str, Makers] = {
     "perturb": {
         "none": unchanged,
         "sam": sam,
+        "sam_on": sam_on,
+        "m_sam": m_sam,
+        "vasso": vasso,
+        "gsam": gsam,
         "asam": asam,
         "lesam": lesam,
         "last_round": last_round,

@@ -13,7 +13,6 @@ from fl_lightning.algorithms import (
     averaging,
     drift,
     flatness,
-    optimizers,
     personal,
     representation,
     server,
@@ -28,7 +27,6 @@ FAMILIES: tuple[ModuleType, ...] = (
     drift,
     sharpness,
     flatness,
-    optimizers,
     representation,
     personal,
 )

@@ -1,4 +1,4 @@
-"""Optimizer wrappers that step with a transformed gradient: SAM, ASAM, LESAM, user-defined ones.
+"""Optimizer wrappers that step with a transformed gradient: SAM, ASAM, GSAM, LESAM, your own ones.
 
 For any PyTorch project: plain loops, `LightningModule`s under automatic optimization, Fabric. A
 wrapper shares param groups and state with the optimizer that it wraps, so schedulers, gradient
@@ -24,6 +24,7 @@ takes no closure.
 """
 
 from fl_lightning.optim.sharpness import ASAM as ASAM
+from fl_lightning.optim.sharpness import GSAM as GSAM
 from fl_lightning.optim.sharpness import LESAM as LESAM
 from fl_lightning.optim.sharpness import SAM as SAM
 from fl_lightning.optim.transform import GradientTransform as GradientTransform

@@ -1,4 +1,4 @@
-"""SAM, ASAM and LESAM around any optimizer.
+"""SAM, ASAM, GSAM and LESAM around any optimizer.
 
 `base` and `buffers` are those of `GradientTransform`.
 """
@@ -17,6 +17,7 @@ from fl_lightning.errors import UserError
 from fl_lightning.optim.transform import BufferSource, GradientTransform, flat, split
 from fl_lightning.terms.lesam import LESAM as LESAMTerm
 from fl_lightning.terms.perturb import ASAM as ASAMTerm
+from fl_lightning.terms.perturb import GSAM as GSAMTerm
 from fl_lightning.terms.perturb import SAM as SAMTerm
 
 
@@ -57,6 +58,29 @@ class ASAM(GradientTransform):
         buffers: BufferSource = (),
     ):
         super().__init__(base, partial(ASAMTerm(rho, eta=eta, eps=eps).gradient, v=None), buffers)
+
+
+class GSAM(GradientTransform):
+    """SAM that also lowers the surrogate gap: how far the loss rises under the perturbation.
+
+    Zhuang et al., ICLR 2022, https://arxiv.org/abs/2203.08065.
+
+    Args:
+        rho: Radius of the perturbation.
+        alpha: Weight of the gap; 0 is SAM.
+        eps: Added to norms.
+    """
+
+    def __init__(
+        self,
+        base: Optimizer,
+        rho: float = 0.05,
+        alpha: float = 0.2,
+        eps: float = 1e-12,
+        buffers: BufferSource = (),
+    ):
+        term = GSAMTerm(rho, alpha=alpha, eps=eps)
+        super().__init__(base, partial(term.gradient, v=None), buffers)
 
 
 class LESAM(GradientTransform):

@@ -5,9 +5,6 @@
 Imports `core` and below.
 """
 
-from fl_lightning.terms.adaptive import AdamW as AdamW
-from fl_lightning.terms.adaptive import Alignment as Alignment
-from fl_lightning.terms.adaptive import Sophia as Sophia
 from fl_lightning.terms.client_models import ClientModels as ClientModels
 from fl_lightning.terms.distill import Contrastive as Contrastive
 from fl_lightning.terms.distill import Distill as Distill
@@ -28,19 +25,19 @@ from fl_lightning.terms.dual import LinearDual as LinearDual
 from fl_lightning.terms.dual import StartDual as StartDual
 from fl_lightning.terms.lesam import LESAM as LESAM
 from fl_lightning.terms.lesam import LastRound as LastRound
-from fl_lightning.terms.matrix import LMO as LMO
-from fl_lightning.terms.matrix import CorrectedLMO as CorrectedLMO
-from fl_lightning.terms.matrix import Muon as Muon
 from fl_lightning.terms.personal import Alternate as Alternate
 from fl_lightning.terms.personal import Ditto as Ditto
 from fl_lightning.terms.personal import FirstOrderMAML as FirstOrderMAML
 from fl_lightning.terms.personal import LocalOnly as LocalOnly
 from fl_lightning.terms.personal import Personal as Personal
 from fl_lightning.terms.perturb import ASAM as ASAM
+from fl_lightning.terms.perturb import GSAM as GSAM
+from fl_lightning.terms.perturb import MSAM as MSAM
 from fl_lightning.terms.perturb import SAM as SAM
 from fl_lightning.terms.perturb import SMOO as SMOO
 from fl_lightning.terms.perturb import TOGA as TOGA
 from fl_lightning.terms.perturb import Neighbor as Neighbor
+from fl_lightning.terms.perturb import VaSSO as VaSSO
 from fl_lightning.terms.sending import Quantize as Quantize
 from fl_lightning.terms.sending import Sign as Sign
 from fl_lightning.terms.sending import TopK as TopK

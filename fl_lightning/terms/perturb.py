@@ -7,10 +7,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl_lightning.core.constraints import NonNegativeFloat, UnitInterval
+from fl_lightning.core.constraints import (
+    NonNegativeFloat,
+    PositiveFraction,
+    PositiveInt,
+    UnitInterval,
+)
 from fl_lightning.core.oracle import Loss, Oracle
-from fl_lightning.core.term import Initializer, Term, View, zeros
-from fl_lightning.core.vector import unit
+from fl_lightning.core.term import Initializer, Term, View, scalar, zeros
+from fl_lightning.core.vector import Layout, Part, unit
 from fl_lightning.errors import TermError
 from fl_lightning.terms.wrapper import WrappedTerm
 
@@ -31,10 +36,12 @@ class SAM(Perturbation):
     Attributes:
         mix: Weight of this gradient; g(w) has the rest (FedSpeed).
         ascent: "raw" ascends by `rho g` (FedSpeed's paper).
+        part: The parameters that are perturbed (see `Layout.has`): "norm" is SAM-ON. None is all.
 
     References:
         Foret et al., ICLR 2021, https://arxiv.org/abs/2010.01412
         FedSAM: Qu et al., ICML 2022, https://arxiv.org/abs/2206.02618
+        SAM-ON: Mueller et al., NeurIPS 2023, https://arxiv.org/abs/2306.04226
 
     Example:
         >>> import torch
@@ -44,11 +51,97 @@ class SAM(Perturbation):
 
     mix: UnitInterval = 1.0
     ascent: Literal["unit", "raw"] = "unit"
+    part: Part | None = None
 
-    def gradient(self, oracle: Oracle, w: Tensor, v: View | None) -> Tensor:
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         g = oracle(w)
-        e = self.rho * (g if self.ascent == "raw" else unit(g, self.eps))
+        up = g if self.part is None else g * _mask(self.part, v.layout, g)
+        e = self.rho * (up if self.ascent == "raw" else unit(up, self.eps))
         return torch.lerp(g, oracle(w + e), self.mix)
+
+
+def _mask(part: Part, layout: Layout, like: Tensor) -> Tensor:
+    """Ones for the part that is perturbed, zeros elsewhere."""
+    if not any(layout.has(part, name) for name in layout.names):
+        named = "of a normalization layer" if part == "norm" else f"{part!r}"
+        raise TermError(
+            f"the model has no trainable parameter {named}, which this perturbation moves alone: "
+            "choose another model or perturbation"
+        )
+    return layout.part_mask(part, like)
+
+
+@dataclass(frozen=True)
+class VaSSO(Perturbation):
+    """SAM along a moving average of gradients, `d <- (1 - theta) d + theta g`.
+
+    Attributes:
+        theta: Weight of the newest gradient; 1 is SAM.
+        carry: Keep d from one visit of a client to the next; otherwise it begins as the visit's
+            first gradient.
+
+    References:
+        Li and Giannakis, NeurIPS 2023, https://arxiv.org/abs/2309.15639
+    """
+
+    theta: PositiveFraction = 0.9
+    carry: bool = False
+
+    @property
+    def client(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        return {"d": zeros, "begun": scalar} if self.carry else {}
+
+    @property
+    def local(self) -> Mapping[str, Initializer]:  # type: ignore[override]
+        return {} if self.carry else {"d": zeros, "begun": scalar}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        g = oracle(w)
+        v.d = torch.where(v.begun > 0, torch.lerp(v.d, g, self.theta), g)
+        v.begun = torch.ones_like(v.begun)
+        return oracle(w + self.rho * unit(v.d, self.eps))
+
+
+@dataclass(frozen=True)
+class GSAM(Perturbation):
+    """SAM that also lowers the surrogate gap, the loss at `w + e` less that at w.
+
+    The direction is `g(w + e) - alpha g_v`, where g_v is the part of g(w) orthogonal to g(w + e).
+
+    Attributes:
+        alpha: Weight of the gap; 0 is SAM.
+
+    References:
+        Zhuang et al., ICLR 2022, https://arxiv.org/abs/2203.08065
+    """
+
+    alpha: NonNegativeFloat = 0.2
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        g = oracle(w)
+        ahead = oracle(w + self.rho * unit(g, self.eps))
+        along = unit(ahead, self.eps)
+        return ahead - self.alpha * (g - (along * g).sum() * along)
+
+
+@dataclass(frozen=True)
+class MSAM(Perturbation):
+    """m-SAM: SAM on each part of the batch, with a perturbation of its own; then their mean.
+
+    A part is every `parts`-th sample, or one sample of a batch that has fewer. Parts count alike.
+
+    Attributes:
+        parts: Number of parts; 1 is SAM.
+
+    References:
+        Foret et al., ICLR 2021, https://arxiv.org/abs/2010.01412 (m-sharpness)
+    """
+
+    parts: PositiveInt = 2
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        sam, n = SAM(self.rho, eps=self.eps), self.parts
+        return torch.stack([sam.gradient(oracle.part(i, n), w, v) for i in range(n)]).mean(0)
 
 
 @dataclass(frozen=True)

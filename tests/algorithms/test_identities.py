@@ -14,7 +14,17 @@ from torch.optim import SGD, Adagrad
 
 from fl_lightning import Algorithm, Term, algorithms, by_size, uniform
 from fl_lightning.core.oracle import Oracle
-from fl_lightning.terms import SAM, SOL, TOGA, Distill, HeadSOL, LinearDual, Muon, Proximal
+from fl_lightning.terms import (
+    GSAM,
+    SAM,
+    SOL,
+    TOGA,
+    Distill,
+    HeadSOL,
+    LinearDual,
+    Proximal,
+    VaSSO,
+)
 from fl_lightning.terms.released import NormPull
 from fl_lightning.terms.released import ReleasedControlVariate as Variate
 
@@ -82,8 +92,8 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (partial(C.fednsam, ascent="momentum", gamma=0.0), {"rho": 0.0}, UNIFORM),
     (partial(C.fedtoga, perturbation="released"), {"rho": 0.0}, C.fedtoga(0.0, prox_clip="split")),
     (of(NormPull), {"mu": 0.0}, UNIFORM),
-    (C.fedpac_muon, {"beta": 0.98}, C.fedmuon()),
-    (C.fedmuon, {"gamma": 0.0, "gain": 1.0}, Algorithm(Muon("whole", 0.98))),
+    (of(VaSSO, 0.2), {"theta": 1.0}, Algorithm(SAM(0.2))),
+    (of(GSAM, 0.2), {"alpha": 0.0}, Algorithm(SAM(0.2))),
     (C.fedntd, {"beta": 0.0}, AVG),
     (C.moon, {"mu": 0.0}, AVG),
     (partial(C.fedrcl, attraction=0.0), {"penalty": 0.0}, UNIFORM),

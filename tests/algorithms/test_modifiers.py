@@ -32,7 +32,7 @@ PERTURB, ASCENT, START, SERVER, SEND = (
     {name: make() for name, make in PARTS[part].items()}
     for part in ("perturb", "ascent", "client_start", "server_optimizer", "send")
 )
-ASCENDING = {"sam", "asam", "smoo", "toga"}
+ASCENDING = {"sam", "sam_on", "vasso", "gsam", "asam", "smoo", "toga"}
 
 Choice = tuple[str, str, str, str, str]
 """Algorithm, perturbation, ascent, start, server."""
@@ -74,7 +74,7 @@ def covering() -> list[Choice]:
     return chosen
 
 
-CLIENTS = classification((8, 5, 7), epochs=1)
+CLIENTS = classification((9, 5, 10), epochs=1)  # BatchNorm needs two samples in a part of m-SAM
 
 
 def two_rounds(algorithm: Algorithm, **options: Any) -> Any:

@@ -14,6 +14,9 @@ from fl_lightning import Algorithm, algorithms
 from fl_lightning.core.prediction import from_logits
 from fl_lightning.federation.fine_tuning import FineTuning, personal_model
 
+WITH_NORM = {"local_only", "--perturb sam_on"}
+"""What needs a normalization layer: of local_only, its running statistics alone are averaged."""
+
 CLIENTS = classification((12, 5, 7), epochs=2)
 COHORTS = [0, 1], [0], [0, 2]
 """Two clients in the first round; client 2 comes late."""
@@ -28,7 +31,7 @@ def trained(name: str, chosen: tuple[tuple[str, Any], ...], rounds: int) -> Tens
     run = federation(
         hard(algorithm),
         clients=CLIENTS,
-        module=classifier(norm=name == "local_only"),  # its running statistics alone are averaged
+        module=classifier(norm=name in WITH_NORM),
         sampler=lambda num_clients, seed, round: COHORTS[round],
     )
     round_after_round(run, rounds)

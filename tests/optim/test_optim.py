@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fl_lightning import optim, terms
-from fl_lightning.optim import ASAM, LESAM, SAM, GradientTransform
+from fl_lightning.optim import ASAM, GSAM, LESAM, SAM, GradientTransform
 
 
 def sam_by_hand(model: nn.Module, g: Gradients, rho: float) -> Gradients:
@@ -73,6 +73,7 @@ def test_ten_steps_equal_the_method_written_by_hand(wrap, by_hand, base):
         (SAM, terms.SAM, {"eps": 0.5}),
         (ASAM, terms.ASAM, {"eps": 0.5}),
         (ASAM, terms.ASAM, {"eta": 0.5}),
+        (GSAM, terms.GSAM, {"alpha": 0.5}),
     ],
 )
 def test_every_coefficient_is_the_terms(wrap, term, option):

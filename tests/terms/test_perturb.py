@@ -1,17 +1,43 @@
 """Perturbations against numbers worked out by hand."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from oracles import Asked, direction_of, view
-from problems import close, layout, regression, term, vec
+from problems import (
+    Recorder,
+    classification,
+    classifier,
+    close,
+    federation,
+    layout,
+    regression,
+    term,
+    trained,
+    vec,
+)
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fl_lightning import Algorithm, Term, TermError, algorithms
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import Layout
-from fl_lightning.terms import ASAM, LESAM, SAM, SMOO, SOL, TOGA, LastRound, Neighbor, Proximal
+from fl_lightning.terms import (
+    ASAM,
+    GSAM,
+    LESAM,
+    MSAM,
+    SAM,
+    SMOO,
+    SOL,
+    TOGA,
+    LastRound,
+    Neighbor,
+    Proximal,
+    VaSSO,
+)
 from fl_lightning.terms.released import ReleasedSMOO
 
 
@@ -29,6 +55,100 @@ def test_asam_scales_only_the_parameters_that_are_named() -> None:
     length = 2 / 160**0.5
     expected = 3 + length * 16 * 3, 2 * (2 + length * 4)
     close(direction_of(ASAM(rho=2.0, eta=1.0, scaled="weight"), v), *expected)
+
+
+def test_sam_of_a_part_moves_that_part_alone() -> None:
+    """The gradient (3, 4) is (0, 4) for the bias; e = (0, 0.5)."""
+    v = view(layout=Layout(nn.Linear(1, 1)))
+    close(direction_of(SAM(rho=0.5, part="bias"), v), 3, 2 * 2.5)
+    close(direction_of(SAM(rho=0.5, part="weight"), v), 3.5, 4)
+
+
+def test_sam_on_moves_normalization_layers_alone() -> None:
+    """As PyTorch computes it; a model without them is refused before the first round."""
+    module = classifier(dropout=0.0)
+    run = federation(
+        Algorithm(SAM(rho=0.3, part="norm")),
+        module=module,
+        clients=classification([5], steps=1),
+        sampler=lambda *_: [0],
+        decays=False,
+    )
+    x, y = run.clients.visit(0, 0)[0]
+    by_hand = deepcopy(module).train()
+    own = dict(by_hand.named_parameters())
+
+    def gradients() -> dict[str, Tensor]:
+        g = torch.autograd.grad(F.cross_entropy(by_hand(x), y), [*own.values()])
+        return dict(zip(own, g, strict=True))
+
+    up = {name: g for name, g in gradients().items() if name.startswith("norm.")}
+    assert sorted(up) == ["norm.bias", "norm.weight"]
+    length = torch.cat([g.flatten() for g in up.values()]).norm()
+    with torch.no_grad():
+        for name, g in up.items():
+            own[name] += 0.3 * g / length
+    direction = torch.cat([g.flatten() for g in gradients().values()])
+    before = run.w.detach().clone()
+    run.train_round()
+    torch.testing.assert_close(run.w.detach(), before - 0.1 * direction, rtol=0, atol=1e-12)
+    with pytest.raises(TermError, match="normalization layer"):
+        federation(Algorithm(SAM(part="norm")), module=classifier(norm=False))
+
+
+def test_vasso_ascends_along_the_average_of_gradients() -> None:
+    """D = (3, 4) at first; then (1 - 0.5) (3, -4) + 0.5 (3, 4) = (3, 0), so that e = (0.5, 0)."""
+    term = VaSSO(rho=0.5, theta=0.5)
+    v = view(d=vec(0, 0), begun=vec(0)[0])
+    close(direction_of(term, v), 3.3, 2 * 2.4)
+    close(v.d, 3, 4)
+    v.d = vec(3, -4)
+    close(direction_of(term, v), 3.5, 4)
+    close(v.d, 3, 0)
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_vassos_average_lasts_for_a_visit_or_is_carried(carry: bool) -> None:
+    """Client 1 alone: gradients at the weights of each step, averaged by hand."""
+    log: list[tuple[Tensor, Tensor]] = []
+    algorithm = Algorithm(Recorder(log), VaSSO(rho=0.3, theta=0.4, carry=carry))
+    run = regression(algorithm, steps=2, sampler=lambda *_: [1])
+    run.prepare()
+    log.clear()
+    run.train_round()
+    run.train_round()
+    d = torch.zeros(2).double()
+    for step in range(4):
+        (w, g), (ahead, _) = log[2 * step : 2 * step + 2]
+        first = step == 0 or (step == 2 and not carry)
+        d = g if first else 0.6 * d + 0.4 * g
+        close(ahead - w, *(0.3 * d / d.norm()).tolist())
+
+
+def test_gsam_subtracts_the_orthogonal_part_of_the_plain_gradient() -> None:
+    """At w + e the gradient is (3.3, 4.8); g . (3.3, 4.8) = 29.1, and its square is 33.93."""
+    share = 29.1 / 33.93
+    expected = 3.3 - 0.5 * (3 - 3.3 * share), 4.8 - 0.5 * (4 - 4.8 * share)
+    close(direction_of(GSAM(rho=0.5, alpha=0.5)), *expected)
+
+
+class Halves:
+    """The gradient w of a batch is the mean of those of its two halves, (2 w_1, 0), (0, 2 w_2)."""
+
+    def part(self, index: int, count: int) -> Any:
+        assert count == 2
+        return lambda w: 2 * w * vec(1 - index, index)
+
+
+def test_msam_perturbs_each_part_along_its_own_gradient() -> None:
+    """By (0.5, 0) and by (0, 0.5)."""
+    direction = MSAM(rho=0.5, parts=2).gradient(Halves(), vec(3, 2), view())  # type: ignore[arg-type]
+    close(direction, 3.5, 2.5)
+
+
+def test_msam_of_one_part_is_sam_bit_for_bit() -> None:
+    one, sam = (trained(Algorithm(term), rounds=1) for term in (MSAM(0.2, parts=1), SAM(0.2)))
+    assert one.w.equal(sam.w)
 
 
 @pytest.mark.parametrize(("kind", "lag"), [(SMOO, 1.0), (ReleasedSMOO, 0.0)])
