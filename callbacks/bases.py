@@ -105,16 +105,20 @@ class CohortMeasure(Measure):
         return table
 
 
-def over_clients(name: str, values: Tensor, weights: Tensor | None = None) -> Metrics:
+def over_clients(
+    name: str, values: Tensor, weights: Tensor | None = None, larger: bool | None = None
+) -> Metrics:
     """One number for each client: the mean, weighted, the deviation, and the worst tenth's mean.
 
     Args:
         name: The name of the mean; the others are `<name>_std` and `<name>_worst10`.
         values: (clients,).
         weights: (clients,); equal by default.
+        larger: Whether larger values are better; by the name if None.
     """
+    larger = higher_is_better(name) if larger is None else larger
     weights = torch.ones_like(values) if weights is None else weights.to(values)
-    worst_first = values.sort(descending=not higher_is_better(name)).values
+    worst_first = values.sort(descending=not larger).values
     return {
         name: ((values @ weights) / weights.sum()).item(),
         f"{name}_std": values.std(correction=0).item(),

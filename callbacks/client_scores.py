@@ -65,12 +65,12 @@ class ClientScores(Measure):
             table[place] = torch.tensor(values)
         table = table.to(federation.w.device)
         federation.all_reduce_sum(table)
-        plain = [name.removeprefix("test/") for name in names]
+        plain = {name.removeprefix("test/"): self.task.larger_is_better(name) for name in names}
         if fabric.is_global_zero:
-            self._write(federation.round, plain, table.cpu())
+            self._write(federation.round, [*plain], table.cpu())
         metrics = Metrics()
-        for name, values in zip(plain, table.cpu().T, strict=True):
-            metrics |= over_clients(f"clients/{name}", values)
+        for (name, larger), values in zip(plain.items(), table.cpu().T, strict=True):
+            metrics |= over_clients(f"clients/{name}", values, larger=larger)
             for logger in fabric.loggers:
                 if hasattr(logger, "log_histogram"):
                     logger.log_histogram(f"clients/{name}", values, federation.round)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.bases import Measure
-from fl_lightning.callbacks.metrics import Accuracy, make_metrics
+from fl_lightning.callbacks.metrics import Accuracy, larger_is_better, make_metrics
 from fl_lightning.callbacks.scoring import score_together
 from fl_lightning.data import DeviceDataset
 from fl_lightning.errors import UserError
@@ -28,12 +28,10 @@ class Evaluation(Measure):
         metrics: Names of `fl_lightning.callbacks.metrics.METRICS`, or torchmetrics objects by name.
 
     Attributes:
-        monitor: The scalar by which a model is the best, and early stopping goes: that of the first
-            metric, else the accuracy, else the loss.
-        mode: "max" or "min" where a metric says so; None goes by the name.
+        directions: By the name of each scalar, whether larger values are better: as the metric
+            says, else by its name. The first one is that of the first metric, else the accuracy,
+            else the loss.
     """
-
-    mode: Literal["max", "min"] | None = None
 
     def __init__(
         self,
@@ -46,14 +44,23 @@ class Evaluation(Measure):
         super().__init__(every)
         self.test, self.batch_size, self.name = test, batch_size, name
         made = make_metrics(metrics, len(test.classes), test.device)
-        default = "accuracy" if test.classes else "loss"
-        self.monitor = f"{name}/{next(iter(made), default)}"
-        if made and (higher := next(iter(made.values())).higher_is_better) is not None:
-            self.mode = "max" if higher else "min"
+        own: dict[str, Metric | None] = {"accuracy": None} if test.classes else {}
+        named = {**made, **own, "loss": None}
+        self.directions = {f"{name}/{k}": larger_is_better(k, m) for k, m in named.items()}
         # the accuracy of classes is summed exactly over the ranks instead
         summed = Accuracy if test.classes else ()
         self.metrics = {k: metric for k, metric in made.items() if not isinstance(metric, summed)}
         self.scored = 0  # the last round that was
+
+    @property
+    def monitor(self) -> str:
+        """The scalar by which a model is the best: the first one."""
+        return next(iter(self.directions), "train/loss")
+
+    @property
+    def mode(self) -> Literal["max", "min"]:
+        """Whether its largest or its smallest value is the best."""
+        return "max" if self.directions.get(self.monitor) else "min"
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""

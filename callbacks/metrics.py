@@ -12,6 +12,7 @@ from torchmetrics.text import Perplexity
 
 from fl_lightning.core.losses import IGNORED, like
 from fl_lightning.errors import UserError, nearest
+from fl_lightning.runs.run import higher_is_better
 
 
 class Accuracy(Metric):
@@ -120,6 +121,12 @@ def make_metrics(
         metric.distributed_available_fn = bool  # False: every rank has seen all batches
         made[name] = metric.to(device)
     return made
+
+
+def larger_is_better(name: str, metric: Metric | None = None) -> bool:
+    """Whether larger values are better: as the metric says, else by its name."""
+    said = None if metric is None else metric.higher_is_better
+    return higher_is_better(name) if said is None else said
 
 
 OF_CLASSES = Accuracy, classification.BinaryAUROC, classification.BinaryF1Score

@@ -36,6 +36,10 @@ class Scorer(Protocol):
         """The scores on some samples, on this rank alone."""
         ...
 
+    def larger_is_better(self, name: str) -> bool:
+        """Whether larger values of a score are better."""
+        ...
+
 
 def training_samples(federation: Federation, samples: int | None = None) -> Tensor:
     """Positions of the clients' samples, or of random ones of them; (n,) on the data's device."""

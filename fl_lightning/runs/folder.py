@@ -90,7 +90,12 @@ def shared(run: Run, fabric: Fabric) -> Iterator[None]:
 
 
 def begin(
-    run: Run, fabric: Fabric, chosen: Mapping[str, Chosen], files: Iterable[Path], round: int
+    run: Run,
+    fabric: Fabric,
+    chosen: Mapping[str, Chosen],
+    files: Iterable[Path],
+    round: int,
+    scores: Mapping[str, bool],
 ) -> None:
     """Write the options, the environment and the user's code of a run that begins or continues.
 
@@ -102,8 +107,10 @@ def begin(
         chosen: The chosen functions.
         files: The user's files.
         round: Rounds that the run has had.
+        scores: See `Run.scores`.
     """
-    _write(run.path / "environment.yaml", dump(environment(fabric) | recorded(chosen)))
+    made = environment(fabric) | recorded(chosen) | {"scores": dict(scores)}
+    _write(run.path / "environment.yaml", dump(made))
     _write(run.path / "config.yaml", run.config.text())
     for file in _copy_code(run.path, files, round):
         print(f"note: {file} has changed since the run began ({run.path / 'own'})")

@@ -84,6 +84,14 @@ class Run:
         end = self.environment.get("ended")
         return end if isinstance(end, dict) else None
 
+    @property
+    def scores(self) -> Mapping[str, bool]:
+        """The scores of the global model, and whether larger values are better; the first counts.
+
+        Runs of versions that did not record them have the accuracy.
+        """
+        return self.environment.get("scores") or {"test/accuracy": True}
+
     @cached_property
     def scalars(self) -> Scalars:
         """The columns of `metrics.csv`, without the rounds in which a tag was not recorded."""

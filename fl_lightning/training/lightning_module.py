@@ -84,6 +84,7 @@ class StepModel(nn.Module):
         lightning_module: The module.
         logs: The names of the numbers that the last training step logged.
         rests: Whether a training step has called a metric, which rests there.
+        metrics: The metrics that steps of evaluation have logged, by name.
 
     Raises:
         ModelError: If it overrides a hook that no federation calls, has no `training_step`, or
@@ -110,7 +111,7 @@ class StepModel(nn.Module):
         self.__dict__["lightning_module"] = module
         self.logged = dict[str, Any]()
         self.logs: Sequence[str] = ()
-        self.rests = False
+        self.rests, self.metrics = False, dict[str, Metric]()
         self.stand_in = StandIn()
 
     @property
@@ -191,6 +192,7 @@ class StepModel(nn.Module):
         call("end")
         ends = dict(self.logged)
         found = {name: total / seen for name, (total, seen) in sums.items()}
+        self.metrics |= metrics | {k: v for k, v in ends.items() if isinstance(v, Metric)}
         for name, value in (metrics | ends).items():
             found[name] = float(value.compute() if isinstance(value, Metric) else value)
         for metric in _metrics(module):

@@ -13,7 +13,7 @@ from torchmetrics import Metric
 
 from fl_lightning.callbacks.bases import CohortMeasure, over_clients
 from fl_lightning.callbacks.evaluation import Evaluation
-from fl_lightning.callbacks.metrics import make_metrics
+from fl_lightning.callbacks.metrics import larger_is_better, make_metrics
 from fl_lightning.callbacks.scoring import Autocast
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
@@ -119,6 +119,10 @@ class LightningTask(Task):
         with autocast():
             return self.steps.evaluate(batches, step)
 
+    def larger_is_better(self, name: str) -> bool:
+        """As of any task, by the metrics that the steps log."""
+        return larger_is_better(name, self.steps.metrics.get(name))
+
     def export(self, folder: Path, rounds: int) -> None:
         """Write `model.ckpt`, which `load_from_checkpoint` reads."""
         with atomic(folder / "model.ckpt") as file:
@@ -134,7 +138,7 @@ class StepEvaluation(Evaluation):
     def __init__(self, task: LightningTask, data: DeviceDataset, part: str, every: int):
         super().__init__(data, every, task.batch_size, NAMES[part])
         self.task, self.part = task, part
-        self.monitor = next(iter(task.logged.get(part, ())), "train/loss")
+        self.directions = {name: task.larger_is_better(name) for name in task.logged.get(part, ())}
 
     def measure(self, federation: Federation) -> Metrics:
         """Score the global model."""

@@ -153,7 +153,7 @@ class Session:
         if o.resume:
             checkpoint.resume(federation)
         check_disk_space(federation, o.keep_checkpoints)
-        self._begin(data, task.notes)
+        self._begin(data, task.notes, {k: v for s in scored for k, v in s.directions.items()})
         done = federation.round
         tensorboard = TensorBoard(run.path, after=done)
         tensorboard.log_hyperparams(run.config)
@@ -182,11 +182,11 @@ class Session:
         fabric.barrier()  # the first rank has written everything
         return over
 
-    def _begin(self, data: RunData, notes: Sequence[str]) -> None:
+    def _begin(self, data: RunData, notes: Sequence[str], scores: Mapping[str, bool]) -> None:
         """Write the options and the partition into the folder, and print notes and the summary."""
         o, federation = self.options, self.federation
         if federation.fabric.is_global_zero:
-            begin(self.run, federation.fabric, self.chosen, self.files, federation.round)
+            begin(self.run, federation.fabric, self.chosen, self.files, federation.round, scores)
             data.whole.save(self.run.path)
         for note in (*self.notes(federation.cost.uplink > 0), *notes):
             self._say(note)

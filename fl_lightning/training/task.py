@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from torchmetrics import Metric
 
 from fl_lightning.callbacks.evaluation import Evaluation
-from fl_lightning.callbacks.metrics import make_metrics, results
+from fl_lightning.callbacks.metrics import larger_is_better, make_metrics, results
 from fl_lightning.callbacks.scoring import Autocast, score
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import LOSSES, TaskLoss, own_loss
@@ -145,6 +145,11 @@ class Task:
 
     def export(self, folder: Path, rounds: int) -> None:
         """Write further files of the trained module."""
+
+    def larger_is_better(self, name: str) -> bool:
+        """Whether larger values of a score are better: as its metric says, else by its name."""
+        short, given = name.rpartition("/")[2], self.metrics
+        return larger_is_better(short, given.get(short) if isinstance(given, Mapping) else None)
 
     @contextmanager
     def lent(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """What is scored, and which model is the best."""
 
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 import fl_lightning as fl
 from fl_lightning.__main__ import main
-from fl_lightning.callbacks import EarlyStopping
+from fl_lightning.callbacks import ClientScores, EarlyStopping
 
 
 def regression(**options: Any) -> fl.FederatedData:
@@ -121,3 +122,28 @@ def test_runs_of_lightning_modules_are_compared_by_what_they_log(capsys: Any) ->
     capsys.readouterr()
     main(["compare", *map(str, paths), "--score", "val_loss"])
     assert "fedprox" in capsys.readouterr().out
+
+
+def test_runs_are_compared_by_their_first_score(capsys: Any) -> None:
+    """In its own direction, which the run records."""
+    for metrics, name, larger in (({"far": Far()}, "far", True), ((), "loss", False)):
+        runs = [
+            trainer(loss="mse", metrics=metrics, rounds=rounds).fit(
+                nn.Linear(1, 1).double(), regression(test=0.3)
+            )
+            for rounds in (1, 3)
+        ]
+        assert next(iter(runs[0].scores.items())) == (f"test/{name}", larger)
+        capsys.readouterr()
+        main(["compare", *(str(run.path) for run in runs), "--rows", "rounds", "--format", "csv"])
+        assert f",test/{name}," in capsys.readouterr().out
+
+
+def test_the_worst_clients_are_those_of_the_metrics_direction() -> None:
+    given, metrics = regression(test=0.3), {"far": Far(), "near": torchmetrics.MeanAbsoluteError()}
+    fit = trainer(loss="mse", metrics=metrics, callbacks=[ClientScores])
+    fit.fit(nn.Linear(1, 1).double(), given)
+    each, last = fit.test(data=given, per_client=True), fit.history.iloc[-1]
+    worst = math.ceil(len(each) / 10)
+    assert last["clients/far_worst10"] == pytest.approx(each["test/far"].nsmallest(worst).mean())
+    assert last["clients/near_worst10"] == pytest.approx(each["test/near"].nlargest(worst).mean())

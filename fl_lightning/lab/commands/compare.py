@@ -57,7 +57,8 @@ def compare(
             a cell differ are added; none for the method.
         columns: Options, such as data,partition; each combination of their values is a column, and
             a panel of the figure.
-        score: Some take a number after a colon, such as rounds_to:80; none for last:10.
+        score: Some take a number after a colon, such as rounds_to:80; none for last:10, or, of runs
+            without accuracies, the mean of the last 10 evaluations of their first metric.
         target: Also show rounds and megabytes until this test accuracy, in percent.
         over: Compare with this row: gains in accuracy, speed-ups to targets.
         spread: Standard deviation over seeds, or, within each run, over the last rounds or over the
@@ -68,7 +69,8 @@ def compare(
             TEXT=LABEL.
         format: Print the table in this format.
         figure: Draw curves into this .png, .pdf or .svg.
-        curve: The scalar to draw, or a pattern such as 'test/class_*'; none for test/accuracy.
+        curve: The scalar to draw, or a pattern such as 'test/class_*'; none for test/accuracy,
+            or the first metric of runs without it.
         smooth: Number of evaluations that each point is the mean of.
         x: Draw the first score against this option instead of curves.
         log: Make the axis of --x logarithmic.
@@ -90,14 +92,14 @@ def compare(
         labels,
     )
     to_targets = [f"{spent}_to:{percent:g}" for percent in target for spent in ("rounds", "mb")]
-    scores = [*(score or ["last"]), *to_targets]
+    scores = [*(score or [report.main_score(found)]), *to_targets]
     known = _published(published, bool(comparison.columns)) if published else None
     table = comparison.table(scores, spread=spread, over=over or "", published=known)
     for file in figure:
         if x:
             drawn = report.against(comparison, x, scores[0], log)
         else:
-            drawn = report.curves(comparison, curve or "test/accuracy", smooth)
+            drawn = report.curves(comparison, curve or report.main_tag(found), smooth)
         drawn.savefig(file)
     print(FORMATS[format](table)) if format else table.show()
     names = " ".join([*comparison.row_names, *comparison.column_names, *table.text["method"]])

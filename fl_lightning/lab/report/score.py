@@ -1,6 +1,6 @@
 """Scores: numbers that say how well a run did, each with a name that commands and presets share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, isnan, nan
@@ -170,6 +170,19 @@ def of_tag(tag: str, evaluations: PositiveInt = 1) -> Score:
     """Mean of a scalar of `metrics.csv` over the last rounds that recorded it."""
     better = True if higher_is_better(tag) else False if "loss" in tag else None
     return Score(tag, lambda run: _mean(_column(run, tag).tail(evaluations)), 4, better, "rounds")
+
+
+def main_tag(runs: Sequence[Run]) -> str:
+    """The scalar that counts: the test accuracy, or the first score of runs without any."""
+    accurate = not runs or any("test/accuracy" in run.scalars for run in runs)
+    return "test/accuracy" if accurate else next(iter(runs[0].scores))
+
+
+def main_score(runs: Sequence[Run]) -> Score:
+    """The mean of the last evaluations of `main_tag`."""
+    if (tag := main_tag(runs)) == "test/accuracy":
+        return last()
+    return replace(of_tag(tag, TAIL_LENGTH), higher_is_better=runs[0].scores[tag])
 
 
 _SCORES = last, best, final, rounds_to, seconds_to, mb_to, personal, worst_clients, round_seconds
