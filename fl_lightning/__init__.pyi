@@ -11,6 +11,7 @@ from .core.algorithm import Algorithm as Algorithm
 from .core.curves import cosine as cosine
 from .core.curves import exponential as exponential
 from .core.curves import linear as linear
+from .core.term import OfClients as OfClients
 from .core.term import OfLayout as OfLayout
 from .core.term import Term as Term
 from .core.term import initial as initial

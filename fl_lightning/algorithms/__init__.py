@@ -18,6 +18,9 @@ from fl_lightning.algorithms.drift import feddyn as feddyn
 from fl_lightning.algorithms.drift import fedssg as fedssg
 from fl_lightning.algorithms.drift import fedvra as fedvra
 from fl_lightning.algorithms.drift import scaffold as scaffold
+from fl_lightning.algorithms.fairness import afl as afl
+from fl_lightning.algorithms.fairness import qfedavg as qfedavg
+from fl_lightning.algorithms.fairness import qffl as qffl
 from fl_lightning.algorithms.flatness import fedgf as fedgf
 from fl_lightning.algorithms.flatness import fedgloss as fedgloss
 from fl_lightning.algorithms.flatness import fedgmt as fedgmt

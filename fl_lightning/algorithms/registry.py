@@ -12,6 +12,7 @@ from typing_extensions import Doc
 from fl_lightning.algorithms import (
     averaging,
     drift,
+    fairness,
     flatness,
     personal,
     representation,
@@ -28,6 +29,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     sharpness,
     flatness,
     representation,
+    fairness,
     personal,
 )
 """The modules of algorithms, in the order in which they are listed."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Loss, Oracle, Request
-from fl_lightning.core.term import OfLayout, Term
+from fl_lightning.core.term import OfClients, OfLayout, Term
 from fl_lightning.core.view import DRAWS, FACTS, View, check_like, unchanged
 from fl_lightning.errors import TermError, first_sentence
 
@@ -77,7 +77,7 @@ def check_declaration(term: Term) -> None:
 
 
 def _is_initializer(given: Any) -> bool:
-    return callable(given) or isinstance(given, OfLayout)
+    return callable(given) or isinstance(given, OfLayout | OfClients)
 
 
 class GuardedTerm(Term):

@@ -81,6 +81,7 @@ def rehearse(
     rounds: int = 2,
     parallel: bool = False,
     compiled: bool = False,
+    clients: int = 2,
 ) -> Rehearsal:
     """Run the hooks as in the first and in the last round, for a model like `w`.
 
@@ -92,6 +93,7 @@ def rehearse(
         rounds: Number of rounds of the run.
         parallel: Whether the hooks of a client run under `vmap`.
         compiled: Whether local steps are compiled.
+        clients: Number of clients N.
 
     Raises:
         TermError: For a mistake in a term.
@@ -99,7 +101,8 @@ def rehearse(
     """
     for term in algorithm.at(0, rounds).terms:
         check_declaration(term)
-    facts = (dummy_facts(layout, w, classes, round, rounds) for round in (0, rounds - 1))
+    of = layout, w, classes
+    facts = (dummy_facts(*of, round, rounds, clients) for round in (0, rounds - 1))
     with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
         first, last = played = [RehearsedRound(algorithm, of_round) for of_round in facts]
         cost = _cost(first, last, has_horizon=algorithm.has_horizon)

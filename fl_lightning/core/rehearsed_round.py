@@ -20,15 +20,20 @@ from fl_lightning.errors import ModelError, TermError
 
 
 def dummy_facts(
-    layout: Layout, w: Tensor, classes: int = 10, round: int = 1, rounds: int = 2
+    layout: Layout,
+    w: Tensor,
+    classes: int = 10,
+    round: int = 1,
+    rounds: int = 2,
+    clients: int = 2,
 ) -> dict[str, Any]:
     """Facts of a made-up visit at `w`, of a client with one sample of each class."""
     vectors = {"anchor": w, "origin": w, "labels": w.new_ones(classes)}
     numbers = {name: w.new_ones(()) for name in ("steps", "epochs", "lr_sum", "size", "weight")}
     numbers["client"] = torch.zeros((), dtype=torch.int64, device=w.device)
     halves = dict.fromkeys(("participation", "inclusion_probability"), 0.5)
-    run = {"round": round, "rounds": rounds, "clients": 2, "base_lr_sum": 1.0, "layout": layout}
-    return {**vectors, **numbers, **halves, **run}
+    run = {"round": round, "rounds": rounds, "clients": clients, "base_lr_sum": 1.0}
+    return {**vectors, **numbers, **halves, **run, "layout": layout}
 
 
 class RehearsedRound:
@@ -182,7 +187,7 @@ class _DummyPass:
 
 def _random_states(term: Term, lifetime: str, facts: Facts, random: torch.Generator) -> States:
     w, of = facts["anchor"], f" of {type(term).__name__}"
-    states = init_states(getattr(term, lifetime), w, w, facts["layout"], of)
+    states = init_states(getattr(term, lifetime), w, w, facts["layout"], facts["clients"], of)
     return {  # between 0 and 1, as second moments have roots, and counts have logarithms
         name: torch.rand(t.shape, generator=random).to(t) if t.is_floating_point() else t
         for name, t in states.items()

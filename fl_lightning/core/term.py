@@ -30,7 +30,18 @@ class OfLayout:
     make: Callable[[Tensor, Tensor, Layout], Tensor]
 
 
-Initializer = Callable[[Tensor, Tensor], Tensor] | OfLayout
+@dataclass(frozen=True)
+class OfClients:
+    """An initializer that sees the number of clients.
+
+    Attributes:
+        make: Makes a state's first value from w^0 and that number, e.g. a number for each client.
+    """
+
+    make: Callable[[Tensor, int], Tensor]
+
+
+Initializer = Callable[[Tensor, Tensor], Tensor] | OfLayout | OfClients
 """Makes a state's first value from the initial global model w^0 and the model received now."""
 
 
@@ -59,19 +70,23 @@ def init_states(
     first: Tensor,
     now: Tensor,
     layout: Layout,
+    clients: int,
     of: str = "",
 ) -> States:
-    """The first values of states, from w^0, the model received now and its layout.
+    """The first values of states, from w^0, the model received now, its layout, and N clients.
 
     A message says `of` after a state's name, e.g. " of SCAFFOLD".
 
     Raises:
         TermError: If one is not a tensor on the model's device.
     """
-    states = {
-        name: make.make(first, now, layout) if isinstance(make, OfLayout) else make(first, now)
-        for name, make in declared.items()
-    }
+
+    def begin(make: Initializer) -> Tensor:
+        if isinstance(make, OfClients):
+            return make.make(first, clients)
+        return make.make(first, now, layout) if isinstance(make, OfLayout) else make(first, now)
+
+    states = {name: begin(make) for name, make in declared.items()}
     for name, state in states.items():
         if not isinstance(state, Tensor) or state.device != now.device:
             begun = f"on {state.device}" if isinstance(state, Tensor) else f"as {state!r}"

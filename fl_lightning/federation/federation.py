@@ -104,7 +104,7 @@ class Federation:
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
         trainer = self.new_executor(module, self.layout)
-        self.server = Server(module, self.layout, algorithm, seed, rounds)
+        self.server = Server(module, self.layout, algorithm, seed, rounds, clients.num_clients)
         self.w = self.server.w
         rehearsal = rehearse(
             algorithm,
@@ -114,6 +114,7 @@ class Federation:
             rounds,
             trainer.parallel,
             trainer.compiled > 0,
+            clients.num_clients,
         )
         self.cost = rehearsal.cost
         self.local_training = LocalTraining(

@@ -93,8 +93,8 @@ class LocalTraining:
     def open(self, state_dir: Path | None, memory: int | None) -> None:
         """Open the client store. All ranks call this together."""
         w = self.server.initial_w
-        layout = self.server.layout
-        states = [init_states(term.client, w, w, layout) for term in self.algorithm.terms]
+        layout, count = self.server.layout, self.clients.num_clients
+        states = [init_states(term.client, w, w, layout, count) for term in self.algorithm.terms]
         self._initially_finite = finite(states)
         row = [*states, self._own(self.server.buffers)]
         self.store = open_store(self.fabric, state_dir, self.clients.num_clients, row, memory)
@@ -177,14 +177,14 @@ class LocalTraining:
 
     def before_visit(self, client: int) -> tuple[list[States], Buffers]:
         """What a client's visit begins with: states, one dictionary a term, and its own buffers."""
-        terms, layout = self.algorithm.terms, self.server.layout
+        terms, layout, count = self.algorithm.terms, self.server.layout, self.clients.num_clients
         anchor, w = self.server.w.detach(), self.server.initial_w
         if self.store.has(client):
             *kept, buffers = self.store.read(client, anchor.device)
         else:
             buffers = self._own(self.server.buffers)
-            kept = [init_states(term.client, w, anchor, layout) for term in terms]
-        local = [init_states(term.local, w, anchor, layout) for term in terms]
+            kept = [init_states(term.client, w, anchor, layout, count) for term in terms]
+        local = [init_states(term.local, w, anchor, layout, count) for term in terms]
         both = zip(kept, local, self.logs.states(w), strict=True)
         return [{**k, **visit, **logged} for k, visit, logged in both], buffers
 

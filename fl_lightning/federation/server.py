@@ -26,6 +26,7 @@ class Server:
         algorithm: The method.
         seed: Seed of what terms draw in `update`.
         rounds: Number of rounds of the run.
+        clients: Number of clients N.
 
     Attributes:
         scheduled: The method as it was given.
@@ -45,9 +46,10 @@ class Server:
         algorithm: Algorithm,
         seed: int = 0,
         rounds: int = 1,
+        clients: int = 1,
     ):
         self.layout, self.scheduled, self.seed = layout, algorithm, seed
-        self.round, self.rounds = 0, rounds
+        self.round, self.rounds, self.clients = 0, rounds, clients
         self.w = nn.Parameter(layout.read(module))
         self.optimizer = algorithm.server([self.w])
         self.reset(module)
@@ -67,8 +69,8 @@ class Server:
         self.own_buffers = [k for k in self.buffers if any(self.layout.has(p, k) for p in parts)]
         trained = set(self.layout.names)
         self._frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
-        w = self.initial_w
-        self.states = [init_states(term.server, w, w, self.layout) for term in self.algorithm.terms]
+        of = self.initial_w, self.initial_w, self.layout, self.clients
+        self.states = [init_states(term.server, *of) for term in self.algorithm.terms]
         self._initially_finite = finite(self.states)
 
     @property

@@ -23,6 +23,9 @@ from fl_lightning.terms.dual import DynamicRegularizer as DynamicRegularizer
 from fl_lightning.terms.dual import FedVRADual as FedVRADual
 from fl_lightning.terms.dual import LinearDual as LinearDual
 from fl_lightning.terms.dual import StartDual as StartDual
+from fl_lightning.terms.fairness import Agnostic as Agnostic
+from fl_lightning.terms.fairness import FairStep as FairStep
+from fl_lightning.terms.fairness import LossWeight as LossWeight
 from fl_lightning.terms.lesam import LESAM as LESAM
 from fl_lightning.terms.lesam import LastRound as LastRound
 from fl_lightning.terms.personal import Alternate as Alternate

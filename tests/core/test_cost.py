@@ -28,7 +28,7 @@ NUMBER, BODY, NORM = 1 / D, (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
 # * FedSOL of the head runs the body once; its Table 10 is in two passes, as written.
 COSTS = {
     (1, 1, 1, 0, 0): "fedavg; fedprox; feddisco; fedntd; fedrcl; fedsol; fedsol, fixed; "
-    "fedsol_ft; knn_per",
+    "fedsol_ft; knn_per; qffl",
     (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
     (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",
     (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; feddyn, norm; fedvra; fedvra, d",
@@ -67,6 +67,8 @@ COSTS = {
     (1, 1 - BODY, 1 - BODY, BODY, 0): "lg_fedavg",
     (1, 1 - NORM, 1 - NORM, NORM, 0): "fedbn",
     (2, 1, 1, 1, 0): "ditto",
+    (1, 1 + 2 * NUMBER, 1, 0, 0): "qfedavg",
+    (1, 1 + 6 * NUMBER, 1 + 6 * NUMBER, 0, 6 * NUMBER): "afl",
     (1, 0, 0, 1, 0): "local_only",
 }
 TABLE = {name: row for row, names in COSTS.items() for name in names.split("; ")}

@@ -39,6 +39,7 @@ NEEDS_A_PAST = {
     f"{name} {option}"
     for names, options in {
         "fedacg fedavgm": "beta",
+        "afl": "step",
         "fednova": "variates",
         "fedinit": "beta first_participation server",
         "scaffold feddc": "correction_lr size_weighting",

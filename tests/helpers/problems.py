@@ -150,7 +150,7 @@ def rows(run: Federation, name: str) -> Tensor:
     """The client state `name` of every client; its initial value for those never visited."""
     term = next(i for i, t in enumerate(run.algorithm.terms) if name in t.client)
     w, declared = run.server.initial_w, run.algorithm.terms[term].client
-    begun = init_states(declared, w, w, run.layout)[name]
+    begun = init_states(declared, w, w, run.layout, len(run.store.slot))[name]
     store, device = run.store, run.w.device
     return torch.stack(
         [

@@ -119,7 +119,15 @@ def mb_to(target: Percent) -> Score:
     return _to("MB", target, lambda run: (_column(run, up) + _column(run, down)).cumsum())
 
 
-def _to(unit: str, target: float, spent: Callable[[Run], "Series[float]"]) -> Score:
+@checked
+def uplink_to(target: Percent) -> Score:
+    """Megabytes that all clients together had sent until that accuracy."""
+    return _to("MB sent", target, lambda run: _column(run, "comm/uplink_mb").cumsum(), 2)
+
+
+def _to(
+    unit: str, target: float, spent: Callable[[Run], "Series[float]"], digits: int = 0
+) -> Score:
     """What a run had spent when it first reached the target; `spent` gives it by round."""
 
     def of(run: Run) -> Result:
@@ -128,7 +136,7 @@ def _to(unit: str, target: float, spent: Callable[[Run], "Series[float]"]) -> Sc
         until = spent(run).loc[: min(reached, default=run.rounds)]
         return Result(until.tail(1).mean(), reached=len(reached) > 0)
 
-    return Score(f"{unit} to {target:g}%", of, 0, higher_is_better=False, to_target=True)
+    return Score(f"{unit} to {target:g}%", of, digits, higher_is_better=False, to_target=True)
 
 
 @checked
@@ -185,7 +193,8 @@ def main_score(runs: Sequence[Run]) -> Score:
     return replace(of_tag(tag, TAIL_LENGTH), higher_is_better=runs[0].scores[tag])
 
 
-_SCORES = last, best, final, rounds_to, seconds_to, mb_to, personal, worst_clients, round_seconds
+_TO_TARGET = rounds_to, seconds_to, mb_to, uplink_to
+_SCORES = last, best, final, *_TO_TARGET, personal, worst_clients, round_seconds
 SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCORES}
 """The scores by name. A number may follow a colon: `last:50`, `rounds_to:80`."""
 

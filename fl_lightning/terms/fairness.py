@@ -1,0 +1,102 @@
+"""Fairness: terms that weigh clients by their losses."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.constraints import NonNegativeFloat
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import OfClients, Term, View, scalar
+
+
+@dataclass(frozen=True)
+class ReceivedLoss(Term):
+    """F_i, the loss of the received model on the client's samples.
+
+    It is the mean over the batches of the visit, at one forward pass a step.
+    """
+
+    local = {"F": scalar}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        v.F = v.F + oracle.loss(v.anchor) / v.steps
+        return oracle(w)
+
+
+@dataclass(frozen=True)
+class LossWeight(ReceivedLoss):
+    """q-FFL: aggregation weights times F_i^q. The server moves by their weighted mean.
+
+    Attributes:
+        q: 0 is FedAvg; the larger, the more the clients with large losses weigh.
+    """
+
+    q: NonNegativeFloat = 1.0
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        v.weight = v.weight * (v.F + 1e-10) ** self.q
+        return delta
+
+
+@dataclass(frozen=True)
+class FairStep(LossWeight):
+    """q-FedAvg: q-FFL with a step as long as the curvature of its objective admits.
+
+    `w^{t+1} = w^t + sum F_i^q d_i / sum (F_i^q + q F_i^{q-1} L ||d_i||^2)` with the moves
+    `d_i = u_i - w^t` and `L = 1 / eta`. This is the paper's rule with `Delta w_i = -L d_i`.
+    """
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, Tensor]:
+        d = w - v.origin
+        curvature = self.q * v.steps / v.lr_sum * d.dot(d) / (v.F + 1e-10)
+        return v.weight, v.weight * (1 + curvature)
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, Tensor], v: View) -> Tensor:
+        weight, h = mean
+        return delta * (weight / h)
+
+
+@dataclass(frozen=True)
+class Agnostic(ReceivedLoss):
+    """AFL: weights lambda of all clients that ascend along their losses, on the simplex.
+
+    `lambda <- project(lambda + step F)`. The losses of a cohort count N / M times, so that partial
+    participation is right on average. A client counts N lambda_i times its weight.
+
+    Attributes:
+        step: Learning rate of lambda.
+    """
+
+    step: NonNegativeFloat = 0.1
+    server = {"lam": OfClients(lambda w, clients: w.new_full((clients,), 1 / clients))}
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        v.weight = v.weight * len(v.lam) * (_one_hot(v) * v.lam).sum()
+        return delta
+
+    def report(self, w: Tensor, v: View) -> Tensor:
+        return _one_hot(v) * v.F
+
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
+        v.lam = on_simplex(v.lam + self.step * len(v.lam) * mean)
+        return delta
+
+
+def _one_hot(v: View) -> Tensor:
+    """1 in the client's place, (N,)."""
+    return (torch.arange(len(v.lam), device=v.lam.device) == v.client).to(v.lam)
+
+
+def on_simplex(y: Tensor) -> Tensor:
+    """The nearest point whose numbers are not negative and add up to 1.
+
+    It is `max(y - tau, 0)`: tau is raised until the numbers above it exceed it by 1 in all
+    (Michelot, 1986).
+    """
+    above = torch.ones_like(y, dtype=torch.bool)
+    while True:
+        tau = (y[above].sum() - 1) / above.sum()
+        if bool((y[above] > tau).all()):
+            return (y - tau).clamp(min=0)
+        above = above & (y > tau)

@@ -1,0 +1,152 @@
+"""Weights by losses: the papers' rules worked out by hand."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from executors import STACKED
+from problems import (
+    INPUTS,
+    TARGETS,
+    all_three,
+    classification,
+    classifier,
+    federation,
+    hard,
+    regression,
+    round_after_round,
+    server,
+    trained,
+    vec,
+)
+from torch import Tensor
+from torch.nn import functional as F
+
+from fl_lightning import Algorithm, algorithms
+from fl_lightning.terms.fairness import ReceivedLoss, on_simplex
+
+C = algorithms
+X, Y = np.array(INPUTS), np.array(TARGETS, dtype=float)
+ETA, STEPS = 0.1, 3
+
+
+def loss(w: Any, i: int) -> float:
+    return float(0.5 * np.mean((X[i] @ w - Y[i]) ** 2))
+
+
+def local(w: Any, i: int) -> Any:
+    """Client i's model after its steps."""
+    for _ in range(STEPS):
+        w = w - ETA * X[i].T @ (X[i] @ w - Y[i]) / 2
+    return w
+
+
+def after(algorithm: Algorithm, rounds: int = 3) -> Any:
+    run = regression(algorithm, steps=STEPS, lr=ETA, sampler=all_three)
+    return round_after_round(run, rounds)
+
+
+@pytest.mark.parametrize("method", [C.qffl, C.qfedavg])
+@pytest.mark.parametrize("executor", [None, STACKED])
+def test_a_power_of_zero_is_fedavg_bit_for_bit(method: Any, executor: Any) -> None:
+    options = {} if executor is None else {"executor": executor}
+    run, expected = (trained(hard(a), **options) for a in (method(q=0.0), Algorithm()))
+    assert run.w.equal(expected.w)
+    other = trained(hard(method(q=1.0)), **options)
+    assert (other.w - expected.w).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0, 3.0])
+def test_qffl_by_hand(q: float) -> None:
+    w = np.zeros(2)
+    for _ in range(3):
+        weights = np.array([loss(w, i) ** q for i in range(3)])
+        w = w + sum(a * (local(w, i) - w) for i, a in enumerate(weights)) / weights.sum()
+    torch.testing.assert_close(after(C.qffl(q)).w.detach(), vec(*w), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0, 3.0])
+def test_qfedavg_by_hand(q: float) -> None:
+    """The paper's Algorithm 2, with the norms of gradients that it has."""
+    w, lipschitz = np.zeros(2), 1 / ETA
+    for _ in range(3):
+        deltas, hs = [], []
+        for i in range(3):
+            gradient, f = lipschitz * (w - local(w, i)), loss(w, i)
+            deltas.append(f**q * gradient)
+            hs.append(q * f ** (q - 1) * gradient @ gradient + lipschitz * f**q)
+        w = w - sum(deltas) / sum(hs)
+    torch.testing.assert_close(after(C.qfedavg(q)).w.detach(), vec(*w), rtol=0, atol=1e-8)
+
+
+def projected(y: Any) -> Any:
+    """The projection to the simplex by sorting (Duchi et al., 2008)."""
+    u = np.sort(y)[::-1]
+    shifts = (np.cumsum(u) - 1) / np.arange(1, len(u) + 1)
+    return np.maximum(y - shifts[np.nonzero(u > shifts)[0][-1]], 0)
+
+
+def test_afl_by_hand() -> None:
+    """The weights of a round are those before its losses count."""
+    w, weights = np.zeros(2), np.full(3, 1 / 3)
+    for _ in range(5):
+        losses = np.array([loss(w, i) for i in range(3)])
+        w = w + sum(a * (local(w, i) - w) for i, a in enumerate(weights))
+        weights = projected(weights + 0.05 * losses)
+    run = after(C.afl(step=0.05), 5)
+    torch.testing.assert_close(run.w.detach(), vec(*w), rtol=0, atol=1e-12)
+    torch.testing.assert_close(server(run, "lam"), vec(*weights), rtol=0, atol=1e-12)
+    assert np.ptp(weights) > 0.1
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_the_nearest_point_of_the_simplex(size: int) -> None:
+    draws = torch.Generator().manual_seed(size)
+    for scale in (1e-3, 1.0, 1e3):
+        y = scale * torch.randn(size, generator=draws, dtype=torch.float64)
+        torch.testing.assert_close(on_simplex(y), vec(*projected(y.numpy())), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("step", [0.01, 1.0, 100.0])
+def test_afls_weights_stay_on_the_simplex(step: float) -> None:
+    """Also under partial participation, and where all weight is one client's."""
+    run = federation(C.afl(step), rounds=6)
+    for _ in range(6):
+        run.train_round()
+        weights = server(run, "lam")
+        assert weights.min() >= 0
+        assert float(weights.sum()) == pytest.approx(1, abs=1e-12)
+        assert run.w.isfinite().all()
+
+
+def test_afl_without_a_step_weighs_clients_equally() -> None:
+    run, expected = trained(hard(C.afl(0.0))), trained(hard(Algorithm()))
+    torch.testing.assert_close(run.w, expected.w, rtol=0, atol=1e-12)
+
+
+def test_fairness_lowers_the_largest_loss() -> None:
+    """The mean gets worse for it."""
+    runs = [after(a, 60).w.detach().numpy() for a in (C.fedavg(), C.qffl(3.0), C.afl(0.01))]
+    losses = [[loss(w, i) for i in range(3)] for w in runs]
+    plain, *fair = (max(of_run) for of_run in losses)
+    assert all(worst < plain - 0.1 for worst in fair)
+
+
+def test_the_loss_is_that_of_the_received_model_over_the_visits_batches() -> None:
+    seen: list[Tensor] = []
+
+    @dataclass(frozen=True)
+    class Watch(ReceivedLoss):
+        def send(self, delta: Tensor, v: Any) -> Tensor:
+            seen.append(v.F)
+            return delta
+
+    clients, module = classification((10, 5), epochs=2), classifier(norm=False, dropout=0.0)
+    run = federation(Algorithm(Watch()), clients=clients, module=module, sampler=lambda *_: [0, 1])
+    x, y, parts = clients.dataset.x, clients.dataset.y, clients.partition
+    received = [F.cross_entropy(module(x[parts[i]]), y[parts[i]]) for i in (0, 1)]
+    run.train_round()
+    torch.testing.assert_close(seen[-2:], received, rtol=0, atol=1e-12)
+    assert run.cost.forward_passes == 1
