@@ -26,6 +26,14 @@ from fl_lightning.algorithms.flatness import fedgloss as fedgloss
 from fl_lightning.algorithms.flatness import fedgmt as fedgmt
 from fl_lightning.algorithms.flatness import fednsam as fednsam
 from fl_lightning.algorithms.flatness import fedwmsam as fedwmsam
+from fl_lightning.algorithms.optimizers import diloco as diloco
+from fl_lightning.algorithms.optimizers import fedadamw as fedadamw
+from fl_lightning.algorithms.optimizers import fedmuon as fedmuon
+from fl_lightning.algorithms.optimizers import fedmuon_lmo as fedmuon_lmo
+from fl_lightning.algorithms.optimizers import fedpac_muon as fedpac_muon
+from fl_lightning.algorithms.optimizers import fedpac_sophia as fedpac_sophia
+from fl_lightning.algorithms.optimizers import local_adamw as local_adamw
+from fl_lightning.algorithms.optimizers import local_muon as local_muon
 from fl_lightning.algorithms.personal import ditto as ditto
 from fl_lightning.algorithms.personal import fedbabu as fedbabu
 from fl_lightning.algorithms.personal import fedbn as fedbn

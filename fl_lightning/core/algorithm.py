@@ -98,6 +98,8 @@ class Algorithm:
             `fl_lightning.core.prediction`).
         clips: Whether --clip-norm may clip the direction of a local step. False suits normalized
             directions, whose norm is near the square root of the model's size.
+        sgd_options: What the default local SGD takes of the run's lr, momentum and weight_decay. A
+            term that is an optimizer of its own wants lr alone.
 
     Example:
         >>> from fl_lightning.terms import SAM, ControlVariate
@@ -119,6 +121,7 @@ class Algorithm:
         trains: Part | None = None,
         predict: Predict = from_logits,
         clips: bool = True,
+        sgd_options: tuple[str, ...] = ("lr", "momentum", "weight_decay"),
     ):
         for term in terms:
             if not isinstance(term, Term):
@@ -127,7 +130,7 @@ class Algorithm:
                 )
         self.terms, self.local, self.server, self.weight = terms, local, server, weight
         self.lr, self.rate, self.trains = lr, rate, trains
-        self.predict, self.clips = predict, clips
+        self.predict, self.clips, self.sgd_options = predict, clips, sgd_options
 
     def replace(self, **changes: Any) -> "Algorithm":
         """The same algorithm with other arguments, e.g. `replace(weight=by_size)`, or `terms`."""

@@ -94,6 +94,14 @@ class Layout:
         parts = zip(*map(self.split, vectors), strict=True)
         return self.flatten(function(*part) for part in parts)
 
+    def reduce(self, function: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+        """One number a parameter, (parameters,): `function` of each part of a vector."""
+        return torch.stack([function(part) for part in self.split(v)])
+
+    def spread(self, numbers: Tensor) -> Tensor:
+        """A vector from one number a parameter."""
+        return torch.cat([x.expand(n) for x, n in zip(numbers, self.sizes, strict=True)])
+
     def mask(self, prefix: str, like: Tensor) -> Tensor:
         """A vector of ones where the parameter's name starts with `prefix`, zeros elsewhere."""
         return self.where(lambda name: name.startswith(prefix), like)

@@ -5,6 +5,9 @@
 Imports `core` and below.
 """
 
+from fl_lightning.terms.adaptive import AdamW as AdamW
+from fl_lightning.terms.adaptive import Alignment as Alignment
+from fl_lightning.terms.adaptive import Sophia as Sophia
 from fl_lightning.terms.client_models import ClientModels as ClientModels
 from fl_lightning.terms.distill import Contrastive as Contrastive
 from fl_lightning.terms.distill import Distill as Distill
@@ -28,6 +31,9 @@ from fl_lightning.terms.fairness import FairStep as FairStep
 from fl_lightning.terms.fairness import LossWeight as LossWeight
 from fl_lightning.terms.lesam import LESAM as LESAM
 from fl_lightning.terms.lesam import LastRound as LastRound
+from fl_lightning.terms.matrix import LMO as LMO
+from fl_lightning.terms.matrix import CorrectedLMO as CorrectedLMO
+from fl_lightning.terms.matrix import Muon as Muon
 from fl_lightning.terms.personal import Alternate as Alternate
 from fl_lightning.terms.personal import Ditto as Ditto
 from fl_lightning.terms.personal import FirstOrderMAML as FirstOrderMAML

@@ -228,7 +228,7 @@ def unused_by(algorithm: Algorithm) -> set[str]:
     if with_base(algorithm.weight, uniform) is with_base(algorithm.weight, by_size):
         unused.add("weighting")
     if algorithm.local is SGD_OF_OPTIONS:
-        return unused
+        return unused | set(OF_OPTIMIZER) - set(algorithm.sgd_options)
     parameters = signature(algorithm.local).parameters
     needed = {name for name, p in parameters.items() if p.default is Parameter.empty}
     return unused | set(OF_OPTIMIZER) - needed

@@ -22,6 +22,7 @@ from fl_lightning.terms import (
     Distill,
     HeadSOL,
     LinearDual,
+    Muon,
     Proximal,
     VaSSO,
 )
@@ -94,6 +95,8 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (of(NormPull), {"mu": 0.0}, UNIFORM),
     (of(VaSSO, 0.2), {"theta": 1.0}, Algorithm(SAM(0.2))),
     (of(GSAM, 0.2), {"alpha": 0.0}, Algorithm(SAM(0.2))),
+    (C.fedpac_muon, {"beta": 0.98}, C.fedmuon()),
+    (C.fedmuon, {"gamma": 0.0, "gain": 1.0}, Algorithm(Muon("whole", 0.98))),
     (C.fedntd, {"beta": 0.0}, AVG),
     (C.moon, {"mu": 0.0}, AVG),
     (partial(C.fedrcl, attraction=0.0), {"penalty": 0.0}, UNIFORM),

@@ -14,8 +14,9 @@ from fl_lightning.terms import SAM, AcceleratedStart, Clip, Proximal
 
 D = 99
 """Parameters of the classifier."""
-NUMBER, BODY, NORM = 1 / D, (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
-"""One number, the classifier without its head, and its normalization, in models."""
+NUMBER, BLOCKS = 1 / D, 6 / D
+BODY, NORM = (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
+"""One number, one a parameter, the classifier without its head, its normalization, in models."""
 
 # Gradients a step, models sent up, down, kept by a client, kept by the server besides the model.
 # From the tables of the papers' survey. Where they leave a choice:
@@ -25,25 +26,31 @@ NUMBER, BODY, NORM = 1 / D, (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
 # * FedLESAM by the last round sends w^(t-1) down from the server; FedTOGA sends Delta down.
 # * FedWMSAM's server could send m_i, which it can make of c_i, in the place of m and c (2 down).
 # * FedNova's clients report their path length, one number; a FedSSG client counts its visits.
+# * FedAdamW sends one number a parameter; DiLoCo's clients keep the number of their steps.
 # * FedSOL of the head runs the body once; its Table 10 is in two passes, as written.
 COSTS = {
     (1, 1, 1, 0, 0): "fedavg; fedprox; feddisco; fedntd; fedrcl; fedsol; fedsol, fixed; "
-    "fedsol_ft; knn_per; qffl",
+    "fedsol_ft; knn_per; local_adamw; local_muon; qffl",
     (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
     (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",
     (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; feddyn, norm; fedvra; fedvra, d",
     (1, 1, 1, 0, 2): "fedadam; fedyogi; fedadagrad",
     (1, 1, 1, 0, 1): "fedavgm; fedacg",
     (2, 1, 1, 0, 1): "fednsam; fednsam, as released",
-    (1, 1, 1, 1, 0): "fedinit; fedlesam; fedlesam, skip; moon",
+    (1, 1, 1, 1, 0): "fedinit; fedlesam; fedlesam, skip; moon; fedmuon_lmo, local",
     (1, 2, 1, 1, 0): "fedinit, models",
     (1, 1, 2, 0, 1): "fedcm; fedlesam, last round; fedlesam, as released; fednsam, momentum",
     (1, 1 + NUMBER, 3 + NUMBER, 1, 2 + NUMBER): "fedwmsam; fedwmsam, as released; fedwmsam, steps",
-    (1, 2, 2, 1, 1): "scaffold; fedsol, scaffold; fedgmt, active dual",
+    (1, 2, 2, 1, 1): "scaffold; fedsol, scaffold; fedgmt, active dual; "
+    "fedmuon_lmo; fedmuon_lmo, exact",
     (2, 1, 1, 1, 2): "fedgloss",
     (1, 1, 1, 1, 2): "fedgloss, released dual",
     (2, 1 + NUMBER, 2 + NUMBER, 0, 1 + 31 * NUMBER): "fedgf; fedgf, often",
     (1, 2, 2, 2, 2): "feddc",
+    (1, 1 + BLOCKS, 2 + BLOCKS, 0, 1 + BLOCKS): "fedadamw; fedadamw, language",
+    (1, 2, 3, 0, 2): "fedadamw, vision; fedmuon; fedmuon, low rank; fedpac_muon; fedpac_sophia; "
+    "fedpac_sophia, signs",
+    (1, 1, 1, 2 + NUMBER, 0): "diloco",
     (1, 3, 2, 2, 1): "feddc, active",
     (1, 2, 2, 2 + NUMBER, 2): "fedssg; fedssg, running gate; fedssg, proximal",
     (1, 3, 2, 2 + NUMBER, 2): "fedssg, active",

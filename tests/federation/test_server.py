@@ -143,6 +143,7 @@ def test_a_server_loads_weights_and_averaged_buffers_into_a_module():
 
 STATEFUL = ["scaffold", "fedlesam_d", "fedadam", "fedtoga, fusion carried", "fedlesam, last round"]
 STATEFUL += ["fedwmsam", "fedgmt", "fedgloss", "fedgf", "fednsam", "fedtoga, as released"]
+STATEFUL += ["fedadamw", "fedmuon", "fedmuon_lmo", "diloco"]
 
 
 def client_3_comes_late(num_clients: int, seed: int, round: int) -> list[int]:

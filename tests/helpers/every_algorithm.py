@@ -44,5 +44,11 @@ OPTIONS = {
     "fednsam, momentum": algorithms.fednsam(ascent="momentum"),
     "fednsam, as released": algorithms.fednsam(memory="as_released"),
     "fedinit, models": algorithms.fedinit(server="models"),
+    "fedadamw, vision": algorithms.fedadamw(second_moment="whole", first_count="run"),
+    "fedadamw, language": algorithms.fedadamw(first_count="run", alignment="mixed"),
+    "fedmuon, low rank": algorithms.fedmuon(rank=0.5),
+    "fedmuon_lmo, local": algorithms.fedmuon_lmo(correct=False, server="mean"),
+    "fedmuon_lmo, exact": algorithms.fedmuon_lmo(iterations=None),
+    "fedpac_sophia, signs": algorithms.fedpac_sophia(curvature=False),
 }
 EVERY_ALGORITHM = {name: make() for name, make in ALGORITHMS.items()} | OPTIONS

@@ -17,6 +17,7 @@ NOT_NONE |= {"global_rho": 0.2}
 """Values of options that are none by default."""
 
 OTHER = {"fedgf threshold": 0.35, "fedgf window": 1}
+OTHER |= {f"{name} eps": 1e-3 for name in ("local_adamw", "fedadamw", "diloco")}
 """Values of options whose half does what the default does in the tests."""
 ON_A_SMALL_MODEL = {"share": [0.1, 0.5], "word": ["inner", "outer"]}
 """Values of options that depend on the model."""
@@ -55,6 +56,9 @@ NEEDS_A_PAST = {
         "fedgloss": "rho",
         "fedgf": "global_rho threshold window",
         "fednsam": "gamma memory",
+        "fedadamw": "gamma second_moment first_count",
+        "fedmuon fedpac_muon fedpac_sophia": "gamma rank",
+        "fedmuon_lmo": "correct",
         "moon": "mu tau",
         "fedrcl": "threshold",
     }.items()

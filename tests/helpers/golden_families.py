@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from golden_flatness import FLATNESS
+from golden_optimizers import OPTIMIZERS
 from golden_setup import (
     Setup,
     State,
@@ -239,4 +240,5 @@ FAMILIES: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {
     "rcl": fedacg,
     "fedtoga": fedtoga,
     **FLATNESS,
+    **OPTIMIZERS,
 }

@@ -1,0 +1,150 @@
+"""Steps of matrices: Muon's orthogonalized momentum, and the bias-corrected LMO."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.constraints import (
+    BelowOneFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    UnitInterval,
+)
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Term, View, scalar, zeros
+from fl_lightning.terms.adaptive import Warm
+
+
+def newton_schulz(Z: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
+    """Nearly the polar factor U V^T of `Z = U S V^T`, by Muon's quintic iteration.
+
+    Its singular values lie near 1, those of values of Z below 1e-3 of its norm below. Jordan et al.
+    2024, https://kellerjordan.github.io/posts/muon. They iterate in bfloat16, here it is the dtype
+    of Z. A tensor of more than two axes is a matrix of its first axis and all others.
+    """
+    X = Z.flatten(1) / (Z.norm() + eps)
+    if tall := X.shape[0] > X.shape[1]:
+        X = X.T
+    for _ in range(steps):
+        A = X @ X.T
+        X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
+    return (X.T if tall else X).reshape(Z.shape)
+
+
+def polar(Z: Tensor, cut: float = 1e-10) -> Tensor:
+    """The polar factor U V^T by singular values, those below `cut` times the largest left out.
+
+    Their directions would be rounding noise of full length.
+    """
+    U, S, Vh = torch.linalg.svd(Z.flatten(1), full_matrices=False)
+    return (U * (cut * S[:1] < S) @ Vh).reshape(Z.shape)
+
+
+@dataclass(frozen=True)
+class Muon(Warm):
+    """Muon on matrices, Adam on vectors; with `warm`, the momentum of the cohort (FedMuon).
+
+    Matrices step along `gain (NS(beta M + (1 - beta) g) sqrt(max(1, rows / columns)) + decay w)`.
+
+    Attributes:
+        beta: Decay of the momentum M.
+        gain: Learning rate of matrices, in multiples of that of vectors.
+        rank: Clients send M of a lower rank, this share of the one at which its factors have as
+            many numbers as M; 0 sends M.
+    """
+
+    beta: BelowOneFloat = 0.95
+    gain: PositiveFloat = 1.0
+    decay: NonNegativeFloat = 0.01
+    rank: NonNegativeFloat = 0.0
+    local = {"M": zeros, "m": zeros, "s": zeros, "k": scalar}
+    moment = "M"
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        g, v.k = oracle(w), v.k + 1
+        v.M, v.m = torch.lerp(g, v.M, self.beta), torch.lerp(g, v.m, 0.9)
+        v.s = torch.lerp(g.square(), v.s, 0.95)
+        adam = v.m / (1 - 0.9**v.k) / ((v.s / (1 - 0.95**v.k)).sqrt() + 1e-10)
+
+        def direction(Z: Tensor, a: Tensor, u: Tensor) -> Tensor:
+            if Z.ndim < 2:
+                return a + self.decay * u
+            shape = max(1.0, len(Z) / Z[0].numel()) ** 0.5
+            return self.gain * (newton_schulz(Z) * shape + self.decay * u)
+
+        return v.layout.map(direction, torch.lerp(g, v.M, self.beta), adam, w)
+
+    def sent(self, moment: Tensor, v: View) -> Tensor:
+        return v.layout.map(self._truncated, moment)
+
+    def _truncated(self, M: Tensor) -> Tensor:
+        if M.ndim < 2:
+            return torch.zeros_like(M)
+        if not self.rank:
+            return M
+        U, S, Vh = torch.linalg.svd(M.flatten(1), full_matrices=False)
+        m, n = len(U), Vh.shape[-1]
+        r = int(self.rank * m * n / (m + n + 1))
+        return (U[:, :r] * S[:r] @ Vh[:r]).reshape(M.shape)
+
+
+@dataclass(frozen=True)
+class LMO(Term):
+    """Steps along the polar factor of a momentum M_i that stays with the client.
+
+    Vectors step along their unit vector.
+
+    Attributes:
+        alpha: Weight of the gradient in the momentum.
+        iterations: Of Newton and Schulz; 0 steps along the matrix by its norm, None is exact.
+        damp: Move by M / N times the mean, as if the idle clients had stayed at w^t.
+    """
+
+    alpha: UnitInterval = 0.9
+    iterations: NonNegativeInt | None = 5
+    damp: bool = True
+    client = {"M_i": zeros}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        v.M_i = torch.lerp(v.M_i, oracle(w), self.alpha)
+        return v.layout.map(self._minimizer, self._corrected(v))
+
+    def _corrected(self, v: View) -> Tensor:
+        return v.M_i
+
+    def _minimizer(self, G: Tensor) -> Tensor:
+        if G.ndim < 2:
+            length = G.norm()
+            return torch.where(length > 1e-12, G / length.clamp(min=1e-30), 0)
+        return polar(G) if self.iterations is None else newton_schulz(G, self.iterations, 1e-12)
+
+    def update(self, delta: Tensor, mean: Any, v: View) -> Tensor:
+        return v.participation * delta if self.damp else delta
+
+
+@dataclass(frozen=True)
+class CorrectedLMO(LMO):
+    """FedMuon's bias-corrected LMO: the polar factor of `M_i - C_i + C`.
+
+    C_i is the momentum at the client's last visit, and C the mean of all clients'.
+    """
+
+    server = {"C": zeros}
+    local = {"C_i": zeros}
+
+    def start(self, w: Tensor, v: View) -> Tensor:
+        v.C_i = v.M_i
+        return w
+
+    def _corrected(self, v: View) -> Tensor:
+        return v.M_i - v.C_i + v.C
+
+    def report(self, w: Tensor, v: View) -> Tensor:
+        return v.M_i - v.C_i
+
+    def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
+        v.C = v.C + v.participation * mean
+        return super().update(delta, mean, v)
