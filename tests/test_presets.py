@@ -189,6 +189,10 @@ fedssg/table1 fedssg/cifar10_500_clients | fedvra | a 7, d 10
 fedssg/table4 | feddc | alpha 0.1, --rounds 300, --participation 0.15, --model.hidden 200,200
 fedssg/table4 fedssg/emnist_500_clients | fedssg | alpha 0.6, --rounds 600, --clients 500
 fedssg/table4 fedssg/emnist_100_clients | fedavg | --model.hidden 100,100
+# FedMuon: section 1 of newer_matrix
+fedmuon/table1 | fedmuon | gamma 0.5, beta 0.98, gain 0.5, --rounds 300, --batch-size 50
+fedmuon/table1 | local_muon | beta 0.95, decay 0.01, --clients 100
+fedmuon/table1 fedmuon/vit_tiny | fedmuon | gain 10, --model vit_tiny, --local-epochs 5
 """
 """Presets, a method of theirs, and values that the papers have, each of a coefficient or a flag."""
 

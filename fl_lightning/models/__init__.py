@@ -19,3 +19,4 @@ from fl_lightning.models.text import char_transformer as char_transformer
 from fl_lightning.models.timm_model import timm as timm
 from fl_lightning.models.vgg import vgg11 as vgg11
 from fl_lightning.models.vit import vit_b32 as vit_b32
+from fl_lightning.models.vit import vit_tiny as vit_tiny

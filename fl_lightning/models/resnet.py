@@ -1,4 +1,4 @@
-"""ResNets: with group norm, with batch norm that keeps no statistics, and pretrained."""
+"""ResNets: with group norm, with batch norm, and pretrained."""
 
 from collections.abc import Callable
 from functools import partial
@@ -53,21 +53,24 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
     return model
 
 
-def resnet18_bn(classes: int = 10, channels: int = 3) -> nn.Module:
-    """FedSOL's ResNet-18 for small images, with BatchNorm without running statistics.
+def resnet18_bn(classes: int = 10, channels: int = 3, statistics: bool = False) -> nn.Module:
+    """ResNet-18 for small images, with BatchNorm: FedSOL's, and FedMuon's with `statistics`.
 
-    The stem is one 3x3 convolution of stride 1 without pooling. Test batches are normalized with
-    their own statistics too, so a prediction depends on its batch; scores take the test samples in
-    a fixed random order. A batch of a single image needs more than 8x8 pixels, or BatchNorm has
-    one value only. PyTorch's default initialization; the head is `fc`. 11,173,962 parameters.
+    The stem is one 3x3 convolution of stride 1 without pooling. Without statistics test batches are
+    normalized with their own ones too, so a prediction depends on its batch; scores take the test
+    samples in a fixed random order. A batch of a single image needs more than 8x8 pixels, or
+    BatchNorm has one value only. PyTorch's default initialization; the head is `fc`. 11,173,962
+    parameters for 10 classes.
 
-    He et al., CVPR 2016, arXiv:1512.03385; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532.
+    He et al., CVPR 2016, arXiv:1512.03385; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532; Liu et
+    al., 2025 (FedMuon), arXiv:2510.27403.
 
     Args:
         classes: Number of outputs.
         channels: Channels of the image.
+        statistics: Keep running statistics, which are averaged like the weights.
     """
-    model = _resnet(classes, partial(nn.BatchNorm2d, track_running_stats=False))
+    model = _resnet(classes, partial(nn.BatchNorm2d, track_running_stats=statistics))
     model.conv1 = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
     model.maxpool = nn.Identity()
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""The pretrained ViT-B/32 of FedLESAM."""
+"""Vision transformers of torchvision: the pretrained ViT-B/32 of FedLESAM, and ViT-Tiny."""
 
 from functools import partial
 from typing import Any
@@ -42,6 +42,41 @@ def vit_b32(
     if weights is not None:
         imagenet = ViT_B_32_Weights.IMAGENET1K_V1
         load_body(model, "heads", weights, imagenet, partial(_resize, size=size))
+    return _with_plain_attention(model)
+
+
+def vit_tiny(
+    classes: int = 100, channels: int = 3, size: int = 32, patch: int = 4, depth: int = 12
+) -> nn.Module:
+    """ViT-Tiny for small images: width 192, 3 heads, random weights.
+
+    Torchvision's names and initialization, but the head `heads` has PyTorch's default one. For
+    32x32 images of 100 classes 5,380,132 parameters, 2,711,140 at depth 6.
+
+    Touvron et al., ICML 2021, arXiv:2012.12877 for width, depth and heads; Liu et al., 2025
+    (FedMuon), arXiv:2510.27403.
+
+    Args:
+        classes: Number of outputs.
+        channels: Channels of the image, always 3.
+        size: Height and width of the image, a multiple of the patch's.
+        patch: Height and width of a patch.
+        depth: Number of blocks.
+    """
+    from torchvision.models import VisionTransformer
+
+    if channels != 3:
+        raise UserError(f"channels is {channels}, but ViT-Tiny takes RGB: repeat the channel")
+    if patch < 1 or size < patch or size % patch:
+        raise UserError(
+            f"size is {size}, but ViT-Tiny has patches of {patch}x{patch}: scale to a multiple"
+        )
+    model: Any = VisionTransformer(size, patch, depth, 3, 192, 768, num_classes=classes)
+    model.heads.head = nn.Linear(model.hidden_dim, classes)
+    return _with_plain_attention(model)
+
+
+def _with_plain_attention(model: Any) -> nn.Module:
     for block in model.encoder.layers:
         block.self_attention = _Attention(block.self_attention)
     network: nn.Module = model

@@ -75,6 +75,7 @@ vgg11 = small_model(models.vgg11)
 resnet18_bn = small_model(models.resnet18_bn)
 sl_vit = small_model(models.sl_vit)
 vit_b32 = small_model(models.vit_b32)
+vit_tiny = small_model(models.vit_tiny)
 resnet18 = small_model(models.resnet18)
 
 if __name__ == "__main__":
@@ -91,6 +92,17 @@ if __name__ == "__main__":
             office_home,
             domain_net,
         ],
-        models=[lenet, resnet18_gn, mlp, fedavg_cnn, vgg11, resnet18_bn, sl_vit, vit_b32, resnet18],
+        models=[
+            lenet,
+            resnet18_gn,
+            mlp,
+            fedavg_cnn,
+            vgg11,
+            resnet18_bn,
+            sl_vit,
+            vit_tiny,
+            vit_b32,
+            resnet18,
+        ],
         doc=__doc__,
     ).run()

@@ -22,6 +22,7 @@ from fl_lightning.models import (
     sl_vit,
     vgg11,
     vit_b32,
+    vit_tiny,
 )
 from fl_lightning.models.trimmed_conv import with_trimmed_convs
 
@@ -40,8 +41,10 @@ NETWORKS = [
     pytest.param(lambda: vgg11(7, channels=1, size=8), (1, 8, 8), id="vgg11"),
     pytest.param(lambda: resnet18_gn(7, channels=1), (1, 32, 32), id="resnet18_gn"),
     pytest.param(lambda: resnet18_bn(7, channels=1), (1, 12, 12), id="resnet18_bn"),
+    pytest.param(lambda: resnet18_bn(7, statistics=True), (3, 12, 12), id="resnet18_bn-statistics"),
     pytest.param(lambda: resnet18(7, channels=1, weights=None), (1, 40, 40), id="resnet18"),
     pytest.param(lambda: sl_vit(7, channels=1, size=8), (1, 8, 8), id="sl_vit"),
+    pytest.param(lambda: vit_tiny(7, size=8), (3, 8, 8), id="vit_tiny"),
     pytest.param(lambda: tiny_vit_b32(7, size=64, weights=None), (3, 64, 64), id="vit_b32"),
 ]
 
@@ -61,10 +64,13 @@ NETWORKS = [
         (lambda: resnet18_gn(), 11_181_642, "fc"),
         (lambda: resnet18_gn(100), 11_227_812, "fc"),
         (lambda: resnet18_bn(), 11_173_962, "fc"),
+        (lambda: resnet18_bn(100, statistics=True), 11_220_132, "fc"),
         (lambda: resnet18(65, weights=None), 11_209_857, "fc"),
         (lambda: resnet18(345, weights=None), 11_353_497, "fc"),
         (lambda: sl_vit(), 6_176_275, "mlp_head"),
         (lambda: sl_vit(9, size=28), 6_132_432, "mlp_head"),
+        (lambda: vit_tiny(), 5_380_132, "heads"),
+        (lambda: vit_tiny(depth=6), 2_711_140, "heads"),
         (lambda: vit_b32(65, weights=None), 87_505_217, "heads"),
         (lambda: vit_b32(345, weights=None), 87_720_537, "heads"),
     ],
@@ -105,6 +111,8 @@ def test_the_output_is_that_of_the_last_child_with_parameters(model, shape: tupl
         (lambda: vgg11(size=33), "size is 33, .*VGG-11 .*32x32"),
         (lambda: sl_vit(size=30), "size is 30, .*multiple of 4"),
         (lambda: vit_b32(size=100), "size is 100, .*multiple of 32"),
+        (lambda: vit_tiny(size=30), "size is 30, .*4x4"),
+        (lambda: vit_tiny(channels=1), "channels is 1, .*RGB"),
         (lambda: vit_b32(channels=1), "channels is 1, .*RGB"),
         (lambda: resnet18(channels=1), "channels is 1, .*RGB"),
     ],
