@@ -129,7 +129,8 @@ def fedmuon(
         Liu et al., 2025, https://arxiv.org/abs/2510.27403
 
     Released code:
-        Newton and Schulz in bfloat16; here in the model's dtype.
+        Newton and Schulz in bfloat16; here in the model's dtype. A kernel's step has no factor of
+        its shape; here it counts as a matrix of one row a channel, as Newton and Schulz see it.
     """
     return _method(Muon("whole", beta, gain, decay, rank), Alignment(gamma))
 
