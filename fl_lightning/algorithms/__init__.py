@@ -24,7 +24,9 @@ from fl_lightning.algorithms.fairness import qffl as qffl
 from fl_lightning.algorithms.flatness import fedgf as fedgf
 from fl_lightning.algorithms.flatness import fedgloss as fedgloss
 from fl_lightning.algorithms.flatness import fedgmt as fedgmt
+from fl_lightning.algorithms.flatness import fedmoswa as fedmoswa
 from fl_lightning.algorithms.flatness import fednsam as fednsam
+from fl_lightning.algorithms.flatness import fedswa as fedswa
 from fl_lightning.algorithms.flatness import fedwmsam as fedwmsam
 from fl_lightning.algorithms.optimizers import diloco as diloco
 from fl_lightning.algorithms.optimizers import fedadamw as fedadamw

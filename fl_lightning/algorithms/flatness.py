@@ -10,10 +10,12 @@ from fl_lightning.core.constraints import (
     BelowOneFloat,
     NonNegativeFloat,
     PositiveFloat,
+    PositiveFraction,
     PositiveInt,
     UnitInterval,
     checked,
 )
+from fl_lightning.core.curves import linear
 from fl_lightning.core.weighting import by_size
 from fl_lightning.terms import (
     GF,
@@ -22,6 +24,7 @@ from fl_lightning.terms import (
     AcceleratedStart,
     CohortLinearDual,
     LinearDual,
+    MovingVariate,
     NesterovAscent,
     ServerSAM,
     StartDual,
@@ -29,6 +32,8 @@ from fl_lightning.terms import (
 )
 from fl_lightning.terms.released import ReleasedStart, ReleasedStartDual, ReleasedWMSAM
 
+Begin = Annotated[NonNegativeFloat, Doc("Factor on the learning rate at the beginning of a visit.")]
+End = Annotated[NonNegativeFloat, Doc("Factor on the learning rate at its end.")]
 Penalty = Annotated[
     PositiveFloat, Doc("Inverse multiplier of the dual: larger ones bind clients less.")
 ]
@@ -200,3 +205,42 @@ def fednsam(
         return Algorithm(NesterovAscent(gamma, rho))
     start = {"accumulated": AcceleratedStart, "as_released": ReleasedStart}[memory]
     return Algorithm(start(gamma, 0.0), SAM(rho))
+
+
+@checked
+def fedswa(begin: Begin = 2.0, end: End = 0.0) -> Algorithm:
+    """FedSWA: weight averaging after rates that fall within a visit (Liu et al., ICML 2025).
+
+    Clients step along g(w) at eta (begin + (end - begin) k / K) in step k of K.
+
+    References:
+        Liu et al., ICML 2025, https://arxiv.org/abs/2507.20016
+
+    Released code:
+        The defaults. According to a summary of the paper the rate falls from eta (`begin=1`), and
+        the server averages its models over the rounds, which `--server-lr` below 1 does; the code
+        has 1.
+    """
+    return Algorithm(rate=linear(begin, end))
+
+
+@checked
+def fedmoswa(
+    gamma: Annotated[PositiveFraction, Doc("Weight of the cohort in the common variate.")] = 0.4,
+    begin: Begin = 1.0,
+    end: End = 0.0,
+) -> Algorithm:
+    """FedMoSWA: FedSWA with control variates, the common one averaged over time (Liu et al., 2025).
+
+    Clients step along g(w) + c - c_i at eta (begin + (end - begin) k / K) in step k of K; then
+    c_i <- c_i - c + (w^t - u_i) / (sum of the rates), and c <- c + gamma mean_S(c_i - c).
+
+    References:
+        Liu et al., ICML 2025, https://arxiv.org/abs/2507.20016
+
+    Released code:
+        Its command trains at a constant rate, `end=1`, and keeps c_i by the place in the cohort in
+        the place of the client, a mistake that is not offered. A function that it never calls has a
+        falling rate, with K eta / 2 for the sum of the rates.
+    """
+    return Algorithm(MovingVariate(gamma), rate=linear(begin, end))

@@ -30,7 +30,7 @@ BODY, NORM = (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
 # * FedSOL of the head runs the body once; its Table 10 is in two passes, as written.
 COSTS = {
     (1, 1, 1, 0, 0): "fedavg; fedprox; feddisco; fedntd; fedrcl; fedsol; fedsol, fixed; "
-    "fedsol_ft; knn_per; local_adamw; local_muon; qffl",
+    "fedsol_ft; knn_per; fedswa; local_adamw; local_muon; qffl",
     (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
     (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",
     (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; feddyn, norm; fedvra; fedvra, d",
@@ -41,7 +41,7 @@ COSTS = {
     (1, 2, 1, 1, 0): "fedinit, models",
     (1, 1, 2, 0, 1): "fedcm; fedlesam, last round; fedlesam, as released; fednsam, momentum",
     (1, 1 + NUMBER, 3 + NUMBER, 1, 2 + NUMBER): "fedwmsam; fedwmsam, as released; fedwmsam, steps",
-    (1, 2, 2, 1, 1): "scaffold; fedsol, scaffold; fedgmt, active dual; "
+    (1, 2, 2, 1, 1): "scaffold; fedsol, scaffold; fedgmt, active dual; fedmoswa; "
     "fedmuon_lmo; fedmuon_lmo, exact",
     (2, 1, 1, 1, 2): "fedgloss",
     (1, 1, 1, 1, 2): "fedgloss, released dual",

@@ -56,6 +56,7 @@ NEEDS_A_PAST = {
         "fedgloss": "rho",
         "fedgf": "global_rho threshold window",
         "fednsam": "gamma memory",
+        "fedmoswa": "gamma",
         "fedadamw": "gamma second_moment first_count",
         "fedmuon fedpac_muon fedpac_sophia": "gamma rank",
         "fedmuon_lmo": "correct",

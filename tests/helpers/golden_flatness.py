@@ -1,4 +1,4 @@
-"""Setups of the recordings of FedWMSAM, FedGMT's repository, FedGloSS, FedGF, FedNSAM, RFL-NLCP."""
+"""Setups of the recordings of methods that seek flatness of the global model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ from problems import server
 from torch import Tensor
 from torch.optim import SGD
 
-from fl_lightning import Algorithm, algorithms, by_size, zeros
-from fl_lightning.core.curves import cosine, exponential
+from fl_lightning import Algorithm, Term, algorithms, by_size, zeros
+from fl_lightning.core.curves import Curve, cosine, exponential, linear
 from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import unit
 from fl_lightning.federation.federation import Federation
-from fl_lightning.terms import SMOO, DynamicRegularizer, LastRound
+from fl_lightning.terms import SMOO, DynamicRegularizer, LastRound, MovingVariate
 from fl_lightning.terms.released import NormPull
 
 
@@ -131,9 +131,24 @@ def fl_sam(words: list[str], h: dict[str, Any]) -> Setup:
     return Setup(algorithm, schedule, h["batch_size"], h["local_epochs"], None, states)
 
 
+class Step(Curve):
+    """One number until and in a round, then another one: (begin, end, round)."""
+
+    def __call__(self, round: int, rounds: int) -> float:
+        begin, end, last = self.numbers
+        return begin if round <= last else end
+
+
 def fedgloss(words: list[str], h: dict[str, Any]) -> Setup:
-    dual: Any = "released" if "asis" in words else "paper"
-    algorithm = algorithms.fedgloss(h["rho"], h["rho_l"], h["beta"], dual)
+    """In the released warm-up the server's radius jumps, instead of growing with the client's."""
+    released = "asis" in words
+    dual: Any = "released" if released else "paper"
+    rho, local_rho, first, T = (h[name] for name in ("rho", "rho_l", "rho0", "T_s"))
+    if T > 1:
+        jump: Any = Step("linear", (local_rho + (rho - first) / T, rho, T))
+        rho = jump if released else linear(first, rho, T)
+        local_rho = linear(first, local_rho, T)
+    algorithm = algorithms.fedgloss(rho, local_rho, h["beta"], dual)
     local = partial(SGD, lr=h["lr"], momentum=h["momentum"], weight_decay=h["weight_decay"])
     at = partial(SGD, lr=h["server_lr"], momentum=h["server_momentum"])
     algorithm = adapted(algorithm, local=local, server=at, eps=1e-16)
@@ -172,6 +187,75 @@ def fednsam(words: list[str], h: dict[str, Any]) -> Setup:
     return Setup(algorithm, cosine(1, 0, h["epoch"]), h["batch_size"], h["E"], None, states)
 
 
+# FedSWA's repository
+
+COHORTS = (0, 1, 2, 3), (1, 4, 5, 6), (0, 2, 4, 8), (1, 3, 5, 8), (2, 4, 6, 8), (1, 4, 5, 6)
+COHORTS += (0, 2, 5, 8), (1, 3, 4, 6)
+"""Those of the recordings."""
+
+
+@dataclass(frozen=True)
+class DividedVariate(MovingVariate):
+    """FedMoSWA's variates, where a move is divided by so many steps, whatever a client made.
+
+    Attributes:
+        steps: The steps. None divides by the mean of a falling rate's ends, K eta / 2.
+    """
+
+    steps: int | None = None
+
+    def report(self, w: Tensor, v: Any) -> Tensor:
+        by_sum, old = (v.origin - w) / v.lr_sum, v.c_i
+        made = v.steps + 1 if self.steps is None else v.steps.clamp(max=self.steps)
+        v.c_i = old - v.c + by_sum * made / (self.steps or v.steps)
+        return v.c_i - v.c
+
+
+@dataclass(frozen=True)
+class PlacesVariate(Term):
+    """FedMoSWA's variates by the place in the cohort, as if that were the client."""
+
+    steps: int = 8
+    gamma: float = 0.4
+    server = {"c": zeros, "c_pos": lambda first, now: now.new_zeros(4, len(now))}
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        return oracle(w) + v.c - self._here(v) @ v.c_pos
+
+    def report(self, w: Tensor, v: Any) -> Any:
+        old, made = self._here(v) @ v.c_pos, v.steps.clamp(max=self.steps)
+        new = old - v.c + (v.origin - w) / v.lr_sum * made / self.steps
+        return new - v.c, self._here(v)[:, None] * (new - old)
+
+    def update(self, delta: Tensor, mean: Any, v: Any) -> Tensor:
+        v.c = v.c + (self.gamma if v.round else 1.0) * mean[0]
+        v.c_pos = v.c_pos + len(v.c_pos) * mean[1]
+        return delta
+
+    def _here(self, v: Any) -> Tensor:
+        """One at the client's place in the cohort of the round, zeros elsewhere."""
+        cohort = (torch.tensor(COHORTS) * (torch.arange(8) == v.round)[:, None]).sum(0)
+        return (cohort == v.client).to(v.anchor)
+
+
+def fedswa(words: list[str], h: dict[str, Any]) -> Setup:
+    steps = h.get("K")  # of which a larger client takes no more
+    local = partial(SGD, lr=h["lr"], weight_decay=h["weight_decay"])
+    states = {"c_i": of_clients("c_i"), "c": of_server("c"), "c_pos": of_server("c_pos")}
+    if words[0] == "fedswa":
+        factor, server = h["lr_factor"], partial(SGD, lr=h["lg"])
+        algorithm = algorithms.fedswa(factor, factor * h["rho_end"]).replace(server=server)
+    elif "cyclic" in words:
+        algorithm = algorithms.fedmoswa(h["server_beta"])
+        algorithm = algorithm.replace(terms=[DividedVariate(h["server_beta"])])
+    else:
+        variate = DividedVariate if "byclient" in words else PlacesVariate
+        term = variate(gamma=h["server_beta"], steps=steps)
+        algorithm = Algorithm(term, rate=lambda k, K: float(k < steps))
+    algorithm = adapted(algorithm, local=local)
+    return Setup(algorithm, cosine(1, 0, h["epoch"]), h["batch_size"], h["E"], None, states)
+
+
 def rfl_nlcp(words: list[str], h: dict[str, Any]) -> Setup:
     """Client 0's steps stand for everyone's; where clients are unequal they are one an epoch."""
     made = algorithms.fedtoga(
@@ -197,5 +281,6 @@ FLATNESS = {
     "gloss": fedgloss,
     "gf": fedgf,
     "nsam": fednsam,
+    "swa": fedswa,
     "toga": rfl_nlcp,
 }

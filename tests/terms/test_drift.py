@@ -15,6 +15,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.terms import (
     CenteredGradientVariate,
     Clip,
+    MovingVariate,
 )
 from fl_lightning.terms.released import ReleasedControlVariate, SplitProximal, UnclippedPull
 
@@ -72,3 +73,16 @@ def test_mean_past_adds_the_mean_of_all_clients_back() -> None:
 def test_clip_shortens_long_directions_only() -> None:
     close(direction_of(Clip(max_norm=1.0)), 0.6, 0.8, tolerance=1e-6)
     close(direction_of(Clip(max_norm=6.0)), 3, 4)
+
+
+def test_the_moving_variate_is_the_first_cohorts_mean_and_then_a_moving_average() -> None:
+    term = MovingVariate(gamma=0.25)
+    v = view(c=vec(0, 0), c_i=vec(5, 5), origin=vec(3, 2), lr_sum=vec(0.5), round=0)
+    message = term.report(vec(1, 3), v)
+    close(v.c_i, 5 + 4, 5 - 2)
+    close(message, 9, 3)
+    term.update(vec(0, 0), message, v)
+    close(v.c, 9, 3)
+    v.round = 1
+    term.update(vec(0, 0), vec(4, 8), v)
+    close(v.c, 9 + 1, 3 + 2)
