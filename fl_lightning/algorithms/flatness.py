@@ -134,7 +134,8 @@ def fedgloss(
 
     Released code:
         Its server divides the dual by the cohort's size (`server_dual="released"`). Both radii grow
-        from 0.001 over the first rounds; by a mistake that of the server does not.
+        over the first rounds, as with `--algorithm.rho "linear(0.001, 0.15, 2000)"`; by a mistake
+        that of the server does not.
     """
     dual = {"paper": StartDual, "released": ReleasedStartDual}[server_dual](1 / beta)
     local = () if local_rho == 0 else (SAM(local_rho),)

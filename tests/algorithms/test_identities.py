@@ -195,6 +195,10 @@ def test_fedlesams_last_active_model_is_the_last_rounds_if_everybody_takes_part(
     assert (trained(hard(own)).w - trained(hard(common)).w).abs().max() > 1e-6
 
 
+def test_fedswas_rate_is_steady_where_it_ends_as_it_begins() -> None:
+    assert_same_unless(C.fedswa(1.0, 1.0), UNIFORM, C.fedswa(), decays=False)
+
+
 def test_the_head_in_one_pass_is_the_head_in_two() -> None:
     """Through both executors, under BatchNorm and dropout, whose mask the passes share."""
     one, two = HeadSOL(1.0, scale=None), SOL(Distill(), 1.0, None, "head")
