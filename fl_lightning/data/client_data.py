@@ -35,7 +35,6 @@ class Batches:
         dataset: The samples.
         index: (total,) int64, the positions of the samples in the order of training.
         sizes: The size of each batch.
-        epochs: The epoch of each batch, from 0.
         augment: The augmentation with its random numbers for all of `index`, or None.
         together: Samples made together, in whole batches, at least one batch.
     """
@@ -45,12 +44,10 @@ class Batches:
         dataset: DeviceDataset,
         index: Tensor,
         sizes: list[int],
-        epochs: list[int],
         augment: tuple[CropFlip, Tensor] | None = None,
         together: int = 1,
     ) -> None:
         self.sizes = sizes
-        self.epochs = epochs
         self._dataset, self._together = dataset, together
         self._starts = [0, *accumulate(sizes)]
         self._index = to_device_async(index, dataset.first.device)
@@ -204,9 +201,8 @@ class ClientData:
         """The batches of this client in this round; equal calls give equal batches."""
         samples, per_epoch = self.partition[client], self.steps_per_epoch(client)
         n, size, steps = len(samples), self.batch_size, range(self.num_steps(client))
-        epochs = [k // per_epoch for k in steps]
         sizes = [min(size, n - k % per_epoch * size) for k in steps]
-        passes = epochs[-1] + 1
+        passes = ceil(len(steps) / per_epoch)
         if self.shuffle:
             g = generator(self.seed, "order", round, client)
             index = torch.cat([samples[torch.randperm(n, generator=g)] for _ in range(passes)])
@@ -220,4 +216,4 @@ class ClientData:
         together = 1  # so that each batch stays in the cache of a CPU
         if self.dataset.device.type == "cuda":
             together = GPU_BLOCK // (prod(self.dataset.shape) * 4)  # in float32
-        return Batches(self.dataset, index, sizes, epochs, augment, together)
+        return Batches(self.dataset, index, sizes, augment, together)
