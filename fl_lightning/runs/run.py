@@ -92,6 +92,13 @@ class Run:
         """
         return self.environment.get("scores") or {"test/accuracy": True}
 
+    def larger_is_better(self, score: str) -> bool:
+        """Whether larger values of a score are better, such as `rmse`: as recorded, or by name."""
+        for tag in (score, f"test/{score}"):
+            if tag in self.scores:
+                return self.scores[tag]
+        return higher_is_better(score)
+
     @cached_property
     def scalars(self) -> Scalars:
         """The columns of `metrics.csv`, without the rounds in which a tag was not recorded."""

@@ -139,7 +139,7 @@ def test_runs_are_compared_by_their_first_score(capsys: Any) -> None:
         assert f",test/{name}," in capsys.readouterr().out
 
 
-def test_the_worst_clients_are_those_of_the_metrics_direction() -> None:
+def test_the_worst_clients_are_those_of_the_metrics_direction(capsys: Any) -> None:
     given, metrics = regression(test=0.3), {"far": Far(), "near": torchmetrics.MeanAbsoluteError()}
     fit = trainer(loss="mse", metrics=metrics, callbacks=[ClientScores])
     fit.fit(nn.Linear(1, 1).double(), given)
@@ -147,3 +147,6 @@ def test_the_worst_clients_are_those_of_the_metrics_direction() -> None:
     worst = math.ceil(len(each) / 10)
     assert last["clients/far_worst10"] == pytest.approx(each["test/far"].nsmallest(worst).mean())
     assert last["clients/near_worst10"] == pytest.approx(each["test/near"].nlargest(worst).mean())
+    assert fit.run is not None
+    main(["analyze", "clients", str(fit.run.path), "--metric", "far"])
+    assert f"{each['test/far'].nsmallest(worst).mean():.2f}" in capsys.readouterr().out

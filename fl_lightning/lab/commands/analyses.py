@@ -257,7 +257,7 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
             "mean": values.mean(),
             "deviation": values.std(ddof=0),
             "lowest": values.min(),
-            "worst 10 %": _worst(name, values),
+            "worst 10 %": _worst(values, subjects[label].run.larger_is_better(name)),
             "highest": values.max(),
         }
     which = "own training samples" if split == "train" else "test samples like its own"
@@ -266,9 +266,9 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
     return Result(_by_run(rows), caption, partial(figures.client_histogram, found, name, unit))
 
 
-def _worst(metric: str, values: Series) -> float:
+def _worst(values: Series, larger: bool) -> float:
     """The mean over the worst tenth of the clients."""
-    return over_clients(metric, torch.tensor(values.to_numpy()))[f"{metric}_worst10"]
+    return over_clients("", torch.tensor(values.to_numpy()), larger=larger)["_worst10"]
 
 
 def _recorded_by_client(subject: Subject, metric: str) -> Tensor:
