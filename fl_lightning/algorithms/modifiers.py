@@ -251,8 +251,8 @@ def word(
     return Modifier(outer=(terms.Personal(word),))
 
 
-# --send: how the move is compressed. Some pairs have a name of their own, so that each option
-# stands once on a command line and in a file.
+# --send: how the move is compressed. The pair has a name of its own, so that each option stands
+# once on a command line and in a file.
 
 
 @checked
@@ -276,12 +276,6 @@ def sign() -> Modifier:
 def topk_quantize(share: opt.Share = 0.01, bits: opt.Bits = 8, norm: opt.Norm = "max") -> Modifier:
     """The largest numbers, each in few bits."""
     return Modifier(outer=(terms.TopK(share), terms.Quantize(bits, norm)))
-
-
-@checked
-def topk_sign(share: opt.Share = 0.01) -> Modifier:
-    """The signs of the largest numbers, and their mean size."""
-    return Modifier(outer=(terms.TopK(share), terms.Sign()))
 
 
 Makers = Mapping[str, Callable[..., Modifier]]
@@ -319,7 +313,6 @@ PARTS: Mapping[str, Makers] = {
         "quantize": quantize,
         "sign": sign,
         "topk+quantize": topk_quantize,
-        "topk+sign": topk_sign,
     },
 }
 """The choices of each option, in the order of addition; the first one of an option adds nothing."""

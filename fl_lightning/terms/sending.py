@@ -84,13 +84,14 @@ class Sign(Term):
 
     With `p = u_i - w^t + e_i` the client sends `mean |p| sign(p)` and keeps the difference to p as
     e_i. A number costs one bit, and the mean is sent too. A zero stays zero, as in released code.
+    It does not come after `TopK`: what it keeps would fill the places that `TopK` leaves empty.
 
     References:
         Karimireddy et al., ICML 2019, https://arxiv.org/abs/1901.09847
     """
 
     client = {"e_i": zeros}
-    roles = frozenset({"round"})
+    roles = frozenset({"select", "round"})
 
     def send(self, delta: Tensor, v: View) -> Tensor:
         p = delta + v.e_i

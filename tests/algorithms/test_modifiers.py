@@ -179,7 +179,7 @@ REFUSED = [
         SERVER["lookahead"],
         "Accelerated.* Relaxed.* already says where clients",
     ),
-    (M.topk().to(C.fedavg()), M.topk_sign(), "TopK .* TopK already says which numbers are sent"),
+    (M.topk().to(C.fedavg()), M.sign(), "Sign .* TopK already says which numbers are sent"),
     (M.sign().to(C.fedavg()), M.quantize(), "Quantize .* Sign already says how .* are rounded"),
     (C.local_only(), M.topk(), "TopK .* LocalOnly already says which numbers are sent"),
     (C.local_only(), M.head(), "Personal .* LocalOnly already says what clients keep"),
