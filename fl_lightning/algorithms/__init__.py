@@ -28,6 +28,13 @@ from fl_lightning.algorithms.flatness import fedmoswa as fedmoswa
 from fl_lightning.algorithms.flatness import fednsam as fednsam
 from fl_lightning.algorithms.flatness import fedswa as fedswa
 from fl_lightning.algorithms.flatness import fedwmsam as fedwmsam
+from fl_lightning.algorithms.lora import fedex_lora as fedex_lora
+from fl_lightning.algorithms.lora import fedit as fedit
+from fl_lightning.algorithms.lora import fedsa_lora as fedsa_lora
+from fl_lightning.algorithms.lora import ffa_lora as ffa_lora
+from fl_lightning.algorithms.lora import flora as flora
+from fl_lightning.algorithms.lora import hetlora as hetlora
+from fl_lightning.algorithms.lora import rolora as rolora
 from fl_lightning.algorithms.optimizers import diloco as diloco
 from fl_lightning.algorithms.optimizers import fedadamw as fedadamw
 from fl_lightning.algorithms.optimizers import fedmuon as fedmuon

@@ -14,6 +14,7 @@ from fl_lightning.algorithms import (
     drift,
     fairness,
     flatness,
+    lora,
     optimizers,
     personal,
     representation,
@@ -33,6 +34,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     representation,
     fairness,
     personal,
+    lora,
 )
 """The modules of algorithms, in the order in which they are listed."""
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from textwrap import wrap
 
+from torch import nn
+
 from fl_lightning.algorithms.registry import FAMILIES, functions, summary
 from fl_lightning.cli.arguments import ArgumentParser
 from fl_lightning.core.algorithm import Algorithm
@@ -53,7 +55,9 @@ def _without_citation(name: str, summary: str) -> str:
 
 def costs_in_models(algorithm: Algorithm) -> tuple[list[tuple[str, list[str]]], int]:
     """What a client sends, receives and keeps, in models and by name, and its gradients a step."""
-    network = mlp(100, 10, (100,))  # wide enough that single numbers round away
+    network: nn.Module = mlp(100, 10, (100,))  # wide enough that single numbers round away
+    if any(term.needs_lora or term.keeps == "lora_B" for term in algorithm.terms):
+        network = nn.ModuleDict({name: nn.Linear(100, 100) for name in ("lora_A", "lora_B")})
     layout = Layout(network)
     c = rehearse(algorithm, layout, layout.read(network)).cost
     body = [] if algorithm.trains is None else [str(algorithm.trains)]

@@ -4,6 +4,7 @@ It finds the mistakes of a term's author, what the algorithm costs, and the shap
 rounds then run plain hooks.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +32,14 @@ class Cost:
         messages: The part of `uplink` that messages are.
         downlink: Received before a visit: the model, and the server states that the client's hooks
             read. Those that only decide where to start are one vector together with the model.
+            Frozen parameters count if the server moves them.
         client_state: Kept between rounds.
         server_state: Kept by the server besides the model.
         gradients: Gradient evaluations in one local step.
         forward_passes: Its forward passes without a gradient: of `oracle.loss`, and of `b.at` in a
             loss.
-        receives: Names of what is received: the model or the start, and server states.
+        receives: Names of what is received: the model or the start, server states, and "base" for
+            frozen parameters.
         keeps: Names of the client's states.
         has_horizon: Whether the method depends on the number of rounds of a run.
         exact: False where a rehearsed round gave numbers that are not finite, or a loss could not
@@ -82,6 +85,7 @@ def rehearse(
     parallel: bool = False,
     compiled: bool = False,
     clients: int = 2,
+    frozen: Mapping[str, Tensor] = {},
 ) -> Rehearsal:
     """Run the hooks as in the first and in the last round, for a model like `w`.
 
@@ -94,6 +98,7 @@ def rehearse(
         parallel: Whether the hooks of a client run under `vmap`.
         compiled: Whether local steps are compiled.
         clients: Number of clients N.
+        frozen: The model's other parameters, by name.
 
     Raises:
         TermError: For a mistake in a term.
@@ -104,7 +109,7 @@ def rehearse(
     of = layout, w, classes
     facts = (dummy_facts(*of, round, rounds, clients) for round in (0, rounds - 1))
     with torch.random.fork_rng(devices=[]):  # a loss may draw random numbers
-        first, last = played = [RehearsedRound(algorithm, of_round) for of_round in facts]
+        first, last = played = [RehearsedRound(algorithm, of_round, frozen) for of_round in facts]
         cost = _cost(first, last, has_horizon=algorithm.has_horizon)
         for round in played if parallel else ():
             round.visit_in_parallel(compiled)
@@ -130,16 +135,17 @@ def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
     w = first.progress
     received = [w if i < 0 else first.server[i][name] for i, name in needed]
     start = max(r.depends_on_model for r in rounds) or w.numel()
+    moved = max(r.moved for r in rounds)
     messages, uplink = map(max, zip(*(r.uplink() for r in rounds), strict=True))
     return Cost(
         uplink=uplink,
         messages=messages,
-        downlink=sum(vector.numel() for vector in received) + start * bool(of_start),
+        downlink=sum(vector.numel() for vector in received) + start * bool(of_start) + moved,
         client_state=sum(t.numel() for i in counted for t in first.client[i].values()),
         server_state=sum(t.numel() for i in counted for t in first.server[i].values()),
         gradients=max(r.calls["gradients"] for r in rounds),
         forward_passes=max(r.calls["forward passes"] for r in rounds),
-        receives=tuple(names),
+        receives=(*names, "base") if moved else tuple(names),
         keeps=tuple(name for i in counted for name in first.client[i]),
         has_horizon=has_horizon
         or any("rounds" in v._read for r in rounds for v in r.views if v._term in counted),

@@ -1,7 +1,7 @@
 """One round on random vectors, whose terms are guarded and watched: the first or last of a run."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from fl_lightning.core.guarded_term import VISIT, GuardedTerm, StrictView
 from fl_lightning.core.oracle import Activations, BatchOracle, Loss, Request
 from fl_lightning.core.term import States, Term, init_states
 from fl_lightning.core.vector import Layout
-from fl_lightning.core.view import KEY, ROUND_FACTS
+from fl_lightning.core.view import KEY, MOVES, ROUND_FACTS
 from fl_lightning.errors import ModelError, TermError
 
 
@@ -39,7 +39,7 @@ def dummy_facts(
 class RehearsedRound:
     """A visit from random states, by start, one step and report, and the server's update."""
 
-    def __init__(self, algorithm: Algorithm, facts: Facts):
+    def __init__(self, algorithm: Algorithm, facts: Facts, frozen: Mapping[str, Tensor] = {}):
         self.algorithm, now = algorithm, (facts["round"], facts["rounds"])
         terms, self.coefficients = algorithm.at(*now).terms, algorithm.coefficients(*now)
         facts = {name: fact for name, fact in facts.items() if name != "origin"}
@@ -58,7 +58,8 @@ class RehearsedRound:
         self.calls, self.views, self.parallel = Counter[str](), list[StrictView](), False
         self.facts, rehearsed = facts, self._guarded(self.coefficients)
 
-        states, common = (self.kept, self.server), {name: facts[name] for name in ROUND_FACTS}
+        states, moves = (self.kept, self.server), dict[str, Tensor]()
+        common = {name: facts[name] for name in ROUND_FACTS} | {"frozen": frozen, MOVES: moves}
         elsewhere, _ = rehearsed.start(w + 1, facts | {"anchor": w + 1}, *states)
         played = self.visit(facts, *states, self.coefficients)
         origin, direction, (self.progress, _, bits), self.messages = played
@@ -68,6 +69,7 @@ class RehearsedRound:
         delta, _ = rehearsed.update(self.progress, self.messages, common, self.server)
         other, _ = rehearsed.update(self.progress + self.noise, self.messages, common, self.server)
         self.server_uses_progress = not delta.equal(other)
+        self.moved = sum(by.numel() for by in moves.values())
         rehearsed.personal(w, common, *states)  # only a mistake would show
         numbers = [origin, direction, delta, *tree_leaves(self.messages)]
         self.finite = all(bool(t.isfinite().all()) for t in numbers)
@@ -137,12 +139,23 @@ class RehearsedRound:
     def uplink(self) -> tuple[int, int]:
         """Numbers that the server must receive: of messages, and in all."""
         # the server gave out the weight
-        weight, messages = self.facts["weight"], [self.messages[i] for i in self.counted]
+        weight, messages = self.facts["weight"], [self._unknown(i) for i in self.counted]
         messages = [m for m in tree_leaves(messages) if m is not weight]
         sent = [m for m in messages if not _follows_from(self.progress, m)]
         numbers = sum(m.numel() for m in sent)
         needed = self.server_uses_progress or len(sent) < len(messages)
         return numbers, numbers + needed * self.sent_numbers
+
+    def _unknown(self, i: int) -> Any:
+        """The message of a term, without what the server can make itself of what is sent."""
+        start = all(map(self._by_server, (v for v in self.views if v._hook == "start")))
+        reports = (v for v in self.views if (v._hook, v._term) == ("report", i))
+        return () if start and all(map(self._by_server, reports)) else self.messages[i]
+
+    def _by_server(self, view: StrictView) -> bool:
+        """Whether a hook uses nothing of the client that the server does not know."""
+        known = {*ROUND_FACTS, "origin", "client", "weight", *self.server[view._term]}
+        return not view._assigned and view._read <= known
 
     def downlink(self) -> tuple[set[str], set[tuple[int, str]]]:
         """What decides where to start, and what else the client must receive: its term, its name.
@@ -154,9 +167,7 @@ class RehearsedRound:
             if view._term not in self.counted:
                 continue
             hook, read, server = view._hook, view._read, self.server[view._term]
-            # the server can compute a start that depends on nothing of the client's
-            own = view._assigned or read - server.keys() - {*ROUND_FACTS}
-            by_server = hook == "start" and not own
+            by_server = hook == "start" and self._by_server(view)
             if self.unread and hook == "gradient":
                 read = read | server.keys()
             for name in read & {"anchor", *server}:

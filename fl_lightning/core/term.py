@@ -121,6 +121,7 @@ class Term:
         draws: Whether clients draw random numbers, by `v.uniform` and `v.normal`.
         keeps: The part of the model that each client keeps for itself (see `Personal`). The
             executors then leave it the buffers of that part.
+        needs_lora: Whether the model must have LoRA layers (`v.layout.lora`).
 
     Example:
         >>> from dataclasses import dataclass
@@ -144,6 +145,7 @@ class Term:
     local: Mapping[str, Initializer] = {}
     draws: bool = False
     keeps: Part | None = None
+    needs_lora: bool = False
 
     def __post_init__(self) -> None:
         check(self, f" of {type(self).__name__}", curves=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fl_lightning.core.lora import lora_layers
 from fl_lightning.errors import UserError
 
 Part = str | Callable[[str, "Layout"], bool]
@@ -34,6 +35,7 @@ class Layout:
             rest is the body. A model without children is all head, and its name is empty.
         network: Name of the submodule whose children are blocks: empty, or that of such a child.
         norms: Names of the normalization layers, whose class is named so.
+        lora: The LoRA layers (see `lora_layers`).
 
     Example:
         >>> layout = Layout(nn.Linear(2, 1))
@@ -66,6 +68,7 @@ class Layout:
         self.sizes = [p.numel() for p in named.values()]
         self.network, self.head = _network_and_head(module)
         self.norms = {name for name, m in module.named_modules() if "Norm" in type(m).__name__}
+        self.lora = lora_layers(module)
 
     @property
     def size(self) -> int:

@@ -69,6 +69,8 @@ class View:
     """(s) Number of clients N."""
     layout: Layout
     """(s) The model's layout."""
+    frozen: Mapping[str, Tensor]
+    """In `update`: the parameters that are not trained, by name; see `move`."""
 
     _where = "a term"
 
@@ -153,6 +155,24 @@ class View:
         length, turn = self.uniform(like) + 2**-25, self.uniform(like)  # Box and Muller
         return (-2 * length.log()).sqrt() * (2 * torch.pi * turn).cos()
 
+    def move(self, name: str, by: Tensor) -> None:
+        """Add to a parameter that is not trained, in `update`.
+
+        Clients have it so from the next round on.
+
+        Raises:
+            TermError: If there is no such parameter, it has another shape, or this is no `update`.
+        """
+        if name not in vars(self).get("frozen", ()):
+            raise TermError(
+                f"{self._where} moves {name!r}: only `update` may move parameters, and only those "
+                "that are not trained, v.frozen"
+            )
+        rule = "move a parameter by a tensor like it"
+        check_like(by, self.frozen[name], f"{self._where} moves {name!r} by", rule, ("shape",))
+        moves = vars(self)[MOVES]
+        moves[name] = moves[name] + by if name in moves else by
+
     def _states(self) -> States:
         return {name: vars(self)[name] for name in self._mine}
 
@@ -162,6 +182,9 @@ FACTS = frozenset(View.__annotations__)
 
 DRAWS = "uniform", "normal"
 """The methods of a view that draw; no state can be named so."""
+
+MOVES = "_moves"
+"""The hidden fact that holds what `move` adds to parameters, by name."""
 
 KEY = "_key"
 """The hidden local state from which a term draws random numbers."""

@@ -101,6 +101,7 @@ class Federation:
         self.layout = Layout(module)
         for term in algorithm.terms:
             sanity_checks.check_personal_part(term, self.layout)
+            sanity_checks.check_lora(term, self.layout)
         sanity_checks.check_optimizers(algorithm, self.layout.read(module))
         self.new_executor = partial(executor, loss=loss, autocast=fabric.autocast)
         trainer = self.new_executor(module, self.layout)
@@ -115,6 +116,7 @@ class Federation:
             trainer.parallel,
             trainer.compiled > 0,
             clients.num_clients,
+            self.server.frozen,
         )
         self.cost = rehearsal.cost
         self.local_training = LocalTraining(

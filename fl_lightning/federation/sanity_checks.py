@@ -59,6 +59,17 @@ def check_personal_part(term: Term, layout: Layout) -> None:
     )
 
 
+def check_lora(term: Term, layout: Layout) -> None:
+    """Raise a UserError if a term needs LoRA layers that train, and the model has none."""
+    trained = all({layer.A, layer.B} <= {*layout.names} for layer in layout.lora)
+    if term.needs_lora and not (layout.lora and trained):
+        lacks = "has LoRA layers that do not train" if layout.lora else "has no LoRA layers"
+        raise UserError(
+            f"{type(term).__name__} averages LoRA layers, and the model {lacks}: choose one with "
+            "peft's, such as --model huggingface --model.lora_rank 8"
+        )
+
+
 def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> None:
     """Raise a ValueError unless a federation can be made of these."""
     if on_divergence not in get_args(OnDivergence):

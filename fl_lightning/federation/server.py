@@ -11,6 +11,7 @@ from fl_lightning.core.algorithm import Algorithm, Facts
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
+from fl_lightning.core.view import MOVES
 from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import DISTANCES, RoundSums
@@ -34,6 +35,7 @@ class Server:
         initial_w: w^0.
         buffers: The global buffers by name.
         own_buffers: Names of those that each client keeps for itself; here they stay as they began.
+        frozen: The parameters that are not trained, by name; those of the module itself.
         states: The server's states, one dictionary a term.
         optimizer: Applies the mean update, as the gradient `-delta`, to `w`.
         round: Rounds completed.
@@ -68,7 +70,7 @@ class Server:
         parts = [term.keeps for term in self.algorithm.terms if term.keeps is not None]
         self.own_buffers = [k for k in self.buffers if any(self.layout.has(p, k) for p in parts)]
         trained = set(self.layout.names)
-        self._frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
+        self.frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
         of = self.initial_w, self.initial_w, self.layout, self.clients
         self.states = [init_states(term.server, *of) for term in self.algorithm.terms]
         self._initially_finite = finite(self.states)
@@ -92,12 +94,18 @@ class Server:
             How far the model moved from `facts["anchor"]`, (d,), and whether the terms' update
             and each state stayed finite, each 0-dim.
         """
+        moves: dict[str, Tensor] = {}
+        facts = {**facts, "frozen": self.frozen, MOVES: moves}
         with seeded_rng(derived_seed(self.seed, "server", self.round), self.w.device):
             delta, states = self.algorithm.update(delta, messages, facts, self.states)
+        moved = all_below(self.layout.flatten([delta, *moves.values()]))
         stayed = stay_finite(self._initially_finite, states)
         self.states, self.w.grad = states, -delta
         self.optimizer.step()
-        return self.w.detach() - facts["anchor"], [all_below(delta), *stayed]
+        with torch.no_grad():
+            for name, by in moves.items():
+                self.frozen[name] += by
+        return self.w.detach() - facts["anchor"], [moved, *stayed]
 
     def finish_round(
         self, sums: RoundSums, facts: Facts, logged: Sequence[str]
@@ -131,7 +139,7 @@ class Server:
             "round": self.round,
             "w": self.w.detach(),
             "initial_w": self.initial_w,
-            "frozen": self._frozen,
+            "frozen": self.frozen,
             "buffers": self.buffers,
             "states": self.states,
             "optimizer": self.optimizer.state_dict(),
@@ -161,7 +169,7 @@ class Server:
         device = self.w.device
         with torch.no_grad():
             self.w.copy_(state["w"])
-            for name, parameter in self._frozen.items():
+            for name, parameter in self.frozen.items():
                 parameter.copy_(state["frozen"][name])
         self.initial_w = state["initial_w"].to(device)
         self.buffers = {k: b.to(device) for k, b in state["buffers"].items()}

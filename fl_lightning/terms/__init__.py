@@ -31,6 +31,10 @@ from fl_lightning.terms.fairness import FairStep as FairStep
 from fl_lightning.terms.fairness import LossWeight as LossWeight
 from fl_lightning.terms.lesam import LESAM as LESAM
 from fl_lightning.terms.lesam import LastRound as LastRound
+from fl_lightning.terms.lora import AlternateRounds as AlternateRounds
+from fl_lightning.terms.lora import ExactAggregation as ExactAggregation
+from fl_lightning.terms.lora import Stacking as Stacking
+from fl_lightning.terms.lora import UnequalRanks as UnequalRanks
 from fl_lightning.terms.matrix import LMO as LMO
 from fl_lightning.terms.matrix import CorrectedLMO as CorrectedLMO
 from fl_lightning.terms.matrix import Muon as Muon

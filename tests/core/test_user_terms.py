@@ -67,7 +67,7 @@ def test_the_facts_are_those_of_a_visit():
         return ()
 
     trained(Algorithm(term(report=report)))
-    assert seen == FACTS - {"bits", "numbers"} == set(dummy_facts(layout(), vec(1, 1)))
+    assert seen == FACTS - {"bits", "numbers", "frozen"} == set(dummy_facts(layout(), vec(1, 1)))
 
 
 # how many samples of a class

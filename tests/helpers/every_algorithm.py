@@ -1,7 +1,8 @@
-"""Every algorithm at its defaults, and its options."""
+"""Every algorithm at its defaults, and its options; those of LoRA apart, as they need adapters."""
 
 from fl_lightning import algorithms
-from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.algorithms import lora
+from fl_lightning.algorithms.registry import ALGORITHMS, functions
 
 OPTIONS = {
     "fedspeed, active dual": algorithms.fedspeed(dual="active"),
@@ -51,4 +52,7 @@ OPTIONS = {
     "fedmuon_lmo, exact": algorithms.fedmuon_lmo(iterations=None),
     "fedpac_sophia, signs": algorithms.fedpac_sophia(curvature=False),
 }
-EVERY_ALGORITHM = {name: make() for name, make in ALGORITHMS.items()} | OPTIONS
+LORA = {name: make() for name, make in functions(lora).items()} | {
+    "hetlora, by samples": algorithms.hetlora(ranks=(1, 3), by_norm=False)
+}
+EVERY_ALGORITHM = {name: make() for name, make in ALGORITHMS.items() if name not in LORA} | OPTIONS

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from every_algorithm import LORA
+
 from fl_lightning.algorithms.modifiers import PARTS
 from fl_lightning.algorithms.registry import ALGORITHMS
 
 MAKERS: dict[str, Callable[..., Any]] = {
-    **ALGORITHMS,
+    **{name: make for name, make in ALGORITHMS.items() if name not in LORA},
     **{f"--{part} {name}": make for part, makers in PARTS.items() for name, make in makers.items()},
 }
 

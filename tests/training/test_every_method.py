@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_algorithm import LORA
 from lightning_modules import Lit, distance, rows, state, trainer
 from torch import Tensor, nn
 
@@ -62,6 +63,12 @@ REFUSED: dict[tuple[str, str], str] = {
     **dict.fromkeys(
         [(f"fedsol{kind}", "table") for kind in ("", "_ft", "_ablation")], "of classes"
     ),
+    **{
+        (name, task): "part 'lora_B'" if name in ("ffa_lora", "fedsa_lora") else "no LoRA layers"
+        for name in LORA
+        if name != "fedit"
+        for task in ("image", "text", "table", "lightning")
+    },
     **dict.fromkeys(  # the step computes the loss, so that it has none of the displaced head
         [(f"fedsol{kind}", "lightning") for kind in ("", "_ft")], "'outer'.* own loss"
     ),

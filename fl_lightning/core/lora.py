@@ -1,0 +1,51 @@
+"""LoRA layers of a model, as the package peft makes them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class LoRALayer:
+    """A frozen weight W to which a layer adds the product of two smaller matrices, `s B A`.
+
+    Attributes:
+        A: Name of the parameter A, (r, inputs).
+        B: Name of the parameter B, (outputs, r).
+        base: Name of the parameter W.
+        scaling: The factor s.
+        transposed: Whether the base holds W^T, (inputs, outputs), as GPT-2's layers do.
+    """
+
+    A: str
+    B: str
+    base: str
+    scaling: float
+    transposed: bool
+
+    def product(self, named: Mapping[str, Tensor]) -> Tensor:
+        """`s B A` of named parameters, (outputs, inputs), or transposed as the base is."""
+        product = self.scaling * (named[self.B].flatten(1) @ named[self.A].flatten(1))
+        return product.T if self.transposed else product
+
+
+def lora_layers(module: nn.Module) -> list[LoRALayer]:
+    """The LoRA layers of a model: modules with `base_layer`, `lora_A`, `lora_B` and `scaling`.
+
+    Those are peft's for linear layers and convolutions. Variants that do more than add `s B A`
+    (DoRA) are left out.
+    """
+    return [
+        LoRALayer(
+            f"{name}.lora_A.{adapter}.weight",
+            f"{name}.lora_B.{adapter}.weight",
+            f"{name}.base_layer.weight",
+            float(layer.scaling[adapter]),
+            bool(getattr(layer, "fan_in_fan_out", False)),
+        )
+        for name, layer in module.named_modules()
+        if hasattr(layer, "base_layer") and hasattr(layer, "scaling")
+        for adapter in getattr(layer, "lora_A", ())
+        if adapter not in getattr(layer, "lora_variant", ())
+    ]

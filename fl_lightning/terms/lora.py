@@ -1,0 +1,144 @@
+"""LoRA: terms for models whose layers add a product `s B A` of small matrices to a frozen weight.
+
+The mean of B times the mean of A is not the mean of the products, which these terms answer in
+different ways.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl_lightning.core.constraints import PositiveInt
+from fl_lightning.core.oracle import Oracle
+from fl_lightning.core.term import Term, View
+
+
+@dataclass(frozen=True)
+class ExactAggregation(Term):
+    """FedEx-LoRA: the base moves by `s (mean(B_i A_i) - mean(B) mean(A))`, what the adapters lack.
+
+    The means are by the aggregation weights. Place it after terms that change the mean update; the
+    server's optimizer must apply that as it is.
+
+    References:
+        Singhal et al., ACL 2025, https://arxiv.org/abs/2410.09432
+    """
+
+    roles = frozenset({"server"})
+    needs_lora = True
+
+    def report(self, w: Tensor, v: View) -> tuple[Tensor, ...]:
+        named = v.layout.named(w)
+        return v.weight, *(v.weight * layer.product(named) for layer in v.layout.lora)
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
+        weight, *products = mean
+        after = v.layout.named(v.anchor + delta)
+        for layer, product in zip(v.layout.lora, products, strict=True):
+            v.move(layer.base, product / weight - layer.product(after))
+        return delta
+
+
+@dataclass(frozen=True)
+class Stacking(ExactAggregation):
+    """FLoRA: the base takes the mean of the products, and the adapters begin anew.
+
+    A is drawn as peft draws it, uniformly up to 1 / sqrt(inputs), and B is 0.
+
+    References:
+        Wang et al., NeurIPS 2024, https://arxiv.org/abs/2409.05976
+    """
+
+    def update(self, delta: Tensor, mean: tuple[Tensor, ...], v: View) -> Tensor:
+        new = v.layout.named(v.anchor + delta)
+        for layer in v.layout.lora:
+            bound = new[layer.A][0].numel() ** -0.5
+            new[layer.A] = torch.empty_like(new[layer.A]).uniform_(-bound, bound)
+            new[layer.B] = torch.zeros_like(new[layer.B])
+        return super().update(v.layout.flatten(new.values()) - v.anchor, mean, v)
+
+
+@dataclass(frozen=True)
+class AlternateRounds(Term):
+    """RoLoRA: A rests in the first round, B in the second, and so on in turn.
+
+    A part that rests keeps the received weights, and is not sent.
+
+    References:
+        Chen et al., NeurIPS 2025, https://arxiv.org/abs/2502.01755
+    """
+
+    roles = frozenset({"select"})
+    needs_lora = True
+
+    def _active(self, like: Tensor, v: View) -> Tensor:
+        A, B = (v.layout.part_mask(part, like) for part in ("lora_A", "lora_B"))
+        odd = v.round % 2
+        return 1 - (1 - odd) * A - odd * B
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
+        active = self._active(w, v)  # the local optimizer's decay may have moved the others
+        return active * oracle(v.origin + active * (w - v.origin))
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        active = self._active(delta, v)
+        _keep(active.sum(), v)
+        return active * delta
+
+
+@dataclass(frozen=True)
+class UnequalRanks(Term):
+    """HetLoRA: client i trains the first r_i rows of A and columns of B.
+
+    The others are 0 for it, when it trains and in the mean of the clients' models.
+
+    Attributes:
+        ranks: The clients' ranks, in turn: client i has `ranks[i % len(ranks)]`.
+        by_norm: Weigh clients by the norm of their products s B A, too.
+
+    References:
+        Cho et al., EMNLP 2024, https://arxiv.org/abs/2401.06432
+    """
+
+    ranks: tuple[PositiveInt, ...] = (2, 4, 8)
+    by_norm: bool = True
+    roles = frozenset({"start", "select"})
+    needs_lora = True
+
+    def _own(self, like: Tensor, v: View) -> Tensor:
+        """A vector of ones for what the client trains, zeros elsewhere."""
+        ranks = torch.tensor(self.ranks, device=like.device)
+        turn = torch.arange(len(ranks), device=like.device) == v.client % len(ranks)
+        rank = (ranks * turn).sum()
+        parts = v.layout.named(torch.ones_like(like))
+        for layer in v.layout.lora:
+            A, B = parts[layer.A], parts[layer.B]
+            own = (torch.arange(len(A), device=like.device) < rank).to(like)
+            parts[layer.A] = A * own.view(-1, *(1 for _ in A.shape[1:]))
+            parts[layer.B] = B * own.view(-1, *(1 for _ in B.shape[2:]))
+        return v.layout.flatten(parts.values())
+
+    def start(self, w: Tensor, v: View) -> Tensor:
+        return w * self._own(w, v)
+
+    def send(self, delta: Tensor, v: View) -> Tensor:
+        _keep(self._own(delta, v).sum(), v)
+        if self.by_norm:
+            named = v.layout.named(v.origin + delta)
+            norms = [layer.product(named).norm() for layer in v.layout.lora]
+            v.weight = v.weight * torch.stack([delta.new_zeros(()), *norms]).norm()
+        return delta
+
+    def report(self, w: Tensor, v: View) -> Any:
+        return v.weight * (v.origin - v.anchor), v.weight
+
+    def update(self, delta: Tensor, mean: Sequence[Tensor], v: View) -> Tensor:
+        return delta + mean[0] / mean[1]
+
+
+def _keep(count: Tensor, v: View) -> None:
+    """Count so many numbers as sent."""
+    v.bits, v.numbers = v.bits * count / v.numbers.clamp(min=1), count
