@@ -190,7 +190,8 @@ def test_fedrep_trains_the_head_first_and_the_body_then() -> None:
     run = federation(
         base.with_outer_terms(Watch()), clients=classification(steps=8), sampler=lambda *_: [0]
     )
-    moved.clear()  # those of the rehearsal
+    run.prepare()
+    moved.clear()  # those of the rehearsal and of the trial on two samples
     run.train_round()
     assert moved == [[True, False]] * 6 + [[False, True]] * 2
 

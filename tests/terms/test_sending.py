@@ -59,8 +59,9 @@ def sent(*terms: Term, rounds: int = 1) -> tuple[list[Tensor], list[Tensor], lis
     (before, _), (after, bits) = watched = ([], []), ([], [])
     first, last = (Watch(*lists) for lists in watched)
     run = federation(Algorithm(first, *terms, last), sampler=lambda *_: [0], rounds=rounds)
+    run.prepare()
     for numbers in (before, after, bits):
-        numbers.clear()  # those of the rehearsal
+        numbers.clear()  # those of the rehearsal and of the trial on two samples
     round_after_round(run, rounds)
     return before, after, bits
 
