@@ -19,7 +19,7 @@ demo: setup  ## 100 rounds of FedTOGA on real handwritten digits, 20 clients
 	$(BIN)/fabric run recipes/digits.py
 
 test: setup
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: setup package
 	$(BIN)/ruff check .

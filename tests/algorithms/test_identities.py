@@ -88,7 +88,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (partial(C.fedvra, a=2.0), {"a": 1.0}, C.feddyn()),
     (C.fedgmt, {"gamma": 0.0}, Algorithm(LinearDual(0.1), weight=by_size)),
     (C.fedgloss, {"rho": 0.0, "local_rho": 0.0}, C.feddyn().replace(weight=by_size)),
-    (C.fedgf, {"threshold": 1e9}, C.fedsam(0.05).replace(weight=by_size)),
+    (partial(C.fedgf, threshold=0.0), {"threshold": 1e9}, C.fedsam(0.05).replace(weight=by_size)),
     (C.fednsam, {"gamma": 0.0}, C.fedsam(0.05)),
     (partial(C.fednsam, ascent="momentum", gamma=0.0), {"rho": 0.0}, UNIFORM),
     (partial(C.fedtoga, perturbation="released"), {"rho": 0.0}, C.fedtoga(0.0, prox_clip="split")),

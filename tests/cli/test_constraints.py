@@ -53,8 +53,8 @@ def of_choices() -> Iterator[str]:
                     kind == "partition" and name in FILLED_IN
                 ):
                     needed = NEEDED.get(choice, "") + NEEDED.get(f"{choice}.{name}", "")
-                    for value in ["nan", "-1"] if name not in ANY_SIGN else ["nan"]:
-                        yield f"--{kind}={choice}{needed} --{kind}.{name}={value}"
+                    value = "nan" if name in ANY_SIGN else "-1"
+                    yield f"--{kind}={choice}{needed} --{kind}.{name}={value}"
 
 
 def of_callbacks() -> Iterator[str]:
