@@ -53,6 +53,8 @@ from fl_lightning.algorithms.personal import knn_per as knn_per
 from fl_lightning.algorithms.personal import lg_fedavg as lg_fedavg
 from fl_lightning.algorithms.personal import local_only as local_only
 from fl_lightning.algorithms.personal import perfedavg as perfedavg
+from fl_lightning.algorithms.privacy import dp_fedavg as dp_fedavg
+from fl_lightning.algorithms.privacy import dp_fedsam as dp_fedsam
 from fl_lightning.algorithms.representation import fedntd as fedntd
 from fl_lightning.algorithms.representation import fedrcl as fedrcl
 from fl_lightning.algorithms.representation import fedsol as fedsol

@@ -17,6 +17,7 @@ from fl_lightning.algorithms import (
     lora,
     optimizers,
     personal,
+    privacy,
     representation,
     server,
     sharpness,
@@ -35,6 +36,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     fairness,
     personal,
     lora,
+    privacy,
 )
 """The modules of algorithms, in the order in which they are listed."""
 

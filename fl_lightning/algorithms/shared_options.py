@@ -12,12 +12,13 @@ from fl_lightning.core.constraints import (
     BelowOneFloat,
     FiniteFloat,
     NonNegativeFloat,
+    OpenFraction,
     PositiveFloat,
     PositiveFraction,
 )
 from fl_lightning.core.term import Term
 from fl_lightning.errors import UserError
-from fl_lightning.terms import released, sending, sol
+from fl_lightning.terms import privacy, released, sending, sol
 
 # Perturbations
 
@@ -200,3 +201,37 @@ def lesam(rho: float, reference: str, first_participation: str) -> Term:
     if reference == "last_round":
         return terms.LastRound(rho)
     return released.ReleasedLastRound(rho, eps=1e-7)
+
+
+# Differential privacy
+
+ClipNorm = Annotated[privacy.ClipNorm, Doc("Largest norm C of a client's update.")]
+NoiseMultiplier = Annotated[
+    NonNegativeFloat, Doc("Deviation z of the noise on the sum of the updates, over C.")
+]
+PrivacyDelta = Annotated[
+    OpenFraction, Doc("The delta of privacy/epsilon; far below 1 over the number of clients.")
+]
+Accountant = Annotated[
+    privacy.Accountant,
+    Doc("The accountant of opacus: prv is tighter, and takes about a second a round."),
+]
+Quantile = Annotated[
+    OpenFraction | None,
+    Doc("Part of the updates that shall stay unclipped: C adapts to it. None keeps C."),
+]
+ClipRate = Annotated[PositiveFloat, Doc("Learning rate of an adaptive C.")]
+
+
+def mechanism(
+    clip: float,
+    noise_multiplier: float,
+    delta: float,
+    accountant: privacy.Accountant,
+    quantile: float | None,
+    clip_lr: float,
+) -> Term:
+    """The Gaussian mechanism, with an adaptive clip if there is a quantile."""
+    if quantile is None:
+        return terms.GaussianMechanism(clip, noise_multiplier, delta, accountant)
+    return terms.AdaptiveClipping(clip, noise_multiplier, delta, accountant, quantile, clip_lr)

@@ -68,12 +68,14 @@ class Rehearsal:
         message: One message a term; every client's have this structure and these shapes.
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         assigned: Which of `weight` and `bits` terms assign in `send`.
+        update_reads: The facts and states that each term reads in `update`.
     """
 
     cost: Cost
     message: list[Any]
     starts_elsewhere: bool
     assigned: frozenset[str]
+    update_reads: list[frozenset[str]]
 
 
 def rehearse(
@@ -122,7 +124,11 @@ def rehearse(
             )
     elsewhere = first.starts_elsewhere or last.starts_elsewhere
     assigned = {name for r in played for v in r.views if v._hook == "send" for name in v._assigned}
-    return Rehearsal(cost, last.messages, elsewhere, frozenset(assigned & {"weight", "bits"}))
+    assigned &= {"weight", "bits"}
+    reads = [set[str]() for _ in algorithm.terms]
+    for view in (view for r in played for view in r.views if view._hook == "update"):
+        reads[view._term] |= view._read
+    return Rehearsal(cost, last.messages, elsewhere, frozenset(assigned), [*map(frozenset, reads)])
 
 
 def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:

@@ -95,8 +95,8 @@ class RoundSums:
         sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, logs * cohort, 2]
         self.total = torch.zeros(sum(sizes), dtype=self._sum.dtype, device=w.device)
         limbs, rows, logged, self._votes = self.total.split(sizes)
-        self._logs = logged.view(cohort, logs)
-        self._limbs, self._rows = limbs.view(self._sum.limbs, -1), rows.view(cohort, -1)
+        self._logs, self._rows = logged.view(cohort, logs), rows.view(cohort, len(COLUMNS))
+        self._limbs = limbs.view(self._sum.limbs, -1)
 
     @torch.no_grad()  # a user-defined message may have a graph
     def add(
@@ -192,9 +192,10 @@ class RoundSums:
         if not self._own_weights:
             whole = count == self._cohort  # whose weights are 1 on average
             weight = torch.where(whole, count, weight)
+        weight, clients = (torch.where(n > 0, n, 1) for n in (weight, count))  # of no client: 0
         totals = self._sum.value(self._limbs).split(self._sizes)
         means = [
-            (total / (weight if weighted else count)).to(self._like[0]).view(like.shape)
+            (total / (weight if weighted else clients)).to(self._like[0]).view(like.shape)
             for total, weighted, like in zip(totals, self._weighted, self._like, strict=True)
         ]
         moves = [means[0], means[self._vectors - 1]]

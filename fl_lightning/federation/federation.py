@@ -238,7 +238,7 @@ class Federation:
         device, server = self.w.device, self.server
         started, self._training = synchronized_time(device), True
         cohort = self.sampler(self.clients.num_clients, self.seed, self.round)
-        sanity_checks.check_cohort(cohort, self.clients, f"{self.position()}: {self.sampler}")
+        sanity_checks.check_cohort(cohort, self.clients, self.sampler, self.position())
         facts = self.round_facts(len(cohort))
         self.fabric.call("on_round_start", federation=self, cohort=cohort)
         finished = partial(self.fabric.call, "on_client_end", federation=self)
@@ -254,7 +254,7 @@ class Federation:
         self.should_stop, self.preempted = status.stop, status.preempted
         self.skipped = frozenset(lost)
         scalars, finite = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}, list[float]()
-        if not status.empty:
+        if not (status.empty and cohort):
             facts["participation"] = (len(cohort) - len(lost)) / self.clients.num_clients
             scalars, finite = server.finish_round(sums, facts, self.local_training.logs.tags)
             self.store.commit([client for client in cohort if client not in lost])

@@ -112,7 +112,7 @@ class LocalTraining:
 
         `finished` is called with `client` and `result` after each visit.
         """
-        weights = aggregation_weights(self.algorithm, self.clients, cohort)
+        weights = aggregation_weights(self.algorithm, self.clients, cohort) if cohort else ()
         sums = RoundSums(
             self.server.w.detach(),
             self.rehearsal.message,

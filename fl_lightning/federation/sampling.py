@@ -19,8 +19,9 @@ ClientSampler = Callable[[int, int, int], list[int]]
 """`sampler(num_clients, seed, round)`: the cohort of a round, in ascending order.
 
 It may have `largest(num_clients)`, a bound on the size of its cohorts; `expected_participation`,
-the expected fraction of clients in a round where that differs from the actual one; and
-`probabilities`, of each client to take part in a round, (num_clients,), where these differ.
+the expected fraction of clients in a round where that differs from the actual one;
+`probabilities`, of each client to take part in a round, (num_clients,), where these differ; and
+`may_be_empty`, whether a cohort may have no client: then the server steps alone.
 """
 
 
@@ -54,8 +55,12 @@ class UniformSampling(_Fraction):
 class BernoulliSampling(_Fraction):
     """Each client with probability `fraction`, as in FedDyn's and FL-Simulator's code.
 
-    An empty cohort is drawn again.
+    Attributes:
+        may_be_empty: Keep an empty cohort, as differential privacy counts on; else it is drawn
+            again.
     """
+
+    may_be_empty: bool = False
 
     @property
     def expected_participation(self) -> float:
@@ -75,7 +80,7 @@ class BernoulliSampling(_Fraction):
                 "cohort empty: raise it"
             )
         drawn, attempt = torch.zeros(num_clients, dtype=torch.bool), 0
-        while not drawn.any():
+        while attempt == 0 or not (drawn.any() or self.may_be_empty):
             g = generator(seed, "cohort", round, attempt)
             drawn, attempt = torch.rand(num_clients, generator=g) < self.fraction, attempt + 1
         return drawn.nonzero().flatten().tolist()
@@ -149,11 +154,15 @@ class SizeWeightedSampling(_Fraction):
         return torch.searchsorted(self._cumulative, keys, right=True).clamp(max=len(self.sizes) - 1)
 
 
-def make_sampler(sampling: Sampling, fraction: float, sizes: Tensor) -> ClientSampler:
+def make_sampler(
+    sampling: Sampling, fraction: float, sizes: Tensor, may_be_empty: bool = False
+) -> ClientSampler:
     """The sampler of that name; `sizes` are the clients' samples, (num_clients,)."""
     if sampling == "weighted":
         return SizeWeightedSampling(fraction, sizes)
-    return BernoulliSampling(fraction) if sampling == "bernoulli" else UniformSampling(fraction)
+    if sampling == "bernoulli":
+        return BernoulliSampling(fraction, may_be_empty)
+    return UniformSampling(fraction)
 
 
 def largest_cohort(sampler: ClientSampler, num_clients: int) -> int:

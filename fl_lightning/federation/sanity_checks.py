@@ -14,6 +14,7 @@ from fl_lightning.core.vector import Layout, Part
 from fl_lightning.data import ClientData
 from fl_lightning.errors import ModelError, UserError
 from fl_lightning.federation.divergence import OnDivergence
+from fl_lightning.federation.sampling import ClientSampler
 from fl_lightning.optim import check_minimizes
 
 PRECISIONS = "32-true", "bf16-mixed"
@@ -118,14 +119,18 @@ def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
             tensor.copy_(fabric.broadcast(tensor.detach().cpu()))
 
 
-def check_cohort(cohort: Sequence[int], clients: ClientData, source: str) -> None:
-    """Raise a ValueError, naming the source, unless a cohort has each client once, ascending."""
+def check_cohort(
+    cohort: Sequence[int], clients: ClientData, sampler: ClientSampler, position: str
+) -> None:
+    """Raise a ValueError unless a cohort of this sampler has each client once, ascending."""
     last = clients.num_clients - 1
+    if not cohort and getattr(sampler, "may_be_empty", False):
+        return
     if not cohort or sorted({*cohort}) != [*cohort] or cohort[0] < 0 or cohort[-1] > last:
         shown = ", ".join(map(str, cohort[:5])) + ", ..." * (len(cohort) > 5)
         raise UserError(
-            f"{source} gave the cohort [{shown}]: return at least one client of 0 to {last}, each "
-            "once, ascending"
+            f"{position}: {sampler} gave the cohort [{shown}]: return at least one client of 0 to "
+            f"{last}, each once, ascending"
         )
 
 

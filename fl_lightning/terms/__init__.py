@@ -51,6 +51,8 @@ from fl_lightning.terms.perturb import SMOO as SMOO
 from fl_lightning.terms.perturb import TOGA as TOGA
 from fl_lightning.terms.perturb import Neighbor as Neighbor
 from fl_lightning.terms.perturb import VaSSO as VaSSO
+from fl_lightning.terms.privacy import AdaptiveClipping as AdaptiveClipping
+from fl_lightning.terms.privacy import GaussianMechanism as GaussianMechanism
 from fl_lightning.terms.sending import Quantize as Quantize
 from fl_lightning.terms.sending import Sign as Sign
 from fl_lightning.terms.sending import TopK as TopK

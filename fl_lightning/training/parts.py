@@ -16,6 +16,7 @@ from torchmetrics import Metric
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.callbacks.bases import HOOKS, Measure, Stopping
+from fl_lightning.callbacks.privacy import check_opacus, is_private
 from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.curves import exponential
 from fl_lightning.core.losses import TaskLoss, cross_entropy
@@ -191,6 +192,8 @@ def algorithm(chosen: Mapping[str, Chosen]) -> Algorithm:
         if not isinstance(modifier, modifiers.Modifier):
             raise UserError(wrong_result(chosen[kind], "a Modifier", modifier))
         made = modifier.to(made)
+    if is_private(made):
+        check_opacus()
     return made
 
 
@@ -268,7 +271,7 @@ def federation(
         algorithm.with_outer_terms(*terms),
         clients,
         rounds=o.rounds,
-        sampler=make_sampler(o.sampling, o.participation, clients.sizes),
+        sampler=make_sampler(o.sampling, o.participation, clients.sizes, is_private(algorithm)),
         executor=executor(o),
         loss=loss,
         seed=o.seed,

@@ -10,6 +10,7 @@ from lightning.fabric import Fabric
 
 from fl_lightning.algorithms.modifiers import method_name
 from fl_lightning.callbacks import Checkpoint, Personalization, ProgressBar, TensorBoard
+from fl_lightning.callbacks.privacy import PrivacyAccountant, is_private
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.data import CropFlip
 from fl_lightning.distributed.determinism import deterministic_algorithms
@@ -141,7 +142,8 @@ class Session:
             task.loss,
         )
         federation.prepare()
-        own = [*task.callbacks, *own]
+        private = [PrivacyAccountant(federation)] if is_private(made.algorithm) else []
+        own = [*task.callbacks, *private, *own]
         checkpoint = Checkpoint(
             run.path,
             parse_interval(o.checkpoint_every),
@@ -153,7 +155,8 @@ class Session:
         if o.resume:
             checkpoint.resume(federation)
         check_disk_space(federation, o.keep_checkpoints)
-        self._begin(data, task.notes, {k: v for s in scored for k, v in s.directions.items()})
+        notes = [*task.notes, *(accountant.planned(federation) for accountant in private)]
+        self._begin(data, notes, {k: v for s in scored for k, v in s.directions.items()})
         done = federation.round
         tensorboard = TensorBoard(run.path, after=done)
         tensorboard.log_hyperparams(run.config)
@@ -179,6 +182,8 @@ class Session:
             task.export(run.path, federation.round)
             monitors, sent = [s.monitor for s in scored], federation.cost.uplink > 0
             self._say(results(run, monitors, checkpoint.upwards, sent))
+            for accountant in private:
+                self._say(accountant.spent(federation))
         fabric.barrier()  # the first rank has written everything
         return over
 

@@ -30,7 +30,8 @@ BODY, NORM = (6 * 8 + 8 + 2 * 8) / D, 2 * 8 / D
 # * FedSOL of the head runs the body once; its Table 10 is in two passes, as written.
 COSTS = {
     (1, 1, 1, 0, 0): "fedavg; fedprox; feddisco; fedntd; fedrcl; fedsol; fedsol, fixed; "
-    "fedsol_ft; knn_per; fedswa; local_adamw; local_muon; qffl",
+    "fedsol_ft; knn_per; fedswa; local_adamw; local_muon; qffl; dp_fedavg",
+    (1, 1 + NUMBER, 1 + NUMBER, 0, NUMBER): "dp_fedavg, adaptive",
     (1, 1 + 3 * NUMBER, 1, 0, 0): "fednova",
     (1, 2 + 3 * NUMBER, 2, 1, 1): "fednova, mean",
     (1, 1, 1, 1, 1): "feddisco, on feddyn; feddyn; feddyn, norm; fedvra; fedvra, d",
@@ -55,7 +56,7 @@ COSTS = {
     (1, 2, 2, 2 + NUMBER, 2): "fedssg; fedssg, running gate; fedssg, proximal",
     (1, 3, 2, 2 + NUMBER, 2): "fedssg, active",
     (2, 1, 1, 0, 0): "fedsam; fedasam; fedsol, all; fedsol, by tensor; fedsol_ablation; "
-    "gradient_projection; perfedavg",
+    "gradient_projection; perfedavg; dp_fedsam",
     (2, 1, 2, 0, 1): "mofedsam",
     (2, 2, 2, 1, 1): "fedgamma",
     (2, 1, 1, 1, 1): "fedspeed; fedspeed, raw ascent, half",

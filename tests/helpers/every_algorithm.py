@@ -51,6 +51,7 @@ OPTIONS = {
     "fedmuon_lmo, local": algorithms.fedmuon_lmo(correct=False, server="mean"),
     "fedmuon_lmo, exact": algorithms.fedmuon_lmo(iterations=None),
     "fedpac_sophia, signs": algorithms.fedpac_sophia(curvature=False),
+    "dp_fedavg, adaptive": algorithms.dp_fedavg(quantile=0.5),
 }
 LORA = {name: make() for name, make in functions(lora).items()} | {
     "hetlora, by samples": algorithms.hetlora(ranks=(1, 3), by_norm=False)

@@ -15,7 +15,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 
 NOT_NONE: dict[str, Any] = {"alpha": 0.1, "v0": 0.01, "d": 1.5, "layers": ("outer",), "capacity": 3}
-NOT_NONE |= {"global_rho": 0.2}
+NOT_NONE |= {"global_rho": 0.2, "quantile": 0.3}
 """Values of options that are none by default."""
 
 OTHER = {"fedgf threshold": 0.35, "fedgf window": 1}
@@ -25,6 +25,8 @@ ON_A_SMALL_MODEL = {"share": [0.1, 0.5], "word": ["inner", "outer"]}
 """Values of options that depend on the model."""
 
 WITH: dict[str, dict[str, Any]] = {
+    "dp_fedavg clip_lr": {"quantile": 0.3},
+    "dp_fedsam clip_lr": {"quantile": 0.3},
     "feddisco size_weighting": {"alpha": 0.1},
     "feddisco prox_clip": {"alpha": 0.1},
     "fedsol first_step": {"strength": "fixed"},
@@ -41,6 +43,7 @@ WITH: dict[str, dict[str, Any]] = {
 NEEDS_A_PAST = {
     f"{name} {option}"
     for names, options in {
+        "dp_fedavg dp_fedsam": "clip_lr",
         "fedacg fedavgm": "beta",
         "afl": "step",
         "fednova": "variates",
@@ -71,7 +74,15 @@ NEEDS_A_PAST = {
 # Options of algorithms that change nothing before a second or third round; those of most
 # modifiers do not.
 
-OPTIONS = [(name, option) for name, make in MAKERS.items() for option in signature(make).parameters]
+ACCOUNTED = "delta", "accountant"
+"""Options of private methods that change what is said of the rounds, and not the rounds."""
+
+OPTIONS = [
+    (name, option)
+    for name, make in MAKERS.items()
+    for option in signature(make).parameters
+    if not (name.startswith("dp_") and option in ACCOUNTED)
+]
 
 
 def values(name: str, option: str) -> list[Any]:

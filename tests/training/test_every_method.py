@@ -82,6 +82,8 @@ def test_a_method_trains_or_says_why_not(method: str, task: Any) -> None:
     torch.manual_seed(1)
     module, samples, options = task()
     before = state(module)
+    if method.startswith("dp_"):
+        options["sampling"] = "bernoulli"
     fit = trainer(method, rounds=1, local_steps=2, batch_size=4, **options)
     data = fl.FederatedData(samples, clients=OWNERS, test=0.25)
     if words := REFUSED.get((method, task.__name__)):

@@ -1,0 +1,151 @@
+"""Privacy: epsilon as opacus counts it, resumed too; what would break the promise is refused."""
+
+import random
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from jobs import experiment
+from lightning_modules import rows
+from opacus.accountants import PRVAccountant, RDPAccountant
+from problems import classifier, federation, term
+from refusals import refused
+from torch import Tensor, nn
+
+import fl_lightning as fl
+from fl_lightning import Algorithm, Federation, UserError, algorithms, zeros
+from fl_lightning.callbacks import privacy
+from fl_lightning.callbacks.privacy import PrivacyAccountant, check_private, epsilon
+from fl_lightning.federation.sampling import BernoulliSampling
+from fl_lightning.terms import SAM, GaussianMechanism, Personal, ServerMomentum
+
+HALF = BernoulliSampling(0.5, may_be_empty=True)
+
+
+def private(*terms: Any, **options: Any) -> Federation:
+    given = {"module": classifier(norm=False), "sampler": HALF, **options}
+    return federation(Algorithm(*terms or [GaussianMechanism()]), **given)
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order")
+def test_epsilon_is_that_of_a_direct_call() -> None:
+    draw = random.Random(0)
+    for _ in range(3):
+        noise, rate = draw.uniform(0.6, 4), draw.choice([0.01, 0.05, 0.2, 0.5, 1.0])
+        rounds, delta = draw.randint(1, 300), 10 ** draw.uniform(-8, -3)
+        direct = RDPAccountant()
+        direct.history = [(noise, rate, rounds)]
+        assert epsilon(direct.history, delta, "rdp") == direct.get_epsilon(delta)
+
+
+def test_epsilon_of_changing_noise_and_of_the_other_accountant() -> None:
+    history = [(1.0, 0.1, 3), (2.0, 0.1, 5)]
+    for name, kind in {"rdp": RDPAccountant, "prv": PRVAccountant}.items():
+        direct = kind()
+        for noise, rate, rounds in history:
+            for _ in range(rounds):
+                direct.step(noise_multiplier=noise, sample_rate=rate)
+        assert epsilon(history, 1e-5, name) == direct.get_epsilon(delta=1e-5)
+    assert epsilon([(1.0, 0.1, 3), (0.0, 0.1, 1)], 1e-5, "rdp") == inf
+
+
+def test_the_rounds_are_counted_with_their_noise_and_over_a_restart() -> None:
+    run = private(GaussianMechanism(noise_multiplier=fl.linear(1.0, 2.0, 2)))
+    first, second = PrivacyAccountant(run), PrivacyAccountant(run)
+    for accountant in (first, first, second):
+        if accountant is second:
+            second.load_state_dict(first.state_dict())
+        metrics = run.train_round()
+        accountant.on_round_end(run, metrics)
+    assert second.history == [(1.0, 0.5, 1), (1.5, 0.5, 1), (2.0, 0.5, 1)]
+    assert metrics["privacy/epsilon"] == epsilon(second.history, 1e-5, "rdp")
+
+
+def test_a_run_writes_epsilon_in_every_row_and_at_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--algorithm", "dp_fedavg", "--sampling", "bernoulli", "--participation", "0.5"]
+    argv += ["--accelerator", "cpu", "--run-dir", str(tmp_path / "run")]
+    experiment(*argv, "--rounds", "2").run()
+    experiment(*argv, "--rounds", "4", "--resume").run()
+    column = pd.read_csv(tmp_path / "run" / "metrics.csv")["privacy/epsilon"]
+    assert column.tolist() == [epsilon([(1.0, 0.5, k)], 1e-5, "rdp") for k in (1, 2, 3, 4)]
+    assert f"epsilon {column.iloc[-1]:.4g} at delta 1e-05" in capsys.readouterr().out
+
+
+def report(self: Any, w: Tensor, v: Any) -> Any:
+    return w - v.origin
+
+
+def by_cohort(self: Any, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    return delta * v.participation
+
+
+def remembers(self: Any, delta: Tensor, mean: Any, v: Any) -> Tensor:
+    v.m = delta
+    return delta
+
+
+def weighs(self: Any, delta: Tensor, v: Any) -> Tensor:
+    v.weight = v.weight * 2
+    return delta
+
+
+NOISY = GaussianMechanism()
+
+
+@pytest.mark.parametrize(
+    ("terms", "options", "words"),
+    [
+        ([NOISY], {"sampler": BernoulliSampling(0.5)}, "bernoulli"),
+        ([NOISY], {"sampler": lambda *_: [0, 1]}, "bernoulli"),
+        ([NOISY], {"on_divergence": "skip-client"}, "on-divergence"),
+        ([NOISY], {"module": classifier()}, "running_mean"),
+        ([term(send=weighs), NOISY], {}, "weight"),
+        ([term(report=report), NOISY], {}, "message"),
+        ([NOISY, term(report=report)], {}, "message"),
+        ([NOISY, Personal("head")], {}, "after it was clipped"),
+        ([NOISY, NOISY], {}, "after it was clipped"),
+        ([term(update=remembers, server={"m": zeros}), NOISY], {}, "before the noise"),
+        ([NOISY, term(update=by_cohort)], {}, "size of the cohort"),
+    ],
+)
+def test_what_the_noise_does_not_cover_is_refused(
+    terms: list[Any], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        check_private(private(*terms, **options))
+
+
+def test_weights_by_size_are_refused() -> None:
+    sized = algorithms.dp_fedavg().replace(weight=fl.core.weighting.by_size)
+    run = federation(sized, module=classifier(norm=False), sampler=HALF)
+    with pytest.raises(UserError, match="weight"):
+        check_private(run)
+
+
+def test_what_it_covers_is_not_refused() -> None:
+    check_private(private(SAM(), Personal("head"), NOISY, ServerMomentum()))
+    check_private(private(algorithms.dp_fedavg(quantile=0.5).terms[0]))
+    without_statistics = nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3))
+    check_private(private(module=without_statistics.double()))
+
+
+def test_without_the_extra_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(privacy, "find_spec", lambda name: None)
+    argv = ["--algorithm", "dp_fedavg", "--sampling", "bernoulli"]
+    assert "pip install fl-lightning[privacy]" in refused(capsys, tmp_path / "run", *argv)
+    with pytest.raises(UserError, match="opacus"):
+        fl.FederatedTrainer("dp_fedsam", sampling="bernoulli")
+
+
+def test_a_trainer_needs_independent_clients() -> None:
+    data = fl.FederatedData(rows(24), clients=torch.arange(24) % 3)
+    trainer = fl.FederatedTrainer("dp_fedavg", rounds=1, accelerator="cpu")
+    with pytest.raises(UserError, match="sampling bernoulli"):
+        trainer.fit(nn.Linear(6, 3), data)
