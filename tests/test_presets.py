@@ -168,6 +168,9 @@ fedlesam/table3 | feddyn | prox_clip whole
 fedlesam/table3 | fedsmoo | prox_clip whole
 fedlesam/table3 | fedlesam_d | prox_clip whole
 fedlesam/table3 fedlesam/domain_net_50_clients | fedsam | --clients 50, --participation 0.2
+# FedGMT: the README of FL-SAM
+fedgmt/table1 | fedgmt | gamma 1, alpha 0.95, tau 3, beta 10, --lr 0.01, --lr-decay 0.998
+fedgmt/table1 | fedlesam_d | pull norm, lam 0.1, --rounds 500, --weight-decay 1e-05
 # FedSOL: tables 7 and 8, sections 2 and 3
 fedsol/table2 | fedsol | rho 2, tau 3, scope head, --momentum 0.9, --lr 0.01
 fedsol/table2 | fedprox | mu 1, --weight-decay 1e-05, --lr-decay 0.99, --clip-norm none
