@@ -43,7 +43,7 @@ def make_few(read: Sequence[str], jobs: Sequence[Job], _: Any) -> tuple[dict[Pat
     """
     jobs = [job for job in jobs if job.state != "finished"]
     later = [job for job in jobs if any(fnmatchcase(str(job.folder), p) for p in read)]
-    few = later[:: max(1, len(later) // 4)] or jobs[:1]
+    few = later[:: max(1, len(later) // 2)] or jobs[:1]
     few += [job for job in jobs if str(job.folder) in read and job not in few]
     for job in few:
         job.run()
@@ -67,6 +67,8 @@ def run(words: list[str]) -> int:
         words[words.index("--round") + 1] = "2"
     if any(word.startswith("consistency:client=") for word in words):  # it has to take part
         words += ["--participation", "1"]
+    if words[1:3] == ["analyze", "surface"]:  # a pass over the data for each point
+        words += ["--points", "3"]
     if words[1] == "partition":
         words = [*words[:2], SMALL, *words[2:]]
     expanded = [sorted(glob(w)) if w.startswith("runs/") else [w] for w in words[1:]]

@@ -17,7 +17,7 @@ from fl_lightning.data import CropFlip
 COHORTS = [[0, 1, 2, 4, 5], [3], [2, 3], [0, 1, 3, 4]]
 """Also one and two clients for three ranks."""
 
-ROUNDS = 10
+ROUNDS = 5
 
 
 def cohort(num_clients: int, seed: int, round: int) -> list[int]:
@@ -31,7 +31,7 @@ def clients(dtype: torch.dtype, sizes: Sequence[int] = SIZES) -> ClientData:
 
 
 def run(fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False) -> dict[str, Any]:
-    """The results of ten rounds, as plain numbers."""
+    """The results of a few rounds, as plain numbers."""
     dtype = torch.float32 if exact else torch.float64
     federated = federation(
         hard(algorithms.scaffold().with_outer_terms(*algorithms.feddyn().terms)),
