@@ -1,9 +1,10 @@
-"""Every recorded trajectory of the authors' code, replayed to 1e-9 in float64 by all executors.
+"""Every recorded trajectory of the authors' code, replayed to 1e-9 in float64.
 
-A traced program runs as it is here, without the compiler, which takes seconds for each.
+All executors replay one recording of each method, of ragged clients if there is one; the sequential
+one replays all. A traced program runs as it is here, without the compiler, which takes seconds.
 
-`pytest tests/test_golden.py --golden DIR` replays another folder; there, a file that cannot be set
-up fails by name.
+`pytest tests/test_golden.py --golden DIR` replays a folder in all executors, e.g. tests/golden;
+there, a file that cannot be set up fails by name.
 """
 
 from collections import OrderedDict
@@ -53,15 +54,24 @@ EXECUTORS: dict[str, dict[str, Any]] = {
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "golden_file" in metafunc.fixturenames:
-        folder = Path(metafunc.config.getoption("--golden") or HERE)
-        files = sorted(f for f in folder.glob("*.npz") if f.name != "problem.npz")
+        given = metafunc.config.getoption("--golden")
+        folder = Path(given or HERE)
+        files = sorted(f for f in folder.glob("*.npz") if f.name != "problem.npz") or [folder]
+        by_method = {method_in(f): f for f in sorted(files, key=lambda f: "ragged" in f.stem)}
+        some = {f for f in files if f.stem in INCOMPLETE_GROUPS}.union(by_method.values())
+        in_every_executor = set(files) if given else some
         replays = [
             pytest.param(file, executor, id=f"{executor}-{file.stem}")
-            for file in files or [folder]
-            for executor in EXECUTORS
+            for file in files
+            for executor in (EXECUTORS if file in in_every_executor else ["sequential"])
             if executor != "stacked-by-3" or file.stem in INCOMPLETE_GROUPS
         ]
         metafunc.parametrize(("golden_file", "executor"), replays)
+
+
+def method_in(file: Path) -> str:
+    """The second word of a recording's name."""
+    return "".join(file.stem.split("-")[1:2])
 
 
 def model(theta: torch.Tensor) -> nn.Module:
