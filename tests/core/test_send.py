@@ -54,7 +54,8 @@ def test_the_server_moves_by_what_is_sent_and_messages_see_no_more() -> None:
 
     plain = federation(Algorithm(), rounds=1)
     sent = federation(Algorithm(term(send=halved), term(report=report)), rounds=1)
-    seen.clear()  # those of the rehearsal
+    sent.prepare()
+    seen.clear()  # those of the rehearsal and of the trial
     whole, half = plain.train_round(), sent.train_round()
     begun = plain.server.initial_w
     torch.testing.assert_close(sent.w - begun, (plain.w - begun) / 2)
@@ -96,7 +97,8 @@ def test_draws_depend_on_seed_round_client_and_call() -> None:
             return delta
 
         run = federation(Algorithm(term(send=send, draws=True)), seed=seed)
-        visits.clear()  # those of the rehearsal
+        run.prepare()
+        visits.clear()  # those of the rehearsal and of the trial
         run.train_round()
         run.train_round()
         of_visits = sorted(visits, key=lambda visit: visit[:2])
