@@ -43,7 +43,7 @@ def make_few(read: Sequence[str], jobs: Sequence[Job], _: Any) -> tuple[dict[Pat
     """
     jobs = [job for job in jobs if job.state != "finished"]
     later = [job for job in jobs if any(fnmatchcase(str(job.folder), p) for p in read)]
-    few = later[:: max(1, len(later) // 2)] or jobs[:1]
+    few = later[:: max(1, len(later) // 4)] or jobs[:1]
     few += [job for job in jobs if str(job.folder) in read and job not in few]
     for job in few:
         job.run()
