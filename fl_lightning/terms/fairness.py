@@ -91,12 +91,9 @@ def _one_hot(v: View) -> Tensor:
 def on_simplex(y: Tensor) -> Tensor:
     """The nearest point whose numbers are not negative and add up to 1.
 
-    It is `max(y - tau, 0)`: tau is raised until the numbers above it exceed it by 1 in all
-    (Michelot, 1986).
+    It is `max(y - tau, 0)`, tau being the largest of `(sum of the k largest numbers - 1) / k`
+    (Duchi et al., ICML 2008).
     """
-    above = torch.ones_like(y, dtype=torch.bool)
-    while True:
-        tau = (y[above].sum() - 1) / above.sum()
-        if bool((y[above] > tau).all()):
-            return (y - tau).clamp(min=0)
-        above = above & (y > tau)
+    sums = y.sort(descending=True).values.cumsum(0)
+    k = torch.arange(1, len(y) + 1, device=y.device)
+    return (y - ((sums - 1) / k).max()).clamp(min=0)

@@ -75,6 +75,7 @@ def test_a_perturbation_is_rho_long_once_there_is_a_past(term: Term, lengths: li
     outside: list[tuple[Tensor, Tensor]] = []
     algorithm = Algorithm(Recorder(inside), term, Recorder(outside))
     run = regression(algorithm, steps=3, sampler=only_client_1)
+    run.prepare()  # which tries the algorithm on two samples
     inside.clear()
     outside.clear()
     round_after_round(run, 2)

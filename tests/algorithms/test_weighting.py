@@ -1,6 +1,5 @@
 """FedDisco's aggregation weights on cohorts made by hand."""
 
-from typing import Any
 
 import pytest
 import torch
@@ -35,11 +34,8 @@ def test_discrepancies_are_shared_out_over_the_cohort() -> None:
     close(Disco(0.3, 0.2)(three), 0.25 - 0.3 / 3 + 0.2, 0.25 - 0.3 * 2 / 3 + 0.2, 0.5 + 0.2)
 
 
-@pytest.mark.parametrize("labels", [([4, 4], [9, 9]), ([4], [9])], ids=["uniform", "one class"])
-def test_clients_with_uniform_labels_weigh_their_samples_and_nothing_is_divided_by_zero(
-    labels: Any,
-) -> None:
-    close(Disco(0.5, 0.1)(cohort([1, 3], *labels)), 0.25 + 0.1, 0.75 + 0.1)
+def test_clients_with_uniform_labels_weigh_their_samples_and_nothing_is_divided_by_zero() -> None:
+    close(Disco(0.5, 0.1)(cohort([1, 3], [4, 4], [9, 9])), 0.25 + 0.1, 0.75 + 0.1)
 
 
 def test_where_no_weight_is_positive_samples_weigh() -> None:
