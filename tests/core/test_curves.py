@@ -99,8 +99,9 @@ FLOATS = [
     for name, option in OPTIONS
     if float in (hint := get_type_hints(MAKERS[name])[option], *get_args(hint))
 ]
-ELSEWHERE = {"feddisco a", "feddisco b", "knn_per mix", "knn_per scale"}
-"""Numbers of aggregation weights and predictions, which are no coefficients of a term."""
+ELSEWHERE = {"feddisco a", "feddisco b", "knn_per mix", "knn_per scale", "diloco momentum"}
+ELSEWHERE |= {f"{name} {end}" for name in ("fedswa", "fedmoswa") for end in ("begin", "end")}
+"""Numbers of aggregation weights, predictions, server optimizers and the rates within a visit."""
 
 INVERTED = {"fedgmt beta", "fedgloss beta"}
 """Numbers whose inverse is a term's coefficient."""
