@@ -8,6 +8,7 @@ Imports nothing of the package.
 """
 
 from fl_lightning.models.fedavg_cnn import fedavg_cnn as fedavg_cnn
+from fl_lightning.models.huggingface import huggingface as huggingface
 from fl_lightning.models.lenet import lenet as lenet
 from fl_lightning.models.mlp import mlp as mlp
 from fl_lightning.models.resnet import resnet18 as resnet18

@@ -1,6 +1,5 @@
 """FedDisco's aggregation weights on cohorts made by hand."""
 
-
 import pytest
 import torch
 from problems import close, vec
