@@ -34,6 +34,7 @@ from fl_lightning.experiment import Experiment
 from fl_lightning.training import parts
 
 VISIT = SequentialExecutor, "_visit"
+"""It is called once on two samples, then for each client."""
 
 
 def before_call(number: signal.Signals) -> Callable[..., Any]:
@@ -55,7 +56,7 @@ def test_a_signal_ends_the_round_writes_a_checkpoint_and_stops_every_rank(
     ranks, hit, number, codes, reference, tmp_path
 ):
     folder = tmp_path / "run"
-    visits = 12 // ranks - 1  # in the third round, of four clients
+    visits = 12 // ranks  # the last but one of the third round, of four clients
     prepare = jobs.at_call(visits, *VISIT, before_call(number), rank=hit)
     said = jobs.run(folder, codes, prepare=prepare)
     why = f"by {number.name}" if hit == 0 else "as another rank asked"
@@ -147,9 +148,9 @@ STACKED_CALL = StackedExecutor, "__call__"
 @pytest.mark.parametrize(
     ("options", "call", "error", "message"),
     [
-        ((), (5, *VISIT), BUG, r"RuntimeError: a bug in a term\nin round 3 of 7, client \d\n"),
+        ((), (6, *VISIT), BUG, r"RuntimeError: a bug in a term\nin round 3 of 7, client \d\n"),
         (STACKED, (3, *STACKED_CALL), BUG, r"a bug in a term\nin round 3 of 7, clients \d, \d\n"),
-        ((), (1, *VISIT), WRONG, r"error: this term is wrong \(in round 1 of 7, client \d\)"),
+        ((), (2, *VISIT), WRONG, r"error: this term is wrong \(in round 1 of 7, client \d\)"),
     ],
     ids=["a bug", "clients in parallel", "a wrong term"],
 )
