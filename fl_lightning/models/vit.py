@@ -51,7 +51,7 @@ def vit_tiny(
     """ViT-Tiny for small images: width 192, 3 heads, random weights.
 
     Torchvision's names and initialization, but the head `heads` has PyTorch's default one. For
-    32x32 images of 100 classes 5,380,132 parameters, 2,711,140 at depth 6.
+    32x32 images of 100 classes 5,380,132 parameters, 2,710,948 at depth 6.
 
     Touvron et al., ICML 2021, arXiv:2012.12877 for width, depth and heads; Liu et al., 2025
     (FedMuon), arXiv:2510.27403.

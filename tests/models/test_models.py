@@ -70,7 +70,7 @@ NETWORKS = [
         (lambda: sl_vit(), 6_176_275, "mlp_head"),
         (lambda: sl_vit(9, size=28), 6_132_432, "mlp_head"),
         (lambda: vit_tiny(), 5_380_132, "heads"),
-        (lambda: vit_tiny(depth=6), 2_711_140, "heads"),
+        (lambda: vit_tiny(depth=6), 2_710_948, "heads"),
         (lambda: vit_b32(65, weights=None), 87_505_217, "heads"),
         (lambda: vit_b32(345, weights=None), 87_720_537, "heads"),
     ],
