@@ -20,6 +20,7 @@ from fl_lightning.cli.recipes import run_recipe
 from fl_lightning.lab.commands import table
 from fl_lightning.lab.sweep.plan import Job
 
+pytestmark = pytest.mark.slow
 README = (ROOT / "recipes/presets/README.md").read_text()
 SMALL = str(ROOT / "tests/helpers/small_papers.py")
 
