@@ -58,8 +58,11 @@ class Server:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The method as it is in this round, with numbers in the place of its curves."""
-        return self.scheduled.at(self.round, self.rounds)
+        """The method as it is in this round, with numbers in the place of its curves.
+
+        After the last round it is as in that: a curve may end where a coefficient may not be.
+        """
+        return self.scheduled.at(min(self.round, self.rounds - 1), self.rounds)
 
     def reset(self, module: nn.Module) -> None:
         """Begin from the weights and buffers of a module."""
@@ -98,7 +101,7 @@ class Server:
         facts = {**facts, "frozen": self.frozen, MOVES: moves}
         with seeded_rng(derived_seed(self.seed, "server", self.round), self.w.device):
             delta, states = self.algorithm.update(delta, messages, facts, self.states)
-        moved = all_below(self.layout.flatten([delta, *moves.values()]))
+        moved = torch.stack([all_below(change) for change in (delta, *moves.values())]).all()
         stayed = stay_finite(self._initially_finite, states)
         self.states, self.w.grad = states, -delta
         self.optimizer.step()

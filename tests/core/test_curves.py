@@ -235,3 +235,11 @@ def test_a_learning_rate_over_the_rounds() -> None:
     assert rates == pytest.approx([0.2, 0.1, 0.0])
     assert run.local_training.average_visit(1)["lr_sum"] == pytest.approx(0.4)
     assert run.local_training.base_lr_sum == pytest.approx(0.8)
+
+
+def test_a_curve_may_end_where_its_coefficient_may_not_be() -> None:
+    """The last round is one step short of the end; after it the method is as in the last round."""
+    run = federation(Algorithm(Distill(tau=linear(3, 0))), rounds=3)
+    run.fit()
+    assert run.finished
+    assert [term.tau for term in run.algorithm.terms] == [1.0]
