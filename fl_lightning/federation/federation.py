@@ -273,7 +273,7 @@ class Federation:
         return scalars
 
     def _uplink(self, cohort: int, bits: float) -> float:
-        """Megabytes that a cohort has sent; `bits` are those of its updates, where terms count."""
+        """Megabytes that a cohort has sent; `bits` is the size of its updates."""
         cost, counted = self.cost, "bits" in self.local_training.rehearsal.assigned
         if not counted or cost.uplink == cost.messages:
             return self.server.megabytes(cost.uplink) * cohort

@@ -35,7 +35,7 @@ class Server:
         initial_w: w^0.
         buffers: The global buffers by name.
         own_buffers: Names of those that each client keeps for itself; here they stay as they began.
-        frozen: The parameters that are not trained, by name; those of the module itself.
+        frozen: The parameters that are not trained, by name: the module's own tensors.
         states: The server's states, one dictionary a term.
         optimizer: Applies the mean update, as the gradient `-delta`, to `w`.
         round: Rounds completed.

@@ -23,12 +23,11 @@ from fl_lightning.federation.sanity_checks import ONE_SAMPLE
 
 
 def try_visit(training: LocalTraining, facts: Facts, sample: Callable[[], list[int]]) -> None:
-    """Let a client take one step, for what executor and terms refuse in model and data.
+    """Let the first client of a cohort, which `sample` draws, take one step on two samples.
 
-    `sample` draws a cohort, whose first client it is.
-
-    The module is left anywhere. Errors of other kinds come again in a round, which names the
-    client: two samples may be too few for parts of a batch.
+    It finds what executor and terms refuse in model and data. Any other error is ignored, since two
+    samples may be too few for parts of a batch: a round raises it again, and names the client.
+    Afterwards the module's weights are undefined.
 
     Raises:
         UserError: If the executor, a term or the aggregation weights refuse them.

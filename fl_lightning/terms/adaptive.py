@@ -62,7 +62,7 @@ class AdamW(Warm):
     """AdamW's direction; with `warm`, FedAdamW's second moment of the cohort.
 
     `m / (1 - beta1^p) / (sqrt(s / (1 - beta2^q)) + eps) + decay w`, p being the steps of the visit
-    so far; q counts those of earlier rounds, too, where the second moment is warm.
+    so far; q counts the steps of earlier rounds, too, where the second moment is warm.
 
     Attributes:
         released: Let p count the steps of earlier rounds, too, though m begins at 0.

@@ -21,9 +21,9 @@ from fl_lightning.terms.adaptive import Warm
 def newton_schulz(Z: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
     """Nearly the polar factor U V^T of `Z = U S V^T`, by Muon's quintic iteration.
 
-    Its singular values lie near 1, those of values of Z below 1e-3 of its norm below. Jordan et al.
-    2024, https://kellerjordan.github.io/posts/muon. They iterate in bfloat16, here it is the dtype
-    of Z. A tensor of more than two axes is a matrix of its first axis and all others.
+    Its singular values lie near 1; where Z has one below 1e-3 of its norm, they are smaller. Jordan
+    et al. 2024, https://kellerjordan.github.io/posts/muon. They iterate in bfloat16, here in the
+    dtype of Z. A tensor of more than two axes is a matrix of its first axis and all others.
     """
     X = Z.flatten(1) / (Z.norm() + eps)
     if tall := X.shape[0] > X.shape[1]:

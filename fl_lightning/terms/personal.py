@@ -101,7 +101,7 @@ class Ditto(Term):
     roles = frozenset({"personal"})
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        g = oracle(w)  # first: running statistics are those of the first pass
+        g = oracle(w)  # first: running statistics are of the first pass
         pulled = oracle(v.v_i) + self.lam * (v.v_i - v.anchor)
         v.v_i = v.v_i - v.lr_sum / v.steps * pulled
         return g

@@ -79,7 +79,7 @@ class NormPull(Term):
 
 @dataclass(frozen=True)
 class ReleasedStartDual(StartDual):
-    """FedGloSS' dual in its code, whose server divides by the cohort's size once more."""
+    """FedGloSS' dual in its code, whose server divides by the cohort's size twice."""
 
     def update(self, delta: Tensor, mean: Tensor, v: View) -> Tensor:
         v.h = v.h + mean / v.clients

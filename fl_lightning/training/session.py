@@ -66,7 +66,7 @@ class Session:
         callbacks: The user's callbacks.
         further_loggers: The user's loggers.
         augment: Augmentation of training images.
-        notes: Gives sentences for the summary; it is told whether clients send anything.
+        notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
 
     Attributes:
