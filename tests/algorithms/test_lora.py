@@ -1,6 +1,7 @@
 """Methods for adapters: what they train, send and keep, and what becomes of the base."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,3 +226,23 @@ def test_layers_are_found_by_peft_s_names() -> None:
     first, second = layout.lora
     assert (first.A, first.base) == ("inner.lora_A.default.weight", "inner.base_layer.weight")
     assert (first.transposed, second.transposed, first.scaling) == (False, True, 0.5)
+
+
+@pytest.mark.parametrize("name", ["fedex_lora", "flora", "ffa_lora"])
+def test_a_resumed_run_has_the_base_that_the_server_moved(name: str, tmp_path: Path) -> None:
+    def begun(folder: Path, *, other: bool = False) -> Any:
+        module = adapted(torch.float64)
+        for p in module.parameters() if other else ():
+            p.data += 1.0
+        return adapted_federation(hard(LORA[name]), module=module, state_dir=folder)
+
+    never, first = begun(tmp_path / "a"), begun(tmp_path / "b")
+    never.fit()
+    first.train_round()
+    first.store.retain()
+    torch.save(first.state_dict(), tmp_path / "last.ckpt")
+    again = begun(tmp_path / "b", other=True)
+    again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True))
+    again.fit()
+    assert again.w.equal(never.w)
+    assert all(map(torch.equal, frozen(again), frozen(never)))
