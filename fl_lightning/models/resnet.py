@@ -6,6 +6,7 @@ from functools import partial
 from torch import nn
 
 from fl_lightning.errors import UserError
+from fl_lightning.models.group_norm import GroupNorm
 from fl_lightning.models.pretrained import load_body
 from fl_lightning.models.trimmed_conv import with_trimmed_convs
 
@@ -23,7 +24,7 @@ def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
         classes: Number of outputs.
         channels: Channels of the image.
     """
-    return _imagenet_stem(classes, channels, partial(nn.GroupNorm, 2))
+    return _imagenet_stem(classes, channels, partial(GroupNorm, 2))
 
 
 def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagenet") -> nn.Module:

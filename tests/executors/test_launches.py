@@ -1,0 +1,40 @@
+"""The operations that a local step asks of a GPU stay as few as they are."""
+
+import runpy
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return runpy.run_path(str(BENCHMARKS / "launches.py"))
+
+
+@pytest.mark.parametrize(
+    ("way", "operations", "casts"), [("sequential", 150, 47), ("stacked2", 229, 52)]
+)
+def test_operations_of_a_step_of_lenet(
+    way: str, operations: int, casts: int, names: dict[str, Any]
+) -> None:
+    counts: Counter[str] = names["step"]("lenet", "fedtoga", way)
+    assert counts.total() <= operations
+    assert counts["cast"] <= casts
+    assert counts["convolution"] == 2 * counts["_fused_sgd_"] * 2
+
+
+def test_the_table_names_what_it_counts(names: dict[str, Any], capsys: Any) -> None:
+    main: Callable[[list[str]], None] = names["main"]
+    main(["--models", "mlp", "--methods", "fedavg", "--ways", "sequential", "--largest", "2"])
+    *_, row = capsys.readouterr().out.splitlines()
+    model, method, way, *numbers, named = (cell.strip() for cell in row.split("|")[1:])
+    assert (model, method, way) == ("mlp", "fedavg", "sequential")
+    operations, casts, library = map(int, numbers)
+    assert operations > casts > library > 0
+    assert named.startswith(f"{casts} cast, ")
