@@ -13,6 +13,8 @@ OUTSIDE = "benchmarks/RESULTS.md", "benchmarks/reproduced.md", "tests/golden/REA
 
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import formulas  # noqa: E402
+import math_font  # noqa: E402
 import method_pages  # noqa: E402
 
 from fl_lightning.algorithms.registry import FAMILIES, functions  # noqa: E402
@@ -24,6 +26,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for family in FAMILIES:
         pages = [{name: f"methods/{name}.md"} for name in functions(family)]
         methods.append({method_pages.title(family): pages})
+    config.mdx_configs["pymdownx.superfences"] = {
+        "custom_fences": [{"name": "formula", "class": "formula", "format": formulas.fence}]
+    }
     return config
 
 
@@ -34,6 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages |= {path: (HERE.parent / path).read_text() for path in OUTSIDE}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
+    files.append(File.generated(config, math_font.PATH, content=math_font.woff()))
     return files
 
 

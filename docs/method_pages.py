@@ -5,9 +5,12 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from citations import bibtex
+from evidence import recordings, reproduced
 from typing_extensions import Doc
 
 from fl_lightning import Algorithm, Term
@@ -21,14 +24,23 @@ COST_NOTE = (
     "Counted by running the terms. Sent, received and kept numbers are multiples of the model's "
     "size, for one client and one round; brackets name the server's and the client's states."
 )
+FORMULA_NOTE = (
+    "Start, step and end are those of a client's visit ([what the letters mean](index.md#letters))."
+)
 LETTERS = {
     "w^t, w^0": "the global model that clients receive in round t, and the first one",
+    "w": "the client's model during its visit",
     "g(w)": "the gradient of the loss on the client's current mini-batch",
+    "l(w)": "that loss",
     "u_i": "client i's model after its local training",
     "o_i": "the global model that client i received at its last visit",
     "h_i, c_i, d_i": "vectors that client i keeps: dual, control variate, drift",
-    "eta, K": "local learning rate, local steps",
+    "h, c, d": "their means over all clients, which the server keeps",
+    "eta, eta_0, eta_s": "learning rates: local, of the first round, the server's (`--server-lr`)",
+    "K, k": "local steps of a visit, and the step, from 0",
     "S, M, N": "the cohort, its size, all clients",
+    "p_i": "client i's share of the samples of the cohort; 1/M with `--weighting uniform`",
+    "KL_tau(a || b)": "divergence of the models' outputs, softened by the temperature tau",
     "unit(v)": "v / |v|",
 }
 
@@ -38,21 +50,70 @@ def page(name: str) -> str:
     make = ALGORITHMS[name]
     algorithm = make()
     heading, summary = headline(make)
-    lines = [f"# {heading}", "", summary, "", *prose(make, skip={"Args", "Raises"})]
-    lines += ["[What the letters mean](index.md#letters).", ""]
+    lines = [f"# {heading}", "", summary, ""]
+    lines += ["```formula", sections(make)["Formula"], "```", ""]
+    lines += [FORMULA_NOTE, ""]
     lines += ["```sh", f"python recipes/digits.py --algorithm {name}", "```", "", "```python"]
     lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
+    lines += [*proofs(name), *relatives(name), *citation(name)]
     lines += ["## Options", "", *option_table(make), ""]
+    notes = [*prose(make, skip={"Args", "Raises", "Formula", "References"})]
+    lines += ["## Notes", "", *notes] if notes else []
     lines += ["## Cost", "", *table(COST_HEADINGS, [cost_row(algorithm)]), "", COST_NOTE, ""]
     lines += ["## Terms", ""]
     lines += ["From the innermost to the outermost, at the default options:", ""] * bool(
         algorithm.terms
     )
     lines += ["```text", re.sub(r"\), (?=[A-Z])", "),\n          ", repr(algorithm)), "```", ""]
-    for term in dict.fromkeys(map(type, with_inner(algorithm.terms))):
+    for term in kinds(name):
         lines += term_section(term)
     lines += ["## Source", "", f"`{source_path(make)}`", "", *code(make)]
     return "\n".join(lines)
+
+
+@cache
+def kinds(name: str) -> list[type[Term]]:
+    """The classes of a method's terms, at its default options."""
+    return [*dict.fromkeys(map(type, with_inner(ALGORITHMS[name]().terms)))]
+
+
+def proofs(name: str) -> list[str]:
+    """The section on recordings and published numbers, if the method has any."""
+    lines = []
+    if repositories := recordings()[name]:
+        count = len(repositories)
+        lines.append(
+            f"- Replays {count} recorded trajector{'y' if count == 1 else 'ies'} of "
+            f"{', '.join(f'`{r}`' for r in dict.fromkeys(repositories))} to 1e-9 in every round "
+            "([how](../tests/golden/README.md))."
+        )
+    if name in reproduced():
+        cells, distance = reproduced()[name]
+        lines.append(
+            f"- {cells} cells of FedSSG's Table 4 on MNIST: on average {distance:.2f} points from "
+            "the published accuracies ([numbers](../benchmarks/reproduced.md))."
+        )
+    return ["## Evidence", "", *lines, ""] if lines else []
+
+
+def relatives(name: str) -> list[str]:
+    """The section on the methods that share terms with this one, by term."""
+    lines = []
+    for term in kinds(name):
+        others = [o for o in ALGORITHMS if o != name and any(issubclass(t, term) for t in kinds(o))]
+        links = ", ".join(f"[{headline(ALGORITHMS[o])[0]}]({o}.md)" for o in others)
+        lines += [f"- `{term.__name__}` is also in {links}."] * bool(others)
+    return ["## See also", "", *lines, ""] if lines else []
+
+
+def citation(name: str) -> list[str]:
+    """The section on the papers: their references, and these in BibTeX."""
+    references = unwrapped(sections(ALGORITHMS[name]).get("References", ""))
+    entries = "\n\n".join(bibtex(r) for r in references if r)
+    if not entries:
+        return []
+    lines = [*(f"- {r}" for r in references if r), "", "```bibtex", entries, "```", ""]
+    return ["## Cite", "", *lines]
 
 
 def index() -> str:
@@ -111,7 +172,7 @@ def prose(thing: Any, skip: set[str]) -> Iterator[str]:
         if heading in ("Attributes", "Args"):
             yield from (f"- `{name}`: {rest}" for name, rest in entries(text))
         elif heading == "References":
-            yield from (f"- {line}" for line in unwrapped(text))
+            yield from (f"- {line}" for line in unwrapped(text) if line)
         elif heading.startswith("Example"):
             yield from ("```pycon", text, "```")
         else:

@@ -26,7 +26,7 @@ from torch.distributed.run import get_args_parser
 
 from fl_lightning import DeviceDataset
 from fl_lightning.__main__ import main
-from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.algorithms.registry import ALGORITHMS, sections
 from fl_lightning.cli import choices
 from fl_lightning.data import sources
 from fl_lightning.experiment import Experiment
@@ -163,6 +163,18 @@ def test_the_pages_of_the_methods_show_their_options_and_terms(monkeypatch):
         for option in signature(make).parameters:
             (row,) = (line for line in page.splitlines() if line.startswith(f"| `{option}` |"))
             assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
+
+
+def test_each_method_has_a_formula_that_renders(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import formulas
+
+    for name, make in ALGORITHMS.items():
+        labels = [label for label, _ in formulas.rows(sections(make)["Formula"])]
+        assert labels[0] in {"start", "step", "a0"}, name
+    pytest.importorskip("latex2mathml")  # one of the documentation's tools
+    for name, make in ALGORITHMS.items():
+        assert "\\" not in formulas.html(sections(make)["Formula"]), f"unknown LaTeX: {name}"
 
 
 def test_the_architecture_page_has_the_layers_that_import_linter_holds():

@@ -14,9 +14,13 @@ from fl_lightning.terms.released import LastGradientVariate, SplitProximal, Uncl
 
 @checked
 def fedavg() -> Algorithm:
-    """FedAvg: the mean of the clients' models (McMahan et al., AISTATS 2017).
+    r"""FedAvg: the mean of the clients' models (McMahan et al., AISTATS 2017).
 
     Clients step along g(w); the server moves by the weighted mean of u_i - w^t.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     References:
         McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629
@@ -26,9 +30,13 @@ def fedavg() -> Algorithm:
 
 @checked
 def fedprox(mu: NonNegativeFloat = 0.1, prox_clip: opt.ProxClip = "whole") -> Algorithm:
-    """FedProx: a quadratic pull towards the received model (Li et al., MLSys 2020).
+    r"""FedProx: a quadratic pull towards the received model (Li et al., MLSys 2020).
 
     Clients step along g(w) + mu (w - w^t).
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w) + \mu\, (w - w^t) \,]
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         mu: Strength of the pull, `mu/2 ||w - w^t||^2` (FedSOL's tables 1.0).
@@ -54,9 +62,14 @@ def fednova(
         ),
     ] = "none",
 ) -> Algorithm:
-    """FedNova: the mean progress of clients per unit of path (Wang et al., NeurIPS 2020).
+    r"""FedNova: the mean progress of clients per unit of path (Wang et al., NeurIPS 2020).
 
     With path length tau_i the server moves by mean(tau_i) mean((u_i - w^t) / tau_i).
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \Bigl( \sum_{i \in S} p_i\, \tau_i \Bigr) \sum_{i \in S} p_i\,
+            \frac{u_i - w^t}{\tau_i}, \quad \tau_i = \eta K_i
 
     References:
         Wang et al., NeurIPS 2020, https://arxiv.org/abs/2007.07481
@@ -81,10 +94,17 @@ def feddisco(
     size_weighting: opt.SizeWeighting = False,
     prox_clip: opt.ProxClip = "whole",
 ) -> Algorithm:
-    """FedDisco: clients with skewed labels weigh less (Ye et al., ICML 2023).
+    r"""FedDisco: clients with skewed labels weigh less (Ye et al., ICML 2023).
 
     Aggregation weights max(0, p_i - a k_i + b), with k_i the client's share of the cohort's label
     discrepancies. p_i is the client's share of the samples, or 1/M with `--weighting uniform`.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \sum_{i \in S} \hat{p}_i\, (u_i - w^t), \quad \hat{p}_i \propto
+            \max(0,\, p_i - a\, k_i + b)
+        with: k_i = D_i \Big/ \sum_{j \in S} D_j, \quad D_i = \mathrm{KL}(\text{labels of } i \,\|\,
+            \text{uniform})
 
     Args:
         a: Amount that the whole discrepancy takes off a weight.

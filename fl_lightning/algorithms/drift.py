@@ -12,10 +12,16 @@ def scaffold(
     correction_lr: opt.Length = "current",
     size_weighting: opt.SizeWeighting = False,
 ) -> Algorithm:
-    """SCAFFOLD, option II: control variates against client drift (Karimireddy et al., ICML 2020).
+    r"""SCAFFOLD, option II: control variates against client drift (Karimireddy et al., ICML 2020).
 
     Clients step along g(w) + c - c_i; then c_i <- c_i - c + (w^t - u_i) / (K eta), and c is the
     mean of all c_i.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w) + c - c_i \,]
+        end: c_i \gets c_i - c + \frac{w^t - u_i}{K \eta}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad c = \frac{1}{N}
+            \sum_{i=1}^{N} c_i
 
     References:
         Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378
@@ -35,10 +41,16 @@ def feddyn(
     prox_clip: opt.ProxClip = "whole",
     pull: opt.Pull = "squared",
 ) -> Algorithm:
-    """FedDyn: dynamic regularization, a dual for each client (Acar et al., ICLR 2021).
+    r"""FedDyn: dynamic regularization, a dual for each client (Acar et al., ICLR 2021).
 
     Clients step along g(w) + alpha (h_i + w - w^t); then h_i <- h_i + u_i - w^t, and the server
     adds the mean h of all h_i to the mean model.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w) + \alpha\, (h_i + w - w^t) \,]
+        end: h_i \gets h_i + u_i - w^t
+        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
+            h_i
 
     Args:
         alpha: FL-Simulator 0.1; FedTOGA's LeNet tables and FedSSG's 0.01.
@@ -60,10 +72,16 @@ def fedvra(
     a: NonNegativeFloat = 1.0,
     d: PositiveFloat | None = None,
 ) -> Algorithm:
-    """FedVRA: ADMM with a separate dual step, reconstructed (Wang et al., AAAI 2023).
+    r"""FedVRA: ADMM with a separate dual step, reconstructed (Wang et al., AAAI 2023).
 
     FedDyn with h_i <- h_i + a (u_i - w^t) and w <- w^t + (d/N) sum_S (u_i - w^t) + h; a = 1 is
     FedDyn.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w) + \gamma\, (h_i + w - w^t) \,]
+        end: h_i \gets h_i + a\, (u_i - w^t)
+        server: w^{t+1} = w^t + \frac{d}{N} \sum_{i \in S} (u_i - w^t) + h, \quad h = \frac{1}{N}
+            \sum_{i=1}^{N} h_i
 
     Args:
         gamma: Strength of the proximal term and the dual.
@@ -88,9 +106,15 @@ def feddc(
     correction_lr: opt.Length = "current",
     size_weighting: opt.SizeWeighting = False,
 ) -> Algorithm:
-    """FedDC: FedDyn's memory together with SCAFFOLD's correction (Gao et al., CVPR 2022).
+    r"""FedDC: FedDyn's memory together with SCAFFOLD's correction (Gao et al., CVPR 2022).
 
     Clients step along g(w) + alpha (h_i + w - w^t) + c - c_i.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w) + \alpha\, (h_i + w - w^t) + c - c_i \,]
+        end: h_i \gets h_i + u_i - w^t, \quad c_i \gets c_i - c + \frac{w^t - u_i}{K \eta}
+        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
+            h_i, \quad c = \frac{1}{N} \sum_{i=1}^{N} c_i
 
     References:
         Gao et al., CVPR 2022, https://arxiv.org/abs/2203.11751
@@ -107,9 +131,14 @@ def feddc(
 
 @checked
 def fedcm(alpha: opt.GradientWeight = 0.1) -> Algorithm:
-    """FedCM: client steps mixed with the global momentum (Xu et al., arXiv 2106.10874).
+    r"""FedCM: client steps mixed with the global momentum (Xu et al., arXiv 2106.10874).
 
     Clients step along alpha g(w) + (1 - alpha) m, m being the cohort's last mean gradient.
+
+    Formula:
+        step: w \gets w - \eta\, [\, \alpha\, g(w) + (1 - \alpha)\, m \,]
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad m = \frac{1}{M}
+            \sum_{i \in S} \frac{w^t - u_i}{K \eta}
 
     References:
         Xu et al., 2021, https://arxiv.org/abs/2106.10874
@@ -131,14 +160,21 @@ def fedssg(
     aggregation: opt.Aggregation = "all",
     size_weighting: opt.SizeWeighting = False,
 ) -> Algorithm:
-    """FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
+    r"""FedSSG: drift memory gated by how often a client was drawn (arXiv 2509.13895).
 
     Clients step along g(w) + alpha h_i + d - d_i, with D = (visits / expected + 1) (u_i - w^t),
     h_i <- h_i + D and d_i <- d_i - d - D / (K eta_0). Its ablation table is four switches:
     alignment none, correction false, gate none, and all of them.
 
+    Formula:
+        step: w \gets w - \eta\, [\, g(w) + \alpha\, h_i + d - d_i \,]
+        end: D = \Bigl( \frac{\text{visits}_i}{\text{expected}} + 1 \Bigr) (u_i - w^t), \quad h_i
+            \gets h_i + D, \quad d_i \gets d_i - d - \frac{D}{K \eta_0}
+        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
+            h_i, \quad d = \frac{1}{N} \sum_{i=1}^{N} d_i
+
     References:
-        FedSSG, 2025, https://arxiv.org/abs/2509.13895
+        Zhou et al., 2025, https://arxiv.org/abs/2509.13895
 
     Released code:
         The defaults, except that it divides alpha and d by the client's relative size

@@ -13,10 +13,15 @@ Q = Annotated[NonNegativeFloat, Doc("Power of the losses; 0 is FedAvg with equal
 
 @checked
 def qffl(q: Q = 1.0) -> Algorithm:
-    """q-FFL: FedAvg with weights F_i^q (Li et al., ICLR 2020).
+    r"""q-FFL: FedAvg with weights F_i^q (Li et al., ICLR 2020).
 
     F_i is the loss of w^t on the client's samples. The weighted mean of the moves is a step along
     the gradient of q-FFL's objective, the mean of F_i^{q+1} / (q + 1).
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \frac{\sum_{i \in S} F_i^q\, (u_i - w^t)}{\sum_{i \in S} F_i^q}
+        with: F_i \text{: the loss of } w^t \text{ on the samples of client } i
 
     Args:
         q: The paper has 0.001 to 5, by data set.
@@ -29,10 +34,16 @@ def qffl(q: Q = 1.0) -> Algorithm:
 
 @checked
 def qfedavg(q: Q = 1.0) -> Algorithm:
-    """q-FedAvg: q-FFL with a step length from the clients' losses and moves (Li et al., ICLR 2020).
+    r"""q-FedAvg: q-FFL with a step length from losses and moves (Li et al., ICLR 2020).
 
     The server moves by sum(F_i^q d_i) / sum(F_i^q + q F_i^{q-1} L |d_i|^2) with d_i = u_i - w^t
     and L = 1 / eta.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \frac{\sum_{i \in S} F_i^q\, d_i}{\sum_{i \in S} \bigl( F_i^q + q\,
+            F_i^{q-1} L\, \|d_i\|^2 \bigr)}, \quad d_i = u_i - w^t, \quad L = \frac{1}{\eta}
+        with: F_i \text{: the loss of } w^t \text{ on the samples of client } i
 
     Args:
         q: The paper has 0.001 to 5, by data set.
@@ -47,10 +58,18 @@ def qfedavg(q: Q = 1.0) -> Algorithm:
 def afl(
     step: Annotated[NonNegativeFloat, Doc("Learning rate of the clients' weights.")] = 0.1,
 ) -> Algorithm:
-    """AFL: the best model for the worst mixture of clients (Mohri et al., ICML 2019).
+    r"""AFL: the best model for the worst mixture of clients (Mohri et al., ICML 2019).
 
     Weights lambda of the clients ascend along their losses and stay on the simplex. The server
     moves by the mean of u_i - w^t with these weights. Everybody should take part in each round.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \frac{\sum_{i \in S} \lambda_i\, (u_i - w^t)}{\sum_{i \in S}
+            \lambda_i}, \quad \lambda \gets \operatorname{project}\Bigl( \lambda + \mathrm{step}\,
+            \frac{N}{M}\, F \Bigr)
+        with: F_i \text{: the loss of } w^t \text{ on the samples of client } i \text{, 0 outside of
+            } S, \quad \operatorname{project} \text{: to the simplex}
 
     References:
         Mohri et al., ICML 2019, https://arxiv.org/abs/1902.00146

@@ -57,11 +57,21 @@ def fedwmsam(
         Doc("The unit vector to the predicted model, or what an indexing error makes of it."),
     ] = "unit",
 ) -> Algorithm:
-    """FedWMSAM: momentum for both the step and its perturbation (Li et al., NeurIPS 2025).
+    r"""FedWMSAM: momentum for both the step and its perturbation (Li et al., NeurIPS 2025).
 
     Clients step along al g(w - rho unit(f)) + (1 - al) m_i in one pass, where f leads to the
     predicted global model w^t + k m_i, m_i = m + al / (1 - al) (c - c_i) and m is the cohort's last
     mean gradient. al grows with the angles between the clients' gradients and m.
+
+    Formula:
+        step: w \gets w - \eta\, [\, \alpha\, g(w - e) + (1 - \alpha)\, m_i \,], \quad e = \rho\,
+            \frac{f}{\|f\|}, \quad f = w^t + k\, m_i - w
+        with: m_i = m + \frac{\alpha}{1 - \alpha}\, (c - c_i), \quad g_i = \frac{w^t - u_i}{K \eta}
+        end: c_i \gets c_i - c + g_i
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
+        then: a = \frac{1}{M} \sum_{i \in S} (1 - \cos(g_i, m)), \quad \alpha \gets 0.99\, \alpha +
+            0.01\, \min(0.9, \max(0.1, a)), \quad m \gets \frac{1}{M} \sum_{i \in S} g_i, \quad c
+            \gets c + \frac{M}{N}\, (m - c)
 
     Args:
         rho: The authors recommend about 0.01; from 0.1 on it costs accuracy.
@@ -87,11 +97,18 @@ def fedgmt(
     beta: Penalty = 10.0,
     dual: opt.Dual = "all",
 ) -> Algorithm:
-    """FedGMT: clients learn from the average of past global models (Li et al., ICML 2025).
+    r"""FedGMT: clients learn from the average of past global models (Li et al., ICML 2025).
 
     Clients step along the gradient of the loss plus gamma tau^2 KL(e || w) at temperature tau, plus
     h_i / beta, where e is the moving average of the global models and h_i FedDyn's dual, without a
     proximal term: sharpness of the global model for one gradient a step.
+
+    Formula:
+        step: w \gets w - \eta\, \bigl[ \nabla \bigl( \ell(w) + \gamma\, \tau^2\,
+            \mathrm{KL}_\tau(e^t \,\|\, w) \bigr) + h_i / \beta \bigr]
+        end: h_i \gets h_i + u_i - w^t
+        server: w^{t+1} = \sum_{i \in S} p_i\, u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N} h_i,
+            \quad e^t = \alpha\, e^{t-1} + (1 - \alpha)\, w^t
 
     Args:
         gamma: The authors try 0.5, 1 and 2.
@@ -118,11 +135,19 @@ def fedgloss(
         Doc("Mean of all duals, or that over the cohort's size."),
     ] = "paper",
 ) -> Algorithm:
-    """FedGloSS: sharpness-aware minimization on the server (Caldarola et al., CVPR 2025).
+    r"""FedGloSS: sharpness-aware minimization on the server (Caldarola et al., CVPR 2025).
 
     Clients start at w^t + rho unit(D), D being the last mean of start - u_i, and step along
     g(w + local_rho unit(g)) + (h_i + w - start) / beta. The server moves w^t by the mean move from
     the start and the mean h of all h_i.
+
+    Formula:
+        start: y = w^t + \rho\, D / \|D\|
+        step: w \gets w - \eta\, \Bigl[ g(w + e) + \tfrac{1}{\beta} (h_i + w - y) \Bigr], \quad e =
+            \rho_l\, \frac{g(w)}{\|g(w)\|}
+        end: h_i \gets h_i + u_i - y
+        server: D = \sum_{i \in S} p_i\, (y - u_i), \quad w^{t+1} = w^t - D + h, \quad h =
+            \frac{1}{N} \sum_{i=1}^{N} h_i
 
     Args:
         rho: The authors' CIFAR-100 0.01.
@@ -153,11 +178,19 @@ def fedgf(
     ] = 0.2,
     window: Annotated[PositiveInt, Doc("Rounds over which far ones are counted.")] = 30,
 ) -> Algorithm:
-    """FedGF: gradients between a local and a global perturbed model (Lee and Yoon, ICML 2024).
+    r"""FedGF: gradients between a local and a global perturbed model (Lee and Yoon, ICML 2024).
 
     Clients step along g(c w' + (1 - c) (w + rho unit(g))), where w' is w^t perturbed against the
     last move of the server. c is the share of the last rounds in which the cohort's mean
     |u_i - w^t| was above the threshold. A run writes that mean as client/distance, and c as term/c.
+
+    Formula:
+        step: w \gets w - \eta\, g\bigl( c\, w' + (1 - c)\, (w + e) \bigr), \quad e = \rho\,
+            \frac{g(w)}{\|g(w)\|}
+        with: w' = w^t - \rho_g\, \frac{w^t - w^{t-1}}{\|w^t - w^{t-1}\|}
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
+        then: c = \text{share of the last } W \text{ rounds with } \frac{1}{M} \sum_{i \in S} \|u_i
+            - w^t\| > T_D
 
     Args:
         rho: The authors try 0.02, 0.05 and 0.1.
@@ -186,17 +219,22 @@ def fednsam(
         Doc("The momentum gamma m + D, or released code's (1 + gamma) D."),
     ] = "accumulated",
 ) -> Algorithm:
-    """FedNSAM: sharpness-aware steps ahead along the server's momentum (arXiv 2602.23827).
+    r"""FedNSAM: sharpness-aware steps ahead along the server's momentum (arXiv 2602.23827).
 
     Clients start at w^t + gamma m and step along g(w + rho unit(g)); the server moves by
     m <- gamma m + D, D being the mean of u_i - start. With `ascent="momentum"` they start at w^t
     and step along g(w + gamma m - rho unit(m)).
 
+    Formula:
+        start: y = w^t + \gamma\, m
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
+        server: m \gets \gamma\, m + \frac{1}{M} \sum_{i \in S} (u_i - y), \quad w^{t+1} = w^t + m
+
     Args:
         rho: The released code's command asks for 0.01, but 0.05 acts.
 
     References:
-        FedNSAM, 2026, https://arxiv.org/abs/2602.23827
+        Liu et al., 2026, https://arxiv.org/abs/2602.23827
 
     Released code:
         It multiplies gamma by the new mean where it means the momentum (`memory="as_released"`). A
@@ -210,9 +248,14 @@ def fednsam(
 
 @checked
 def fedswa(begin: Begin = 2.0, end: End = 0.0) -> Algorithm:
-    """FedSWA: weight averaging after rates that fall within a visit (Liu et al., ICML 2025).
+    r"""FedSWA: weight averaging after rates that fall within a visit (Liu et al., ICML 2025).
 
     Clients step along g(w) at eta (begin + (end - begin) k / K) in step k of K.
+
+    Formula:
+        step: w \gets w - \eta_k\, g(w), \quad \eta_k = \eta\, \bigl( \mathrm{begin} + (\mathrm{end}
+            - \mathrm{begin})\, \tfrac{k}{K} \bigr)
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     References:
         Liu et al., ICML 2025, https://arxiv.org/abs/2507.20016
@@ -231,10 +274,17 @@ def fedmoswa(
     begin: Begin = 1.0,
     end: End = 0.0,
 ) -> Algorithm:
-    """FedMoSWA: FedSWA with control variates, the common one averaged over time (Liu et al., 2025).
+    r"""FedMoSWA: FedSWA with control variates, the common one a moving mean (Liu et al., 2025).
 
     Clients step along g(w) + c - c_i at eta (begin + (end - begin) k / K) in step k of K; then
     c_i <- c_i - c + (w^t - u_i) / (sum of the rates), and c <- c + gamma mean_S(c_i - c).
+
+    Formula:
+        step: w \gets w - \eta_k\, [\, g(w) + c - c_i \,], \quad \eta_k = \eta\, \bigl(
+            \mathrm{begin} + (\mathrm{end} - \mathrm{begin})\, \tfrac{k}{K} \bigr)
+        end: c_i \gets c_i - c + \frac{w^t - u_i}{\sum_k \eta_k}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad c \gets c + \gamma\,
+            \frac{1}{M} \sum_{i \in S} (c_i - c)
 
     References:
         Liu et al., ICML 2025, https://arxiv.org/abs/2507.20016

@@ -21,18 +21,27 @@ from fl_lightning.terms import Alternate, Ditto, FirstOrderMAML, LocalOnly, Pers
 
 @checked
 def local_only() -> Algorithm:
-    """Local only: every client trains its own model alone, from common initial weights.
+    r"""Local only: every client trains its own model alone, from common initial weights.
 
     The global model does not move; only its running statistics are averaged.
+
+    Formula:
+        step: w_i \gets w_i - \eta\, g(w_i)
+        server: w^{t+1} = w^t
     """
     return Algorithm(LocalOnly())
 
 
 @checked
 def fedbabu() -> Algorithm:
-    """FedBABU: training of the body alone; clients then fine-tune all (Oh et al., ICLR 2022).
+    r"""FedBABU: training of the body alone; clients then fine-tune all (Oh et al., ICLR 2022).
 
     The head keeps its initial weights, the same for every client.
+
+    Formula:
+        step: \theta \gets \theta - \eta\, g_\theta(\theta, \phi^0), \quad w = (\theta, \phi)
+            \text{: body and head}
+        server: \theta^{t+1} = \frac{1}{M} \sum_{i \in S} \theta_i, \quad \phi^{t+1} = \phi^0
 
     References:
         Oh et al., ICLR 2022, https://openreview.net/forum?id=HuaYQfggn5u
@@ -42,9 +51,14 @@ def fedbabu() -> Algorithm:
 
 @checked
 def fedper() -> Algorithm:
-    """FedPer: a common body, and a head of each client's own (Arivazhagan et al., 2019).
+    r"""FedPer: a common body, and a head of each client's own (Arivazhagan et al., 2019).
 
     Clients train both together, and send the body alone.
+
+    Formula:
+        step: (\theta, \phi_i) \gets (\theta, \phi_i) - \eta\, g(\theta, \phi_i), \quad w = (\theta,
+            \phi) \text{: body and head}
+        server: \theta^{t+1} = \sum_{i \in S} p_i\, \theta_i
 
     References:
         Arivazhagan et al., 2019, https://arxiv.org/abs/1912.00818
@@ -54,10 +68,15 @@ def fedper() -> Algorithm:
 
 @checked
 def lg_fedavg() -> Algorithm:
-    """LG-FedAvg: a common head, and a body of each client's own (Liang et al., 2020).
+    r"""LG-FedAvg: a common head, and a body of each client's own (Liang et al., 2020).
 
     Clients train both together, and send the head alone. The authors begin with a model that
     FedAvg has trained; here all begin with w^0.
+
+    Formula:
+        step: (\theta_i, \phi) \gets (\theta_i, \phi) - \eta\, g(\theta_i, \phi), \quad w = (\theta,
+            \phi) \text{: body and head}
+        server: \phi^{t+1} = \sum_{i \in S} p_i\, \phi_i
 
     References:
         Liang et al., 2020, https://arxiv.org/abs/2001.01523
@@ -67,10 +86,15 @@ def lg_fedavg() -> Algorithm:
 
 @checked
 def fedbn() -> Algorithm:
-    """FedBN: normalization layers of each client's own (Li et al., ICLR 2021).
+    r"""FedBN: normalization layers of each client's own (Li et al., ICLR 2021).
 
     Their weights and running statistics stay with the client. The server's model keeps the initial
     ones, so that its own test accuracy says little.
+
+    Formula:
+        step: (\theta, \nu_i) \gets (\theta, \nu_i) - \eta\, g(\theta, \nu_i), \quad \nu \text{:
+            normalization layers}, \; \theta \text{: the others}
+        server: \theta^{t+1} = \frac{1}{M} \sum_{i \in S} \theta_i
 
     References:
         Li et al., ICLR 2021, https://openreview.net/forum?id=6YEQUn0QICG
@@ -85,9 +109,15 @@ def fedrep(
         Doc("Share of the local steps that train the head, before the others train the body."),
     ] = 10 / 11,
 ) -> Algorithm:
-    """FedRep: FedPer in two steps, first the head, then the body (Collins et al., ICML 2021).
+    r"""FedRep: FedPer in two steps, first the head, then the body (Collins et al., ICML 2021).
 
     Plain SGD leaves the other part alone; momentum and weight decay go on in it.
+
+    Formula:
+        step: \phi_i \gets \phi_i - \eta\, g_\phi(\theta^t, \phi_i) \text{ first}, \quad w =
+            (\theta, \phi) \text{: body and head}
+        then: \theta \gets \theta - \eta\, g_\theta(\theta, \phi_i)
+        server: \theta^{t+1} = \frac{1}{M} \sum_{i \in S} \theta_i
 
     Args:
         head_share: Ten of eleven local epochs, as in the paper for CIFAR-10 over 100 clients.
@@ -102,10 +132,15 @@ def fedrep(
 def ditto(
     lam: Annotated[NonNegativeFloat, Doc("Strength of the pull to the common model.")] = 1.0,
 ) -> Algorithm:
-    """Ditto: a personal model of each client, pulled to the common one (Li et al., ICML 2021).
+    r"""Ditto: a personal model of each client, pulled to the common one (Li et al., ICML 2021).
 
     The common model is FedAvg's. Each local step also steps the client's own model v_i along
     g(v_i) + lam (v_i - w^t), on the same batch.
+
+    Formula:
+        step: w \gets w - \eta\, g(w), \quad v_i \gets v_i - \eta\, [\, g(v_i) + \lambda\, (v_i -
+            w^t) \,]
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
         lam: The paper chooses among 0.1, 1 and 2.
@@ -120,10 +155,15 @@ def ditto(
 def perfedavg(
     alpha: Annotated[NonNegativeFloat, Doc("Learning rate of the inner step.")] = 0.01,
 ) -> Algorithm:
-    """Per-FedAvg, first order: a model that one step adapts (Fallah et al., NeurIPS 2020).
+    r"""Per-FedAvg, first order: a model that one step adapts (Fallah et al., NeurIPS 2020).
 
     Clients step along g(w - alpha g(w; one half of the batch); the other half), so the batch is
     twice the paper's; the paper's beta is the local learning rate.
+
+    Formula:
+        step: w \gets w - \eta\, g_2\bigl(w - \alpha\, g_1(w)\bigr), \quad g_1, g_2 \text{:
+            gradients on the halves of the batch}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     References:
         Fallah et al., NeurIPS 2020, https://arxiv.org/abs/2002.07948
@@ -139,9 +179,18 @@ def knn_per(
     capacity: PositiveInt | None = None,
     combine: Literal["probabilities", "logits"] = "probabilities",
 ) -> Algorithm:
-    """kNN-Per: FedAvg with a vote of a client's nearest samples (Marfoq et al., ICML 2022).
+    r"""kNN-Per: FedAvg with a vote of a client's nearest samples (Marfoq et al., ICML 2022).
 
     A client predicts with mix (vote) + (1 - mix) (probabilities of the global model).
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
+        predict: P_i(y \mid x) = \mathrm{mix}\, V_i(y \mid x) + (1 - \mathrm{mix})\, P_w(y \mid x),
+            \quad V_i(y \mid x) \propto \sum_{j \in \mathrm{NN}_i(x),\, y_j = y} \exp\Bigl(
+            -\frac{\|z - z_j\|^2}{F\, \mathrm{scale}} \Bigr)
+        with: z \in \mathbb{R}^F \text{: features}, \quad \mathrm{NN}_i(x) \text{: the nearest
+            samples of client } i
 
     Args:
         neighbors: Number of neighbors that vote (FedSOL's code 5).
@@ -168,7 +217,15 @@ def fedsol_ft(
     scope: opt.Scope = "head",
     tau: opt.Tau = 3.0,
 ) -> Algorithm:
-    """FedSOL-FT: FedSOL's model, fine-tuned by every client with plain SGD (Lee et al., CVPR 2024).
+    r"""FedSOL-FT: FedSOL's model, fine-tuned by each client with plain SGD (Lee et al., CVPR 2024).
+
+    Formula:
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \Lambda \odot \frac{q}{\|q\|} \text{ in
+            the head}
+        with: q = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w), \quad \Lambda = \frac{|w - w^t|}{\|w -
+            w^t\|} \text{ in each column}
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
+        fine-tuning: w_i \gets w_i - \eta\, g(w_i), \quad w_i = w^T \text{ at first}
 
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532

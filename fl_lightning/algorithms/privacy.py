@@ -18,10 +18,17 @@ def dp_fedavg(
     quantile: opt.Quantile = None,
     clip_lr: opt.ClipRate = 0.2,
 ) -> Algorithm:
-    """DP-FedAvg: clipped updates with noise on their sum (McMahan et al., ICLR 2018).
+    r"""DP-FedAvg: clipped updates with noise on their sum (McMahan et al., ICLR 2018).
 
     The server moves by (sum_i delta_i min(1, C / ||delta_i||) + z C n) / (q N), where each of N
     clients takes part with probability q, and n is standard normal.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \frac{1}{qN} \Bigl( \sum_{i \in S} \delta_i \min\Bigl(1,
+            \frac{C}{\|\delta_i\|}\Bigr) + z\, C\, n \Bigr), \quad \delta_i = u_i - w^t, \quad n
+            \sim \mathcal{N}(0, I)
+        with: q \text{: the probability that a client takes part}
 
     Args:
         clip: C. McMahan et al.'s language models 15, Shi et al.'s CIFAR-10 tables 0.2.
@@ -46,10 +53,17 @@ def dp_fedsam(
     quantile: opt.Quantile = None,
     clip_lr: opt.ClipRate = 0.2,
 ) -> Algorithm:
-    """DP-FedSAM: DP-FedAvg with sharpness-aware steps (Shi et al., CVPR 2023).
+    r"""DP-FedSAM: DP-FedAvg with sharpness-aware steps (Shi et al., CVPR 2023).
 
     Clients step along g(w + rho g(w) / ||g(w)||). The server moves as in DP-FedAvg. In the paper
     each client adds its share of the noise; their sum is the noise that the server adds here.
+
+    Formula:
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
+        server: w^{t+1} = w^t + \frac{1}{qN} \Bigl( \sum_{i \in S} \delta_i \min\Bigl(1,
+            \frac{C}{\|\delta_i\|}\Bigr) + z\, C\, n \Bigr), \quad \delta_i = u_i - w^t, \quad n
+            \sim \mathcal{N}(0, I)
+        with: q \text{: the probability that a client takes part}
 
     References:
         Shi et al., CVPR 2023, https://arxiv.org/abs/2303.11242

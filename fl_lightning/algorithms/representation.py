@@ -66,10 +66,17 @@ def fedsol(
         ),
     ] = "still",
 ) -> Algorithm:
-    """FedSOL: gradients taken where a proximal objective would rise most (Lee et al., CVPR 2024).
+    r"""FedSOL: gradients taken where a proximal objective would rise most (Lee et al., CVPR 2024).
 
     Clients step along g(w + rho Lambda q / ||q||), q being the gradient of KL(received || local)
     and Lambda how far each weight has moved. Of the head along kl it takes one pass a step.
+
+    Formula:
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \Lambda \odot \frac{q}{\|q\|} \text{ in
+            the head}
+        with: q = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w), \quad \Lambda = \frac{|w - w^t|}{\|w -
+            w^t\|} \text{ in each column}
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         rho: 2.0 chosen in the paper; its headline is 1.5 on the head.
@@ -109,9 +116,22 @@ def fedsol_ablation(
     beta: NonNegativeFloat = 1.0,
     tau: opt.Tau = 3.0,
 ) -> Algorithm:
-    """FedSOL's Table 10: where local and proximal gradients are taken (Lee et al., CVPR 2024).
+    r"""FedSOL's Table 10: where local and proximal gradients are taken (Lee et al., CVPR 2024).
 
     l is the local gradient, p the proximal one, and e the perturbation along p.
+
+    Formula:
+        a0: w \gets w - \eta\, g(w)
+        a1: w \gets w - \eta\, g(w + e)
+        a2: w \gets w - \eta\, [\, g(w) + \beta\, q(w + e) \,]
+        a3: w \gets w - \eta\, [\, g(w + e) + \beta\, q(w + e) \,]
+        a4: w \gets w - \eta\, r\Bigl(w + \rho\, \frac{r(w)}{\|r(w)\|}\Bigr), \quad r = g + \beta\,
+            q
+        a5: w \gets w - \eta\, [\, g(w) + \beta\, q(w) \,]
+        a6: w \gets w - \eta\, [\, g(w + e) + \beta\, q(w) \,]
+        with: q(w) = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w), \quad e = \rho\, \Lambda \odot
+            \frac{q(w)}{\|q(w)\|} \text{ in the head}, \quad \Lambda = \frac{|w - w^t|}{\|w - w^t\|}
+            \text{ in each column}
 
     Args:
         row: a0 l(w); a1 l(w+e), FedSOL; a2 l(w) + p(w+e); a3 l(w+e) + p(w+e); a4 both at w + rho
@@ -140,9 +160,14 @@ def gradient_projection(
     proximal: Annotated[Literal["kl", "l2"], Doc("Distillation or distance.")] = "kl",
     tau: opt.Tau = 3.0,
 ) -> Algorithm:
-    """Gradient projection: no step against a proximal objective (Lee et al., CVPR 2024, Table 1).
+    r"""Gradient projection: no step against a proximal objective (Lee et al., CVPR 2024, Table 1).
 
     Clients step along g - min(0, <g, q> / ||q||^2) q, q being the proximal gradient.
+
+    Formula:
+        step: w \gets w - \eta\, \Bigl[ g(w) - \min\Bigl(0, \frac{\langle g(w), q
+            \rangle}{\|q\|^2}\Bigr)\, q \Bigr], \quad q = \nabla_w\, \mathrm{KL}_\tau(w^t \,\|\, w)
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532
@@ -152,9 +177,14 @@ def gradient_projection(
 
 @checked
 def fedntd(beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0) -> Algorithm:
-    """FedNTD: distillation on the classes that are not true (Lee et al., NeurIPS 2022).
+    r"""FedNTD: distillation on the classes that are not true (Lee et al., NeurIPS 2022).
 
     Adds beta tau^2 KL(received || local) over the C - 1 other classes to the loss.
+
+    Formula:
+        step: w \gets w - \eta\, \nabla \bigl[ \ell(w) + \beta\, \tau^2\, \mathrm{KL}_\tau(w^t
+            \,\|\, w) \text{ over the classes that are not true} \bigr]
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         beta: Weight of the distillation.
@@ -168,10 +198,17 @@ def fedntd(beta: NonNegativeFloat = 1.0, tau: opt.Tau = 1.0) -> Algorithm:
 
 @checked
 def moon(mu: NonNegativeFloat = 1.0, tau: PositiveFloat = 0.5) -> Algorithm:
-    """MOON: features near the received model's, far from the last own ones (Li et al., CVPR 2021).
+    r"""MOON: features near the received model's, far from the last own ones (Li et al., CVPR 2021).
 
     Adds mu softplus((cos(z, z_own) - cos(z, z_received)) / tau) to the loss, z being what enters
     the head. A client's last model begins as w^0.
+
+    Formula:
+        step: w \gets w - \eta\, \nabla \Bigl[ \ell(w) - \mu\, \log\, \frac{\exp(\cos(z, z^t) /
+            \tau)}{\exp(\cos(z, z^t) / \tau) + \exp(\cos(z, z_i) / \tau)} \Bigr]
+        with: z, z^t, z_i \text{: features of } w \text{, of } w^t \text{ and of the client's last
+            model}
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         mu: Weight of the contrast (1, example 5; FedSOL's tables 0.1).
@@ -195,10 +232,19 @@ def fedrcl(
     attraction: NonNegativeFloat = 1.0,
     penalty: NonNegativeFloat = 1.0,
 ) -> Algorithm:
-    """FedRCL: relaxed contrastive learning at several feature levels (Seo et al., CVPR 2024).
+    r"""FedRCL: relaxed contrastive learning at several feature levels (Seo et al., CVPR 2024).
 
     The loss gains a supervised contrastive loss of each layer's features, and a penalty that
     separates classmates which are too similar.
+
+    Formula:
+        step: w \gets w - \eta\, \nabla \Bigl[ \ell(w) + \frac{1}{L} \sum_{l=1}^{L} \bigl(
+            \mathrm{attraction}\, A_l + \mathrm{penalty}\, P_l \bigr) \Bigr]
+        with: A_l = \log \Bigl( 1 + \sum_{n} e^{(s_n - s_-) / \tau} \Bigr), \quad P_l = \log \bigl(
+            1 + e^{(s_+ - 1) / \tau} \bigr) \text{ where } s_+ \ge \text{threshold}
+        and: s_-, s_+ \text{: cosine to the least similar sample of the class, with and without
+            itself; } s_n \text{: to the nearest of others}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
         layers: Names of the submodules whose outputs are contrasted; none is every block of the

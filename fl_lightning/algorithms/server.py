@@ -19,9 +19,14 @@ from fl_lightning.terms import (
 
 @checked
 def fedavgm(beta: opt.Momentum = 0.9) -> Algorithm:
-    """FedAvgM: momentum on the server (Hsu et al., arXiv 1909.06335).
+    r"""FedAvgM: momentum on the server (Hsu et al., arXiv 1909.06335).
 
     The server moves by m <- beta m + delta, delta being the clients' mean update.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: m \gets \beta\, m + \delta, \quad w^{t+1} = w^t + m
+        with: \delta = \sum_{i \in S} p_i\, (u_i - w^t)
 
     References:
         Hsu et al., 2019, https://arxiv.org/abs/1909.06335
@@ -36,10 +41,17 @@ def fedadam(
     tau: opt.Adaptivity = 1e-3,
     v0: opt.SecondMoment = None,
 ) -> Algorithm:
-    """FedAdam: Adam on the server, without bias correction (Reddi et al., ICLR 2021).
+    r"""FedAdam: Adam on the server, without bias correction (Reddi et al., ICLR 2021).
 
     The server moves by 0.01 m / (sqrt(v) + tau), with v <- beta2 v + (1 - beta2) delta^2. 0.01 is
     the server learning rate of FedTOGA's tables; FL-Simulator has 0.1 (`--server-lr 0.1`).
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: m \gets \beta_1 m + (1 - \beta_1)\, \delta, \quad v \gets \beta_2 v + (1 -
+            \beta_2)\, \delta^2
+        then: w^{t+1} = w^t + \eta_s\, \frac{m}{\sqrt{v} + \tau}
+        with: \delta = \sum_{i \in S} p_i\, (u_i - w^t)
 
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
@@ -57,9 +69,16 @@ def fedyogi(
     tau: opt.Adaptivity = 1e-3,
     v0: opt.SecondMoment = None,
 ) -> Algorithm:
-    """FedYogi: a second moment that moves slowly (Reddi et al., ICLR 2021).
+    r"""FedYogi: a second moment that moves slowly (Reddi et al., ICLR 2021).
 
     As FedAdam, with v <- v - (1 - beta2) delta^2 sign(v - delta^2).
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: m \gets \beta_1 m + (1 - \beta_1)\, \delta, \quad v \gets v - (1 - \beta_2)\,
+            \delta^2 \operatorname{sign}(v - \delta^2)
+        then: w^{t+1} = w^t + \eta_s\, \frac{m}{\sqrt{v} + \tau}
+        with: \delta = \sum_{i \in S} p_i\, (u_i - w^t)
 
     References:
         Reddi et al., ICLR 2021, https://arxiv.org/abs/2003.00295
@@ -74,9 +93,15 @@ def fedadagrad(
     tau: opt.Adaptivity = 1e-3,
     v0: opt.SecondMoment = None,
 ) -> Algorithm:
-    """FedAdagrad: steps shrink with the sum of squared updates (Reddi et al., ICLR 2021).
+    r"""FedAdagrad: steps shrink with the sum of squared updates (Reddi et al., ICLR 2021).
 
     As FedAdam, with v <- v + delta^2.
+
+    Formula:
+        step: w \gets w - \eta\, g(w)
+        server: m \gets \beta_1 m + (1 - \beta_1)\, \delta, \quad v \gets v + \delta^2
+        then: w^{t+1} = w^t + \eta_s\, \frac{m}{\sqrt{v} + \tau}
+        with: \delta = \sum_{i \in S} p_i\, (u_i - w^t)
 
     Args:
         beta1: 0 in the paper.
@@ -90,10 +115,15 @@ def fedadagrad(
 
 @checked
 def fedacg(beta: opt.Momentum = 0.85, prox: opt.Prox = 0.001) -> Algorithm:
-    """FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
+    r"""FedACG: clients start where the server's momentum leads (Kim et al., CVPR 2024).
 
     Clients start at y = w^t + beta m and step along g(w) + 2 prox (w - y). The server's momentum is
     m <- beta m + mean_i (u_i - y), and w^(t+1) = w^t + m.
+
+    Formula:
+        start: y = w^t + \beta\, m
+        step: w \gets w - \eta\, [\, g(w) + 2\, \mathrm{prox}\, (w - y) \,]
+        server: m \gets \beta\, m + \frac{1}{M} \sum_{i \in S} (u_i - y), \quad w^{t+1} = w^t + m
 
     Args:
         beta: lambda in the paper.
@@ -114,9 +144,15 @@ def fedinit(
         Doc("What the server averages: moves from the starts (released code), or models."),
     ] = "moves",
 ) -> Algorithm:
-    """FedInit: clients start away from their own last model (Sun et al., NeurIPS 2023).
+    r"""FedInit: clients start away from their own last model (Sun et al., NeurIPS 2023).
 
     Clients start at w^t + beta (w^t - w_i), w_i being their last local model.
+
+    Formula:
+        start: y_i = w^t + \beta\, (w^t - w_i)
+        step: w \gets w - \eta\, g(w)
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - y_i)
+        with: w_i \text{: the last } u_i \text{ of the client}
 
     References:
         Sun et al., NeurIPS 2023, https://arxiv.org/abs/2306.05706

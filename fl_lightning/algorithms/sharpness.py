@@ -29,9 +29,13 @@ from fl_lightning.terms.released import (
 
 @checked
 def fedsam(rho: opt.Rho = 0.01) -> Algorithm:
-    """FedSAM: clients take sharpness-aware steps (Qu et al., ICML 2022).
+    r"""FedSAM: clients take sharpness-aware steps (Qu et al., ICML 2022).
 
     Clients step along g(w + rho g(w) / ||g(w)||).
+
+    Formula:
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     Args:
         rho: FedLESAM's and FedTOGA's tables 0.01, FedSOL's 0.1.
@@ -44,9 +48,14 @@ def fedsam(rho: opt.Rho = 0.01) -> Algorithm:
 
 @checked
 def fedasam(rho: opt.Rho = 0.7, eta: opt.Eta = 0.2, scaled: opt.Scaled = "weights") -> Algorithm:
-    """FedASAM: sharpness-aware steps in a ball scaled by the weights (Caldarola et al., ECCV 2022).
+    r"""FedASAM: sharpness-aware steps in a ball scaled by weights (Caldarola et al., ECCV 2022).
 
     Clients step along g(w + rho T^2 g / ||T g||), T = |w| + eta.
+
+    Formula:
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{T^2 g(w)}{\|T g(w)\|}
+        server: w^{t+1} = w^t + \sum_{i \in S} p_i\, (u_i - w^t)
+        with: T = \left| w \right| + \mathrm{eta} \text{ for weights, 1 for other parameters}
 
     Args:
         rho: FedSOL's tables 1.0.
@@ -66,9 +75,15 @@ def mofedsam(
     alpha: opt.GradientWeight = 0.1,
     gain: Annotated[Literal["alpha", "one"], Doc("Factor of the client's own gradient.")] = "alpha",
 ) -> Algorithm:
-    """MoFedSAM: FedCM with sharpness-aware gradients (Qu et al., ICML 2022).
+    r"""MoFedSAM: FedCM with sharpness-aware gradients (Qu et al., ICML 2022).
 
     Clients step along alpha g(w + rho g / ||g||) + (1 - alpha) m.
+
+    Formula:
+        step: w \gets w - \eta\, [\, \alpha\, g(w + e) + (1 - \alpha)\, m \,], \quad e = \rho\,
+            \frac{g(w)}{\|g(w)\|}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad m = \frac{1}{M}
+            \sum_{i \in S} \frac{w^t - u_i}{K \eta}
 
     Args:
         rho: FL-Simulator 0.1, FedTOGA's tables 0.01.
@@ -85,9 +100,15 @@ def mofedsam(
 
 @checked
 def fedgamma(rho: opt.Rho = 0.1) -> Algorithm:
-    """FedGAMMA: SCAFFOLD with sharpness-aware gradients (Dai et al., TNNLS 2023).
+    r"""FedGAMMA: SCAFFOLD with sharpness-aware gradients (Dai et al., TNNLS 2023).
 
     Clients step along g(w + rho g / ||g||) + c - c_i.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w + e) + c - c_i \,], \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
+        end: c_i \gets c_i - c + \frac{w^t - u_i}{K \eta}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad c = \frac{1}{N}
+            \sum_{i=1}^{N} c_i
 
     Args:
         rho: FedLESAM 0.1, FL-Simulator 0.01.
@@ -112,9 +133,16 @@ def fedspeed(
     prox_clip: opt.ProxClip = "whole",
     pull: opt.Pull = "squared",
 ) -> Algorithm:
-    """FedSpeed: sharpness-aware steps with a prox-correction dual (Sun et al., ICLR 2023).
+    r"""FedSpeed: sharpness-aware steps with a prox-correction dual (Sun et al., ICLR 2023).
 
     Clients step along (1 - mix) g(w) + mix g(w + rho g / ||g||) + lam (h_i + w - w^t).
+
+    Formula:
+        step: w \gets w - \eta\, [\, (1 - \mathrm{mix})\, g(w) + \mathrm{mix}\, g(w + e) + \lambda\,
+            (h_i + w - w^t) \,], \quad e = \rho\, \frac{g(w)}{\|g(w)\|}
+        end: h_i \gets h_i + u_i - w^t
+        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
+            h_i
 
     Args:
         lam: 1/lambda in the paper.
@@ -141,10 +169,19 @@ def fedsmoo(
     prox_clip: opt.ProxClip = "whole",
     pull: opt.Pull = "squared",
 ) -> Algorithm:
-    """FedSMOO: FedDyn with perturbations that agree on a common one (Sun et al., ICML 2023).
+    r"""FedSMOO: FedDyn with perturbations that agree on a common one (Sun et al., ICML 2023).
 
     Clients step along g(w + e) + lam (h_i + w - w^t), with e = rho unit(g - mu_i - s) and
     mu_i <- mu_i + e - s; s is the common perturbation.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w + e) + \lambda\, (h_i + w - w^t) \,]
+        with: e = \rho\, \frac{g(w) - \mu_i - s}{\|g(w) - \mu_i - s\|}, \quad \mu_i \gets \mu_i + e
+            - s \text{ in each step}
+        end: h_i \gets h_i + u_i - w^t
+        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
+            h_i, \quad s = \rho\, \frac{\sum_{i \in S} (\mu_i - e_i)}{\|\sum_{i \in S} (\mu_i -
+            e_i)\|}
 
     References:
         Sun et al., ICML 2023, https://arxiv.org/abs/2305.11584
@@ -164,9 +201,13 @@ def fedlesam(
     reference: opt.Reference = "last_active",
     first_participation: opt.First = "init",
 ) -> Algorithm:
-    """FedLESAM: perturbation along an estimate of the global direction (Fan et al., ICML 2024).
+    r"""FedLESAM: perturbation along an estimate of the global direction (Fan et al., ICML 2024).
 
     Clients step along g(w + rho unit(o_i - w^t)), o_i being the model received at the last visit.
+
+    Formula:
+        step: w \gets w - \eta\, g(w + e), \quad e = \rho\, \frac{o_i - w^t}{\|o_i - w^t\|}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t)
 
     References:
         Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890
@@ -185,9 +226,16 @@ def fedlesam_s(
     first_participation: opt.First = "init",
     correction: Annotated[NonNegativeFloat, Doc("Coefficient of c - c_i.")] = 1.0,
 ) -> Algorithm:
-    """FedLESAM-S: FedLESAM's perturbation on SCAFFOLD (Fan et al., ICML 2024).
+    r"""FedLESAM-S: FedLESAM's perturbation on SCAFFOLD (Fan et al., ICML 2024).
 
     Clients step along g(w + rho unit(o_i - w^t)) + c - c_i.
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w + e) + c - c_i \,], \quad e = \rho\, \frac{o_i - w^t}{\|o_i
+            - w^t\|}
+        end: c_i \gets c_i - c + \frac{w^t - u_i}{K \eta}
+        server: w^{t+1} = w^t + \frac{1}{M} \sum_{i \in S} (u_i - w^t), \quad c = \frac{1}{N}
+            \sum_{i=1}^{N} c_i
 
     References:
         Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890
@@ -208,9 +256,16 @@ def fedlesam_d(
     prox_clip: opt.ProxClip = "whole",
     pull: opt.Pull = "squared",
 ) -> Algorithm:
-    """FedLESAM-D: FedLESAM's perturbation on FedDyn (Fan et al., ICML 2024).
+    r"""FedLESAM-D: FedLESAM's perturbation on FedDyn (Fan et al., ICML 2024).
 
     Clients step along g(w + rho unit(o_i - w^t)) + lam (h_i + w - w^t).
+
+    Formula:
+        step: w \gets w - \eta\, [\, g(w + e) + \lambda\, (h_i + w - w^t) \,], \quad e = \rho\,
+            \frac{o_i - w^t}{\|o_i - w^t\|}
+        end: h_i \gets h_i + u_i - w^t
+        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
+            h_i
 
     References:
         Fan et al., ICML 2024, https://arxiv.org/abs/2405.18890
@@ -242,7 +297,7 @@ def fedtoga(
     dual: Literal["all", "active"] = "all",
     prox_clip: opt.ProxClip = "whole",
 ) -> Algorithm:
-    """FedTOGA: perturbation and dual corrected by the global trend (arXiv 2408.14144).
+    r"""FedTOGA: perturbation and dual corrected by the global trend (arXiv 2408.14144).
 
     Clients step along g(w + rho unit(g + kappa Delta)) + beta Delta + lam (h_i + w - w^t), Delta
     being the last mean of w^t - u_i, over a divisor (`delta`). kappa = 0 drops the SAM correction;
@@ -257,6 +312,13 @@ def fedtoga(
     seeds: gradient +1.71 and +1.58 points, epochs +2.19 and +1.26, steps +0.36 and +0.31; after 100
     rounds gradient and epochs +3.25 to +4.01.
 
+    Formula:
+        step: w \gets w - \eta\, [\, g(w + e) + \beta \Delta + \lambda\, (h_i + w - w^t) \,], \quad
+            e = \rho\, \frac{g(w) + \kappa \Delta}{\|g(w) + \kappa \Delta\|}
+        end: h_i \gets h_i + u_i - w^t
+        server: w^{t+1} = \frac{1}{M} \sum_{i \in S} u_i + h, \quad h = \frac{1}{N} \sum_{i=1}^{N}
+            h_i, \quad \Delta = \frac{1}{M} \sum_{i \in S} \frac{w^t - u_i}{K \eta}
+
     Args:
         beta: 0.8 or 0.9.
         lam: 1/alpha in the paper's formulas; the paper prints alpha = 0.1 for what its code family
@@ -266,7 +328,7 @@ def fedtoga(
             appendix, or, as in Algorithm 1, the sum of the cohorts' mean moves.
 
     References:
-        FedTOGA, 2024, https://arxiv.org/abs/2408.14144
+        Li et al., 2024, https://arxiv.org/abs/2408.14144
 
     Released code:
         None of the authors. A third party's, https://github.com/FL-boop-blip/RFL-NLCP, divides

@@ -48,7 +48,7 @@ def test_an_explanation_fits_a_terminal(name, capsys):
     command.main(["--help"])
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
-    assert not any(words in said for words in ("<function", "<lambda", " object at 0x"))
+    assert not any(words in said for words in ("<function", "<lambda", " object at 0x", "\\"))
 
 
 def test_a_terminal_is_told_at_once_that_a_command_loads_torch(monkeypatch, capsys):

@@ -1,0 +1,31 @@
+"""References as BibTeX."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+TITLES = Path(__file__).with_name("titles.tsv")
+"""The titles of papers, by their links."""
+
+
+def bibtex(reference: str) -> str:
+    """The entry of a reference such as `Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127`.
+
+    Authors are as the reference has them; a paper without a title in `TITLES` gets none.
+    """
+    words, _, url = reference.rpartition(", ")
+    authors, _, venue = words.partition(", ")
+    year = re.findall(r"\d{4}", venue)[-1]
+    where = venue.partition(f" {year}")[0] if venue != year else ""
+    names = re.sub(r" et al\.$", " and others", authors)
+    key = re.sub(r"\W", "", authors.split()[0]).lower() + year
+    fields = {"title": titles().get(url, ""), "author": names, "booktitle": where}
+    fields |= {"year": year, "url": url}
+    lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
+    return "\n".join([f"@{'inproceedings' if where else 'misc'}{{{key},", *lines, "}"])
+
+
+@cache
+def titles() -> dict[str, str]:
+    """The titles in `TITLES`, by link."""
+    return dict(line.split("\t") for line in TITLES.read_text().splitlines())

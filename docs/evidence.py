@@ -1,0 +1,84 @@
+"""What backs a method: recordings that it replays, published numbers that it reproduces."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pandas import read_csv
+
+from fl_lightning import algorithms
+from fl_lightning.algorithms.registry import ALGORITHMS
+from fl_lightning.lab.sweep.table_file import TableFile
+
+ROOT = Path(__file__).parents[1]
+RECORDINGS = ROOT / "tests" / "golden"
+OWN_READING = "fedtoga"
+"""The recordings that come from no released code, by the first word of their names."""
+
+
+@cache
+def recordings() -> dict[str, list[str]]:
+    """The repositories whose recorded trajectories each method replays, one entry a recording."""
+    sys.path.append(str(ROOT / "tests" / "helpers"))
+    from golden_families import set_up  # needs the helpers' folder
+
+    found: dict[str, list[str]] = {name: [] for name in ALGORITHMS}
+    for file in sorted(RECORDINGS.glob("*-*.npz")):
+        prefix = file.stem.partition("-")[0]
+        if prefix == OWN_READING:
+            continue
+        with noted() as made:
+            set_up(file)
+        for name in made[:1]:  # none is made of a variant that has no name
+            found[name].append(repositories()[prefix])
+    return found
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """The names of the methods that are made meanwhile."""
+    made: list[str] = []
+
+    def noting(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(make)
+        def call(*args: Any, **options: Any) -> Any:
+            made.append(name)
+            return make(*args, **options)
+
+        return call
+
+    with patch.multiple(algorithms, **{n: noting(n, make) for n, make in ALGORITHMS.items()}):
+        yield made
+
+
+@cache
+def repositories() -> dict[str, str]:
+    """The repository of each first word of a recording's name, from the recordings' README."""
+    text = (RECORDINGS / "README.md").read_text()
+    rows = re.findall(r"^\| ([\w, ]+) \| (.+?) \|$", text, re.M)
+    return {
+        prefix: name
+        for prefixes, names in rows
+        for prefix, name in zip(
+            prefixes.split(", "), re.findall(r"[\w-]+/[\w-]*\w", names), strict=False
+        )
+    }
+
+
+@cache
+def reproduced() -> dict[str, tuple[int, float]]:
+    """How many cells of FedSSG's Table 4 a method has, and their mean distance to the published."""
+    published = TableFile.read("fedssg/table4").published["last:50"]
+    ours = read_csv(ROOT / "benchmarks/reproduced/fedssg_table4.csv")
+    cells = ours.groupby(["method", "column"], as_index=False)["last_50"].mean()
+    cells["distance"] = [
+        abs(ours - published[method][column])
+        for method, column, ours in cells.itertuples(index=False)
+    ]
+    by_method = cells.groupby("method")["distance"]
+    return {method: (len(part), part.mean()) for method, part in by_method}

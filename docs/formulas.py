@@ -1,0 +1,34 @@
+r"""Formulas of docstrings and pages, as MathML: no scripts, no fonts, nothing from other hosts.
+
+A formula has rows `label: LaTeX`; further lines of a row are indented more. Parts of a row between
+`\quad` are expressions of their own, which a narrow screen shows below each other.
+"""
+
+import re
+from html import escape
+from inspect import cleandoc
+from typing import Any
+
+
+def rows(text: str) -> list[tuple[str, list[str]]]:
+    """The rows of a formula: label and expressions."""
+    lines = (" ".join(line.split()) for line in re.split(r"\n(?=\S)", cleandoc(text)))
+    pairs = (line.partition(": ") for line in lines)
+    return [(label, re.split(r",?\s*\\quad\s*", latex)) for label, _, latex in pairs]
+
+
+def html(text: str) -> str:
+    """The formula as a list of labels and expressions."""
+    from latex2mathml.converter import convert  # installed with the documentation's tools only
+
+    items = "".join(
+        f"<dt>{escape(label)}</dt><dd>{''.join(convert(e, display='block') for e in parts)}</dd>"
+        for label, parts in rows(text)
+    )
+    items = re.sub(r"<mo>([a-z]{2,})</mo>", r"<mi>\1</mi>", items)  # max(a) and not max (a)
+    return f'<dl class="formula">{items.replace("&#x0007E;", "&#x0223C;")}</dl>'
+
+
+def fence(source: str, *_: Any, **__: Any) -> str:
+    """A code block named `formula` as a formula; for pymdownx.superfences."""
+    return html(source)
