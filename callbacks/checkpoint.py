@@ -27,13 +27,13 @@ SPACING = 20
 class Checkpoint:
     """Writes `checkpoints/round-<r>.ckpt` at the start, at intervals, at the end and before a stop.
 
-    The newest checkpoints are kept. A checkpoint holds everything but the rows of the client store,
-    which are not overwritten while a kept checkpoint refers to them. To resume from an older
-    checkpoint, delete the newer ones.
+    The newest checkpoints are kept. A checkpoint holds everything but frozen parameters, of which
+    it holds digests, and the rows of the client store, which are not overwritten while a kept
+    checkpoint refers to them. To resume from an older checkpoint, delete the newer ones.
 
     `best.pt` holds the global model of the evaluation with the best score, saved at once, and
-    `model.pt` that after the last round. A file is written aside, flushed to disk and renamed. It
-    loads with `weights_only=True`.
+    `model.pt` that after the last round, both with frozen parameters. A file is written aside,
+    flushed to disk and renamed. It loads with `weights_only=True`.
 
     Args:
         folder: The run's folder.

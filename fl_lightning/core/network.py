@@ -1,6 +1,7 @@
 """The model at given weights, as losses and executors evaluate it."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import torch.func
@@ -98,6 +99,13 @@ class FunctionalModel:
                 displaced[name.removeprefix(prefix)] = weight + part
         out: Tensor = functional_call(self.module.get_submodule(self.head), displaced, features)
         return out
+
+
+def digest(tensor: Tensor) -> str:
+    """64 hexadecimal digits: SHA-256 of a tensor's dtype, shape and bytes."""
+    content = sha256(repr((tensor.dtype, tuple(tensor.shape))).encode())
+    content.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return content.hexdigest()
 
 
 def unaliased(tensor: Tensor, *others: Tensor) -> Tensor:

@@ -69,6 +69,7 @@ class Rehearsal:
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         assigned: Which of `weight` and `bits` terms assign in `send`.
         update_reads: The facts and states that each term reads in `update`.
+        moved: Names of the frozen parameters that the server moves.
     """
 
     cost: Cost
@@ -76,6 +77,7 @@ class Rehearsal:
     starts_elsewhere: bool
     assigned: frozenset[str]
     update_reads: list[frozenset[str]]
+    moved: frozenset[str]
 
 
 def rehearse(
@@ -128,7 +130,14 @@ def rehearse(
     reads = [set[str]() for _ in algorithm.terms]
     for view in (view for r in played for view in r.views if view._hook == "update"):
         reads[view._term] |= view._read
-    return Rehearsal(cost, last.messages, elsewhere, frozenset(assigned), [*map(frozenset, reads)])
+    return Rehearsal(
+        cost,
+        last.messages,
+        elsewhere,
+        frozenset(assigned),
+        [*map(frozenset, reads)],
+        frozenset(first.moved.keys() | last.moved.keys()),
+    )
 
 
 def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
@@ -141,7 +150,7 @@ def _cost(*rounds: RehearsedRound, has_horizon: bool) -> Cost:
     w = first.progress
     received = [w if i < 0 else first.server[i][name] for i, name in needed]
     start = max(r.depends_on_model for r in rounds) or w.numel()
-    moved = max(r.moved for r in rounds)
+    moved = max(sum(r.moved.values()) for r in rounds)
     messages, uplink = map(max, zip(*(r.uplink() for r in rounds), strict=True))
     return Cost(
         uplink=uplink,

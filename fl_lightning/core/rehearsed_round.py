@@ -69,7 +69,7 @@ class RehearsedRound:
         delta, _ = rehearsed.update(self.progress, self.messages, common, self.server)
         other, _ = rehearsed.update(self.progress + self.noise, self.messages, common, self.server)
         self.server_uses_progress = not delta.equal(other)
-        self.moved = sum(by.numel() for by in moves.values())
+        self.moved = {name: by.numel() for name, by in moves.items()}
         rehearsed.personal(w, common, *states)  # only a mistake would show
         numbers = [origin, direction, delta, *tree_leaves(self.messages)]
         self.finite = all(bool(t.isfinite().all()) for t in numbers)

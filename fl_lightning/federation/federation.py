@@ -119,6 +119,7 @@ class Federation:
             self.server.frozen,
         )
         self.cost = rehearsal.cost
+        self.server.saved |= rehearsal.moved | {*self.untrained}
         self.local_training = LocalTraining(
             fabric,
             self.server,

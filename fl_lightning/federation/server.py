@@ -1,6 +1,6 @@
 """The server: the global model, its states and its optimizer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm, Facts
+from fl_lightning.core.network import digest
 from fl_lightning.core.randomness import derived_seed, seeded_rng
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
@@ -36,6 +37,7 @@ class Server:
         buffers: The global buffers by name.
         own_buffers: Names of those that each client keeps for itself; here they stay as they began.
         frozen: The parameters that are not trained, by name: the module's own tensors.
+        saved: The names of those that a checkpoint holds. Of the others it holds digests.
         states: The server's states, one dictionary a term.
         optimizer: Applies the mean update, as the gradient `-delta`, to `w`.
         round: Rounds completed.
@@ -52,6 +54,7 @@ class Server:
     ):
         self.layout, self.scheduled, self.seed = layout, algorithm, seed
         self.round, self.rounds, self.clients = 0, rounds, clients
+        self.saved = set[str]()
         self.w = nn.Parameter(layout.read(module))
         self.optimizer = algorithm.server([self.w])
         self.reset(module)
@@ -76,6 +79,7 @@ class Server:
         self.frozen = {k: p.detach() for k, p in module.named_parameters() if k not in trained}
         of = self.initial_w, self.initial_w, self.layout, self.clients
         self.states = [init_states(term.server, *of) for term in self.algorithm.terms]
+        self._digests = dict[str, str]()
         self._initially_finite = finite(self.states)
 
     @property
@@ -108,6 +112,7 @@ class Server:
         with torch.no_grad():
             for name, by in moves.items():
                 self.frozen[name] += by
+        self.saved |= moves.keys()
         return self.w.detach() - facts["anchor"], [moved, *stayed]
 
     def finish_round(
@@ -142,7 +147,8 @@ class Server:
             "round": self.round,
             "w": self.w.detach(),
             "initial_w": self.initial_w,
-            "frozen": self.frozen,
+            "frozen": {name: p for name, p in self.frozen.items() if name in self.saved},
+            "base": self._base(),
             "buffers": self.buffers,
             "states": self.states,
             "optimizer": self.optimizer.state_dict(),
@@ -159,12 +165,15 @@ class Server:
                 f"{ours[0]} and {ours[1]}: resume with the same model, algorithm and "
                 "evaluate_models"
             )
-        there, here = (_shapes(s["frozen"], s["buffers"]) for s in (state, self.state_dict()))
+        base = state["base"]
+        held = {name: p for name, p in self.frozen.items() if name not in base}
+        there, here = _shapes(state["frozen"], state["buffers"]), _shapes(held, self.buffers)
         if there != here:
             raise UserError(
                 f"{min(there ^ here)[0]} has another shape, or is missing, in the checkpoint: "
                 "resume with the same model"
             )
+        check_base(self._base(), base)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned, after `check_state`."""
@@ -172,13 +181,22 @@ class Server:
         device = self.w.device
         with torch.no_grad():
             self.w.copy_(state["w"])
-            for name, parameter in self.frozen.items():
-                parameter.copy_(state["frozen"][name])
+            for name, values in state["frozen"].items():
+                self.frozen[name].copy_(values)
+        self.saved |= state["frozen"].keys()
         self.initial_w = state["initial_w"].to(device)
         self.buffers = {k: b.to(device) for k, b in state["buffers"].items()}
         self.states = [{k: t.to(device) for k, t in s.items()} for s in state["states"]]
         self.optimizer.load_state_dict(state["optimizer"])
         self.round = state["round"]
+
+    def _base(self) -> dict[str, str]:
+        """The digest of each frozen parameter that a checkpoint leaves out."""
+        left_out = [name for name in self.frozen if name not in self.saved]
+        for name in left_out:
+            if name not in self._digests:
+                self._digests[name] = digest(self.frozen[name])
+        return {name: self._digests[name] for name in left_out}
 
     def _terms(self) -> list[str]:
         """Each term with the names of its states."""
@@ -194,6 +212,16 @@ def load_model(module: nn.Module, layout: Layout, w: Tensor, buffers: Buffers) -
         for name, value in buffers.items():
             live[name].copy_(value)
     return module.eval()
+
+
+def check_base(ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+    """Raise a UserError unless frozen parameters have the digests that a checkpoint holds."""
+    for name, content in theirs.items():
+        if ours.get(name) != content:
+            raise UserError(
+                f"{name} is frozen and has other values than in the run, whose checkpoints hold "
+                "only its digest: make the model with the same frozen weights"
+            )
 
 
 def copy_of(module: nn.Module) -> nn.Module:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from fl_lightning.core.network import digest
 from fl_lightning.data import Partition, hold_out, hold_out_of_clients
 from fl_lightning.data.dataset import TrainTest
 from fl_lightning.errors import UserError, first_sentence
+from fl_lightning.federation.server import check_base
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
@@ -228,9 +230,13 @@ def _load_data(
 
 
 def _of_checkpoint(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """The `state_dict` of a model from the content of a checkpoint."""
-    frozen = state["frozen"]  # with FedBABU also the head
-    trained = {name: p for name, p in model.named_parameters() if name not in frozen}
+    """The `state_dict` of a model from the content of a checkpoint and the model's frozen base."""
+    parameters = dict(model.named_parameters())
+    theirs = state.get("base", {})  # former versions saved all frozen ones
+    base = {name: p for name, p in parameters.items() if name in theirs}
+    check_base({name: digest(p) for name, p in base.items()}, theirs)
+    frozen = {**base, **state["frozen"]}  # with FedBABU also the head
+    trained = {name: p for name, p in parameters.items() if name not in frozen}
     parts = state["w"].split([p.numel() for p in trained.values()])
     named = zip(trained.items(), parts, strict=True)
     whole = {name: part.view_as(p) for (name, p), part in named}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from adapters import adapted
 from lightning_modules import Lit, data, distance, lightning, rows, state, trainer
 from torch import nn
 from torch.optim import AdamW
@@ -76,6 +77,17 @@ def test_fit_goes_on_from_the_weights_and_makes_a_second_run() -> None:
 
 def second_start(run: fl.runs.run.Run) -> dict[str, torch.Tensor]:
     return run.model(Lit(), round=0).state_dict()
+
+
+def test_a_checkpoint_is_read_into_a_model_with_the_base_of_the_run() -> None:
+    run = trainer("fedex_lora").fit(adapted(torch.float32), data())
+    last = run.model(adapted(torch.float32))
+    assert distance(run.model(adapted(torch.float32), round=2), last) == 0
+    assert distance(run.model(adapted(torch.float32), round=0), adapted(torch.float32)) == 0
+    other = adapted(torch.float32)
+    other.get_parameter("inner.base_layer.bias").data += 1
+    with pytest.raises(fl.UserError, match=r"inner\.base_layer\.bias is frozen"):
+        run.model(other, round=2)
 
 
 def test_scores_of_fit_are_those_of_the_module_afterwards() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import jobs
 import pytest
+import torch
+from adapters import adapted
 from least_squares import rows as regression_rows
-from lightning_modules import Lit, data, distance, state, trainer
+from lightning_modules import Lit, data, distance, owners, rows, state, trainer
 from torch import nn
 from torch.optim import AdamW
 
@@ -37,6 +39,14 @@ def scaffold(folder: Path) -> None:
     fit.fit(nn.Linear(1, 1), fl.FederatedData((x, y), clients=owners), resume=True)
 
 
+def fedex_lora(folder: Path) -> None:
+    """Adapters of a base that the server moves; four visits a round."""
+    given = rows()
+    fit = trainer("fedex_lora", rounds=ROUNDS, run_dir=folder, checkpoint_every=2)
+    labeled = fl.FederatedData((given["x"], given["label"]), clients=owners())
+    fit.fit(adapted(torch.float32), labeled, resume=True)
+
+
 def attempt(fit: Callable[[Path], None], folder: Path, dies_at: int | None = None) -> None:
     """Fit in a process of its own, which may die in a visit of a client."""
     prepare = jobs.at_call(dies_at, SequentialExecutor, "_visit") if dies_at else lambda _: None
@@ -50,7 +60,7 @@ def never_killed(fit: Callable[[Path], None], folder: Path) -> dict[str, Any]:
     return jobs.results(folder)
 
 
-@pytest.mark.parametrize("fit", [lightning, scaffold])
+@pytest.mark.parametrize("fit", [lightning, scaffold, fedex_lora])
 def test_killed_and_resumed_equals_never_killed(fit: Any, tmp_path: Path) -> None:
     expected = never_killed(fit, tmp_path / "reference")
     draws, folder = random.Random(fit.__name__), tmp_path / "run"
