@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from jobs import experiment
+from jobs import experiment, results
 from lightning_modules import rows
 from opacus.accountants import PRVAccountant, RDPAccountant
 from problems import classifier, federation, term
@@ -64,7 +64,7 @@ def test_the_rounds_are_counted_with_their_noise_and_over_a_restart() -> None:
     assert metrics["privacy/epsilon"] == epsilon(second.history, 1e-5, "rdp")
 
 
-def test_a_run_writes_epsilon_in_every_row_and_at_its_end(
+def test_a_resumed_run_has_the_noise_and_the_epsilon_of_one_made_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["--algorithm", "dp_fedavg", "--sampling", "bernoulli", "--participation", "0.5"]
@@ -74,6 +74,8 @@ def test_a_run_writes_epsilon_in_every_row_and_at_its_end(
     column = pd.read_csv(tmp_path / "run" / "metrics.csv")["privacy/epsilon"]
     assert column.tolist() == [epsilon([(1.0, 0.5, k)], 1e-5, "rdp") for k in (1, 2, 3, 4)]
     assert f"epsilon {column.iloc[-1]:.4g} at delta 1e-05" in capsys.readouterr().out
+    experiment(*argv[:-1], str(tmp_path / "whole"), "--rounds", "4").run()
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
 def report(self: Any, w: Tensor, v: Any) -> Any:

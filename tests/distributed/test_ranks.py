@@ -10,9 +10,10 @@ import torch
 from lightning.fabric import Fabric
 from problems import SIZES, classification, convolutional, everything, federation, hard
 
-from fl_lightning import ClientData, SequentialExecutor, StackedExecutor, algorithms
+from fl_lightning import Algorithm, ClientData, SequentialExecutor, StackedExecutor, algorithms
 from fl_lightning.callbacks import Evaluation, Personalization
 from fl_lightning.data import CropFlip
+from fl_lightning.terms import AdaptiveClipping, Quantize, TopK
 
 COHORTS = [[0, 1, 2, 4, 5], [3], [2, 3], [0, 1, 3, 4]]
 """Also one and two clients for three ranks."""
@@ -30,11 +31,23 @@ def clients(dtype: torch.dtype, sizes: Sequence[int] = SIZES) -> ClientData:
     return classification(sizes, dtype, **options)
 
 
-def run(fabric: Fabric, executor: Any, folder: Path | None, exact: bool = False) -> dict[str, Any]:
+METHODS = {
+    "duals": algorithms.scaffold().with_outer_terms(*algorithms.feddyn().terms),
+    "noise": Algorithm(TopK(0.3), Quantize(4), AdaptiveClipping(clip=0.5)),
+}
+
+
+def run(
+    fabric: Fabric,
+    executor: Any,
+    folder: Path | None,
+    exact: bool = False,
+    method: str = "duals",
+) -> dict[str, Any]:
     """The results of a few rounds, as plain numbers."""
     dtype = torch.float32 if exact else torch.float64
     federated = federation(
-        hard(algorithms.scaffold().with_outer_terms(*algorithms.feddyn().terms)),
+        hard(METHODS[method]),
         fabric=fabric,
         module=convolutional(1, dtype),
         clients=clients(dtype),
@@ -65,11 +78,12 @@ def launched(tmp_path_factory):
     """The results on so many ranks."""
 
     @cache
-    def launched(ranks: int, executor: str, exact: bool) -> dict[str, Any]:
+    def launched(ranks: int, executor: str, exact: bool, method: str) -> dict[str, Any]:
         strategy = "auto" if ranks == 1 else "ddp_fork"
         fabric = Fabric(accelerator="cpu", devices=ranks, strategy=strategy)
         folder = tmp_path_factory.mktemp("rows") / "rows"
-        return fabric.launch(partial(run, executor=EXECUTORS[executor], folder=folder, exact=exact))
+        options: Any = {"executor": EXECUTORS[executor], "folder": folder, "exact": exact}
+        return fabric.launch(partial(run, method=method, **options))
 
     return launched
 
@@ -78,14 +92,22 @@ def launched(tmp_path_factory):
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_several_ranks_train_what_one_rank_trains(executor, exact, launched):
     """Model, BatchNorm, states and scalars; with exact sums to the last bit of 32."""
-    alone = launched(1, executor, exact)
+    alone = launched(1, executor, exact, "duals")
     for ranks in (2, 3):
-        together = launched(ranks, executor, exact)
+        together = launched(ranks, executor, exact, "duals")
         assert together["ranks apart"] == 0
         for name, numbers in alone.items():
             mine = torch.tensor(together[name], dtype=torch.float64)
             distance = (mine - torch.tensor(numbers, dtype=torch.float64)).abs().max()
             assert distance <= (0 if exact else 1e-12), f"{name} with {ranks} ranks"
+
+
+def test_several_ranks_send_and_add_the_noise_of_one_rank(launched):
+    """Compressed updates, error feedback, the server's noise and its clipping norm, bit by bit."""
+    alone = launched(1, "sequential", True, "noise")
+    assert alone["server C 2"] != 0.5
+    for ranks in (2, 3):
+        assert launched(ranks, "sequential", True, "noise") == alone
 
 
 def personal_models(fabric: Fabric, executor: Any, folder: Path) -> str:
