@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.core.curves import Curve
+from fl_lightning.core.curves import read as read_curve
 from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import OWN, copies, digest
@@ -88,8 +89,13 @@ class Config(dict[str, Any]):
         return dump(nested)
 
     def identity(self, *effects: Effect) -> dict[str, Any]:
-        """The options that have one of these effects on the run."""
-        return {name: value for name, value in self.items() if self._effect(name) in effects}
+        """The options that have one of these effects on the run.
+
+        Beside a curve as lr, lr_decay has none.
+        """
+        without = {"lr_decay"} if isinstance(read_curve(self.get("lr")), Curve) else set[str]()
+        named = {name: value for name, value in self.items() if name not in without}
+        return {name: value for name, value in named.items() if self._effect(name) in effects}
 
     def differences(self, other: "Config", *effects: Effect) -> list[str]:
         """The names of the options with one of these effects that differ in the other run."""

@@ -65,6 +65,15 @@ def test_rows_say_what_differs_between_methods_and_within_them(tmp_path):
     ]
 
 
+def test_a_decay_is_not_shown_beside_the_curve_that_takes_its_place(tmp_path):
+    run(tmp_path / "a", [0.5], lr=0.1, lr_decay=0.9)
+    run(tmp_path / "b", [0.5], lr="cosine(0.1, 0)", lr_decay=1.0)
+    assert compared(tmp_path).row_names == [
+        "fedavg, lr 0.1, lr_decay 0.9",
+        "fedavg, lr cosine(0.1, 0)",
+    ]
+
+
 def test_what_differs_from_column_to_column_alone_is_noted(tmp_path):
     for algorithm, (alpha, decay) in product(("fedavg", "fedsam"), ((0.1, 0.99), (1.0, 1))):
         run(tmp_path / f"{algorithm}{alpha}", [0.5], 0, algorithm, alpha, lr_decay=decay)
