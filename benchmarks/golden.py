@@ -3,7 +3,10 @@
 Run it:
 
     python benchmarks/golden.py
-    python benchmarks/golden.py --golden path/to/folder --executor stacked
+    python benchmarks/golden.py --executor sequential stacked traced --families wmsam toga nsam
+    python benchmarks/golden.py --golden path/to/folder
+
+`traced` are programs of the real compiler, which takes seconds for each recording.
 """
 
 import argparse
@@ -16,22 +19,11 @@ from lightning.fabric import Fabric
 from rich.console import Console
 from rich.table import Table
 
-from fl_lightning.algorithms.registry import ALGORITHMS
-
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
 
 from golden_families import set_up  # noqa: E402
-from test_golden import EXECUTORS, federation  # noqa: E402
-
-
-def method_of(path: Path) -> str:
-    """The algorithm that a file's name speaks of: the longest one that fits."""
-    family, *words = path.stem.split("-")
-    if words[:2] == ["fedavg", "ri"]:
-        return "fedinit"
-    named = ["_".join(words[:length]) for length in range(len(words), 0, -1)]
-    return next((name for name in [*named, family] if name in ALGORITHMS), path.stem)
+from test_golden import EXECUTORS, federation, method_in  # noqa: E402
 
 
 def largest_error(path: Path, executor: str) -> float:
@@ -47,26 +39,30 @@ def largest_error(path: Path, executor: str) -> float:
 
 
 def main() -> None:
-    """Print a row for each method."""
+    """Print a row for each method of each family, the first word of a file's name."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--golden", type=Path, default=TESTS / "golden", help="folder of recorded trajectories"
     )
-    parser.add_argument("--executor", choices=list(EXECUTORS), default="sequential")
-    options = parser.parse_args()
-    errors: dict[str, dict[str, float]] = defaultdict(dict)
-    for path in sorted(options.golden.glob("*.npz")):
-        if path.stem != "problem":
-            errors[method_of(path)][path.stem] = largest_error(path, options.executor)
-    table = Table(
-        "method", "files", "largest error", "in", title=f"{options.executor}, float64, 8 rounds"
+    parser.add_argument(
+        "--executor", nargs="+", choices=[*EXECUTORS], default=["sequential"], help="a column each"
     )
-    for method, of_files in sorted(errors.items()):
-        worst = max(of_files, key=lambda name: of_files[name])
-        table.add_row(method, str(len(of_files)), f"{of_files[worst]:.1e}", worst)
-    table.add_row("all", str(sum(map(len, errors.values()))), "", "")
+    parser.add_argument(
+        "--families", nargs="*", help="first words of the files' names; all of them by default"
+    )
+    options = parser.parse_args()
+    files = defaultdict[tuple[str, str], list[Path]](list)
+    for path in sorted(options.golden.glob("*.npz")):
+        family = path.stem.split("-")[0]
+        if path.stem != "problem" and family in (options.families or [family]):
+            files[family, method_in(path)].append(path)
+    table = Table("family", "method", "recordings", *options.executor, title="largest error")
+    for (family, method), paths in files.items():
+        errors = [max(largest_error(path, e) for path in paths) for e in options.executor]
+        table.add_row(family, method, str(len(paths)), *(f"{error:.1e}" for error in errors))
+    table.add_row("all", "", str(sum(map(len, files.values()))))
     Console().print(table)
 
 
