@@ -1,5 +1,6 @@
 """Options and fixtures shared by the tests."""
 
+import os
 import signal
 from collections.abc import Callable
 from functools import cache, partial
@@ -16,6 +17,7 @@ import fl_lightning.callbacks.checkpoint
 
 fl_lightning.callbacks.checkpoint.SPACING = 0  # every n-th round is saved, however short
 torch.set_num_threads(1)  # tests run in parallel processes that share the cores
+os.fsync = lambda file: None  # no test cuts the power, and a disk takes its time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # programs begun with `&` ignore it
 
 

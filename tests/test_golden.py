@@ -1,7 +1,7 @@
 """Every recorded trajectory of the authors' code, replayed to 1e-9 in float64.
 
-All executors replay one recording of each method, of ragged clients if there is one; the sequential
-one replays all. A traced program runs as it is here, without the compiler, which takes seconds.
+The sequential executor replays all, the others a few: `executors/test_agree.py` shows that they
+compute what it computes. A traced program runs as it is here, without the compiler.
 
 `pytest tests/test_golden.py --golden DIR` replays a folder in all executors, e.g. tests/golden;
 there, a file that cannot be set up fails by name.
@@ -33,7 +33,7 @@ TOLERANCE = 1e-9
 LOOSER = {"fedsol-fedsol-fixed-asis": 1e-6}
 """Rounding noise, blown up to full length at every first step: see README.md of the recordings."""
 
-INCOMPLETE_GROUPS = {
+IN_EVERY_EXECUTOR = {
     "disco-feddisco-ragged-asis",
     "fedsol-fednova-ragged-paper",
     "fedssg-fedssg-asis",
@@ -41,13 +41,13 @@ INCOMPLETE_GROUPS = {
     "flsim-scaffold-ragged-paper",
     "wmsam-fedwmsam-ragged-vec-ki",
 }
-"""Recordings that are also trained three clients at a time, which splits each cohort of four."""
+"""Of ragged clients, or of methods that start elsewhere, weigh updates, or keep much."""
 
 HERE = Path(__file__).parent / "golden"
 EXECUTORS: dict[str, dict[str, Any]] = {
     "sequential": {},
     "stacked": {"width": 4},
-    "stacked-by-3": {"width": 3},
+    "stacked-by-3": {"width": 3},  # which splits each cohort of four
     "traced": {"width": 1, "compiled": True},
 }
 
@@ -57,21 +57,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         given = metafunc.config.getoption("--golden")
         folder = Path(given or HERE)
         files = sorted(f for f in folder.glob("*.npz") if f.name != "problem.npz") or [folder]
-        by_method = {method_in(f): f for f in sorted(files, key=lambda f: "ragged" in f.stem)}
-        some = {f for f in files if f.stem in INCOMPLETE_GROUPS}.union(by_method.values())
-        in_every_executor = set(files) if given else some
         replays = [
             pytest.param(file, executor, id=f"{executor}-{file.stem}")
             for file in files
-            for executor in (EXECUTORS if file in in_every_executor else ["sequential"])
-            if executor != "stacked-by-3" or file.stem in INCOMPLETE_GROUPS
+            for executor in (
+                EXECUTORS if given or file.stem in IN_EVERY_EXECUTOR else ["sequential"]
+            )
         ]
         metafunc.parametrize(("golden_file", "executor"), replays)
-
-
-def method_in(file: Path) -> str:
-    """The second word of a recording's name."""
-    return "".join(file.stem.split("-")[1:2])
 
 
 def model(theta: torch.Tensor) -> nn.Module:

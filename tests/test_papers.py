@@ -1,13 +1,14 @@
 """The commands of recipes/presets/README.md, in order: every table and figure of the four papers.
 
-Runs have two rounds of small random images and small networks. A few cells of each table are run.
+Runs have two rounds of one step on small random images, with small networks. A few cells of each
+table are run, of one seed.
 """
 
 import re
 import shlex
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import run_recipe
 from fl_lightning.lab.commands import table
 from fl_lightning.lab.sweep.plan import Job
+from fl_lightning.runs import code
 
 pytestmark = pytest.mark.slow
 README = (ROOT / "recipes/presets/README.md").read_text()
+PARTS = cache(code._parts)  # the recipe imports the same for every run
 SMALL = str(ROOT / "tests/helpers/small_papers.py")
 
 
@@ -63,7 +66,8 @@ def run(words: list[str]) -> int:
         run_recipe(str(ROOT / words[1]), words[2:])
         return 0
     if words[1] == "table":
-        words += ["--recipe", SMALL, "--rounds", "2"]
+        words += ["--recipe", SMALL, "--rounds", "2", "--local-steps", "1"]
+        words += [] if "--seeds" in words else ["--seeds", "0"]
     if "--round" in words:
         words[words.index("--round") + 1] = "2"
     if any(word.startswith("consistency:client=") for word in words):  # it has to take part
@@ -86,6 +90,7 @@ def test_the_commands_of_an_item(commands, folder, monkeypatch, capsys):
     read = [word for text in commands for word in shlex.split(text) if word.startswith("runs/")]
     monkeypatch.setattr(table, "run_all", partial(make_few, read))
     monkeypatch.setattr(table, "start_server", lambda _: None)
+    monkeypatch.setattr(code, "_parts", PARTS)
     words: list[str] = []
     for text in commands:
         words = [*(words if text.startswith("--") else []), *shlex.split(text)]

@@ -1,6 +1,6 @@
 """Every algorithm at its defaults, and its options; those of LoRA apart, as they need adapters."""
 
-from fl_lightning import algorithms
+from fl_lightning import Algorithm, Term, algorithms
 from fl_lightning.algorithms import lora
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
 
@@ -57,3 +57,14 @@ LORA = {name: make() for name, make in functions(lora).items()} | {
     "hetlora, by samples": algorithms.hetlora(ranks=(1, 3), by_norm=False)
 }
 EVERY_ALGORITHM = {name: make() for name, make in ALGORITHMS.items() if name not in LORA} | OPTIONS
+
+
+def _gradients(algorithm: Algorithm) -> frozenset[type]:
+    """The classes of its terms that say what a gradient is."""
+    terms = [t for term in algorithm.terms for t in (term, getattr(term, "inner", None)) if t]
+    return frozenset(type(t) for t in terms if type(t).gradient is not Term.gradient)
+
+
+DIFFERENT = {_gradients(algorithm): name for name, algorithm in [*EVERY_ALGORITHM.items()][::-1]}
+DIFFERENT_GRADIENTS = {*DIFFERENT.values()}
+"""The first algorithm of each set of terms that compute gradients."""

@@ -1,7 +1,7 @@
 """The runs of a table: their command lines, folders, and how far each is."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
@@ -100,15 +100,15 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         runs: The folder of the runs; those in it with the options of a job are the job's.
         further: Options for every run.
     """
-    jobs = list[Job]()
+    jobs, by_results = list[Job](), dict[Hashable, Job]()
     existing = {file.parent: _config(file.parent) for file in sorted(runs.rglob("config.yaml"))}
     kinds = {kind: choice.name for kind, choice in experiment_of(str(recipe), []).chosen.items()}
     for (cell, line), seed in product(command_lines(table), table.seeds):
         argv = [*line, *further, "--seed", str(seed), "--devices", "1"]
         experiment = experiment_of(str(recipe), argv)
         config = experiment.config
-        if same := [job for job in jobs if not config.differences(job.config, *RESULTS)]:
-            same[0].cells.append(cell)
+        if same := by_results.get(results := _results(config)):
+            same.cells.append(cell)
             continue
         folder = _new_folder(runs, cell, seed, {job.folder for job in jobs})
         defaults = kinds | component_defaults(experiment.chosen)
@@ -118,6 +118,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         others = (path for path, differ in differing.items() if differ == ["callback"])
         job.other_callbacks = next(others, None)
         jobs.append(job)
+        by_results[results] = job
     return jobs
 
 
@@ -160,6 +161,14 @@ def _config(folder: Path) -> Config | None:
     with suppress(OSError, ValueError, AttributeError, TypeError):
         return Config.read(folder)
     return None
+
+
+def _results(config: Config) -> Hashable:
+    """What decides the results of a run: equal for runs without `differences` in it."""
+    options = config.identity(*RESULTS).items()
+    return frozenset(
+        (k, repr(v) if isinstance(v, list) else v) for k, v in options if v is not None
+    )
 
 
 def _new_folder(runs: Path, cell: Cell, seed: int, taken: Collection[Path]) -> Path:
