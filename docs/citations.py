@@ -4,6 +4,9 @@ import re
 from functools import cache
 from pathlib import Path
 
+from fl_lightning.runs.config_yaml import load
+
+SOFTWARE = Path(__file__).parents[1] / "CITATION.cff"
 TITLES = Path(__file__).with_name("titles.tsv")
 """The titles of papers, by their links."""
 
@@ -29,3 +32,17 @@ def bibtex(reference: str) -> str:
 def titles() -> dict[str, str]:
     """The titles in `TITLES`, by link."""
     return dict(line.split("\t") for line in TITLES.read_text().splitlines())
+
+
+def page() -> str:
+    """How to cite the software, from CITATION.cff."""
+    about = load(SOFTWARE.read_text())
+    authors = " and ".join(f"{{{author['name']}}}" for author in about["authors"])
+    fields = {"title": about["title"].replace("_", r"\_"), "author": authors}
+    fields |= {"version": about["version"]}
+    lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
+    entry = "\n".join(["@software{fl_lightning,", *lines, "}"])
+    return f"# Cite\n\n{about['message']}\n\n```bibtex\n{entry}\n```\n\n{METHODS_NOTE}\n"
+
+
+METHODS_NOTE = "The page of each [method](methods/index.md) has its paper in BibTeX. Cite it, too."

@@ -70,15 +70,27 @@ def repositories() -> dict[str, str]:
     }
 
 
+OURS = {
+    ("fedssg/table4", "last:50"): ("fedssg_table4", "last_50"),
+    ("fedssg/table5", "rounds_to:97"): ("fedssg_table4", "rounds_to_97"),
+}
+"""The file in benchmarks/reproduced/ and its column that have our numbers of a table and score."""
+
+
+def cells(table: str, score: str) -> dict[tuple[str, str], float]:
+    """Our numbers of a published table, means over seeds, by row and column."""
+    if (table, score) not in OURS:
+        return {}
+    file, column = OURS[table, score]
+    ours = read_csv(ROOT / "benchmarks" / "reproduced" / f"{file}.csv")
+    return dict(ours.groupby(["method", "column"])[column].mean())
+
+
 @cache
 def reproduced() -> dict[str, tuple[int, float]]:
     """How many cells of FedSSG's Table 4 a method has, and their mean distance to the published."""
-    published = TableFile.read("fedssg/table4").published["last:50"]
-    ours = read_csv(ROOT / "benchmarks/reproduced/fedssg_table4.csv")
-    cells = ours.groupby(["method", "column"], as_index=False)["last_50"].mean()
-    cells["distance"] = [
-        abs(ours - published[method][column])
-        for method, column, ours in cells.itertuples(index=False)
-    ]
-    by_method = cells.groupby("method")["distance"]
-    return {method: (len(part), part.mean()) for method, part in by_method}
+    name = "fedssg/table4", "last:50"
+    published, distances = TableFile.read(name[0]).published[name[1]], dict[str, list[float]]()
+    for (method, column), ours in cells(*name).items():
+        distances.setdefault(method, []).append(abs(ours - published[method][column]))
+    return {method: (len(all_), sum(all_) / len(all_)) for method, all_ in distances.items()}

@@ -101,7 +101,7 @@ def relatives(name: str) -> list[str]:
     lines = []
     for term in kinds(name):
         others = [o for o in ALGORITHMS if o != name and any(issubclass(t, term) for t in kinds(o))]
-        links = ", ".join(f"[{headline(ALGORITHMS[o])[0]}]({o}.md)" for o in others)
+        links = ", ".join(f"[{short_name(o)}]({o}.md)" for o in others)
         lines += [f"- `{term.__name__}` is also in {links}."] * bool(others)
     return ["## See also", "", *lines, ""] if lines else []
 
@@ -130,6 +130,18 @@ def index() -> str:
     return "\n".join(lines)
 
 
+def families() -> str:
+    """A table of the families: their methods, with links from the home page."""
+    rows = [
+        (
+            title(family),
+            ", ".join(f"[{short_name(name)}](methods/{name}.md)" for name in functions(family)),
+        )
+        for family in FAMILIES
+    ]
+    return "\n".join(table(("family", "methods"), rows))
+
+
 def title(family: ModuleType) -> str:
     """The subject of a family of methods: its docstring up to the first punctuation."""
     return re.split(r"[.:;]", family.__doc__ or "")[0]
@@ -139,6 +151,11 @@ def headline(make: Callable[..., Any]) -> tuple[str, str]:
     """The method's name and the rest of the docstring's first sentence."""
     name, _, summary = first_sentence(make).partition(": ")
     return name, summary[:1].upper() + summary[1:]
+
+
+def short_name(name: str) -> str:
+    """A method's name without its variant, such as `SCAFFOLD` for `SCAFFOLD, option II`."""
+    return headline(ALGORITHMS[name])[0].partition(",")[0]
 
 
 def first_sentence(thing: Any) -> str:

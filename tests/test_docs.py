@@ -132,7 +132,10 @@ def test_the_files_that_a_page_names_exist(page):
     linked = re.findall(r"\]\(([\w./-]+)[#)]", text)
     missing = [name for name in named if not (ROOT / name).exists()]
     missing += [link for link in linked if not (page.parent / link).exists()]
-    generated = re.compile(r"(\.\./)*methods/\w+\.md")
+    generated = re.compile(
+        r"(\.\./)*((methods|papers|benchmarks)/\w+|tests/golden/README"
+        r"|cite|changelog|contribute)\.md"
+    )
     assert not [name for name in missing if not generated.fullmatch(name)]
 
 
