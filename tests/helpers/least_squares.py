@@ -1,5 +1,6 @@
 """A regression over clients whose least squares are known."""
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,33 @@ OPTIONS = SCHEDULE | STEPS | MACHINE
 """Steps of all rows of a client."""
 
 
+@dataclass(frozen=True)
+class Regression:
+    """Inputs (n, p), targets (n,) and owners (n,), in float64; a level is an input of ones."""
+
+    x: Tensor
+    y: Tensor
+    owners: Tensor
+
+    def optima(self) -> dict[str, Tensor]:
+        """The least squares with equal clients, and those of all rows."""
+        sizes = self.owners.bincount()[self.owners].double()
+        weights = {"clients": 1 / sizes, "rows": torch.ones_like(self.y)}
+        return {
+            of: torch.linalg.solve(self.x.T @ (w[:, None] * self.x), self.x.T @ (w * self.y))
+            for of, w in weights.items()
+        }
+
+    def distances(self, algorithm: Any, **options: Any) -> dict[str, float]:
+        """The largest difference of what the method fits to each of the optima."""
+        torch.manual_seed(0)
+        module = nn.Linear(self.x.shape[1], 1, bias=False).double()
+        data = fl.FederatedData((self.x, self.y), clients=self.owners)
+        fl.FederatedTrainer(algorithm, **OPTIONS | options).fit(module, data)
+        fitted = module.weight.detach()[0]
+        return {of: (fitted - found).abs().max().item() for of, found in self.optima().items()}
+
+
 @cache
 def rows() -> tuple[Tensor, Tensor, Tensor]:
     """Inputs (n, 1), targets (n,) and owners (n,), in float64.
@@ -32,24 +60,7 @@ def rows() -> tuple[Tensor, Tensor, Tensor]:
     return x[:, None], slope[owners] * x + level[owners], owners
 
 
-def optima() -> dict[str, Tensor]:
-    """Slope and level of the least squares with equal clients, and of those of all rows."""
+def lines() -> Regression:
+    """A line through `rows`."""
     x, y, owners = rows()
-    design = torch.cat([x, torch.ones_like(x)], 1)
-    weights = {"clients": 1 / owners.bincount()[owners].double(), "rows": torch.ones_like(y)}
-    return {
-        of: torch.linalg.solve(design.T @ (w[:, None] * design), design.T @ (w * y))
-        for of, w in weights.items()
-    }
-
-
-def distances(algorithm: Any, **options: Any) -> dict[str, float]:
-    """The largest difference of the fitted line to each of the optima."""
-    x, y, owners = rows()
-    torch.manual_seed(0)
-    module = nn.Linear(1, 1).double()
-    fl.FederatedTrainer(algorithm, **OPTIONS | options).fit(
-        module, fl.FederatedData((x, y), clients=owners)
-    )
-    line = torch.cat([p.detach().flatten() for p in module.parameters()])
-    return {of: (line - optimum).abs().max().item() for of, optimum in optima().items()}
+    return Regression(torch.cat([x, torch.ones_like(x)], 1), y, owners)
