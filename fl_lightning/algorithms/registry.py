@@ -64,6 +64,11 @@ def summary(documented: Callable[..., Any]) -> str:
     return (getdoc(documented) or "").partition("\n")[0]
 
 
+def paper_name(name: str) -> str:
+    """The name of a method in its paper, with which its summary begins; others stay as they are."""
+    return re.split(r"[:,]", summary(ALGORITHMS[name]))[0] if name in ALGORITHMS else name
+
+
 def sections(documented: Callable[..., Any]) -> dict[str, str]:
     """The sections of a docstring by title; what is in none of them is "Description"."""
     doc = getdoc(documented) or ""

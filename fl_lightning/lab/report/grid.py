@@ -1,6 +1,7 @@
 """Scores of runs in rows and columns, as the tables of papers show them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import nan
 from typing import Any
@@ -24,6 +25,9 @@ FOLLOWING = {
     "speed-up": "{:.2f}x",
 }
 """Columns that follow a score where there is something to show, with formats for its digits."""
+
+SHORT = {"published": "publ.", "difference": "diff."}
+"""Names of columns below a common heading."""
 
 
 def grid(
@@ -94,8 +98,10 @@ def grid(
     numbers["column"] = Categorical(numbers["column"], order)
     empty = [name for name in FOLLOWING if name in numbers and numbers[name].isna().all()]
     numbers = numbers.drop(columns=empty)
-    text, marks = _text(names, numbers, made, spread)
-    return Table(text, marks, _caption(made, numbers, spread), numbers, notes)
+    caption = _caption(made, numbers, spread)
+    return replace(
+        _text(names, numbers, made, spread), caption=caption, numbers=numbers, notes=notes
+    )
 
 
 def _cells(results: DataFrame, score: Score, spread: str) -> DataFrame:
@@ -143,12 +149,10 @@ def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:
     return cells
 
 
-def _text(
-    rows: Sequence[str], numbers: DataFrame, scores: Sequence[Score], spread: str
-) -> tuple[DataFrame, DataFrame]:
-    """The table as text, and the marks of its cells."""
+def _text(rows: Sequence[str], numbers: DataFrame, scores: Sequence[Score], spread: str) -> Table:
+    """The table as text, with the marks of its cells."""
     text, marks = {"method": [*rows]}, dict[str, Any]()
-    footer = {"method": ["mean absolute difference", "Kendall's tau"]}
+    footer, heads = {"method": ["mean absolute difference", "Kendall's tau"]}, {}
     most = numbers["runs"].max() if spread == "seeds" else 0
     for column, score in product(numbers["column"].cat.categories, scores):
         named = [column] * bool(column) + [score.name] * (len(scores) > 1 or not column)
@@ -160,10 +164,14 @@ def _text(
             for cell in part[FORMATTED].itertuples(index=False)
         ]
         marks[heading] = part["mark"].fillna("").tolist()
-        for name in (name for name in FOLLOWING if name in part and part[name].notna().any()):
+        following = [name for name in FOLLOWING if name in part and part[name].notna().any()]
+        for name in following:
             values = zip(part[name], part["mean"], strict=True)
             text[f"{heading}, {name}"] = [_shown(name, *cell, score.digits) for cell in values]
-        if "difference" in part and part["difference"].notna().any():
+            heads[f"{heading}, {name}"] = heading, SHORT.get(name, name)
+        if following:
+            heads[heading] = heading, "ours" if "published" in following else ""
+        if "difference" in following:
             both = part.round({"mean": score.digits}).dropna(subset="difference")
             tau = both["mean"].corr(both["published"], "kendall", min_periods=2)
             size = f"{both['difference'].abs().mean():.2f}"
@@ -171,7 +179,7 @@ def _text(
     table = DataFrame(text, [*rows], dtype=object)
     if len(footer) > 1:
         table = concat([table, DataFrame(footer, dtype=object)]).fillna("")
-    return table, DataFrame(marks, [*rows], dtype=object)
+    return Table(table, DataFrame(marks, [*rows], dtype=object), heads=heads)
 
 
 def _shown(name: str, value: float, mean: float, digits: int) -> str:

@@ -1,20 +1,37 @@
 """Tables of text with the best cells marked, for terminals, Markdown, LaTeX, HTML and CSV."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape as escape_html
+from itertools import groupby
 from typing import Any, Literal
 
-from pandas import DataFrame
+from pandas import DataFrame, MultiIndex
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
+
+from fl_lightning.algorithms.registry import paper_name
 
 MARKDOWN = {"best": "**{}**", "second": "*{}*", "": "{}"}
 TERMINAL = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]", "": "{}"}
 LATEX = {"best": "textbf:--rwrap", "second": "underline:--rwrap", "": ""}
 """As pandas' `Styler` spells commands."""
+TEX = str.maketrans(
+    {c: rf"\{c}" for c in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$"}
+)
+FLOAT = r"""% \usepackage{{booktabs, adjustbox}}
+\begin{{table}}
+\centering
+\caption{{{caption}}}
+\begin{{adjustbox}}{{max width=\textwidth}}
+{tabular}
+\end{{adjustbox}}
+\end{{table}}"""
 HTML = {"best": "<b>{}</b>", "second": "<u>{}</u>", "": "{}"}
 
 
@@ -28,6 +45,7 @@ class Table:
         caption: The text below.
         numbers: The numbers behind the cells, one line a cell.
         notes: Remarks for the reader.
+        heads: Of columns that belong together, the common heading and the own one.
     """
 
     text: DataFrame
@@ -35,6 +53,7 @@ class Table:
     caption: str = ""
     numbers: DataFrame = field(default_factory=DataFrame)
     notes: Sequence[str] = ()
+    heads: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def markdown(self) -> str:
         """The table in Markdown, with the caption below."""
@@ -43,14 +62,19 @@ class Table:
         return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", self.caption]).strip()
 
     def latex(self) -> str:
-        """The table in LaTeX with the package booktabs."""
-        commands = self._styles(LATEX)
-        style = self.text.style.hide(axis="index").format(escape="latex")
-        style = style.format_index(escape="latex", axis="columns").apply(
-            lambda _: commands, axis=None
-        )
-        table = style.to_latex(hrules=True).replace("±", r"$\pm$")
-        return f"% {self.caption}\n{table}".rstrip()
+        """The table in LaTeX, as wide as the text at most, with the methods' names in papers."""
+        text, commands = self.text.copy(), self._styles(LATEX)
+        text.iloc[:, 0] = text.iloc[:, 0].map(lambda name: paper_name(name.strip("`")))
+        heads = [self.heads.get(name, ("", name)) for name in text]
+        if self.heads:
+            text.columns = commands.columns = MultiIndex.from_tuples(heads)
+        style = text.style.hide(axis="index").format(_tex).format_index(_tex, axis="columns")
+        style = style.apply(lambda _: commands, axis=None)
+        align = "l" + "r" * (len(heads) - 1)
+        lines = style.to_latex(hrules=True, column_format=align, multicol_align="c").splitlines()
+        if self.heads:  # a rule below each common heading, which is in the third line
+            lines[3:3] = [_rules([common for common, _ in heads])]
+        return FLOAT.format(caption=_tex(self.caption), tabular="\n".join(lines))
 
     def html(self) -> str:
         """The table in HTML, which notebooks show."""
@@ -90,6 +114,20 @@ class Table:
         text = self.text
         marks = self.marks.reindex(index=text.index, columns=text.columns, fill_value="")
         return marks.map(styles.__getitem__)
+
+
+def _tex(text: str) -> str:
+    """The text in LaTeX; a number with a true minus."""
+    return re.sub(r"^-(?=[\d.])", "$-$", text.translate(TEX))
+
+
+def _rules(headings: Sequence[str]) -> str:
+    """Rules below headings that stand above neighboring columns."""
+    rules, last = list[str](), 0
+    for heading, columns in groupby(headings):
+        first, last = last + 1, last + len([*columns])
+        rules += [rf"\cmidrule(lr){{{first}-{last}}}"] * bool(heading)
+    return " ".join(rules)
 
 
 Format = Literal["markdown", "latex", "html", "csv"]

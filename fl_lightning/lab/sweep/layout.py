@@ -34,6 +34,10 @@ def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
     if tuned := ", ".join(next(iter(table.tune.values()))):
         placed, more = _best_tuned(placed, make_score(table.scores[0]))
         notes, caption = [*notes, *more], f"; best of {tuned} by {table.scores[0]}"
+    shortened = {f"{n} of {j.rounds}" for j in jobs if (n := j.config["rounds"]) != j.rounds}
+    if shortened:
+        caption += f"; {', '.join(sorted(shortened))} rounds: not compared with published numbers"
+        table = replace(table, published={})
     if missing := len(jobs) - len(finished):
         caption += f"; {missing} of {len(jobs)} runs are missing"
     if len(table.published) < 2:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fl_lightning.algorithms.registry import ALGORITHMS
-from fl_lightning.cli.argv import flag_of, last_value
+from fl_lightning.cli.argv import flag_of, given, last_value
 from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe
 from fl_lightning.lab.report.comparison import format_value
@@ -41,6 +41,7 @@ class Job:
         argv: The options of the recipe, without the run's folder.
         further: Those of them that the user has added, which a resumed run gets too.
         config: The options of the run.
+        rounds: Those of the table, which the user's options may shorten.
         defaults: Options that a run of an older version may lack.
         cells: The cells that show it; equal options of several cells are one run.
         folder: Where it lies or will lie.
@@ -52,6 +53,7 @@ class Job:
     argv: list[str]
     further: Sequence[str]
     config: Config
+    rounds: int
     defaults: dict[str, Any]
     cells: list[Cell]
     folder: Path
@@ -112,7 +114,9 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
             continue
         folder = _new_folder(runs, cell, seed, {job.folder for job in jobs})
         defaults = kinds | component_defaults(experiment.chosen)
-        job = Job(recipe, argv, further, config, defaults, [cell], folder, runs / "logs")
+        whole = experiment_of(str(recipe), line) if "rounds" in given(further) else experiment
+        rounds, logs = whole.config["rounds"], runs / "logs"
+        job = Job(recipe, argv, further, config, rounds, defaults, [cell], folder, logs)
         differing = {path: job.differences(found) for path, found in existing.items() if found}
         job.folder = next((path for path, differ in differing.items() if not differ), folder)
         others = (path for path, differ in differing.items() if differ == ["callback"])

@@ -1,5 +1,8 @@
 """Scores and tables."""
 
+import subprocess
+from shutil import which
+
 import pytest
 from pandas import DataFrame
 from run_folders import cells, compared, marked, run
@@ -66,8 +69,8 @@ def test_marks_and_special_characters_in_every_format():
     text = DataFrame({"me|od_": ["a|b & c", "c", "<d>"], "%": ["1 ± 2", "0", ""]})
     marks = DataFrame({"%": ["best", "second", ""]})
     table = Table(text, marks, "a < b")
-    assert r"me|od\_ & \% \\" in table.latex()
-    assert r"a|b \& c & \textbf{1 $\pm$ 2} \\" in table.latex()
+    assert r"me\textbar{}od\_ & \% \\" in table.latex()
+    assert r"a\textbar{}b \& c & \textbf{1 $\pm$ 2} \\" in table.latex()
     assert r"c & \underline{0} \\" in table.latex()
     head, _, *rows, _, caption = table.markdown().splitlines()
     assert (head, caption) == (r"| me\|od_ | % |", "a < b")
@@ -117,6 +120,25 @@ def test_the_validation_part_chooses_the_best_round(tmp_path):
     added = zip(lines, ["val/accuracy", "0.1", "0.3", "0.2"], strict=True)
     (folder / "metrics.csv").write_text("\n".join(f"{line},{more}" for line, more in added))
     assert cells(compared(tmp_path), "best")[0]["best, %"] == "60.00"
+
+
+def test_a_table_in_latex_has_common_headings_papers_names_and_true_minuses(tmp_path):
+    runs = [report.Run.read(run(tmp_path / name, [0.7])) for name in ("fedavg", "mine_|")]
+    published = {"fedavg": {"IID": 80, "15%": 69}}
+    columns = ["IID", "IID"]
+    table = report.grid(runs, ["fedavg", "mine_|"], columns, ["best"], published=published)
+    lines = table.latex().splitlines()
+    assert r" & \multicolumn{3}{c}{IID} & \multicolumn{2}{c}{15\%} \\" in lines
+    assert r"\cmidrule(lr){2-4} \cmidrule(lr){5-6}" in lines
+    assert r"method & ours & publ. & diff. & ours & publ. \\" in lines
+    assert r"FedAvg & \textbf{70.00} & 80.00 & $-$10.00 &  & 69.00 \\" in lines
+    assert r"mine\_\textbar{} & \textbf{70.00} &  &  &  &  \\" in lines
+    if which("pdflatex"):
+        head = r"\documentclass{article}\usepackage{booktabs, adjustbox}\begin{document}"
+        (tmp_path / "t.tex").write_text("\n".join([head, *lines, r"\end{document}"]))
+        command = ["pdflatex", "-interaction=batchmode", "-halt-on-error", "t.tex"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        assert "Overfull" not in (tmp_path / "t.log").read_text()
 
 
 def test_published_numbers_are_compared_cell_by_cell(tmp_path):

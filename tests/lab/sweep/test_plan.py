@@ -208,6 +208,14 @@ def test_a_table_without_runs_shows_what_was_published(tmp_path, planned):
     assert "4 of 4 runs are missing" in shown.caption
 
 
+def test_shortened_runs_are_not_compared_with_published_numbers(tmp_path, planned):
+    jobs = planned(SMALL + METHODS + "published: {fedsam: [3.25]}\n", "--rounds", "1")
+    finished(jobs[1], 0.5)
+    [shown] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
+    assert "1 of 2 rounds" in shown.caption
+    assert "3.25" not in shown.markdown()
+
+
 def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
     text = SMALL + METHODS
     [job, _] = planned(text)
