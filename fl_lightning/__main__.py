@@ -24,6 +24,8 @@ usage: fl-lightning COMMAND ...
                                 analyze trained models: hessian, surface,
                                 interpolate, features, classes, clients
   partition [RECIPE] [OPTIONS]  show which client holds what, without training
+  new KIND FILE                 write a file to begin with: an algorithm, a
+                                callback, data or a recipe
   --version                     print the version"""
 
 
@@ -35,6 +37,7 @@ COMMANDS = {
     "compare": "fl_lightning.lab.commands.compare",
     "analyze": "fl_lightning.lab.commands.analyze",
     "partition": "fl_lightning.lab.commands.partition",
+    "new": "fl_lightning.cli.new_file",
 }
 """Modules whose `main` runs a command."""
 
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(command: str, argv: Sequence[str]) -> None:
     lists_recipes = command == "run" and (not argv or argv[0].startswith("-"))
-    if sys.stderr.isatty() and not lists_recipes:
+    if sys.stderr.isatty() and not lists_recipes and command != "new":
         print("loading torch ...", file=sys.stderr)
     import_module(COMMANDS[command]).main(argv)
 

@@ -65,7 +65,7 @@ class Table:
         """The table in LaTeX, as wide as the text at most, with the methods' names in papers."""
         text, commands = self.text.copy(), self._styles(LATEX)
         text.iloc[:, 0] = text.iloc[:, 0].map(lambda name: paper_name(name.strip("`")))
-        heads = [self.heads.get(name, ("", name)) for name in text]
+        heads = [self.heads.get(name, ("", name)) for name in map(str, text)]
         if self.heads:
             text.columns = commands.columns = MultiIndex.from_tuples(heads)
         style = text.style.hide(axis="index").format(_tex).format_index(_tex, axis="columns")
@@ -116,9 +116,9 @@ class Table:
         return marks.map(styles.__getitem__)
 
 
-def _tex(text: str) -> str:
+def _tex(text: object) -> str:
     """The text in LaTeX; a number with a true minus."""
-    return re.sub(r"^-(?=[\d.])", "$-$", text.translate(TEX))
+    return re.sub(r"^-(?=[\d.])", "$-$", str(text).translate(TEX))
 
 
 def _rules(headings: Sequence[str]) -> str:

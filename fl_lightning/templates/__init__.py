@@ -1,0 +1,1 @@
+"""Files that `fl-lightning new` copies: each runs as it stands."""
