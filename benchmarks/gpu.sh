@@ -26,8 +26,8 @@ PEERS=${PEERS:-.gpu/peers} PEERS_PYTHON=${PEERS_PYTHON:-$PYTHON}
 if [ -n "${LONG:-}" ]; then PART=long; fi
 if [ "$PART" = everything ]; then END=465 TIME_FACTOR=1; else END=590 TIME_FACTOR=2; fi
 FEW=() SAMPLES=50 EPOCHS=5 ROUNDS=20 TURNS=5
-EAGER=sequential,stacked,graph,branches,branches-autotune,stacked-graph,stacked-unfold-graph # safe ones first
-COMPILED=branches-compile,compile-graph,stacked-unfold-compile-graph,stacked-compile-graph,compile-trees
+EAGER=sequential,stacked,graph,branches,stacked-graph,stacked-unfold-graph # safe ones first
+COMPILED=branches-compile,compile-graph,stacked-compile-graph
 ENGINES=pfl-1,ours-1-bf16-branches,pfl-3,ours-1-bf16-stacked50-graph,pfl-5,ours-2-bf16-branches,pfl-2,pfl-4
 ENGINES+=,ours-1-stacked50-graph,ours-3-bf16-graph,ours-5-bf16-graph
 if [ "$DEVICE" = cpu ]; then # enough to see that every piece runs
@@ -92,9 +92,9 @@ compiled() { # kernels of torch.compile, which take up to a minute each
 }
 
 exact() { # do all ways agree in float32; what TF32 and cuDNN's choices bring; where an eager round's time goes
-  tests 60 -k "not compiled and not replayed"
+  tests 60 -k "not compiled"
   local same=fp32,graph-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32,branches-fp32
-  ways 40 20 lenet 32-true $same,branches,branches-tf32,branches-tf32-autotune --algorithm fedtoga --rounds 2
+  ways 40 20 lenet 32-true $same,branches --algorithm fedtoga --rounds 2
   ways 40 20 pfl 32-true bare,$same,branches --rounds 2
   piece 30 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model lenet --algorithm fedtoga --rounds 2 "${FEW[@]:2}"
   piece 40 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model resnet18_gn --algorithm fedtoga --rounds 2 \

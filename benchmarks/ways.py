@@ -1,16 +1,13 @@
-"""Ways to train the clients of a round, by name: fl_lightning's, and candidates for a GPU.
+"""Ways to train the clients of a round, by name.
 
 A way is words joined by `-`. First who trains together: `sequential` (one client after another),
-`stacked` (ten as one batched program; `stacked50`: fifty) or `branches` (ten as parallel branches
-of one CUDA graph, each with its own dense kernels); `sequential` if none is named. Then any of
+`stacked` (ten as one batched program; `stacked50`: fifty) or `branches` (ten side by side, each
+with its own dense kernels); `sequential` if none is named. Then any of
 
-- `compile`: the local step by torch.compile; with `trees` in its mode "reduce-overhead", replayed
-    as CUDA graphs;
-- `graph`: the local step as a CUDA graph of our own, without `compile` of PyTorch's eager kernels;
+- `compile`: the local step by torch.compile;
+- `graph`: the local step as a CUDA graph, as in branches always;
 - `unfold`: convolutions as patches and one matrix product, which vmap turns into a batched product;
-- `tf32` or `fp32`: TF32 for all float32 products or for none (PyTorch by itself: in convolutions
-    alone);
-- `autotune`: cuDNN times its algorithms, at the first step of each shape.
+- `fp32`: TF32 in no float32 product (PyTorch by itself: in convolutions alone).
 """
 
 import re
@@ -20,15 +17,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from replayed import Replayed
 from unfolding import Unfolding
 
 from fl_lightning import SequentialExecutor, StackedExecutor
-from fl_lightning.executors import Executor
+from fl_lightning.executors import Executor, GraphExecutor
 
-NAME = re.compile(
-    r"(sequential|stacked|branches)(\d*)((-(compile|trees|graph|unfold|tf32|fp32|autotune))*)"
-)
+NAME = re.compile(r"(sequential|stacked|branches)(\d*)((-(compile|graph|unfold|fp32))*)")
 
 
 def executor_of(way: str, batch: int) -> Callable[..., Executor]:
@@ -38,33 +32,27 @@ def executor_of(way: str, batch: int) -> Callable[..., Executor]:
         raise SystemExit(f"{way!r} is no way to train clients: see benchmarks/ways.py")
     together, how = name[1], name[3].split("-")
     width = 1 if together == "sequential" else int(name[2] or 10)
+    given = {"width": width, "compiled": batch if "compile" in how else 0}
     make: Callable[..., Executor] = SequentialExecutor
     if together == "branches" or "graph" in how:
-        kernels = "compiled" if "compile" in how else "eager"
-        make = partial(
-            Replayed, width=width, compiled=batch, branches=together == "branches", kernels=kernels
-        )
-    elif together != "sequential" or "compile" in how:
-        mode = "reduce-overhead" if "trees" in how else "default"
-        make = partial(
-            StackedExecutor, width=width, compiled=batch if "compile" in how else 0, mode=mode
-        )
+        make = partial(GraphExecutor, stacked=together == "stacked", **given)
+    elif together == "stacked" or "compile" in how:
+        make = partial(StackedExecutor, **given)
     return partial(_unfolding, make) if "unfold" in how else make
 
 
 def switched(way: str, function: Callable[[], Any]) -> Callable[[], None]:
     """The function, called with PyTorch's own switches as a way wants them."""
-    how, cuda, cudnn = way.split("-"), torch.backends.cuda, torch.backends.cudnn
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
 
     def call() -> None:
-        before = cudnn.benchmark, cudnn.allow_tf32, cuda.matmul.allow_tf32
-        cudnn.benchmark = "autotune" in how
-        if "tf32" in how or "fp32" in how:
-            cudnn.allow_tf32 = cuda.matmul.allow_tf32 = "tf32" in how
+        before = cudnn.allow_tf32, cuda.matmul.allow_tf32
+        if "fp32" in way.split("-"):
+            cudnn.allow_tf32 = cuda.matmul.allow_tf32 = False
         try:
             function()
         finally:
-            cudnn.benchmark, cudnn.allow_tf32, cuda.matmul.allow_tf32 = before
+            cudnn.allow_tf32, cuda.matmul.allow_tf32 = before
 
     return call
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from executors import STACKED, TRACED
+from executors import STACKED, TRACED, Waiting
 from lightning.fabric import Fabric
 from problems import (
     EVERY_ALGORITHM,
@@ -22,15 +22,20 @@ from torch.optim import SGD
 
 from fl_lightning import Algorithm, CropFlip, Federation, SequentialExecutor
 from fl_lightning.callbacks import Evaluation, Personalization
+from fl_lightning.executors import GraphExecutor
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-EAGER = {"sequential": SequentialExecutor, "stacked": STACKED}
+GRAPHS = {
+    "branches": partial(GraphExecutor, width=3, stacked=False),
+    "stacked graphs": partial(GraphExecutor, width=3, stacked=True),
+}
+EAGER = {"sequential": SequentialExecutor, "stacked": STACKED, **GRAPHS}
 COMPILED = {
     "compiled": TRACED,
     "stacked, compiled": partial(STACKED, compiled=5),
-    "replayed": partial(TRACED, mode="reduce-overhead"),
+    "branches, compiled": partial(GRAPHS["branches"], compiled=5),
 }
 EXECUTORS = EAGER | COMPILED
 ALGORITHMS = ["fedavg", "scaffold", "fedtoga", "fedlesam_d", "fedsol", "fedssg", "fedrcl"]
@@ -71,10 +76,11 @@ def test_a_gpu_trains_the_model_of_the_cpu(name: str, executor: str) -> None:
     algorithm = EVERY_ALGORITHM[name].with_outer_terms(local=local)
     there = round_after_round(on(DEVICE, algorithm, executor=EXECUTORS[executor], **images()))
     assert there.w.device.type == DEVICE
+    assert executor not in GRAPHS or there.local_training.executor.manner.endswith("CUDA graphs")
     assert_same(there, round_after_round(on("cpu", algorithm, **images())))
 
 
-@pytest.mark.parametrize("executor", ["sequential", "stacked"])
+@pytest.mark.parametrize("executor", EAGER)
 def test_momentum_clipping_and_exact_sums_too(executor: str) -> None:
     algorithm = hard(EVERY_ALGORITHM["fedsmoo"])
     options = {"executor": EXECUTORS[executor], "deterministic": True, **images()}
@@ -118,3 +124,35 @@ def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
     exact = trained(algorithm, clients=classification(shape=(3, 4, 6)), module=convolutional(3))
     moved = (exact.w - exact.server.initial_w).norm()
     assert (run.w.detach().cpu().double() - exact.w).norm() < 0.1 * moved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", GRAPHS)
+def test_two_hundred_rounds_of_graphs_have_the_same_bits_twice(executor: str) -> None:
+    """Streams that do not wait for each other would show."""
+    first, second = (
+        round_after_round(
+            on(
+                DEVICE,
+                EVERY_ALGORITHM["scaffold"],
+                rounds=200,
+                executor=GRAPHS[executor],
+                **images(),
+            ),
+            200,
+        )
+        for _ in range(2)
+    )
+    assert first.w.equal(second.w)
+
+
+def test_a_term_that_waits_for_the_device_trains_eagerly_and_leaves_the_allocator_well(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = {"executor": GRAPHS["branches"], **images()}
+    there = round_after_round(on(DEVICE, Algorithm(Waiting()), **given))
+    assert_same(there, round_after_round(on("cpu", Algorithm(Waiting()), **images())))
+    assert "one after another" in capsys.readouterr().out
+    torch.cuda.empty_cache()
+    there = round_after_round(on(DEVICE, EVERY_ALGORITHM["fedavg"], **given))
+    assert there.local_training.executor.manner

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fl_lightning import SequentialExecutor, StackedExecutor, models
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import sources
+from fl_lightning.executors import GraphExecutor
 from fl_lightning.experiment import Experiment
 from fl_lightning.runs.config_yaml import load
 from fl_lightning.training import parts
@@ -41,18 +42,28 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("flags", "kind", "width"),
+    ("flags", "device", "parameters", "kind", "width"),
     [
-        ("", SequentialExecutor, 1),
-        ("--executor stacked", StackedExecutor, 4),
-        ("--compile", StackedExecutor, 1),
+        ("", "cpu", 10**6, SequentialExecutor, 1),
+        ("--executor stacked", "cpu", 10**6, StackedExecutor, 4),
+        ("--compile", "cpu", 10**6, StackedExecutor, 1),
+        ("--executor branches", "cpu", 10**6, GraphExecutor, 4),
+        ("", "cuda", 10**6, GraphExecutor, 4),
+        ("", "cuda", 10**7, GraphExecutor, 4),
+        ("--executor stacked", "cuda", 10**7, GraphExecutor, 4),
+        ("--executor sequential", "cuda", 10**6, SequentialExecutor, 1),
     ],
 )
-def test_the_options_choose_the_executor(flags, kind, width, tmp_path):
+def test_options_device_and_model_choose_the_executor(
+    flags, device, parameters, kind, width, tmp_path
+):
     options = experiment(tmp_path, *flags.split(), parallel_clients=4).options
     module = models.mlp(64, 10)
-    executor = parts.executor(options)(module, Layout(module))
+    make = parts.executor(options, torch.device(device), parameters)
+    executor = make(module, Layout(module))
     assert (type(executor), executor.width) == (kind, width)
+    if kind is GraphExecutor:
+        assert executor.stacked == ("stacked" in flags or (not flags and parameters < 5 * 10**6))
 
 
 def test_metrics_csv_has_the_round_and_every_tag(finished):

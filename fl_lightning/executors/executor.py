@@ -92,6 +92,41 @@ class ClientResult:
     logs: Tensor
 
 
+class Visit:
+    """One client's visit: the hooks before its first step and after its last one.
+
+    Attributes:
+        algorithm: The method of the round.
+        facts: All facts of the visit; `origin` is where the client starts.
+        states: The client's states after `start`.
+        buffers: The buffers that it starts with, and the key of its dropout.
+    """
+
+    def __init__(self, executor: "Executor", received: RoundInputs, task: ClientTask):
+        self._received = received
+        self.algorithm = received.algorithm.with_coefficients(received.coefficients)
+        facts = {**received.facts, **task.facts}
+        self.buffers: Buffers = {
+            **received.buffers,
+            **task.buffers,
+            **executor.dropout_key(task.seed),
+        }
+        origin, self.states = self.algorithm.start(
+            facts["anchor"], facts, task.states, received.states
+        )
+        self.facts: Facts = {**facts, "origin": origin}
+
+    def result(
+        self, w: Tensor, states: list[States], buffers: Buffers, means: Tensor
+    ) -> ClientResult:
+        """The result, from the last weights, states and buffers, and the means of `observed`."""
+        origin, server_states = self.facts["origin"], self._received.states
+        progress = w - origin
+        sent, message, states = self.algorithm.send(progress, w, self.facts, states, server_states)
+        after = {name: buffers[name] for name in self._received.buffers}
+        return ClientResult(progress, sent, message, states, after, means[0], origin, means[1:])
+
+
 class Executor:
     """Trains clients. Terms, local optimizer and result are the same in every executor.
 
@@ -126,6 +161,11 @@ class Executor:
     ) -> Iterable[ClientResult]:
         """Train up to `width` clients; yields one result a task, in order."""
         raise NotImplementedError
+
+    @property
+    def manner(self) -> str:
+        """How clients train together, for the summary of a run; empty if they do not."""
+        return ""
 
     def announce(self, facts: Facts) -> None:
         """Give the facts of a visit to a module that asks for them."""

@@ -33,21 +33,21 @@ class LocalStep:
     Args:
         executor: Gives model, loss and autocast.
         algorithm: The method.
-        mode: The mode of `torch.compile`.
+        batched: Whether several clients may take it together, under `vmap`.
 
     Attributes:
         direction: The eager step.
-        compiled_direction: The compiled step.
-        compiled_descent: The compiled step with SGD in it: returns the new weights instead of the
-            direction. Takes the clients' learning rates, (clients,), before all else, and the 0-dim
-            `decay` (weight decay) from `shared_args`.
+        descent: The eager step with SGD in it: returns the new weights instead of the direction.
+            Takes the clients' learning rates, (clients,), before all else, and the 0-dim `decay`
+            (weight decay) from `shared_args`.
+        compiled_direction, compiled_descent: The same, compiled.
     """
 
-    def __init__(self, executor: Executor, algorithm: Algorithm, mode: str = "default"):
-        self.executor, self.algorithm = executor, algorithm
-        self.direction = _for_each(self._direction)
-        self.compiled_direction = Program(self.direction, mode)
-        self.compiled_descent = Program(_for_each(self._descent), mode)
+    def __init__(self, executor: Executor, algorithm: Algorithm, batched: bool):
+        self.executor, self.algorithm, self.batched = executor, algorithm, batched
+        self.direction, self.descent = _for_each(self._direction), _for_each(self._descent)
+        self.compiled_direction = Program(self.direction)
+        self.compiled_descent = Program(self.descent)
 
     def _direction(
         self,
@@ -69,7 +69,7 @@ class LocalStep:
                 moved = {name: b.clone() for name, b in buffers.items()}
                 weights = dict(zip(layout.names, parts, strict=True))
                 network = FunctionalModel(executor.module, layout, received, weights, moved)
-                norms = full_batchnorm(executor.module) if executor.width > 1 else nullcontext()
+                norms = full_batchnorm(executor.module) if self.batched else nullcontext()
                 with executor.autocast(), norms:
                     b = ForwardPass(network, *request.batch(x, y), request.layers)
                     total, task = objective(b, (executor.task, *request.losses))
@@ -96,7 +96,7 @@ class LocalStep:
 
 
 def weight_decay(optimizer: Optimizer) -> float | None:
-    """The weight decay of plain SGD, as in `compiled_descent`; None of any other optimizer."""
+    """The weight decay of plain SGD, as in `descent`; None of any other optimizer."""
     if type(optimizer) is not SGD or len(optimizer.param_groups) > 1:
         return None
     group = optimizer.param_groups[0]

@@ -13,7 +13,14 @@ from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, ob
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.substitution import substituted
 from fl_lightning.core.vector import Layout
-from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, Executor, RoundInputs
+from fl_lightning.executors.executor import (
+    Buffers,
+    ClientResult,
+    ClientTask,
+    Executor,
+    RoundInputs,
+    Visit,
+)
 from fl_lightning.optim import GradientTransform, Transform
 
 
@@ -46,38 +53,31 @@ class SequentialExecutor(Executor):
             yield result
 
     def _visit(self, received: RoundInputs, task: ClientTask) -> ClientResult:
-        algorithm = received.algorithm.with_coefficients(received.coefficients)
-        server_states = received.states
-        facts = {**received.facts, **task.facts}
-        buffers = {**received.buffers, **task.buffers, **self.dropout_key(task.seed)}
-        origin, states = algorithm.start(facts["anchor"], facts, task.states, server_states)
-        facts["origin"] = origin
+        visit = Visit(self, received, task)
+        algorithm, facts, states = visit.algorithm, visit.facts, visit.states
         self.announce(facts)
         with torch.no_grad():
-            self.w.copy_(origin)
-            for name, value in buffers.items():
+            self.w.copy_(facts["origin"])
+            for name, value in visit.buffers.items():
                 self.buffers[name].copy_(value)
 
         def transform(oracle: Oracle, w: Tensor) -> Tensor:
             nonlocal states
-            direction, states = algorithm.gradient(oracle, w, facts, states, server_states)
+            direction, states = algorithm.gradient(oracle, w, facts, states, received.states)
             states = [{name: unaliased(s, w) for name, s in term.items()} for term in states]
             kept = (state for term in states for state in term.values())
             return unaliased(direction, w, *kept)  # some optimizers change a gradient in place
 
         optimizer = _InPlace(algorithm.local([self.w]), transform, self)
-        total, live = self.w.new_zeros(1), _Live(self, buffers)
+        total, live = self.w.new_zeros(1), _Live(self, visit.buffers)
         for step, lr in enumerate(task.lrs):
             for group in optimizer.param_groups:
                 group["lr"] = lr
             total = total + self._step(optimizer, *task.batches[step], live)
         self.w.grad = None
-        w = self.w.detach().clone()
-        progress = w - origin
-        sent, message, states = algorithm.send(progress, w, facts, states, server_states)
         after = {name: self.buffers[name].clone() for name in received.buffers}
         means = total / max(1, len(task.lrs))
-        return ClientResult(progress, sent, message, states, after, means[0], origin, means[1:])
+        return visit.result(self.w.detach().clone(), states, after, means)
 
     def _step(self, optimizer: GradientTransform, x: Any, y: Any, live: "_Live") -> Tensor:
         """Take one local step; returns what is observed at its first evaluation."""

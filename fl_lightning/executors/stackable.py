@@ -54,8 +54,8 @@ def blame_model(named: Callable[[], str] = lambda: "this model or its loss") -> 
         ) from error
 
 
-def try_in_parallel(executor: Executor, x: Any) -> None:
-    """Run the model's training pass on samples `x`, under `vmap` if clients train in parallel.
+def try_in_parallel(executor: Executor, x: Any, batched: bool) -> None:
+    """Run the model's training pass on samples `x`, under `vmap` if `batched`.
 
     Nothing changes.
 
@@ -83,13 +83,22 @@ def try_in_parallel(executor: Executor, x: Any) -> None:
             executor.autocast(),
             full_batchnorm(module),
         ):
-            if executor.width == 1:
+            if not batched:
                 one(*given)
             else:
                 rows = tree_map(lambda t: t.expand(2, *t.shape), given)
                 vmap(one, randomness="error")(*rows)
     finally:
         module.train(training)
+
+
+@contextmanager
+def refused_draws(named: str, device: torch.device) -> Iterator[None]:
+    """Raise a ModelError after a step that moved a global generator."""
+    before = _generators(device)
+    yield
+    if _generators(device) != before:
+        raise _draws(named)
 
 
 @contextmanager

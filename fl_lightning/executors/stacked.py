@@ -39,8 +39,11 @@ class StackedExecutor(Executor):
             Compiling takes some seconds for each number of clients. Other steps run eagerly: those
             of short last batches, and those of a group smaller than the round's largest, such as
             its last one.
-        mode: The mode of `torch.compile`; "reduce-overhead" replays CUDA graphs.
         **options: Arguments of `Executor`, as are the first two.
+
+    Attributes:
+        as_tensors: Whether the numbers of a round reach the steps as tensors, since a program would
+            keep those of its first round.
     """
 
     parallel = True
@@ -52,19 +55,30 @@ class StackedExecutor(Executor):
         *,
         width: int = 10,
         compiled: int = 0,
-        mode: str = "default",
         **options: Any,
     ):
         super().__init__(module, layout, **options)
         if width < 1:
             raise UserError(f"width is the number of parallel clients, at least 1, not {width}")
-        self.width, self.compiled, self.mode = width, compiled, mode
-        self._local_steps: dict[Algorithm, LocalStep] = {}
+        self.width, self.compiled, self.as_tensors = width, compiled, compiled > 0
+        self._local_steps: dict[tuple[Algorithm, bool], LocalStep] = {}
+
+    @property
+    def manner(self) -> str:
+        """See `Executor`."""
+        return f"{self.width} clients at a time as one program" if self.width > 1 else ""
+
+    def local_step(self, algorithm: Algorithm, batched: bool) -> LocalStep:
+        """The local step of a method: see `LocalStep`."""
+        key = algorithm, batched
+        if key not in self._local_steps:
+            self._local_steps[key] = LocalStep(self, *key)
+        return self._local_steps[key]
 
     def try_model(self, x: Any) -> None:
         """Raise a ModelError if the model cannot train on samples like `x` in this executor."""
         if self.width > 1 or self.compiled:  # one client at a time draws from its own seed
-            try_in_parallel(self, x)
+            try_in_parallel(self, x, batched=self.width > 1)
 
     def __call__(
         self, received: RoundInputs, tasks: Sequence[ClientTask]
@@ -74,11 +88,11 @@ class StackedExecutor(Executor):
         algorithm = received.algorithm.with_coefficients(received.coefficients)
         round_facts, server_states = received.facts, received.states
         anchor, coefficients = round_facts["anchor"], received.coefficients
-        if self.compiled:  # numbers become tensors, or a program would hold those of its own round
-            round_facts = _as_tensors(round_facts, anchor)
-            coefficients = _as_tensors(coefficients, anchor)
-        client_facts = _stack([dict(v.facts) for v in tasks])
-        states = _stack([v.states for v in tasks])
+        if self.as_tensors:
+            round_facts = numbers_as_tensors(round_facts, anchor)
+            coefficients = numbers_as_tensors(coefficients, anchor)
+        client_facts = stack([dict(v.facts) for v in tasks])
+        states = stack([v.states for v in tasks])
 
         def start(facts: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
             return algorithm.start(anchor, {**round_facts, **facts}, states, server_states)
@@ -91,14 +105,12 @@ class StackedExecutor(Executor):
         with seeded_rng(tasks[0].seed, anchor.device), substituted(batched=True):
             origin, states = vmap(start)(client_facts, states)
             client_facts["origin"] = origin
-            buffers = _stack(
+            buffers = stack(
                 [{**received.buffers, **v.buffers, **self.dropout_key(v.seed)} for v in tasks]
             )
-            if (method := received.algorithm) not in self._local_steps:
-                self._local_steps[method] = LocalStep(self, method, self.mode)
             shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
             shared["coefficients"] = coefficients
-            step = self._local_steps[method]
+            step = self.local_step(received.algorithm, batched=self.width > 1)
             full = len(tasks) >= received.group
             w, states, after, means = self._steps(
                 step, tasks, client_facts, states, buffers, shared, full
@@ -106,7 +118,7 @@ class StackedExecutor(Executor):
             progress = w - origin
             returned = vmap(send)(progress, w, client_facts, states)
         for i in range(len(tasks)):
-            sent, message, states = _row(returned, i)
+            sent, message, states = row_of(returned, i)
             kept = {name: after[name][i] for name in received.buffers}
             own = message, states, kept, means[i, 0], origin[i], means[i, 1:]
             yield ClientResult(progress[i], sent, *own)
@@ -131,7 +143,7 @@ class StackedExecutor(Executor):
         for step in range(len(table)):
             for together in _groups(tasks, step):
                 batch = [tasks[i].batches[step] for i in together]
-                x, y = _stack([x for x, _ in batch]), _stack([y for _, y in batch])
+                x, y = stack([x for x, _ in batch]), stack([y for _, y in batch])
                 of = _Rows(together, len(tasks), matrix.device)
                 clients = (matrix, client_facts, states, buffers, received)
                 arguments = *map(of.take, clients), x, y
@@ -149,7 +161,7 @@ class StackedExecutor(Executor):
                     moved = [{k: unaliased(s, matrix) for k, s in term.items()} for term in moved]
                     kept = (state for term in moved for state in term.values())
                     g = unaliased(g, matrix, *kept)  # some optimizers change a gradient in place
-                    _step(optimizer, [(rows[i], table[step][i]) for i in together], g)
+                    step_rows(optimizer, [(rows[i], table[step][i]) for i in together], g)
                 states, buffers = of.put(states, moved), of.put(buffers, after)
                 if total.shape[1] < observed.shape[1]:
                     total = observed.new_zeros(len(tasks), observed.shape[1])
@@ -158,7 +170,7 @@ class StackedExecutor(Executor):
         return matrix, states, buffers, total / steps[:, None]
 
 
-def _step(
+def step_rows(
     optimizer: Optimizer, rows: Sequence[tuple[nn.Parameter, float]], directions: Tensor
 ) -> None:
     """Step rows, each with its learning rate; together where these are equal."""
@@ -186,7 +198,7 @@ class _Rows:
         return tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
 
 
-def _as_tensors(values: Mapping[K, Any], like: Tensor) -> dict[K, Any]:
+def numbers_as_tensors(values: Mapping[K, Any], like: Tensor) -> dict[K, Any]:
     """The values, with 0-dim tensors in the place of numbers."""
     return {
         name: like.new_full((), value) if isinstance(value, float | int) else value
@@ -203,12 +215,13 @@ def _groups(tasks: Sequence[ClientTask], step: int) -> Iterable[list[int]]:
     return groups.values()
 
 
-def _stack(trees: Sequence[Any]) -> Any:
+def stack(trees: Sequence[Any]) -> Any:
     """The trees' tensors, a row for each; a view if there is only one tree."""
     if len(trees) == 1:
         return tree_map(lambda t: t[None], trees[0])
     return tree_map(lambda *tensors: torch.stack(tensors), *trees)
 
 
-def _row(tree: Any, i: int) -> Any:
+def row_of(tree: Any, i: int) -> Any:
+    """The i-th row of each of the trees' tensors."""
     return tree_map(lambda t: t[i], tree)

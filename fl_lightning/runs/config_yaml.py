@@ -100,6 +100,4 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
         function = str(result.get(old.partition(".")[0], ":"))
         if old in result and ":" not in function:  # a user's function may have such an option
             result[now] = result.pop(old)
-    if result.get("executor") == "auto":  # of older runs; on a CPU it was the sequential one
-        result["executor"] = "sequential"
     return result

@@ -39,17 +39,17 @@ class With:
     Attributes:
         option: The other option.
         example: A value of it, for the note to the user.
-        exactly: Whether it must have this very value; else any that is not none will do.
+        among: The values that give it an effect; if empty, any that is not none does.
     """
 
     option: str
     example: str
-    exactly: bool = False
+    among: tuple[str, ...] = ()
 
     def is_given(self, options: Any) -> bool:
         """Whether these options have the other one."""
         value = getattr(options, self.option)
-        return bool(value == self.example if self.exactly else value)
+        return bool(value in self.among if self.among else value)
 
 
 def marks(of: type, kind: type[M]) -> dict[str, M]:

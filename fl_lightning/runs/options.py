@@ -149,8 +149,11 @@ class ExecutionOptions:
     """Speed and memory.
 
     Attributes:
-        executor: Train the clients of a rank one after another, or several in parallel.
-        parallel_clients: Number of clients that the stacked executor trains at a time.
+        executor: How a rank trains its clients. sequential: one after another; stacked: several as
+            one batched program; branches: several side by side. On a GPU the steps of the last two
+            are CUDA graphs. auto: sequential on a CPU; on a GPU stacked for models of less than 5
+            million parameters, branches for others.
+        parallel_clients: Number of clients that train at a time when stacked or in branches.
         compile: Compile the local step of a full batch. It takes some seconds, pays for small
             networks and batches, and needs a C++ compiler.
         client_state_memory: Memory for clients' states on a machine, e.g. 512MiB or 4GiB; the rest
@@ -159,9 +162,9 @@ class ExecutionOptions:
             hardware, threads and parallel clients.
     """
 
-    executor: Annotated[Literal["sequential", "stacked"], ROUNDING] = "sequential"
+    executor: Annotated[Literal["auto", "sequential", "stacked", "branches"], ROUNDING] = "auto"
     parallel_clients: Annotated[
-        PositiveInt, ROUNDING, With("executor", "stacked", exactly=True)
+        PositiveInt, ROUNDING, With("executor", "stacked", ("stacked", "branches"))
     ] = 10
     compile: Annotated[bool, ROUNDING] = False
     client_state_memory: Annotated[str | None, NONE] = None

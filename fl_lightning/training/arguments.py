@@ -62,7 +62,7 @@ def _devices(given: Any) -> str:
 def _refuse_without_effect(o: Options, given: Collection[str]) -> None:
     for option, needed in marks(Options, With).items():
         if option in given and not needed.is_given(o):
-            example = f" {needed.example!r}" if needed.exactly else ""
+            example = f" {needed.example!r}" if needed.among else ""
             raise UserError(f"{option} has no effect without {needed.option}{example}: add it")
     if "local_epochs" in given and o.local_steps:
         raise UserError("local_epochs has no effect, as local_steps takes its place: give one")

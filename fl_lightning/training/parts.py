@@ -30,7 +30,12 @@ from fl_lightning.data import (
     hold_out_of_clients,
 )
 from fl_lightning.errors import UserError, nearest
-from fl_lightning.executors import Executor, SequentialExecutor, StackedExecutor
+from fl_lightning.executors import (
+    Executor,
+    GraphExecutor,
+    SequentialExecutor,
+    StackedExecutor,
+)
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
@@ -40,6 +45,10 @@ from fl_lightning.terms import Clip
 
 OF_OPTIMIZER = "lr", "momentum", "weight_decay"
 """Options of the local optimizer."""
+
+STACKED_BELOW = 5_000_000
+"""Parameters from which on clients' kernels fill a GPU better side by side than as one program's
+grouped ones: by calculation, not yet measured."""
 
 SGD_OF_OPTIONS = Algorithm().local
 """The `local` of an algorithm without an optimizer of its own."""
@@ -272,7 +281,7 @@ def federation(
         clients,
         rounds=o.rounds,
         sampler=make_sampler(o.sampling, o.participation, clients.sizes, is_private(algorithm)),
-        executor=executor(o),
+        executor=executor(o, fabric.device, sum(p.numel() for p in model.parameters())),
         loss=loss,
         seed=o.seed,
         state_dir=state_dir,
@@ -283,9 +292,17 @@ def federation(
     )
 
 
-def executor(o: Options) -> Callable[..., Executor]:
-    """The factory of the executor."""
-    width = o.parallel_clients if o.executor == "stacked" else 1
-    if o.executor == "stacked" or o.compile:
-        return partial(StackedExecutor, width=width, compiled=o.batch_size if o.compile else 0)
-    return SequentialExecutor
+def executor(o: Options, device: torch.device, parameters: int) -> Callable[..., Executor]:
+    """The factory of the executor, for a model of so many parameters."""
+    on_gpu, compiled = device.type == "cuda", o.batch_size if o.compile else 0
+    wide = "stacked" if parameters < STACKED_BELOW else "branches"
+    of_device = wide if on_gpu else "sequential"
+    kind = of_device if o.executor == "auto" else o.executor
+    if kind == "sequential":
+        return (
+            partial(StackedExecutor, width=1, compiled=compiled) if compiled else SequentialExecutor
+        )
+    make: Any = StackedExecutor
+    if on_gpu or kind == "branches":
+        make = partial(GraphExecutor, stacked=kind == "stacked")
+    return partial(make, width=o.parallel_clients, compiled=compiled)

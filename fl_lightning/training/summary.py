@@ -34,6 +34,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
     passes = f" and {_count(further, 'forward pass', 'es')}" if further else ""
     threads = f" of {_count(torch.get_num_threads(), 'thread')}" if w.device.type == "cpu" else ""
     ranks = _count(federation.fabric.world_size, "rank")
+    manner = federation.local_training.executor.manner
     source = "the clients" if o.validation_from == "clients" else "the test set"
     held_out = f"{len(data.validation or ()):,} samples of {source} are held out for validation"
     disk = most_disk_bytes(federation, o.keep_checkpoints)
@@ -42,7 +43,8 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
             f"{name} on {names['data']}: {used:,} training and {len(test):,} test samples",
             f"{federation.clients.num_clients:,} clients, {100 * o.participation:.3g}% a round, "
             f"{in_words(federation.algorithm.weight)}; {o.rounds:,} rounds, seed {o.seed}",
-            f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}",
+            f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}"
+            f"{manner and f', {manner}'}",
             f"per client: upload {up:.3g}x, download {down:.3g}x, state {kept:.3g}x the model"
             f"{'' if cost.exact else ' at most (could not be counted)'}; "
             f"{_count(cost.gradients, 'gradient')}{passes} a step",

@@ -164,25 +164,6 @@ def test_the_compiler_computes_the_same() -> None:
     assert_agree(*eager_and(TRACED, descending(algorithms.fedtoga()), 1, **images(3)))
 
 
-def test_what_a_replay_overwrites_is_copied_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CUDA graph writes its results where the last ones lay, some of which are its arguments."""
-
-    def replaying(graph: Callable[..., Any], *_: Any) -> Callable[..., Any]:
-        results: list[Tensor] = []
-
-        def replay(*tensors: Tensor) -> list[Tensor]:
-            for result in results:
-                result.zero_()
-            results[:] = (result.clone() for result in graph(*tensors))  # never an argument
-            return [*results]
-
-        return replay
-
-    monkeypatch.setattr(torch._inductor, "compile", replaying)
-    replayed = partial(TRACED, mode="reduce-overhead")
-    assert_agree(*eager_and(replayed, hard(algorithms.scaffold())))
-
-
 def test_only_full_batches_of_full_width_are_compiled(traces: list[Any]) -> None:
     clients = classification((4, 3, 2, 4, 3, 2))
     executor = partial(StackedExecutor, compiled=5)

@@ -7,6 +7,7 @@ GPU the first is an error and the second lets its queue run empty; on the CPU ne
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -25,7 +26,7 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
-from fl_lightning.executors import Executor
+from fl_lightning.executors import Executor, GraphExecutor
 
 DEVICE = torch.device("meta")
 EVEN = 24, 18, 12, 12, 18, 18
@@ -138,6 +139,18 @@ def test_nor_where_images_are_augmented_and_clients_are_ragged(
     given = {"module": convolutional(2, torch.float32), "clients": clients, **options}
     run = to_device(federation(EVERY_ALGORITHM["scaffold"], executor=executor, **given))
     assert run_unread(run, [0, 1, 2, 4, 5]).is_meta
+
+
+@pytest.mark.usefixtures("no_autocast")
+@pytest.mark.parametrize("name", ["fedtoga", "labels and losses"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_nor_around_graphs(name: str, stacked: bool) -> None:
+    """What waits in their steps, `tests/executors/test_graphs.py` finds."""
+    executor = partial(GraphExecutor, width=3, stacked=stacked)
+    clients = classification(EVEN, batch_size=6, steps=2)
+    run = to_device(federation(hard(ALGORITHMS[name]), executor=executor, clients=clients))
+    assert run_unread(run, [0, 1, 2, 4]).is_meta
+    assert run.local_training.executor.manner  # not one after another
 
 
 @on_eager_executors

@@ -60,12 +60,6 @@ def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
     assert Config.read(tmp_path)["sampling"] == Options().sampling == "fixed"
 
 
-def test_the_executor_auto_of_an_older_run_was_the_sequential_one(tmp_path):
-    text = "algorithm: {name: fedavg}\nrounds: 3\nseed: 0\nexecutor: auto\n"
-    (tmp_path / "config.yaml").write_text(text)
-    assert Config.read(tmp_path)["executor"] == "sequential"
-
-
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "read"),
     [

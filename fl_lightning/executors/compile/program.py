@@ -29,11 +29,10 @@ class Program:
     Args:
         function: Takes and returns trees of tensors: dictionaries, lists and tuples; must not
             change its arguments. Leaves that are not tensors, such as a layout, are constants.
-        mode: The mode of `torch.compile`, as far as it sets the compiler's options.
     """
 
-    def __init__(self, function: Callable[..., Any], mode: str = "default"):
-        self.function, self.mode = function, mode
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
         self._compiled: dict[Any, tuple[Callable[..., Any], Structure]] = {}
 
     def __call__(self, *trees: Any) -> Any:
@@ -84,12 +83,8 @@ class Program:
         if tensors[0].device.type == "cpu":
             graph = with_vector_pooling(with_onednn(with_late_concatenation(graph)), examples)
         # kernels hold their number of threads; older compilers' caches ignore it unless it is named
-        options = {
-            **torch._inductor.list_mode_options(self.mode),
-            "cpp.threads": torch.get_num_threads(),
-        }
-        compiled = _compiled(graph, tensors, options)
-        return _replayed(compiled) if self.mode == "reduce-overhead" else compiled, out[0]
+        options = {"cpp.threads": torch.get_num_threads()}
+        return _compiled(graph, tensors, options), out[0]
 
 
 def _compiled(
@@ -105,16 +100,6 @@ def _compiled(
         return torch._inductor.compile(
             graph, [fake.from_tensor(t, static_shapes=True) for t in tensors], options
         )
-
-
-def _replayed(graph: Callable[..., Any]) -> Callable[..., Any]:
-    """A CUDA graph with copied results: its next replay overwrites them while reading them."""
-
-    def replay(*tensors: Tensor) -> list[Tensor]:
-        torch.compiler.cudagraph_mark_step_begin()
-        return [result.clone() for result in graph(*tensors)]
-
-    return replay
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Structure:

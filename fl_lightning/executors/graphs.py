@@ -1,0 +1,181 @@
+"""Clients side by side, each local step of theirs a CUDA graph.
+
+A graph is launched at once, where the kernels of a small step take longer to launch than to run.
+Without a GPU all is the same but for graphs and streams, so that tests on a CPU run every line.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.randomness import seeded_rng
+from fl_lightning.core.substitution import substituted
+from fl_lightning.core.term import States
+from fl_lightning.core.vector import Layout
+from fl_lightning.errors import ModelError, first_sentence
+from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, RoundInputs, Visit
+from fl_lightning.executors.local_step import LocalStep, SharedArgs
+from fl_lightning.executors.replay import ReplayedStep, copied, write
+from fl_lightning.executors.sequential import SequentialExecutor
+from fl_lightning.executors.stackable import try_in_parallel
+from fl_lightning.executors.stacked import StackedExecutor, numbers_as_tensors, row_of, stack
+
+
+class GraphExecutor(StackedExecutor):
+    """Trains up to `width` clients side by side, each local step a CUDA graph.
+
+    Code that no graph can repeat trains one client after another, as in `SequentialExecutor`, and a
+    printed line says so: a model that draws random numbers other than dropout's, or a term that
+    waits for the device.
+
+    Args:
+        module: See `Executor`, as for `layout`.
+        stacked: Clients with equal steps are rows of one program, as in `StackedExecutor`, if they
+            are as many as in the round's largest group. Others, and all if it is false, are
+            branches: each client has graphs and a stream of its own.
+        **options: Arguments of `StackedExecutor`.
+
+    Attributes:
+        graphs: Whether the clients train so; once it is false, they train one after another.
+    """
+
+    parallel = False  # terms that `vmap` refuses need not be refused
+
+    def __init__(self, module: nn.Module, layout: Layout, *, stacked: bool, **options: Any):
+        super().__init__(module, layout, **options)
+        self.stacked, self.as_tensors = stacked, True
+        self.graphs = True
+        self._replayed: dict[Any, ReplayedStep] = {}
+        self._shared: dict[Algorithm, SharedArgs] = {}
+
+    @property
+    def manner(self) -> str:
+        """See `Executor`."""
+        how = "as one program" if self.stacked else "in branches"
+        graphs = " of CUDA graphs" if next(self.module.parameters()).is_cuda else ""
+        return f"{self.width} clients at a time {how}{graphs}" if self.graphs else ""
+
+    def try_model(self, x: Any) -> None:
+        """Train one client after another if no graph can repeat the model."""
+        try:
+            try_in_parallel(self, x, batched=self.stacked)
+        except ModelError as error:
+            self._train_eagerly(error)
+
+    def __call__(
+        self, received: RoundInputs, tasks: Sequence[ClientTask]
+    ) -> Iterable[ClientResult]:
+        """Train the clients together."""
+        if self.graphs:
+            try:
+                yield from list(self._together(received, tasks))
+                return
+            except torch.OutOfMemoryError:
+                self._free()
+                raise
+            except Exception as error:  # whatever it is, the eager executor does or explains it
+                self._train_eagerly(error)
+        yield from self._eager(received, tasks)
+
+    @cached_property
+    def _eager(self) -> SequentialExecutor:
+        """Made late: the module's parameters become views of its vector."""
+        executor = SequentialExecutor(self.module, self.layout, autocast=self.autocast)
+        executor.task = self.task
+        return executor
+
+    def _train_eagerly(self, reason: Exception) -> None:
+        """From now on train one client after another."""
+        print(
+            "clients train one after another, as no CUDA graph can repeat their step: "
+            f"{type(reason).__name__}: {first_sentence(reason)}"
+        )
+        self.graphs = False
+        self._free()
+
+    def _free(self) -> None:
+        """Free the memory of the graphs."""
+        if any(step.stream for step in self._replayed.values()):
+            torch.cuda.synchronize()  # they may still run
+        self._replayed.clear()
+        self._shared.clear()
+
+    def _together(
+        self, received: RoundInputs, tasks: Sequence[ClientTask]
+    ) -> Iterable[ClientResult]:
+        equal = len({tuple(task.batches.sizes) for task in tasks}) == 1
+        if self.stacked and equal and len(tasks) >= received.group:
+            return super().__call__(received, tasks)
+        return self._in_branches(received, tasks)
+
+    def _steps(
+        self,
+        local_step: LocalStep,
+        tasks: Sequence[ClientTask],
+        client_facts: dict[str, Tensor],
+        states: list[States],
+        received: Buffers,
+        shared: SharedArgs,
+        full: bool,
+    ) -> tuple[Tensor, list[States], Buffers, Tensor]:
+        """The steps of clients that are rows of one program."""
+        begun = client_facts, states, received
+        self._share(local_step, shared)
+        step = self._step(local_step, 0, begun)
+        step.begin(tasks, *begun)
+        for k in range(step.count):
+            step.take(k)
+        return step.end()
+
+    def _in_branches(
+        self, received: RoundInputs, tasks: Sequence[ClientTask]
+    ) -> Iterator[ClientResult]:
+        """Train each client in a branch of its own; their numbers of steps may differ."""
+        self.module.train()
+        anchor = received.facts["anchor"]
+        local_step = self.local_step(received.algorithm, batched=False)
+        shared: SharedArgs = {
+            "round_facts": numbers_as_tensors(received.facts, anchor),
+            "server_states": received.states,
+            "coefficients": numbers_as_tensors(received.coefficients, anchor),
+        }
+        self._share(local_step, shared)
+        with seeded_rng(tasks[0].seed, anchor.device), substituted(batched=False):
+            visits = [Visit(self, received, task) for task in tasks]
+            steps = []
+            for i, (task, visit) in enumerate(zip(tasks, visits, strict=True)):
+                facts = {**task.facts, "origin": visit.facts["origin"]}
+                begun = stack([(facts, visit.states, visit.buffers)])
+                steps.append(self._step(local_step, i, begun))
+                steps[-1].begin([task], *begun)
+            for k in range(max(step.count for step in steps)):
+                for step in steps:
+                    if k < step.count:
+                        step.take(k)
+            for step, visit in zip(steps, visits, strict=True):
+                yield visit.result(*row_of(step.end(), 0))
+
+    def _share(self, local_step: LocalStep, shared: SharedArgs) -> None:
+        """Write what all clients of a call share into its static tensors."""
+        method = local_step.algorithm
+        if method in self._shared:
+            write(self._shared[method], shared)
+        else:
+            self._shared[method] = copied(shared)
+
+    def _step(
+        self,
+        local_step: LocalStep,
+        branch: int,
+        begun: tuple[dict[str, Tensor], list[States], Buffers],
+    ) -> ReplayedStep:
+        """The step of a branch, of as many clients as have begun."""
+        key = local_step, branch, len(begun[0]["origin"])
+        if key not in self._replayed:
+            given = local_step, self._shared[local_step.algorithm], self.compiled
+            self._replayed[key] = ReplayedStep(*given, *begun)
+        return self._replayed[key]
