@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from citations import bibtex
+from curves import picture
 from evidence import recordings, reproduced
 from typing_extensions import Doc
 
@@ -55,7 +56,7 @@ def page(name: str) -> str:
     lines += [FORMULA_NOTE, ""]
     lines += ["```sh", f"python recipes/digits.py --algorithm {name}", "```", "", "```python"]
     lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
-    lines += [*proofs(name), *relatives(name), *citation(name)]
+    lines += [*picture(name, heading), *proofs(name), *relatives(name), *citation(name)]
     lines += ["## Options", "", *option_table(make), ""]
     notes = [*prose(make, skip={"Args", "Raises", "Formula", "References"})]
     lines += ["## Notes", "", *notes] if notes else []

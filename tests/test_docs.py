@@ -180,6 +180,19 @@ def test_each_method_has_a_formula_that_renders(monkeypatch):
         assert "\\" not in formulas.html(sections(make)["Formula"]), f"unknown LaTeX: {name}"
 
 
+def test_the_pages_of_the_papers_show_their_tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import paper_pages
+
+    pages, presets = paper_pages.pages(), ROOT / "recipes" / "presets"
+    tables = [file for file in presets.rglob("*.yaml") if "\npublished:" in file.read_text()]
+    assert tables
+    for file in tables:
+        paper = file.parent.name
+        assert f"\nfl-lightning table {paper}/{file.stem}\n" in pages[f"papers/{paper}.md"]
+    assert "| [scaffold](../methods/scaffold.md) | **98.41** 98.39 |" in pages["papers/fedssg.md"]
+
+
 def test_the_architecture_page_has_the_layers_that_import_linter_holds():
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = [re.findall(r"\w+", layer) for layer in configuration["contracts"][0]["layers"]]

@@ -1,0 +1,77 @@
+"""A method's test accuracy on the digits beside FedAvg's, as a picture of the page's colors."""
+
+from functools import cache
+from pathlib import Path
+
+from pandas import DataFrame, Series, read_csv
+
+FILE = Path(__file__).with_name("digits.csv")
+"""Accuracies by round; `benchmarks/digits_curves.py` writes it."""
+
+BASE = "fedavg"
+WIDTH, HEIGHT, LEFT, BOTTOM, RIGHT = 640, 230, 44, 28, 12
+LOWEST = 0.4
+"""The accuracy at the bottom of the picture."""
+
+
+def picture(name: str, label: str) -> list[str]:
+    """The section with the curve of a method, if there is one.
+
+    Args:
+        name: The method's function.
+        label: What the picture calls it.
+    """
+    curves = accuracies()
+    if name not in curves:
+        return []
+    last = Series({"FedAvg": curves[BASE].iloc[-10:].mean(), label: curves[name].iloc[-10:].mean()})
+    said = ", ".join(f"{who} {mean:.1%}" for who, mean in last.items())
+    lines = [line(curves[BASE], "base"), "" if name == BASE else line(curves[name], "own")]
+    ticks = [tick(level / 100) for level in (40, 60, 80, 100)]
+    ends = [
+        f'<text x="{x(round):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{round}</text>'
+        for round in (1, 25, 50, 75, 100)
+    ]
+    svg = (
+        f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Test accuracy '
+        f'by round: {said}">{"".join([*ticks, *ends, *lines])}</svg>'
+    )
+    return ["## On the digits", "", svg, "", f"{NOTE} Mean of the last ten rounds: {said}.", ""]
+
+
+NOTE = (
+    "Test accuracy by round beside FedAvg's (gray), at the default options: "
+    "`recipes/digits.py` with 20 clients of few classes each, one seed. It shows that the method "
+    "works; it ranks nothing."
+)
+
+
+@cache
+def accuracies() -> DataFrame:
+    """The curves in `FILE`."""
+    return read_csv(FILE, index_col="round")
+
+
+def line(curve: "Series[float]", kind: str) -> str:
+    """One curve."""
+    points = " ".join(f"{x(round):.1f},{y(accuracy):.1f}" for round, accuracy in curve.items())
+    return f'<polyline class="{kind}" points="{points}"/>'
+
+
+def tick(level: float) -> str:
+    """A line across the picture, with its number."""
+    return (
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>'
+        f'<text x="{LEFT - 6}" y="{y(level) + 4:.1f}" text-anchor="end">{level:.0%}</text>'
+    )
+
+
+def x(round: float) -> float:
+    """The place of a round."""
+    return LEFT + (WIDTH - LEFT - RIGHT) * (round - 1) / 99
+
+
+def y(accuracy: float) -> float:
+    """The place of an accuracy; lower ones than `LOWEST` lie on the bottom line."""
+    share = (max(accuracy, LOWEST) - LOWEST) / (1 - LOWEST)
+    return 10 + (HEIGHT - BOTTOM - 10) * (1 - share)
