@@ -156,3 +156,9 @@ def test_a_term_that_waits_for_the_device_trains_eagerly_and_leaves_the_allocato
     torch.cuda.empty_cache()
     there = round_after_round(on(DEVICE, EVERY_ALGORITHM["fedavg"], **given))
     assert there.local_training.executor.manner
+
+
+def test_a_gpu_scores_small_samples_in_large_batches() -> None:
+    small = images()["clients"].dataset
+    assert Evaluation(small).batch_size == 100
+    assert Evaluation(small.to(DEVICE)).batch_size == 1000

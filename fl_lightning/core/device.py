@@ -1,4 +1,4 @@
-"""Asynchronous copies to the device, and a clock that waits for it."""
+"""Asynchronous copies to the device, and its clock."""
 
 import time
 
@@ -15,8 +15,20 @@ def to_device_async(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
-def synchronized_time(device: torch.device) -> float:
-    """Seconds on a clock, after the device has finished its queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+class Moment:
+    """When a device has done what it was given until now. On a GPU only a difference waits for it.
+
+    `later - earlier` is in seconds.
+    """
+
+    def __init__(self, device: torch.device):
+        self._time, self._event = time.perf_counter(), None
+        if device.type == "cuda":
+            self._event = torch.cuda.Event(enable_timing=True)
+            self._event.record(torch.cuda.current_stream(device))
+
+    def __sub__(self, earlier: "Moment") -> float:
+        if self._event is None or earlier._event is None:
+            return self._time - earlier._time
+        self._event.synchronize()
+        return earlier._event.elapsed_time(self._event) / 1000

@@ -186,8 +186,9 @@ def write(places: Any, values: Any) -> None:
     ]
     written = {place.untyped_storage().data_ptr() for place, _ in pairs}
     own = [v.clone() if v.untyped_storage().data_ptr() in written else v for _, v in pairs]
-    for (place, _), value in zip(pairs, own, strict=True):
-        place.copy_(value)
+    for dtype in {place.dtype for place, _ in pairs}:  # on a GPU one launch a dtype
+        same = [(p, v) for (p, _), v in zip(pairs, own, strict=True) if p.dtype == dtype]
+        torch._foreach_copy_([p for p, _ in same], [v for _, v in same])
 
 
 def _is_same(place: Tensor, value: Tensor) -> bool:

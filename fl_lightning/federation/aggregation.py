@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from typing import Any
 
 import torch
@@ -166,8 +166,10 @@ class RoundSums:
 
     def logged(self) -> list[Tensor]:
         """The cohort's mean of each scalar that terms log, 0-dim; nan where no client has."""
-        counts = self._rows[:, COLUMNS.index("counts")] > 0
-        return [*self._logs[counts].nanmean(0).to(self._like[0])]
+        if not self._logs.shape[1]:
+            return []
+        counts = self._rows[:, COLUMNS.index("counts"), None] > 0  # as a mask: it waits for no GPU
+        return [*torch.where(counts, self._logs, nan).nanmean(0).to(self._like[0])]
 
     def distances(self, moved: Tensor, squared: Tensor, move: Tensor) -> list[Tensor]:
         """The values of `DISTANCES`, 0-dim, from the means and how far the server then moved."""

@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from fl_lightning.core.algorithm import Algorithm
-from fl_lightning.core.device import synchronized_time
+from fl_lightning.core.device import Moment
 from fl_lightning.core.losses import TaskLoss, cross_entropy
 from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.vector import Layout
@@ -202,17 +202,17 @@ class Federation:
             raise divergence.all_skipped(*self._place())
 
     def _run_round(self) -> None:
-        started = synchronized_time(self.w.device)
+        started = Moment(self.w.device)
         self.last_only = set()
         metrics = self.train_round()
-        trained = synchronized_time(self.w.device)
+        trained = Moment(self.w.device)
         self.fabric.call("on_round_end", federation=self, metrics=metrics)
         if self.fabric.world_size == 1:  # nobody else has to agree
             self.should_stop |= self.stop_requested
             self.preempted |= self.preempt_requested
         if self.finished:
             self.fabric.call("on_last_round_end", federation=self, metrics=metrics)
-        ended = synchronized_time(self.w.device)
+        ended = Moment(self.w.device)
         metrics |= {"time/evaluate_s": ended - trained, "time/round_s": ended - started}
         self.fabric.log_dict(metrics, step=self.round)
         self.fabric.call("on_round_logged", federation=self, metrics=metrics)
@@ -237,7 +237,7 @@ class Federation:
         """
         self.prepare()
         device, server = self.w.device, self.server
-        started, self._training = synchronized_time(device), True
+        started, self._training = Moment(device), True
         cohort = self.sampler(self.clients.num_clients, self.seed, self.round)
         sanity_checks.check_cohort(cohort, self.clients, self.sampler, self.position())
         facts = self.round_facts(len(cohort))
@@ -246,7 +246,7 @@ class Federation:
         sums = self.local_training.run(cohort, facts, self.position(), finished)
         if self.stop_requested:
             sums.request_stop(self.preempt_requested)
-        trained = synchronized_time(device)
+        trained = Moment(device)
         self.all_reduce_sum(sums.total)
         status, watched = sums.status(), self.on_divergence != "continue"
         lost = {cohort[k]: part for k, part in status.diverged.items()} if watched else {}
@@ -268,7 +268,7 @@ class Federation:
             "comm/uplink_mb": self._uplink(len(cohort), status.bits),
             "comm/downlink_mb": server.megabytes(self.cost.downlink) * len(cohort),
             "time/train_s": trained - started,
-            "time/aggregate_s": synchronized_time(device) - trained,
+            "time/aggregate_s": Moment(device) - trained,
         }
         server.round, self._training = server.round + 1, False
         return scalars
