@@ -1,16 +1,17 @@
 """Write docs/digits.csv: the methods' test accuracies on the digits, for the pages of the methods.
 
-    fl-lightning table benchmarks/digits.yaml --runs runs/every_method
+    python recipes/digits.py --algorithm scaffold --run-dir runs/every_method/scaffold
+    python recipes/digits.py --algorithm local_adamw --lr 0.001 --run-dir runs/every_method/adamw
     python benchmarks/digits_curves.py runs/every_method
 
-Left out are methods whose clients keep models of their own, since the global model's accuracy says
-little of them, and those of optimizers at the learning rate of SGD.
+Several folders may be given. Left out are methods whose clients keep models of their own, since the
+global model's accuracy says little of them, and optimizers of clients at SGD's learning rate.
 """
 
 import sys
 from pathlib import Path
 
-from pandas import DataFrame
+from pandas import concat
 
 from fl_lightning.algorithms import personal
 from fl_lightning.algorithms.registry import ALGORITHMS, functions
@@ -18,18 +19,21 @@ from fl_lightning.lab.report import load_runs
 
 FILE = Path(__file__).parents[1] / "docs" / "digits.csv"
 SGD_RATE = 0.1
+"""The recipe's learning rate."""
 
 
 def main() -> None:
     """Write the accuracies of the runs in a folder, one column a method."""
     columns = {}
-    for run in load_runs([Path(sys.argv[1])]):
-        name = run.config["algorithm"]
+    for run in load_runs(map(Path, sys.argv[1:])):
+        name, lr = run.config["algorithm"], run.config["lr"]
         own_optimizer = ALGORITHMS[name]().sgd_options == ("lr",)
-        if name in functions(personal) or (own_optimizer and run.config["lr"] == SGD_RATE):
+        if name in functions(personal) or own_optimizer == (lr == SGD_RATE):
             continue
-        columns[name] = run.metrics["test/accuracy"].dropna().round(4)
-    curves = DataFrame({name: columns[name] for name in ALGORITHMS if name in columns})
+        options = f" --lr {lr:g}" if own_optimizer else ""
+        options += " --sampling bernoulli" if run.config["sampling"] == "bernoulli" else ""
+        columns[name] = run.metrics["test/accuracy"].dropna().round(4).rename(name + options)
+    curves = concat([columns[name] for name in ALGORITHMS if name in columns], axis=1)
     curves.to_csv(FILE, index_label="round")
 
 

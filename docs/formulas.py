@@ -19,14 +19,24 @@ def rows(text: str) -> list[tuple[str, list[str]]]:
 
 def html(text: str) -> str:
     """The formula as a list of labels and expressions."""
-    from latex2mathml.converter import convert  # installed with the documentation's tools only
-
     items = "".join(
-        f"<dt>{escape(label)}</dt><dd>{''.join(convert(e, display='block') for e in parts)}</dd>"
+        f"<dt>{escape(label)}</dt><dd>{''.join(mathml(part, 'block') for part in parts)}</dd>"
         for label, parts in rows(text)
     )
-    items = re.sub(r"<mo>([a-z]{2,})</mo>", r"<mi>\1</mi>", items)  # max(a) and not max (a)
-    return f'<dl class="formula">{items.replace("&#x0007E;", "&#x0223C;")}</dl>'
+    return f'<dl class="formula">{items}</dl>'
+
+
+def inline(markdown: str) -> str:
+    """The page with each `$LaTeX$` as mathematics."""
+    return re.sub(r"\$([^$\n]+)\$", lambda found: mathml(found[1], "inline"), markdown)
+
+
+def mathml(latex: str, display: str) -> str:
+    """An expression in MathML, for a line of its own (`block`) or for a text (`inline`)."""
+    from latex2mathml.converter import convert  # installed with the documentation's tools only
+
+    found = re.sub(r"<mo>([a-z]{2,})</mo>", r"<mi>\1</mi>", convert(latex, display=display))
+    return found.replace("&#x0007E;", "&#x0223C;")  # max(a), not max (a); ~ as a relation
 
 
 def fence(source: str, *_: Any, **__: Any) -> str:

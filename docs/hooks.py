@@ -57,8 +57,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Tell the search about the page; fill in the lists of the home page."""
+    """Tell the search about the page; set letters; fill in the lists of the home page."""
     search_words.describe(page.file.src_uri, page.meta)
+    if page.file.src_uri == "methods/index.md":
+        return formulas.inline(markdown)
     markdown = markdown.replace("<!-- families -->", method_pages.families())
     return markdown.replace("<!-- news -->", news())
 

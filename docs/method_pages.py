@@ -29,20 +29,20 @@ FORMULA_NOTE = (
     "Start, step and end are those of a client's visit ([what the letters mean](index.md#letters))."
 )
 LETTERS = {
-    "w^t, w^0": "the global model that clients receive in round t, and the first one",
+    r"w^t, \; w^0": "the global model that clients receive in round t, and the first one",
     "w": "the client's model during its visit",
-    "g(w)": "the gradient of the loss on the client's current mini-batch",
-    "l(w)": "that loss",
+    r"g(w), \; \ell(w)": "gradient and value of the loss on the client's current mini-batch",
     "u_i": "client i's model after its local training",
     "o_i": "the global model that client i received at its last visit",
-    "h_i, c_i, d_i": "vectors that client i keeps: dual, control variate, drift",
-    "h, c, d": "their means over all clients, which the server keeps",
-    "eta, eta_0, eta_s": "learning rates: local, of the first round, the server's (`--server-lr`)",
-    "K, k": "local steps of a visit, and the step, from 0",
-    "S, M, N": "the cohort, its size, all clients",
+    r"h_i, \; c_i, \; d_i": "vectors that client i keeps: dual, control variate, drift",
+    r"h, \; c, \; d": "their means over all clients, which the server keeps",
+    r"\eta, \; \eta_0, \; \eta_s": "learning rates: local, of the first round, of the server",
+    r"K, \; k": "local steps of a visit, and the step, from 0",
+    r"S, \; M, \; N": "the cohort, its size, all clients",
     "p_i": "client i's share of the samples of the cohort; 1/M with `--weighting uniform`",
-    "KL_tau(a || b)": "divergence of the models' outputs, softened by the temperature tau",
-    "unit(v)": "v / |v|",
+    r"\mathrm{KL}_\tau(a \,\Vert\, b)": "divergence of the models' outputs at temperature tau",
+    r"\theta, \; \phi": "body and head of the model",
+    r"\mathrm{unit}(v)": "v over its norm, in the texts",
 }
 
 
@@ -119,9 +119,9 @@ def citation(name: str) -> list[str]:
 
 def index() -> str:
     """The list of all methods by family, in Markdown."""
-    lines = ["# Methods", "", COST_NOTE, "", "## Letters", ""]
-    letters = ((f"`{letter}`", meaning) for letter, meaning in LETTERS.items())
-    lines += [*table(("letter", "meaning"), letters), ""]
+    lines = ["# Methods", "", f"{len(ALGORITHMS)} methods, a page each.", "", "## Letters", ""]
+    letters = [(f"${letter}$", meaning) for letter, meaning in LETTERS.items()]
+    lines += [*table(("letter", "meaning"), letters), "", COST_NOTE, ""]
     for family in FAMILIES:
         lines += [f"## {title(family)}", ""]
         rows = []

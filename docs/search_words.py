@@ -54,8 +54,9 @@ def describe(path: str, meta: dict[str, Any]) -> None:
 def without_details(path: str, html: str) -> str:
     """The page with the sections marked that the search leaves out."""
     folder = path.partition("/")[0]
-    if folder == "api":  # members of classes
-        return re.sub(r"<h([4-6]) ", r"<h\1 data-search-exclude ", html)
+    if folder == "api":  # members of classes, constants of modules
+        members = r'<h[4-6] |<h3 (?=id="[\w.]+\.[A-Z_]+")'
+        return re.sub(members, lambda found: f"{found[0]}data-search-exclude ", html)
     if folder not in KEPT:
         return html
 
