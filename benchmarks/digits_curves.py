@@ -32,7 +32,9 @@ def main() -> None:
             continue
         options = f" --lr {lr:g}" if own_optimizer else ""
         options += " --sampling bernoulli" if run.config["sampling"] == "bernoulli" else ""
-        columns[name] = run.metrics["test/accuracy"].dropna().round(4).rename(name + options)
+        curve = run.metrics["test/accuracy"].dropna().round(4)
+        if len(curve) == run.config["rounds"]:
+            columns[name] = curve.rename(name + options)
     curves = concat([columns[name] for name in ALGORITHMS if name in columns], axis=1)
     curves.to_csv(FILE, index_label="round")
 
