@@ -1,6 +1,7 @@
 """The model at given weights, as losses and executors evaluate it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch.func
 from torch import Tensor, nn
 
 from fl_lightning.core.dropout import KEY, DropoutMasks
+from fl_lightning.core.mixed_precision import casts_of
 from fl_lightning.core.vector import Layout
 
 
@@ -59,6 +61,7 @@ class FunctionalModel:
         layout: Its flat vector.
         received: The buffers as the visit received them; reference passes start from them.
         weights: The trainable weights by name.
+        casts: Their casts in autocast's number type, in the same order; none if it casts itself.
         moved: The buffers that `forward` updates, and the key of dropout; None in a reference pass,
             which is evaluation.
     """
@@ -70,14 +73,15 @@ class FunctionalModel:
         received: Mapping[str, Tensor],
         weights: Mapping[str, Tensor],
         moved: dict[str, Tensor] | None = None,
+        casts: Sequence[Tensor] = (),
     ):
         self.module, self.layout, self.head = module, layout, layout.head
-        self.received, self.weights, self.moved = received, weights, moved
+        self.received, self.weights, self.moved, self.casts = received, weights, moved, casts
 
     def forward(self, x: Any) -> Any:
         """The model's output."""
         if self.moved is not None:
-            with DropoutMasks(self.moved[KEY]):
+            with DropoutMasks(self.moved[KEY]), self.casting():
                 return functional_call(self.module, {**self.weights, **self.moved}, x)
         training, buffers = self.module.training, {k: b.clone() for k, b in self.received.items()}
         self.module.eval()
@@ -85,6 +89,10 @@ class FunctionalModel:
             return functional_call(self.module, {**self.weights, **buffers}, x)
         finally:
             self.module.train(training)
+
+    def casting(self) -> AbstractContextManager[None]:
+        """A context in which layers find the casts."""
+        return casts_of([*self.weights.values()], self.casts) if self.casts else nullcontext()
 
     def at(self, w: Tensor) -> "FunctionalModel":
         """The same model with weights `w` in evaluation mode, its buffers as received."""

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from fl_lightning.core.dropout import DropoutMasks, running_masks
+from fl_lightning.core.mixed_precision import cast_of
 
 Function = Callable[..., Any]
 Maker = Callable[[str, Function], Function]
@@ -31,7 +32,8 @@ def substituted(batched: bool) -> Iterator[None]:
     Within `DropoutMasks` these come from its key: dropout of elements and channels, alpha dropout,
     dropout of the weights of `scaled_dot_product_attention` and of the values between layers of
     `nn.LSTM`, `nn.GRU` and `nn.RNN` unless the sequences are packed, torchvision's
-    `stochastic_depth` and timm's `drop_path`. All other random numbers stay PyTorch's.
+    `stochastic_depth` and timm's `drop_path`. All other random numbers stay PyTorch's. Within
+    `casts_of` linear layers and convolutions take the casts of their weights.
 
     The functions are replaced for the whole process. In other threads they do what PyTorch's do,
     but only one thread at a time may be in such a context.
@@ -110,6 +112,15 @@ def _attention(_: str, theirs: Function) -> Function:
         return weights @ value
 
     return attention
+
+
+def _layer(_: str, theirs: Function) -> Function:
+    """For `torch.nn.functional.linear` and the convolutions."""
+
+    def layer(input: Tensor, weight: Tensor, bias: Tensor | None = None, *a: Any, **kw: Any) -> Any:
+        return theirs(input, cast_of(weight), bias if bias is None else cast_of(bias), *a, **kw)
+
+    return layer
 
 
 def _recurrent(name: str, theirs: Function) -> Function:
@@ -194,6 +205,12 @@ _IN_VF: dict[str, Maker] = {
 }
 """Which function of `torch._VF`, where `torch.nn` and its `functional` find them, gets which."""
 
+_IN_F: dict[str, Maker] = {
+    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d"), _layer),
+}
+"""The same of `torch.nn.functional`."""
+
 _OF_LIBRARIES: dict[str, dict[str, Maker]] = {
     "torchvision.ops.stochastic_depth": {"stochastic_depth": _stochastic_depth},
     "timm.layers.drop": {"drop_path": _drop_path},
@@ -210,7 +227,7 @@ def _places(*imported: bool) -> list[tuple[dict[str, Any], dict[str, Function]]]
     found: dict[Any, dict[str, Maker]] = {
         sys.modules[module]: new for (module, new), there in libraries if there
     }
-    found |= {_VF: _IN_VF, F: {"scaled_dot_product_attention": _attention}}
+    found |= {_VF: _IN_VF, F: _IN_F}
     return [
         (vars(place), {name: make(name, vars(place)[name]) for name, make in new.items()})
         for place, new in found.items()

@@ -208,16 +208,13 @@ def unit(v: Tensor, eps: float = 1e-12) -> Tensor:
 
 @torch.no_grad()
 def copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy each source into its target; on a GPU all of a type in one kernel."""
+    """Copy each source into its target; all of a type in one kernel."""
     kinds: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
-        if target.is_cpu:
-            target.copy_(source)
-        else:
-            kind = target.device, target.dtype, source.device, source.dtype
-            into, out_of = kinds.setdefault(kind, ([], []))
-            into.append(target)
-            out_of.append(source)
+        kind = target.device, target.dtype, source.device, source.dtype
+        into, out_of = kinds.setdefault(kind, ([], []))
+        into.append(target)
+        out_of.append(source)
     for into, out_of in kinds.values():
         torch._foreach_copy_(into, out_of)
 

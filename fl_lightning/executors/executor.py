@@ -13,6 +13,7 @@ from fl_lightning.core.curves import Coefficients
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.dropout import KEY, new_key
 from fl_lightning.core.losses import TaskLoss, cross_entropy
+from fl_lightning.core.mixed_precision import cast_dtype
 from fl_lightning.core.oracle import ForwardPass, Loss
 from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
@@ -140,6 +141,8 @@ class Executor:
         width: The most clients that a call takes.
         parallel: Whether the hooks of a client run under `vmap`.
         compiled: The batch size whose steps are compiled; 0 compiles nothing.
+        cast_dtype: The number type in which linear layers see the weights, None if it is their own:
+            all weights of a pass are cast at once.
     """
 
     width: int = 1
@@ -154,6 +157,7 @@ class Executor:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ):
         self.module, self.layout, self.autocast = module, layout, autocast
+        self.cast_dtype = cast_dtype(layout.parameters(module)[0], autocast)
         self.task: Loss = lambda b: loss(b.answer, b.y)
 
     def __call__(

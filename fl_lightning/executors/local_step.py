@@ -1,16 +1,18 @@
 """One local step of several clients, as a function of tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.mixed_precision import parameters_and_casts
 from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Request, objective
 from fl_lightning.core.term import States
@@ -61,26 +63,35 @@ class LocalStep:
         shared_args: SharedArgs,
     ) -> tuple[Tensor, list[States], Buffers, Tensor]:
         executor, layout = self.executor, self.executor.layout
+        dtype = None if get_proxy_mode() else executor.cast_dtype  # a compiler fuses the casts
         first: list[tuple[Buffers, Tensor]] = []
 
         def evaluate(w: Tensor, request: Request) -> Tensor:
-            def value(parts: list[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
+            def value(parts: Sequence[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
                 # inside grad, where BatchNorm may not write to what lies outside
                 moved = {name: b.clone() for name, b in buffers.items()}
-                weights = dict(zip(layout.names, parts, strict=True))
-                network = FunctionalModel(executor.module, layout, received, weights, moved)
+                n = len(layout.names)
+                weights, casts = dict(zip(layout.names, parts[:n], strict=True)), parts[n:]
+                network = FunctionalModel(executor.module, layout, received, weights, moved, casts)
                 norms = full_batchnorm(executor.module) if self.batched else nullcontext()
                 with executor.autocast(), norms:
                     b = ForwardPass(network, *request.batch(x, y), request.layers)
                     total, task = objective(b, (executor.task, *request.losses))
                 return total, (moved, executor.observed(b, task))
 
+            def value_of_casts(w: Tensor, dtype: torch.dtype) -> Any:
+                return value(parameters_and_casts(w, layout, dtype))
+
             with blame_model():
                 if request.loss_only:
                     return value(layout.split(w))[0]
-                gradients, (_, aside) = grad_and_value(value, has_aux=True)(layout.split(w))
+                if dtype:
+                    g, (_, aside) = grad_and_value(value_of_casts, has_aux=True)(w, dtype)
+                else:
+                    parts, (_, aside) = grad_and_value(value, has_aux=True)(layout.split(w))
+                    g = layout.flatten(parts)
             first.append(aside)
-            return layout.flatten(gradients)
+            return g
 
         facts = {**shared_args["round_facts"], **client_facts}
         executor.announce(facts)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fl_lightning.core.dropout import KEY, DropoutMasks, new_key
+from fl_lightning.core.mixed_precision import gathered
 from fl_lightning.core.network import FunctionalModel, call, unaliased
 from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, objective
 from fl_lightning.core.randomness import seeded_rng
@@ -33,12 +34,16 @@ class SequentialExecutor(Executor):
     def __init__(self, module: nn.Module, layout: Layout, **options: Any):
         super().__init__(module, layout, **options)
         self.w = nn.Parameter(layout.read(module))
-        self.parameters = layout.parameters(module)
+        self.parameters, self.casts = layout.parameters(module), list[Tensor]()
         self.point_to(self.w.detach())
+        if self.cast_dtype:
+            self.cast = self.w.detach().to(self.cast_dtype)
+            self.casts = [part.detach().requires_grad_() for part in layout.split(self.cast)]
         self.buffers = {**dict(module.named_buffers()), KEY: new_key(0).to(self.w.device)}
 
     def point_to(self, vector: Tensor) -> None:
         """Make the module's parameters views of `vector`."""
+        self.point = vector
         for p, part in zip(self.parameters, self.layout.split(vector.to(self.w)), strict=True):
             p.data = part
 
@@ -84,20 +89,30 @@ class SequentialExecutor(Executor):
         observed: list[Tensor] = []
 
         def closure(request: Request = TASK_LOSS) -> Tensor:
+            if self.casts:
+                with torch.no_grad():
+                    self.cast.copy_(self.point)
             with self.autocast():
                 b = ForwardPass(live, *request.batch(x, y), request.layers)
                 value, task = objective(b, (self.task, *request.losses))
             if request.loss_only:
                 return value
             self.w.grad = None  # frees the memory that backward then takes
-            gradients = torch.autograd.grad(value, self.parameters, materialize_grads=True)
-            self.w.grad = self.layout.flatten(gradients)
+            self.w.grad = self._gradient(value)
             if not observed:
                 observed.append(self.observed(b, task).detach())
             return value.detach()
 
         optimizer.step(closure)
         return observed[0] if observed else self.w.new_full((1,), torch.nan)
+
+    def _gradient(self, value: Tensor) -> Tensor:
+        weights, casts = self.parameters, self.casts
+        if not casts:
+            of_weights = torch.autograd.grad(value, weights, materialize_grads=True)
+            return self.layout.flatten(of_weights)
+        of_both = torch.autograd.grad(value, [*weights, *casts], allow_unused=True)
+        return gathered(self.layout, of_both[: len(weights)], of_both[len(weights) :])
 
 
 class _InPlace(GradientTransform):
@@ -123,9 +138,10 @@ class _Live(FunctionalModel):
 
     def __init__(self, executor: SequentialExecutor, received: Buffers):
         module, self.key = executor.module, executor.buffers[KEY]
-        super().__init__(module, executor.layout, received, dict(module.named_parameters()))
+        weights = dict(zip(executor.layout.names, executor.parameters, strict=True))
+        super().__init__(module, executor.layout, received, weights, casts=executor.casts)
 
     def forward(self, x: Any) -> Any:
         """The model's output."""
-        with DropoutMasks(self.key):
+        with DropoutMasks(self.key), self.casting():
             return call(self.module, x)

@@ -4,7 +4,7 @@ Each function returns a fresh module from (b, channels, height, width) to (b, cl
 tokens (b, t) to (b, t, vocabulary), initialized from PyTorch's global generator. Images or weights
 that do not fit raise ValueError.
 
-Imports nothing of the package.
+Imports `core`.
 """
 
 from fl_lightning.models.fedavg_cnn import fedavg_cnn as fedavg_cnn

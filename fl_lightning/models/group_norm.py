@@ -133,11 +133,14 @@ def _fold(b: int, t: Tensor, dim: int | None, at: int) -> Tensor:
 
 def _zero(like: Tensor) -> Tensor:
     """Zeros that are made once; a trace makes its own, and must not leave a fake tensor here."""
-    real = type(like) in (Tensor, nn.Parameter)
-    return _kept_zero(len(like), like.dtype, like.device) if real else torch.zeros_like(like)
+    if type(like) not in (Tensor, nn.Parameter):
+        return torch.zeros_like(like)
+    stream = torch.cuda.current_stream(like.device).cuda_stream if like.is_cuda else 0
+    return _kept_zero(len(like), like.dtype, like.device, stream)
 
 
 @cache
-def _kept_zero(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _kept_zero(size: int, dtype: torch.dtype, device: torch.device, stream: int) -> Tensor:
+    """For one stream, since others would not wait until they are filled."""
     with torch.inference_mode(False):  # or no backward pass could use it
         return torch.zeros(size, dtype=dtype, device=device)

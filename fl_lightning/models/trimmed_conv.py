@@ -5,6 +5,8 @@ from functools import cache
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl_lightning.core.mixed_precision import cast_of
+
 
 class TrimmedConv2d(nn.Conv2d):
     """`nn.Conv2d` without the part of its kernel that only meets padding.
@@ -24,7 +26,7 @@ class TrimmedConv2d(nn.Conv2d):
         )
         if (len(rows), len(columns)) == self.kernel_size:
             return super().forward(x)
-        weight = self.weight[:, :, rows.start : rows.stop, columns.start : columns.stop]
+        weight = cast_of(self.weight)[:, :, rows.start : rows.stop, columns.start : columns.stop]
         padding = (
             self.padding[0] - rows.start * self.dilation[0],
             self.padding[1] - columns.start * self.dilation[1],
