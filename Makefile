@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format setup package docs docs-serve
+.PHONY: demo test lint format setup package docs docs-serve
 setup: .venv/installed
 
 .venv/installed: pyproject.toml setup.cfg
@@ -19,10 +19,7 @@ demo: setup  ## 100 rounds of FedTOGA on real handwritten digits, 20 clients
 	$(BIN)/fabric run recipes/digits.py
 
 test: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
-
-test-slow: setup  ## kills, launchers, the commands of the papers' tables: several seconds each
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: setup package
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jobs
+import pictures
 import pytest
 import refusals
 import torch
@@ -16,6 +17,7 @@ from lightning.fabric import Fabric
 import fl_lightning.callbacks.checkpoint
 
 fl_lightning.callbacks.checkpoint.SPACING = 0  # every n-th round is saved, however short
+pictures.leave_out()
 torch.set_num_threads(1)  # tests run in parallel processes that share the cores
 os.fsync = lambda file: None  # no test cuts the power, and a disk takes its time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # programs begun with `&` ignore it

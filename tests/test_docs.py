@@ -6,20 +6,20 @@ twentieth of their rounds, one where none are given, of one local step, on one r
 are replaced by small random ones.
 """
 
-import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 
+import jobs
 import pytest
 import torch
 from image_files import write_images
+from lightning.fabric import cli
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from locations import ROOT
 from torch.distributed.run import get_args_parser
@@ -109,7 +109,6 @@ def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         run_recipe(recipe, shortened(arguments), monkeypatch)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if blocks(p)], ids=lambda page: str(page.relative_to(ROOT))
 )
@@ -209,19 +208,17 @@ def test_torchrun_leaves_the_options_of_recipes_alone():
         assert parser.parse_args(["recipe.py", flag, "x"]).training_script_args == [flag, "x"]
 
 
-@pytest.mark.slow
 def test_fabric_run_trains_on_two_ranks_in_the_next_free_folder(workplace):
     """Which the second rank does not know."""
     (workplace / "runs/digits/fedtoga-0").mkdir(parents=True)
-    fabric = str(Path(sys.executable).parent / "fabric")
     ranks = f"--accelerator cpu --devices 2 --main-port {find_free_network_port()}".split()
-    done = subprocess.run(
-        [fabric, "run", "recipes/digits.py", *ranks, "--algorithm", "fedtoga", "--rounds", "1"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 ranks" in done.stdout
+    argv = "recipes/digits.py", *ranks, "--algorithm", "fedtoga", "--rounds", "1"
+    process = jobs.start(workplace / "fabric", {"OMP_NUM_THREADS": 1}, fabric_run, *argv)
+    assert jobs.end([process], 300) == [0], jobs.said(workplace / "fabric")
+    assert "2 ranks" in jobs.said(workplace / "fabric")
     assert (workplace / "runs/digits/fedtoga-1/model.pt").exists()
+
+
+def fabric_run(*argv: str) -> None:
+    sys.argv = ["fabric", "run", *argv]
+    cli._main()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jobs
+import pictures
 import pytest
 import refusals
 import torch
@@ -37,7 +38,8 @@ def table(folder: Path) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
-    experiment(folder).run()
+    with pictures.drawn():
+        experiment(folder).run()
     return folder
 
 

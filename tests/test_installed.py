@@ -1,4 +1,4 @@
-"""The package as installed from a wheel, without the repository."""
+"""The package as installed from a wheel, without the repository; the command's first words."""
 
 import os
 import shutil
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from locations import ROOT
+
+from fl_lightning.__main__ import main
 
 FILES = "pyproject.toml", "setup.cfg", "README.md", "LICENSE"
 FOLDERS = "fl_lightning", "callbacks", "recipes"
@@ -39,7 +41,6 @@ def fl_lightning(installed: Path, folder: Path, *argv: str) -> "subprocess.Compl
     )
 
 
-@pytest.mark.slow
 def test_a_recipe_and_a_preset_are_found_by_name_and_train_on_two_ranks(installed, tmp_path):
     table = "--config", "fedssg/table4", "--data", "digits", "--model.hidden", "8"
     small = "--clients", "10", "--rounds", "1", "--local-epochs", "1", "--algorithm", "scaffold"
@@ -51,10 +52,14 @@ def test_a_recipe_and_a_preset_are_found_by_name_and_train_on_two_ranks(installe
     assert "correction_lr: base" in config, "the preset's row for scaffold"
 
 
-def test_a_recipe_of_the_user_may_import_its_neighbor(installed, tmp_path):
-    (tmp_path / "neighbor.py").write_text("WORD = 'trained'\n")
-    (tmp_path / "mine.py").write_text("import sys, neighbor\nprint(neighbor.WORD, sys.argv[1:])\n")
-    assert "trained ['--x']" in fl_lightning(installed, tmp_path, "run", "mine.py", "--x").stdout
+def test_a_recipe_of_the_user_may_import_its_neighbor(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "its_neighbor.py").write_text("WORD = 'trained'\n")
+    text = "import sys, its_neighbor\nprint(its_neighbor.WORD, sys.argv[1:])\n"
+    (tmp_path / "mine.py").write_text(text)
+    main(["run", "mine.py", "--x"])
+    assert "trained ['--x']" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -72,10 +77,10 @@ def test_first_answers_do_not_wait_for_torch(argv, words, installed, tmp_path):
 
 
 @pytest.mark.parametrize("argv", [["train"], ["run", "digts"]])
-def test_unknown_names_are_refused(argv, installed, tmp_path):
-    done = fl_lightning(installed, tmp_path, *argv)
-    assert done.returncode == 2
-    assert argv[-1] in done.stderr
+def test_unknown_names_are_refused(argv, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    assert argv[-1] in capsys.readouterr().err
 
 
 def test_a_reader_that_ends_early_is_no_error(installed, tmp_path):

@@ -1,12 +1,12 @@
 """The commands of recipes/presets/README.md, in order: every table and figure of the four papers.
 
-Runs have two rounds of one step on small random images, with small networks. A few cells of each
+Runs have two rounds of two steps on small random images, with small networks. A few cells of each
 table are run, of one seed.
 """
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from glob import glob
@@ -19,11 +19,13 @@ from locations import ROOT
 from fl_lightning.__main__ import main
 from fl_lightning.cli.recipes import run_recipe
 from fl_lightning.lab.commands import table
-from fl_lightning.lab.sweep.plan import Job
+from fl_lightning.lab.sweep import plan
+from fl_lightning.lab.sweep.plan import Cell, Job
+from fl_lightning.lab.sweep.table_file import TableFile
 from fl_lightning.runs import code
 
-pytestmark = pytest.mark.slow
 README = (ROOT / "recipes/presets/README.md").read_text()
+CELLS = plan.command_lines
 PARTS = cache(code._parts)  # the recipe imports the same for every run
 SMALL = str(ROOT / "tests/helpers/small_papers.py")
 
@@ -38,18 +40,29 @@ def items() -> list[Any]:
     return found
 
 
-def make_few(read: Sequence[str], jobs: Sequence[Job], _: Any) -> tuple[dict[Path, str], list[str]]:
-    """Make one run in this process, or some of those that are read later.
+def few_cells(
+    read: Sequence[str], cells: Callable[[TableFile], Iterator[Any]], whole: TableFile
+) -> list[tuple[Cell, list[str]]]:
+    """Some of a table's cells that later commands read, and all that they name; or its first one.
 
-    Args:
-        read: The runs that later commands read: all that are named, and a few of each pattern.
-        jobs: The runs of the table.
+    `test_presets.py` shows that the others are runs.
     """
-    jobs = [job for job in jobs if job.state != "finished"]
-    later = [job for job in jobs if any(fnmatchcase(str(job.folder), p) for p in read)]
-    few = later[:: max(1, len(later) // 4)] or jobs[:1]
-    few += [job for job in jobs if str(job.folder) in read and job not in few]
-    for job in few:
+    by_folder = {folder_of(cell): (cell, line) for cell, line in cells(whole)}
+    patterns = [Path(word).name for word in read]
+    later = [name for name in by_folder if any(fnmatchcase(name, p) for p in patterns)]
+    few = {*(later[:: max(1, len(later) // 4)] or [*by_folder][:1]), *patterns}
+    return [line for folder, line in by_folder.items() if folder in few]
+
+
+def folder_of(cell: Cell) -> str:
+    """The name of its first run's folder."""
+    labels = (plan._slug(part) for part in (cell.column, cell.row, cell.tuned) if part)
+    return f"{'-'.join(labels)}-s0"
+
+
+def make_all(jobs: Sequence[Job], _: Any) -> tuple[dict[Path, str], list[str]]:
+    """Make the runs in this process."""
+    for job in jobs:
         job.run()
     return {}, []
 
@@ -66,7 +79,7 @@ def run(words: list[str]) -> int:
         run_recipe(str(ROOT / words[1]), words[2:])
         return 0
     if words[1] == "table":
-        words += ["--recipe", SMALL, "--rounds", "2", "--local-steps", "1"]
+        words += ["--recipe", SMALL, "--rounds", "2", "--local-steps", "2"]
         words += [] if "--seeds" in words else ["--seeds", "0"]
     if "--round" in words:
         words[words.index("--round") + 1] = "2"
@@ -88,7 +101,8 @@ def run(words: list[str]) -> int:
 def test_the_commands_of_an_item(commands, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     read = [word for text in commands for word in shlex.split(text) if word.startswith("runs/")]
-    monkeypatch.setattr(table, "run_all", partial(make_few, read))
+    monkeypatch.setattr(plan, "command_lines", partial(few_cells, read, CELLS))
+    monkeypatch.setattr(table, "run_all", make_all)
     monkeypatch.setattr(table, "start_server", lambda _: None)
     monkeypatch.setattr(code, "_parts", PARTS)
     words: list[str] = []

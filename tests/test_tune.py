@@ -19,7 +19,6 @@ def tune(monkeypatch, *argv):
     runpy.run_path(TUNE, run_name="__main__")
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_a_study_is_continued_and_names_its_best_values(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -39,7 +38,6 @@ def test_a_study_is_continued_and_names_its_best_values(tmp_path, monkeypatch, c
         assert [*trial.intermediate_values] == [1, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 def test_a_trial_that_diverges_does_not_end_the_study(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -44,7 +44,7 @@ def local(w: Any, i: int) -> Any:
 
 
 def after(algorithm: Algorithm, rounds: int = 3) -> Any:
-    run = regression(algorithm, steps=STEPS, lr=ETA, sampler=all_three)
+    run = regression(algorithm, steps=STEPS, lr=ETA, sampler=all_three, executor=STACKED)
     return round_after_round(run, rounds)
 
 

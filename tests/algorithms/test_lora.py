@@ -116,7 +116,7 @@ def test_a_full_rank_adapter_moves_the_weight_along_its_gradient() -> None:
         lora.base_layer.load_state_dict(plain[0].state_dict())
         lora.lora_A["default"].weight.copy_(torch.eye(6))
         lora.lora_B["default"].weight.zero_()
-    clients: ClientData = classification((12,), batch_size=12, epochs=1)
+    clients: ClientData = classification((12,), batch_size=12)
     begun = lora.whole().detach().clone()
     options = {"clients": clients, "rounds": 1, "sampler": lambda *_: [0], "decays": False}
     whole = federation(algorithms.ffa_lora(), module=nn.Sequential(lora), **options)

@@ -74,7 +74,7 @@ def covering() -> list[Choice]:
     return chosen
 
 
-CLIENTS = classification((9, 5, 10), epochs=1)  # BatchNorm needs two samples in a part of m-SAM
+CLIENTS = classification((9, 5, 10))  # BatchNorm needs two samples in a part of m-SAM
 
 
 def two_rounds(algorithm: Algorithm, **options: Any) -> Any:

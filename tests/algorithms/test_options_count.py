@@ -17,7 +17,7 @@ from fl_lightning.federation.fine_tuning import FineTuning, personal_model
 WITH_NORM = {"local_only", "--perturb sam_on"}
 """What needs a normalization layer: of local_only, its running statistics alone are averaged."""
 
-CLIENTS = classification((12, 5, 7), epochs=2)
+CLIENTS = classification((12, 5, 7))
 COHORTS = [0, 1], [0], [0, 2]
 """Two clients in the first round; client 2 comes late."""
 

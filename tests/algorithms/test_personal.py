@@ -100,7 +100,7 @@ def test_fedbn_by_hand() -> None:
     run = federation(
         algorithms.fedbn(),
         module=network(),
-        clients=classification((10, 5), epochs=1),
+        clients=classification((10, 5)),
         sampler=lambda *_: [0, 1],
         decays=False,
     )

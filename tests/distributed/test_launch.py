@@ -169,15 +169,13 @@ def test_an_address_that_cannot_be_resolved_is_refused(error, refused, environme
 
 
 RECIPE = """
-import os, signal, sys, time
+import os, signal, time
 from jobs import digits
 from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
 class Ends:
     def on_round_end(self, federation):
-        if sys.argv[1] == "raise":
-            raise ValueError("it broke")
         if federation.fabric.global_rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
@@ -189,24 +187,18 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "code", "said"),
-    [("raise", 1, "ValueError: it broke\n"), ("kill", -9, "[rank: 1] ")],
-    ids=["raise", "kill"],
-)
-def test_a_rank_that_ends_is_named_and_ends_the_run(how, code, said, tmp_path):
-    """Lightning's launcher sees a killed rank, also while the first one is busy."""
+def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path):
+    """Lightning's launcher sees it, also while the first rank is busy."""
     (tmp_path / "recipe.py").write_text(RECIPE)
     others = {*LIGHTNING, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"}
     variables = {k: v for k, v in os.environ.items() if k not in others}
     variables |= {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/helpers", "OMP_NUM_THREADS": "1"}
     with (tmp_path / "out").open("w+") as out:
         done = subprocess.Popen(
-            [sys.executable, "recipe.py", how], cwd=tmp_path, env=variables, stdout=out, stderr=out
+            [sys.executable, "recipe.py"], cwd=tmp_path, env=variables, stdout=out, stderr=out
         )
-        assert done.wait(180) == code
-    text = (tmp_path / "out").read_text()
-    assert "2 ranks of " in text
-    assert said in text
-    assert ("Traceback" in text) == (how == "raise")
+        assert done.wait(180) == -9
+    said = (tmp_path / "out").read_text()
+    assert "2 ranks of " in said
+    assert "[rank: 1] " in said
+    assert "Traceback" not in said

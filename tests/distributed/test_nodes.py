@@ -14,7 +14,6 @@ from locations import ROOT
 from fl_lightning.federation import local_training
 from fl_lightning.runs import folder as run_folder
 
-pytestmark = pytest.mark.slow
 RECIPE = str(ROOT / "recipes/digits.py")
 OPTIONS = (
     *("--algorithm", "scaffold", "--clients", "8", "--participation", "0.6"),

@@ -27,7 +27,7 @@ def cohort(num_clients: int, seed: int, round: int) -> list[int]:
 
 def clients(dtype: torch.dtype, sizes: Sequence[int] = SIZES) -> ClientData:
     """Clients with images, short last batches, and crops and flips."""
-    options = {"shape": (1, 4, 6), "epochs": 1, "augment": CropFlip(padding=1)}
+    options = {"shape": (1, 4, 6), "augment": CropFlip(padding=1)}
     return classification(sizes, dtype, **options)
 
 

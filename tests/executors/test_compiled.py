@@ -158,7 +158,6 @@ def test_max_pooling_of_one_client_is_vectorized(
     assert kept == (width > 1)
 
 
-@pytest.mark.slow
 def test_the_compiler_computes_the_same() -> None:
     """The only test that really compiles, which takes a minute without inductor's cache."""
     assert_agree(*eager_and(TRACED, descending(algorithms.fedtoga()), 1, **images(3)))

@@ -100,7 +100,8 @@ class Facts(Term):
 def test_the_facts_of_a_visit_are_those_of_the_client(executor):
     """Clients 0, 2, 4 have 13, 12, 4 of 55 samples; batches of 5, two epochs, rates 0.1, 0.07."""
     algorithm = Algorithm(Facts(), local=partial(SGD, lr=0.1, momentum=0.5), weight=by_size)
-    run = federation(algorithm, sampler=lambda *_: [0, 2, 4], executor=executor)
+    given = {"clients": classification(epochs=2), "sampler": lambda *_: [0, 2, 4]}
+    run = federation(algorithm, executor=executor, **given)
     run.train_round()
     three_and_three = 0.1 * (1 + 1.5 + 1.75) + 0.07 * (1.875 + 1.9375 + 1.96875)
     facts = rows(run, "facts")

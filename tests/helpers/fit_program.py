@@ -60,7 +60,10 @@ def main(ranks: int, folder: Path) -> dict[str, Any]:
     return found
 
 
+def save(ranks: int, folder: Path) -> None:
+    torch.save(main(ranks, folder), folder / f"rank-{os.environ.get('LOCAL_RANK', 0)}.pt")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    results = main(int(sys.argv[1]), Path(sys.argv[2]))
-    torch.save(results, Path(sys.argv[2], f"rank-{os.environ.get('LOCAL_RANK', 0)}.pt"))
+    save(int(sys.argv[1]), Path(sys.argv[2]))

@@ -91,7 +91,7 @@ def classification(
     x += y.view(-1, *(1 for _ in shape))
     owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     dataset = DeviceDataset(x.to(dtype), y, classes=("a", "b", "c"))
-    given = {"batch_size": 5, "epochs": 2, **options}
+    given = {"batch_size": 5, "epochs": 1, **options}
     return ClientData(dataset, Partition.from_owners(owners, len(sizes)), **given)
 
 
@@ -195,8 +195,13 @@ def known_model(algorithm: Algorithm) -> Tensor:
 
 
 def hard_model(algorithm: Algorithm, **options: Any) -> Tensor:
-    """The model of the algorithm made `hard`, of one local epoch a round."""
-    given = {"clients": classification(epochs=1), **options}
+    """The model of the algorithm made `hard`, after three rounds of few clients."""
+    rounds = [0, 1, 3], [2], [0, 2, 3]
+    given = {
+        "clients": classification((13, 7, 9, 4)),
+        "sampler": lambda num_clients, seed, round: rounds[round],
+        **options,
+    }
     return trained(hard(algorithm), **given).w.detach()
 
 

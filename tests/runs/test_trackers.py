@@ -15,7 +15,6 @@ def test_a_missing_tracker_is_one_sentence(tmp_path, monkeypatch, sentence):
     assert "pip install wandb" in said
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_mlflow_gets_options_and_scalars_of_a_run_that_is_resumed(tmp_path, monkeypatch):
     """With its local file store."""

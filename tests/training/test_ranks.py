@@ -6,39 +6,47 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
+import fit_program
+import jobs
 import torch
-from locations import ROOT
-
-PROGRAM = ROOT / "tests" / "helpers" / "fit_program.py"
 
 
-def results(ranks: int, folder: Path) -> list[dict[str, Any]]:
-    """What every rank has found."""
+def alone(folder: Path) -> dict[str, Any]:
+    """What one rank finds."""
     folder.mkdir()
-    command = [sys.executable, str(PROGRAM), str(ranks), str(folder)]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = jobs.start(folder, {}, fit_program.save, 1, folder)
+    assert jobs.end([process], 120) == [0], jobs.said(folder)
+    return read(folder, 0)
+
+
+def launched(ranks: int, folder: Path) -> list[dict[str, Any]]:
+    """What every rank finds."""
+    folder.mkdir()
     done = subprocess.run(
-        command,
-        env=variables,
+        [sys.executable, fit_program.__file__, str(ranks), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return [torch.load(folder / f"rank-{k}.pt", weights_only=False) for k in range(ranks)]
+    return [read(folder, k) for k in range(ranks)]
 
 
-@pytest.mark.slow
+def read(folder: Path, rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(folder / f"rank-{rank}.pt", weights_only=False)
+    return found
+
+
 def test_two_ranks_find_what_one_finds(tmp_path: Path) -> None:
-    (alone,) = results(1, tmp_path / "one")
-    for found in results(2, tmp_path / "two"):
+    one = alone(tmp_path / "one")
+    for found in launched(2, tmp_path / "two"):
         for name in ("regression", "each", "again"):
-            assert found[name] == alone[name]
+            assert found[name] == one[name]
         for name in ("line", "module"):
-            assert all(found[name][k].equal(t) for k, t in alone[name].items())
+            assert all(found[name][k].equal(t) for k, t in one[name].items())
         assert "number of ranks" in found["other"]
-    assert {"test/rmse", "test/r2", "test/loss"} <= {*alone["regression"]}
-    assert alone["again"]["val_acc"][2] > 0.4
-    assert "acc" not in alone["again"]  # metrics rest in training
+    assert {"test/rmse", "test/r2", "test/loss"} <= {*one["regression"]}
+    assert one["again"]["val_acc"][2] > 0.4
+    assert "acc" not in one["again"]  # metrics rest in training

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from io import StringIO
 from math import nan
+from multiprocessing import forkserver, util
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import jobs
 import pytest
-from locations import ROOT
 from pandas import read_csv
 from pandas.testing import assert_frame_equal
 
@@ -30,15 +33,37 @@ checkpoint_every: 2
 columns: {{skewed: {{partition.alpha: 0.1}}}}
 published: {{fedavg: [90], fedsam: {{skewed: 95}}}}
 """
-COMMAND = [sys.executable, "-m", "fl_lightning", "table", "table.yaml"]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     Path("table.yaml").write_text(TABLE)
     return tmp_path
+
+
+def begin(name: str, *argv: str) -> BaseProcess:
+    """The command in a process, which has the package already; output to `<name>.log`."""
+    return jobs.start(Path(name), {}, command, *argv)
+
+
+def command(*argv: str) -> None:
+    vars(forkserver._forkserver).update(vars(forkserver.ForkServer()))  # none of another test's
+    util.spawnv_passfds = fork
+    main(["table", "table.yaml", "--jobs", "2", *argv])
+
+
+def fork(path: bytes, args: Sequence[str], passed: Sequence[int]) -> int:
+    """A process for `python -c` that has the package already: it becomes the fork server."""
+    if pid := os.fork():
+        return pid
+    try:
+        for descriptor in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *passed}:
+            with suppress(OSError):
+                os.close(descriptor)
+        exec(args[-1], {})
+    finally:
+        os._exit(1)
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
@@ -46,6 +71,12 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def shown(name: str) -> str:
+    """The table that a command has printed."""
+    said = jobs.said(Path(name))
+    return said[said.index("row,") :]
 
 
 def rounds(run: str) -> int:
@@ -71,24 +102,20 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-def test_killed_workers_and_parents_lose_nothing(folder, capsys):
-    with subprocess.Popen([*COMMAND, "--jobs", "2"], stderr=subprocess.DEVNULL) as parent:
-        wait_for(lambda: rounds("skewed-fedavg-s0") > 4)
-        first, second = workers(parent.pid)
-        os.kill(first, signal.SIGKILL)
-        wait_for(lambda: rounds("skewed-scaffold-s0") > 4)
-        third = [pid for pid in workers(parent.pid) if pid != second]
-        os.kill(parent.pid, signal.SIGKILL)
+def test_killed_workers_and_parents_lose_nothing():
+    parent = begin("killed")
+    wait_for(lambda: rounds("skewed-fedavg-s0") > 4)
+    first, second = workers(parent.pid)
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: rounds("skewed-scaffold-s0") > 4)
+    third = [pid for pid in workers(parent.pid) if pid != second]
+    parent.kill()
     wait_for(lambda: not any(map(alive, [second, *third])))
     assert not Path("runs/table/skewed-scaffold-s0/model.pt").exists()
 
-    with pytest.raises(SystemExit) as done:
-        main([*COMMAND[3:], "--jobs", "2", "--format", "csv"])
-    assert done.value.code == 0
-    out = capsys.readouterr().out
-    numbers = read_csv(StringIO(out[out.index("row,") :])).set_index("row")
+    assert jobs.end([begin("again", "--format", "csv")], 120) == [0]
+    numbers = read_csv(StringIO(shown("again"))).set_index("row")
     for method in ("fedavg", "fedsam", "scaffold"):
         run = f"skewed-{method}-s0"
         config = ["--config", f"runs/table/{run}/config.yaml", "--run-dir", f"whole/{run}"]
@@ -102,9 +129,11 @@ def test_killed_workers_and_parents_lose_nothing(folder, capsys):
     )
 
 
-@pytest.mark.slow
-def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(folder, capsys):
-    """The second method fails in the first round; the third is interrupted."""
+def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(capsys):
+    """The second method fails in the first round; the third is interrupted.
+
+    The fork server is one of a fresh interpreter, as for users.
+    """
     Path("mine.py").write_text("def mine():\n    raise RuntimeError('no luck')\n")
     rows = "rows: {fedavg: {}, fedsam: {model: mine.py:mine}, scaffold: {}}"
     Path("table.yaml").write_text(TABLE.replace(METHODS, rows))
@@ -115,7 +144,7 @@ def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(folder, capsys):
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(SystemExit) as stop:
-        main([*COMMAND[3:], "--jobs", "1"])
+        main(["table", "table.yaml", "--jobs", "1"])
     out, err = capsys.readouterr()
     assert stop.value.code == 130, err
     assert "failed: runs/table/skewed-fedsam-s0: RuntimeError: no luck" in err
@@ -126,33 +155,24 @@ def test_ctrl_c_saves_the_round_and_a_failed_run_stops_no_other(folder, capsys):
     assert "2 of 3 runs are missing" in out
 
 
-@pytest.mark.slow
-def test_two_commands_at_once_make_each_run_once(folder):
+def test_two_commands_at_once_make_each_run_once():
     Path("table.yaml").write_text(TABLE.replace("rounds: 100", "rounds: 3"))
-    command = [*COMMAND, "--jobs", "2", "--format", "csv"]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], outputs
-    assert outputs[0].partition("row,")[2] == outputs[1].partition("row,")[2]
+    assert jobs.end([begin(name, "--format", "csv") for name in ("one", "other")], 120) == [0, 0]
+    assert shown("one") == shown("other")
     assert len(list(Path("runs/table").glob("*/metrics.csv"))) == 3
     assert not list(Path("runs/table/logs").glob("*-2.log"))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux tells of the server's end")
-def test_runs_end_when_the_process_that_forked_them_is_killed(folder):
-    log = folder / "said.txt"
-    with (
-        log.open("w") as file,
-        subprocess.Popen([*COMMAND, "--jobs", "2"], stdout=file, stderr=file) as parent,
-    ):
-        wait_for(lambda: rounds("skewed-fedavg-s0") > 4 and rounds("skewed-fedsam-s0") > 4)
-        first, second = workers(parent.pid)
-        [server] = [pid for pid in children(parent.pid) if first in children(pid)]
-        os.kill(server, signal.SIGKILL)
-        wait_for(lambda: not any(map(alive, [first, second])))
-    assert parent.returncode == 1
-    said = log.read_text()
+def test_runs_end_when_the_process_that_forked_them_is_killed():
+    parent = begin("parent")
+    wait_for(lambda: rounds("skewed-fedavg-s0") > 4 and rounds("skewed-fedsam-s0") > 4)
+    first, second = workers(parent.pid)
+    [server] = [pid for pid in children(parent.pid) if first in children(pid)]
+    os.kill(server, signal.SIGKILL)
+    wait_for(lambda: not any(map(alive, [first, second])))
+    assert jobs.end([parent], 120) == [1]
+    said = jobs.said(Path("parent"))
     assert said.count("the fork server was killed") == 2
     for method in ("fedavg", "fedsam"):
         run = Path(f"runs/table/skewed-{method}-s0")
