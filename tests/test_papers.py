@@ -50,7 +50,9 @@ def few_cells(
     by_folder = {folder_of(cell): (cell, line) for cell, line in cells(whole)}
     patterns = [Path(word).name for word in read]
     later = [name for name in by_folder if any(fnmatchcase(name, p) for p in patterns)]
-    few = {*(later[:: max(1, len(later) // 4)] or [*by_folder][:1]), *patterns}
+    stride = max(1, len(later) // 4)
+    some = later[::stride] + later[:: stride | 1]  # an odd stride is not always at the same row
+    few = {*(some or [*by_folder][:1]), *patterns}
     return [line for folder, line in by_folder.items() if folder in few]
 
 

@@ -28,7 +28,7 @@ def launched(ranks: int, folder: Path) -> list[dict[str, Any]]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [read(folder, k) for k in range(ranks)]
