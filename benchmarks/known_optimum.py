@@ -5,7 +5,7 @@
 
 The made clients have 6 or 18 rows and lines of their own (tests/helpers/least_squares.py). The
 schools are those of Hsb82: achievement in mathematics by five inputs, 7,185 pupils. All clients
-take part in each round, with 3 or 20 steps on all their rows at rate 0.1 or 0.05, in float64, every
+take part in each round, with 3 or 5 steps on all their rows at rate 0.1 or 0.05, in float64, every
 method at its defaults. Two optima are possible: that of equal clients and that of all rows.
 
 Schools differ in size, so no two train in parallel. In the table of all methods each has seven rows
@@ -29,7 +29,7 @@ from fl_lightning import UserError
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.errors import DivergenceError
 
-STEPS: dict[str, Any] = {"rounds": 400, "local_steps": 20, "batch_size": 100, "lr": 0.05}
+STEPS: dict[str, Any] = {"rounds": 400, "local_steps": 5, "batch_size": 100, "lr": 0.05}
 SCHOOLS = STEPS | {"parallel_clients": 160, "compile": True}
 
 

@@ -6,6 +6,7 @@ from . import data as data
 from . import experiment as experiment
 from . import models as models
 from . import optim as optim
+from . import plot as plot
 from . import terms as terms
 from .core.algorithm import Algorithm as Algorithm
 from .core.curves import cosine as cosine

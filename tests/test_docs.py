@@ -6,6 +6,8 @@ twentieth of their rounds, one where none are given, of one local step, on one r
 are replaced by small random ones.
 """
 
+import ast
+import json
 import re
 import runpy
 import shlex
@@ -33,6 +35,7 @@ from fl_lightning.experiment import Experiment
 from fl_lightning.models import mlp
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 BLOCK = re.compile(r'^```(bash|python)(?: title="([\w.]+)")?\n(.*?)^```$', re.S | re.M)
 LAUNCHING = {"--accelerator", "--devices", "--strategy", "--num-nodes", "--node-rank"}
 LAUNCHING |= {"--main-address", "--main-port"}
@@ -107,6 +110,24 @@ def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         run_recipe(recipe, [*arguments, "--epochs", "1"], monkeypatch)
     else:
         run_recipe(recipe, shortened(arguments), monkeypatch)
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_the_cells_of_a_notebook_run_and_their_outputs_are_kept(page, workplace, capsys):
+    names: dict[str, object] = {"__name__": "notebook"}
+    for cell in json.loads(page.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            body = ast.parse(re.sub(r"rounds=\d+", "rounds=2", "".join(cell["source"]))).body
+            last = body.pop() if isinstance(body[-1], ast.Expr) else None
+            exec(compile(ast.Module(body, []), page.name, "exec"), names)
+            shown = (
+                eval(compile(ast.Expression(last.value), page.name, "eval"), names)
+                if last
+                else None
+            )
+            kept = {kind for output in cell["outputs"] for kind in output.get("data", {})}
+            assert ("image/png" in kept) == hasattr(shown, "_repr_png_")
+            assert ("text/html" in kept) == hasattr(shown, "_repr_html_")
 
 
 @pytest.mark.parametrize(

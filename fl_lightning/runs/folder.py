@@ -45,7 +45,9 @@ def open_run(path: Path | None, method: str, config: Config, resume: bool) -> It
     """
     if resume and path is None:
         raise UserError("--resume continues the run in --run-dir: name it")
-    folder = path or _new_folder(Path("runs", Path(sys.argv[0]).stem), method)
+    program = Path(sys.argv[0]).stem
+    name = "notebook" if program.endswith("kernel_launcher") else program  # Jupyter's and Colab's
+    folder = path or _new_folder(Path("runs", name), method)
     with take_lock(folder) if is_first_rank() else nullcontext():
         try:
             _check(folder, bool(path), config, resume)

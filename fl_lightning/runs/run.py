@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,11 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.config['algorithm']}, round {self.rounds})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the scores by round, the first rounds left out."""
+        shown = self.metrics[[tag for tag in self.scores if tag in self.metrics]].tail()
+        return f"<p>{escape(repr(self))}</p>{shown.to_html()}"
 
     @property
     def ended(self) -> Mapping[str, Any] | None:

@@ -6,12 +6,12 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
 from fl_lightning.lab.analysis.curvature import Hessian
 from fl_lightning.lab.analysis.landscape import Interpolation, Surface
+from fl_lightning.lab.displayed import Figure
 
 COLORS = mpl.color_sequences["tab10"]
 PANEL = 3.4

@@ -6,7 +6,6 @@ from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from matplotlib.figure import Figure
 from pandas import DataFrame, Series, read_csv
 from torch import Tensor, nn
 from typing_extensions import Doc
@@ -19,6 +18,7 @@ from fl_lightning.data import DeviceDataset, matched_test_split
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.lab import analysis
 from fl_lightning.lab.analysis import figures
+from fl_lightning.lab.displayed import Figure
 from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
 

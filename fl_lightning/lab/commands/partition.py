@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 from torch import Tensor
 
@@ -25,6 +24,7 @@ from fl_lightning.callbacks.tensorboard import SHOWN_CLIENTS, draw_heat_map
 from fl_lightning.cli.arguments import ArgumentParser, check_figures
 from fl_lightning.cli.error_messages import exit_with_message
 from fl_lightning.cli.recipes import experiment_of
+from fl_lightning.lab.displayed import Figure
 from fl_lightning.lab.report.table import Table
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.effect import Effect

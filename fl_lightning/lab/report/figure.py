@@ -8,12 +8,12 @@ from textwrap import fill
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from pandas import Categorical, DataFrame, concat, to_numeric
 
 from fl_lightning.errors import UserError
+from fl_lightning.lab.displayed import Figure
 from fl_lightning.lab.report.comparison import Comparison
 from fl_lightning.lab.report.score import Score
 from fl_lightning.lab.report.score import score as make_score
