@@ -23,7 +23,7 @@ from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.data import CropFlip, schemes
 from fl_lightning.federation.sampling import UniformSampling
-from fl_lightning.models import lenet, mlp, resnet18_gn
+from fl_lightning.models import fedavg_cnn, lenet, mlp, resnet18_gn
 from fl_lightning.terms import Clip
 
 
@@ -48,6 +48,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "pfl": pfl_cnn,
     "lenet": lenet,
     "resnet18_gn": resnet18_gn,
+    "cnn": fedavg_cnn,
     "mlp": partial(mlp, 3 * 32 * 32, 10),
 }
 SIZES = {"pfl": {"clients": 1000, "cohort": 50, "samples": 50, "batch": 10}}
@@ -104,7 +105,7 @@ def evaluate(federation: Federation, images: torch.Tensor) -> None:
     """One pass of the global model over these images."""
     module = federation.load_global()
     with torch.inference_mode(), federation.fabric.autocast():
-        for part in images.split(500):
+        for part in images.split(1000 if images.is_cuda else 500):
             module(part)
 
 

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in under 8 minutes, on a bare CUDA machine without network:
+# Everything that needs a GPU: three commands of at most 9 minutes each, on a bare CUDA machine without network.
 #
-#     bash benchmarks/gpu.sh [OUT]                      # results go to OUT/gpu.txt, a trace to OUT/trace.json.gz
-#     LONG=1 WAY=branches bash benchmarks/gpu.sh [OUT]  # 800 rounds of FedTOGA alone, trained in this way (see ways.py)
-#     PART=compiled bash benchmarks/gpu.sh [OUT]        # a part alone, rows, compiled or exact, with twice the patience
-#     DEVICE=cpu bash benchmarks/gpu.sh                 # all pieces, tiny, where there is no GPU
+#     bash benchmarks/gpu.sh right [OUT]   # is it right, what can the card do, where does a round's time go
+#     bash benchmarks/gpu.sh fast [OUT]    # which way is the fastest, beside FL-Simulator and pfl
+#     bash benchmarks/gpu.sh long [OUT]    # 200 rounds of FedTOGA with evaluations; rounds of others' benchmarks
+#     DEVICE=cpu bash benchmarks/gpu.sh right [OUT]    # all pieces, tiny, where there is no GPU
+#
+# Results go to OUT/<command>.txt, traces for chrome://tracing to OUT. Predictions (predictions.py) stand beside measurements.
 #
 # The machine needs Python >= 3.11 with torch >= 2.8 and torchvision for its CUDA, lightning >= 2.6, torchmetrics, click,
 # tensorboard, rich, matplotlib, scikit-learn, scipy, pillow and ruamel.yaml. Carry in .whl/ what else there must be, and pfl
 # (0.7 MB for an image that has the former; Python's version as there):
 #
 #     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 -d .whl \
-#       pfl==0.6.0 dill==0.4.1 dp-accounting==0.5.1 multiprocess==0.70.19 prv-accountant==0.2.0
+#       lazy-loader pfl==0.6.0 dill==0.4.1 dp-accounting==0.5.1 multiprocess==0.70.19 prv-accountant==0.2.0
 #
 # and in .gpu/ the others' programs (0.2 MB): time_pfl.py and common_cifar.py in .gpu/peers, and in .gpu/FL-Simulator a
 # checkout of github.com/woodenchild95/FL-Simulator. Let .git/info/exclude name both folders. PEERS, PEERS_PYTHON and
@@ -20,22 +22,21 @@
 # Nothing here changes the GPU's settings; several processes on it take turns, unless somebody has started NVIDIA's MPS.
 set -u
 cd "$(dirname "$0")/.."
-OUT=${1:-/tmp/fl_lightning-gpu} PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} PART=${PART:-everything}
-OUT=${OUT%/} FL_SIMULATOR=${FL_SIMULATOR:-.gpu/FL-Simulator}
+COMMAND=${1:?right, fast or long} OUT=${2:-/tmp/fl_lightning-gpu}
+PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} OUT=${OUT%/} FL_SIMULATOR=${FL_SIMULATOR:-.gpu/FL-Simulator}
 PEERS=${PEERS:-.gpu/peers} PEERS_PYTHON=${PEERS_PYTHON:-$PYTHON}
-if [ -n "${LONG:-}" ]; then PART=long; fi
-if [ "$PART" = everything ]; then END=465 TIME_FACTOR=1; else END=590 TIME_FACTOR=2; fi
-FEW=() SAMPLES=50 EPOCHS=5 ROUNDS=20 TURNS=5
-EAGER=sequential,stacked,graph,branches,stacked-graph,stacked-unfold-graph # safe ones first
-COMPILED=branches-compile,compile-graph,stacked-compile-graph
-ENGINES=pfl-1,ours-1-bf16-branches,pfl-3,ours-1-bf16-stacked50-graph,pfl-5,ours-2-bf16-branches,pfl-2,pfl-4
-ENGINES+=,ours-1-stacked50-graph,ours-3-bf16-graph,ours-5-bf16-graph
+END=520 TIME_FACTOR=1 FEW=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 CEILINGS=()
+EXACT=sequential-fp32,stacked-fp32,graph-fp32,branches-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32
+EAGER=sequential,graph,branches,stacked,stacked-graph,stacked-unfold-graph
+COMPILED=branches-compile,compile-graph,stacked-compile-graph,compile
+ENGINES=pfl-1,ours-1-bf16-branches,ours-1-bf16-stacked50-graph,pfl-3,pfl-2,ours-1-stacked50-graph
 if [ "$DEVICE" = cpu ]; then # enough to see that every piece runs
-  END=3000 TIME_FACTOR=6 FEW=(--clients 2 --samples 20) SAMPLES=10 EPOCHS=1 ROUNDS=2 TURNS=2
-  COMPILED=branches-compile ENGINES=pfl-1,ours-1-bf16-branches,pfl-2,ours-2-stacked50-graph
+  END=3000 TIME_FACTOR=6 FEW=(--clients 2 --samples 20) TEST=(--test 20) EPOCHS=1 ROUNDS=2 TURNS=2
+  CEILINGS=(--clients 2 --batch 2 --times 1 --megabytes 1 --layers "resnet 4") COMPILED=branches-compile ENGINES=pfl-1,ours-1-bf16-branches
 fi
 mkdir -p "$OUT"
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} PYTHONUNBUFFERED=1
+export TORCHINDUCTOR_CACHE_DIR=$OUT/inductor
 if compgen -G ".whl/*.whl" >/dev/null; then
   "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$OUT.site" .whl/*.whl
   export PYTHONPATH=$PYTHONPATH:$OUT.site
@@ -55,60 +56,63 @@ ways() { # seconds, seconds after which no further way is begun, model, precisio
     --precision "$4" --only "$5" "${FEW[@]}" "${@:6}"
 }
 
-rounds() { # seconds, rounds, way
-  piece "$1" "$PYTHON" benchmarks/ours.py --accelerator "$DEVICE" --model resnet18_gn --algorithm fedtoga --rounds "$2" \
-    --precision bf16-mixed --epochs "$EPOCHS" --evaluate-every "$((ROUNDS / 2))" --way "$3" --like-fl-simulator \
-    "${FEW[@]:0:2}"
+rounds() { # seconds, model, algorithm, way, rounds, more
+  piece "$1" "$PYTHON" benchmarks/ours.py --accelerator "$DEVICE" --model "$2" --algorithm "$3" --way "$4" --rounds "$5" \
+    --precision bf16-mixed --epochs "$EPOCHS" "${FEW[@]}" "${TEST[@]}" "${@:6}"
 }
 
-tests() { # seconds, more; in a copy of the package in which callbacks/ lies where it is installed to
-  rm -rf "$OUT.copy" && mkdir -p "$OUT.copy" && cp -r fl_lightning "$OUT.copy" && cp -r callbacks "$OUT.copy/fl_lightning"
-  piece "$1" env PYTHONPATH="$OUT.copy:$PYTHONPATH" "$PYTHON" -P -m pytest -q -x -p no:cacheprovider \
-    -o filterwarnings=default tests/test_cuda.py tests/federation/test_client_store.py "${@:2}"
+split() { # model, algorithm, way
+  piece 45 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model "$1" --algorithm "$2" --precision bf16-mixed \
+    --rounds 2 --way "$3" --profile "$OUT/$1-$2-$3.json.gz" "${FEW[@]:2}"
 }
 
 # FedTOGA's round is 10 clients x 50 steps of 50 samples; FL-Simulator's FedSpeed is beside it
-TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds 1 --like-fl-simulator)
+TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds 3 --like-fl-simulator)
 if [ -d "$FL_SIMULATOR" ]; then TOGA+=(--fl-simulator "$FL_SIMULATOR"); fi
 
-rows() { # those of the issue, in what takes no time to compile
-  ways 120 70 resnet18_gn bf16-mixed "$EAGER" "${TOGA[@]}"
-  local best
-  sleep 1 # until tee has written it
-  best=$(sed -n 's/^=> resnet18_gn.*best is \([^,]*\),.*/\1/p' "$OUT/gpu.txt")
-  ways 70 40 lenet bf16-mixed "$EAGER" "${TOGA[@]}"
+right() { # correctness first: no timing counts before
+  piece 20 "$PYTHON" -c "import fl_lightning.algorithms.registry"
+  rm -rf "$OUT.copy" && mkdir -p "$OUT.copy" && cp -r fl_lightning "$OUT.copy" && cp -r callbacks "$OUT.copy/fl_lightning"
+  piece 200 env PYTHONPATH="$OUT.copy:$PYTHONPATH" "$PYTHON" -P -m pytest -q -n 4 -p no:cacheprovider \
+    -o filterwarnings=default tests/test_cuda.py tests/federation/test_row_transfers.py
+  ways 70 50 lenet 32-true "$EXACT" --algorithm fedtoga --rounds 2 # each says how far its weights are from the first's
+  piece 60 "$PYTHON" benchmarks/ceilings.py --accelerator "$DEVICE" "${CEILINGS[@]}"
+  if [ -d "$FL_SIMULATOR" ]; then
+    for model in resnet18_gn lenet; do
+      piece 60 "$PYTHON" benchmarks/fl_simulator.py --path "$FL_SIMULATOR" --device "$DEVICE" --model "$model" \
+        --method fedavg,fedspeed --turns 5
+    done
+  fi
+  split lenet fedtoga stacked-graph
+  split resnet18_gn fedtoga branches
+  split resnet18_gn fedtoga sequential
+}
+
+fast() { # the safe ways first, compiled ones last
+  ways 130 80 resnet18_gn bf16-mixed "$EAGER" "${TOGA[@]}"
+  ways 60 40 lenet bf16-mixed "$EAGER" "${TOGA[@]}"
   if [ -f "$PEERS/time_pfl.py" ] && "$PEERS_PYTHON" -c "import pfl" 2>/dev/null; then
     piece 150 "$PYTHON" benchmarks/engines.py --peers "$PEERS" --peers-python "$PEERS_PYTHON" --device "$DEVICE" \
       --passes 1 --rounds "$TURNS" --limit "$((40 * TIME_FACTOR))" --seconds "$((110 * TIME_FACTOR))" --only "$ENGINES"
   else
     echo "pfl left out: there is no $PEERS/time_pfl.py, or $PEERS_PYTHON has no pfl"
   fi
-  rounds 45 "$ROUNDS" "${WAY:-${best:-branches}}" # with evaluation every 10 of them; from these the time of 800
-}
-
-compiled() { # kernels of torch.compile, which take up to a minute each
-  ways 60 30 lenet bf16-mixed "$COMPILED" "${TOGA[@]}"
+  ways 70 40 lenet bf16-mixed "$COMPILED" "${TOGA[@]}"
   ways 110 60 resnet18_gn bf16-mixed "$COMPILED" "${TOGA[@]}"
 }
 
-exact() { # do all ways agree in float32; what TF32 and cuDNN's choices bring; where an eager round's time goes
-  tests 60 -k "not compiled"
-  local same=fp32,graph-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32,branches-fp32
-  ways 40 20 lenet 32-true $same,branches --algorithm fedtoga --rounds 2
-  ways 40 20 pfl 32-true bare,$same,branches --rounds 2
-  piece 30 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model lenet --algorithm fedtoga --rounds 2 "${FEW[@]:2}"
-  piece 40 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model resnet18_gn --algorithm fedtoga --rounds 2 \
-    --samples "$SAMPLES" --profile "$OUT/trace.json.gz"
+long() { # what these take for 800 and 1,500 rounds is in their last lines
+  rounds 240 resnet18_gn fedtoga branches "$ROUNDS" --evaluate-every 10 --like-fl-simulator
+  rounds 40 lenet fedtoga stacked-graph "$ROUNDS" --evaluate-every 10 --like-fl-simulator
+  rounds 40 cnn fedavg stacked-graph "$TURNS" # FL-SAM's: 2.72 s a round on an RTX 4090, FedSMOO's 9.39 s
+  rounds 40 cnn fedsmoo stacked-graph "$TURNS"
+  rounds 60 pfl fedavg stacked50-graph "$ROUNDS" --evaluate-every 10
 }
-
-everything() { rows; compiled; exact; }
-
-long() { rounds 590 800 "${WAY:-branches}"; }
 
 {
   nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv 2>/dev/null || echo "no nvidia-smi"
   [ -d "$FL_SIMULATOR" ] || echo "FL-Simulator left out: there is no folder $FL_SIMULATOR"
-  "$PART"
-} 2>&1 | tee "$OUT/gpu.txt"
+  "$COMMAND"
+} 2>&1 | tee "$OUT/$COMMAND.txt"
 echo "== in short, after $SECONDS s"
-grep "^=> \|left out\|FAILED\|no time left" "$OUT/gpu.txt"
+grep "^=> \|left out\|FAILED\|no time left\|passed\|failed" "$OUT/$COMMAND.txt"

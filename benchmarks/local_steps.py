@@ -1,12 +1,11 @@
 """Ways to train the same clients, in turns: a bare loop, FL-Simulator, those of `ways.py`.
 
-    OMP_NUM_THREADS=1 python benchmarks/local_steps.py --model pfl --rounds 5 python
-    benchmarks/local_steps.py --model resnet18_gn --algorithm fedtoga --precision bf16-mixed
-    --accelerator cuda
-        --epochs 5 --fl-simulator DIR --only sequential,sequential-graph,branches
+    OMP_NUM_THREADS=1 python benchmarks/local_steps.py --model pfl --rounds 5
+    python benchmarks/local_steps.py --model resnet18_gn --algorithm fedtoga --epochs 5
+    --precision bf16-mixed --accelerator cuda --fl-simulator DIR --only sequential,graph,branches
 
 The bare loop is FedAvg as one would write it by hand: its model reset for each client, a loss, a
-    step, a sum.
+step, a sum.
 `--fl-simulator` adds a round of its FedSpeed, as many times what one client's visit takes there as
 there are clients, without its server; ours then have its crops, clipping and weight decay, as with
 `--like-fl-simulator`. Every way says how far its weights are from the first one's after one round;
@@ -30,6 +29,7 @@ import fl_simulator
 import torch
 from contest import MODELS, SIZES, federation, table, take_turns, timed, where
 from lightning.fabric import Fabric
+from predictions import predicted
 from torch import Tensor, nn
 from torch.nn import functional as F
 from ways import switched
@@ -183,7 +183,8 @@ def main() -> None:
     seconds = take_turns(rounds, options.rounds, options.accelerator, warm_up=0)
     if THEIRS in seconds:  # one of so many visits
         seconds[THEIRS] = [options.clients * each for each in seconds[THEIRS]]
-    print(table(seconds, options.clients * sizes["samples"] * options.epochs))
+    notes = {way: predicted(options.model, options.algorithm, way) for way in seconds}
+    print(table(seconds, options.clients * sizes["samples"] * options.epochs, notes))
     ran = [way for way in seconds if way not in (THEIRS, "bare")]
     if ran:
         best = min(ran, key=lambda way: median(seconds[way]))

@@ -53,9 +53,11 @@ def main() -> None:
         "--evaluate-every",
         type=int,
         default=0,
-        help="rounds between passes over 10,000 test images",
+        help="rounds between passes over the test images",
     )
     parser.add_argument("--clients", type=int, help="fewer clients than the benchmark, for a trial")
+    parser.add_argument("--samples", type=int, help="fewer samples a client, for a trial")
+    parser.add_argument("--test", type=int, default=10_000, help="test images of an evaluation")
     options = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -64,6 +66,8 @@ def main() -> None:
     sizes = dict(SIZES.get(options.model, {}))
     if options.clients:
         sizes.update(clients=options.clients, cohort=min(options.clients, sizes.get("cohort", 10)))
+    if options.samples:
+        sizes.update(samples=options.samples)
     ours = federation(
         fabric,
         options.model,
@@ -73,7 +77,9 @@ def main() -> None:
         like_fl_simulator=options.like_fl_simulator,
         **sizes,
     )
-    test = torch.randn(10_000 if options.evaluate_every else 0, 3, 32, 32, device=fabric.device)
+    test = torch.randn(
+        options.test if options.evaluate_every else 0, 3, 32, 32, device=fabric.device
+    )
     train_round, seconds, busy = (
         switched(options.way, ours.train_round),
         list[float](),

@@ -28,6 +28,7 @@ from fl_lightning.data import ClientData
 from fl_lightning.data.client_data import Batches
 from fl_lightning.distributed.malloc import keep_freed_memory
 from fl_lightning.executors import sequential
+from fl_lightning.executors.replay import ReplayedStep
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.federation import Federation
@@ -36,6 +37,8 @@ from fl_lightning.federation.server import Server
 PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("data", ClientData, ("visit",)),
     ("data", Batches, ("__getitem__",)),
+    ("graphs", ReplayedStep, ("take",)),
+    ("static tensors", ReplayedStep, ("begin", "end")),
     ("gradient", oracle.ForwardPass, ("__init__",)),
     ("gradient", sequential, ("objective",)),
     ("gradient", torch.autograd, ("grad",)),
@@ -92,6 +95,7 @@ def main() -> None:
     parser.add_argument(
         "--test", type=int, default=0, help="evaluate on so many test images after each round"
     )
+    parser.add_argument("--way", default="sequential", help="how clients train, see ways.py")
     parser.add_argument("--profile", type=Path)
     options = parser.parse_args()
     keep_freed_memory()
@@ -100,7 +104,7 @@ def main() -> None:
         **SIZES.get(options.model, {}),
         **({"samples": options.samples} if options.samples else {}),
     }
-    ours = federation(fabric, options.model, options.algorithm, **sizes)
+    ours = federation(fabric, options.model, options.algorithm, way=options.way, **sizes)
     test = torch.randn(max(1, options.test), 3, 32, 32, device=fabric.device)
 
     def round() -> None:
@@ -126,14 +130,14 @@ def main() -> None:
         round()
     clock.switch("the rest")
     total = sum(clock.seconds.values())
-    what = f"{options.model}, {options.algorithm}, {options.precision}"
+    what = f"{options.model}, {options.algorithm}, {options.precision}, {options.way}"
     print(f"{what}: {total / options.rounds:.3f} s/round")
     for part, seconds in sorted(clock.seconds.items(), key=lambda item: -item[1]):
         each = 1e3 * seconds / options.rounds
         print(f"{part:14}{each:10.2f} ms/round {100 * seconds / total:6.1f} %")
     trained = total - clock.seconds["evaluation"]
-    rest = 1 - (clock.seconds["gradient"] + clock.seconds["optimizer"]) / trained
-    print(f"of training, neither gradient nor optimizer: {100 * rest:.1f} %")
+    steps = sum(clock.seconds[part] for part in ("gradient", "optimizer", "graphs"))
+    print(f"=> {what}: neither gradient nor optimizer: {100 * (1 - steps / trained):.1f} %")
 
 
 if __name__ == "__main__":

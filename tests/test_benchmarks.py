@@ -1,0 +1,92 @@
+"""The benchmarks that a GPU is to run: each way and each script, tiny, on a CPU."""
+
+import re
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from problems import cpu
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+SCRIPT = (FOLDER / "gpu.sh").read_text()
+NAMED = ",".join(re.findall(r"\b(?:EXACT|EAGER|COMPILED)=(\S+)", SCRIPT)).split(",")
+WAYS = sorted({*NAMED, "stacked50-graph", "sequential"})
+TINY = ["--model", "lenet", "--clients", "2", "--samples", "4"]
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports a script of the folder, whose scripts import each other."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return import_module
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    benchmarks: Callable[[str], Any],
+) -> Callable[..., str]:
+    """Runs a script with these arguments, and returns what it prints."""
+
+    def printed(script: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *arguments])
+        benchmarks(script).main()
+        return capsys.readouterr().out
+
+    return printed
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_trains_as_one_client_after_another(
+    way: str, benchmarks: Callable[[str], Any], traces: list[Any]
+) -> None:
+    federation = benchmarks("contest").federation
+    given = {"clients": 2, "samples": 4, "batch": 2}
+    run, expected = (
+        federation(cpu(), "mlp", "fedtoga", way=name, **given) for name in (way, "sequential")
+    )
+    for federated in (run, expected):
+        federated.train_round()
+    torch.testing.assert_close(run.w, expected.w, rtol=0, atol=1e-6)
+    assert bool(traces) == ("compile" in way)
+    assert getattr(run.local_training.executor, "graphs", True)
+
+
+def test_ways_are_compared_and_their_predictions_printed(run: Callable[..., str]) -> None:
+    arguments = "--model lenet --clients 2 --samples 4 --rounds 1 --algorithm fedtoga --only graph"
+    printed = run("local_steps", *arguments.split())
+    assert "FAILED" not in printed
+    assert "predicted 0.21 s" in printed
+    assert re.search(r"^=> lenet, fedtoga, 32-true: best is graph", printed, re.MULTILINE)
+
+
+def test_rounds_with_evaluations_are_timed(run: Callable[..., str]) -> None:
+    arguments = "--model mlp --way branches --clients 1 --samples 4 --test 4 --evaluate-every 2"
+    assert "=> mlp fedavg 32-true: branches" in run("ours", *arguments.split(), "--rounds", "2")
+
+
+def test_the_parts_of_a_round_are_timed(
+    run: Callable[..., str],
+    benchmarks: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    split = benchmarks("split")
+    monkeypatch.setattr(split.Federation, "evaluate", split.evaluate, raising=False)
+    for _, owner, names in split.PARTS:  # which the script wraps
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+    trace = tmp_path / "trace.json"
+    arguments = f"--model mlp --samples 4 --rounds 1 --way branches --profile {trace}"
+    assert "=> mlp, fedavg, 32-true, branches: neither gradient" in run("split", *arguments.split())
+    assert trace.stat().st_size
+
+
+def test_ceilings_of_a_card_are_measured(run: Callable[..., str]) -> None:
+    arguments = ["--clients", "2", "--batch", "2", "--times", "1", "--megabytes", "1"]
+    assert run("ceilings", *arguments).count("channels_last") == 7
