@@ -25,13 +25,13 @@ cd "$(dirname "$0")/.."
 COMMAND=${1:?right, fast or long} OUT=${2:-/tmp/fl_lightning-gpu}
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} OUT=${OUT%/} FL_SIMULATOR=${FL_SIMULATOR:-.gpu/FL-Simulator}
 PEERS=${PEERS:-.gpu/peers} PEERS_PYTHON=${PEERS_PYTHON:-$PYTHON}
-END=520 TIME_FACTOR=1 FEW=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 CEILINGS=()
+END=520 TIME_FACTOR=1 PRECISION=bf16-mixed FEW=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 CEILINGS=()
 EXACT=sequential-fp32,stacked-fp32,graph-fp32,branches-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32
 EAGER=sequential,graph,branches,stacked,stacked-graph,stacked-unfold-graph
 COMPILED=branches-compile,compile-graph,stacked-compile-graph,compile
 ENGINES=pfl-1,ours-1-bf16-branches,ours-1-bf16-stacked50-graph,pfl-3,pfl-2,ours-1-stacked50-graph
 if [ "$DEVICE" = cpu ]; then # enough to see that every piece runs
-  END=3000 TIME_FACTOR=6 FEW=(--clients 2 --samples 20) TEST=(--test 20) EPOCHS=1 ROUNDS=2 TURNS=2
+  END=3000 TIME_FACTOR=6 PRECISION=32-true FEW=(--clients 2 --samples 20) TEST=(--test 20) EPOCHS=1 ROUNDS=2 TURNS=2
   CEILINGS=(--clients 2 --batch 2 --times 1 --megabytes 1 --layers "resnet 4") COMPILED=branches-compile ENGINES=pfl-1,ours-1-bf16-branches
 fi
 mkdir -p "$OUT"
@@ -58,11 +58,11 @@ ways() { # seconds, seconds after which no further way is begun, model, precisio
 
 rounds() { # seconds, model, algorithm, way, rounds, more
   piece "$1" "$PYTHON" benchmarks/ours.py --accelerator "$DEVICE" --model "$2" --algorithm "$3" --way "$4" --rounds "$5" \
-    --precision bf16-mixed --epochs "$EPOCHS" "${FEW[@]}" "${TEST[@]}" "${@:6}"
+    --precision "$PRECISION" --epochs "$EPOCHS" "${FEW[@]}" "${TEST[@]}" "${@:6}"
 }
 
 split() { # model, algorithm, way
-  piece 45 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model "$1" --algorithm "$2" --precision bf16-mixed \
+  piece 45 "$PYTHON" benchmarks/split.py --accelerator "$DEVICE" --model "$1" --algorithm "$2" --precision "$PRECISION" \
     --rounds 2 --way "$3" --profile "$OUT/$1-$2-$3.json.gz" "${FEW[@]:2}"
 }
 
@@ -89,16 +89,16 @@ right() { # correctness first: no timing counts before
 }
 
 fast() { # the safe ways first, compiled ones last
-  ways 130 80 resnet18_gn bf16-mixed "$EAGER" "${TOGA[@]}"
-  ways 60 40 lenet bf16-mixed "$EAGER" "${TOGA[@]}"
+  ways 130 80 resnet18_gn "$PRECISION" "$EAGER" "${TOGA[@]}"
+  ways 60 40 lenet "$PRECISION" "$EAGER" "${TOGA[@]}"
   if [ -f "$PEERS/time_pfl.py" ] && "$PEERS_PYTHON" -c "import pfl" 2>/dev/null; then
     piece 150 "$PYTHON" benchmarks/engines.py --peers "$PEERS" --peers-python "$PEERS_PYTHON" --device "$DEVICE" \
       --passes 1 --rounds "$TURNS" --limit "$((40 * TIME_FACTOR))" --seconds "$((110 * TIME_FACTOR))" --only "$ENGINES"
   else
     echo "pfl left out: there is no $PEERS/time_pfl.py, or $PEERS_PYTHON has no pfl"
   fi
-  ways 70 40 lenet bf16-mixed "$COMPILED" "${TOGA[@]}"
-  ways 110 60 resnet18_gn bf16-mixed "$COMPILED" "${TOGA[@]}"
+  ways 70 40 lenet "$PRECISION" "$COMPILED" "${TOGA[@]}"
+  ways 110 60 resnet18_gn "$PRECISION" "$COMPILED" "${TOGA[@]}"
 }
 
 long() { # what these take for 800 and 1,500 rounds is in their last lines
