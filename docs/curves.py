@@ -21,7 +21,7 @@ def picture(name: str, label: str) -> list[str]:
         name: The method's function.
         label: What the picture calls it.
     """
-    curves, options = accuracies()
+    curves = accuracies()
     if name not in curves:
         return []
     last = Series({"FedAvg": curves[BASE].iloc[-10:].mean(), label: curves[name].iloc[-10:].mean()})
@@ -36,7 +36,7 @@ def picture(name: str, label: str) -> list[str]:
         f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Test accuracy '
         f'by round: {said}">{"".join([*ticks, *ends, *lines])}</svg>'
     )
-    command = f"`python recipes/digits.py --algorithm {name}{options[name]}`"
+    command = f"`python recipes/digits.py --algorithm {name}{options(name)}`"
     note = f"Test accuracy by round of {command}, beside FedAvg's (gray). {NOTE}"
     return ["## On the digits", "", svg, "", f"{note} Mean of the last ten rounds: {said}.", ""]
 
@@ -47,11 +47,16 @@ NOTE = (
 
 
 @cache
-def accuracies() -> tuple[DataFrame, dict[str, str]]:
-    """The curves in `FILE` by method, and the options of the methods that are not at defaults."""
-    curves = read_csv(FILE, index_col="round")
-    options = {name.split()[0]: name.removeprefix(name.split()[0]) for name in curves}
-    return curves.rename(columns=lambda name: name.split()[0]), options
+def accuracies() -> DataFrame:
+    """The curves in `FILE`, by method."""
+    return read_csv(FILE, index_col="round").rename(columns=lambda name: name.split()[0])
+
+
+@cache
+def options(name: str) -> str:
+    """The options of a method's run that are not the recipe's, such as ` --lr 0.001`."""
+    columns = read_csv(FILE, nrows=0).columns
+    return next((c.removeprefix(name) for c in columns if c.split()[0] == name), "")
 
 
 def line(curve: "Series[float]", kind: str) -> str:

@@ -10,11 +10,12 @@ from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from citations import bibtex
-from curves import picture
+from curves import options, picture
 from evidence import recordings, reproduced
 from typing_extensions import Doc
 
 from fl_lightning import Algorithm, Term
+from fl_lightning.algorithms import lora
 from fl_lightning.algorithms.registry import ALGORITHMS, FAMILIES, functions
 from fl_lightning.cli.list_algorithms import costs_in_models
 from fl_lightning.core.constraints import Range, metadata
@@ -54,7 +55,7 @@ def page(name: str) -> str:
     lines = [f"# {heading}", "", summary, ""]
     lines += ["```formula", sections(make)["Formula"], "```", ""]
     lines += [FORMULA_NOTE, ""]
-    lines += ["```sh", f"python recipes/digits.py --algorithm {name}", "```", "", "```python"]
+    lines += ["```sh", command(name), "```", "", "```python"]
     lines += ["from fl_lightning import algorithms", "", f"algorithms.{name}()", "```", ""]
     lines += [*picture(name, heading), *proofs(name), *relatives(name), *citation(name)]
     lines += ["## Options", "", *option_table(make), ""]
@@ -70,6 +71,16 @@ def page(name: str) -> str:
         lines += term_section(term)
     lines += ["## Source", "", f"`{source_path(make)}`", "", *code(make)]
     return "\n".join(lines)
+
+
+def command(name: str) -> str:
+    """A command that trains by a method, with a model and options that suit it."""
+    if name in functions(lora):
+        lora_model = "--model huggingface --model.architecture llama --model.lora-rank 8"
+        return f"python recipes/text.py {lora_model} --algorithm {name} --lr 0.1"
+    if any(term.keeps == "norm" for term in ALGORITHMS[name]().terms):
+        return f"python recipes/cifar10.py --model resnet18_bn --algorithm {name}"
+    return f"python recipes/digits.py --algorithm {name}{options(name)}"
 
 
 @cache
