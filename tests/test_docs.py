@@ -39,6 +39,9 @@ NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 BLOCK = re.compile(r'^```(bash|python)(?: title="([\w.]+)")?\n(.*?)^```$', re.S | re.M)
 LAUNCHING = {"--accelerator", "--devices", "--strategy", "--num-nodes", "--node-rank"}
 LAUNCHING |= {"--main-address", "--main-port"}
+EXTRAS = {"lora.md": "peft"}
+"""Packages of extras without which a page's blocks are skipped."""
+
 STAND_INS = {"mnist": (1, 28, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
 
 
@@ -131,10 +134,13 @@ def test_the_cells_of_a_notebook_run_and_their_outputs_are_kept(page, workplace,
                 assert displayed == (kind in kept), cell["source"]
 
 
+@pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")  # peft's use
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if blocks(p)], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_the_blocks_of_a_page_run(page, workplace, monkeypatch):
+    if page.name in EXTRAS:
+        pytest.importorskip(EXTRAS[page.name])
     names: dict[str, object] = {"__name__": "page"}
     for language, title, text in blocks(page):
         if title:
