@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
 
 from golden_families import set_up  # noqa: E402
-from test_golden import EXECUTORS, federation, method_in  # noqa: E402
+from test_golden import EXECUTORS, federation  # noqa: E402
 
 
 def largest_error(path: Path, executor: str) -> float:
@@ -55,9 +55,9 @@ def main() -> None:
     options = parser.parse_args()
     files = defaultdict[tuple[str, str], list[Path]](list)
     for path in sorted(options.golden.glob("*.npz")):
-        family = path.stem.split("-")[0]
-        if path.stem != "problem" and family in (options.families or [family]):
-            files[family, method_in(path)].append(path)
+        family, *words = path.stem.split("-")
+        if words and family in (options.families or [family]):
+            files[family, words[0]].append(path)
     table = Table("family", "method", "recordings", *options.executor, title="largest error")
     for (family, method), paths in files.items():
         errors = [max(largest_error(path, e) for path in paths) for e in options.executor]
