@@ -211,6 +211,9 @@ def copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy each source into its target; all of a type in one kernel."""
     kinds: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
+        if type(target) not in (Tensor, nn.Parameter):  # the shards of FSDP know no such kernel
+            target.copy_(source)
+            continue
         kind = target.device, target.dtype, source.device, source.dtype
         into, out_of = kinds.setdefault(kind, ([], []))
         into.append(target)
