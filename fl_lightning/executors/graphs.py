@@ -28,9 +28,9 @@ from fl_lightning.executors.stacked import StackedExecutor, numbers_as_tensors, 
 class GraphExecutor(StackedExecutor):
     """Trains up to `width` clients side by side, each local step a CUDA graph.
 
-    Code that no graph can repeat trains one client after another, as in `SequentialExecutor`, and a
-    printed line says so: a model that draws random numbers other than dropout's, or a term that
-    waits for the device.
+    What `vmap` refuses trains in branches. What no graph can repeat trains one client after another
+    as in `SequentialExecutor`: a model that draws random numbers other than dropout's, or a term
+    that waits for the device. A printed line says so.
 
     Args:
         module: See `Executor`, as for `layout`.
@@ -60,17 +60,19 @@ class GraphExecutor(StackedExecutor):
         return f"{self.width} clients at a time {how}{graphs}" if self.graphs else ""
 
     def try_model(self, x: Any) -> None:
-        """Train one client after another if no graph can repeat the model."""
-        try:
-            try_in_parallel(self, x, batched=self.stacked)
-        except ModelError as error:
-            self._train_eagerly(error)
+        """Choose another way if the model cannot train on samples like `x` in this one."""
+        while self.graphs:
+            try:
+                try_in_parallel(self, x, batched=self.stacked)
+                return
+            except ModelError as error:
+                self._step_down(error)
 
     def __call__(
         self, received: RoundInputs, tasks: Sequence[ClientTask]
     ) -> Iterable[ClientResult]:
         """Train the clients together."""
-        if self.graphs:
+        while self.graphs:
             try:
                 yield from list(self._together(received, tasks))
                 return
@@ -78,7 +80,7 @@ class GraphExecutor(StackedExecutor):
                 self._free()
                 raise
             except Exception as error:  # whatever it is, the eager executor does or explains it
-                self._train_eagerly(error)
+                self._step_down(error)
         yield from self._eager(received, tasks)
 
     @cached_property
@@ -88,13 +90,11 @@ class GraphExecutor(StackedExecutor):
         executor.task = self.task
         return executor
 
-    def _train_eagerly(self, reason: Exception) -> None:
-        """From now on train one client after another."""
-        print(
-            "clients train one after another, as no CUDA graph can repeat their step: "
-            f"{type(reason).__name__}: {first_sentence(reason)}"
-        )
-        self.graphs = False
+    def _step_down(self, reason: Exception) -> None:
+        """From now on train in branches; or one client after another, if that was not possible."""
+        way = "in branches, not as one program" if self.stacked else "one after another, no graphs"
+        print(f"clients train {way}: {type(reason).__name__}: {first_sentence(reason)}")
+        self.graphs, self.stacked = self.stacked, False
         self._free()
 
     def _free(self) -> None:

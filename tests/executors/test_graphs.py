@@ -173,6 +173,18 @@ class Noisy(nn.Module):
         return out
 
 
+class Storing(nn.Module):
+    """Asks where its input lies, which `vmap` refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out if x.data_ptr() else -out
+
+
 def noisy_loss(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out + 0.1 * torch.rand_like(out), y)
 
@@ -199,6 +211,16 @@ def test_what_no_graph_can_repeat_trains_eagerly_and_one_line_says_so(
     (line,) = capsys.readouterr().out.splitlines()
     assert "one after another" in line
     assert reason in line
+
+
+def test_a_model_that_does_not_stack_trains_in_branches(
+    capsys: pytest.CaptureFixture[str], captures: list[Any]
+) -> None:
+    algorithm = descending(algorithms.fedavg())
+    assert_same_as_sequential(STACKED, algorithm, module=Storing)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "in branches" in line
+    assert captures
 
 
 def test_too_little_memory_frees_the_graphs_and_trains_fewer_clients_together(
