@@ -27,15 +27,15 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from fl_lightning.core import device
 from fl_lightning.data.client_data import Batches
-from fl_lightning.models import group_norm
 
 NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 NO_KERNEL |= {"_unsafe_view", "_record_function_enter_new", "_record_function_exit"}
 """Allocations, and what PyTorch does not call a view or runs for its profiler."""
 
 LIBRARY_CALLS = {"convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm"}
-IN_FLOAT32 = ("group_norm", "cross_entropy")
+IN_FLOAT32 = ("group_norm", "cross_entropy", "log_softmax")
 """Functions of the two models that CUDA's autocast computes in float32, and a CPU's does not."""
 
 
@@ -93,7 +93,7 @@ def as_on_a_gpu() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Batches, "__init__", together))
-        stack.enter_context(patch.object(group_norm, "on_gpu", lambda x: True))
+        stack.enter_context(patch.object(device, "on_gpu", lambda x: True))
         for name in IN_FLOAT32:
             stack.enter_context(patch.object(F, name, in_float32(getattr(F, name))))
         yield

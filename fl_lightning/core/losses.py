@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
+from fl_lightning.core.cross_entropy import mean_cross_entropy
+
 IGNORED = -100
 """The target of a token that does not count, as in `torch.nn.functional.cross_entropy`."""
 
@@ -42,7 +44,7 @@ def cross_entropy(out: Any, y: Tensor) -> Tensor:
     scores = scores_of(out)
     if scores.ndim > 2:
         scores, y = scores.flatten(0, -2), y.flatten()
-    return F.cross_entropy(scores, y, ignore_index=IGNORED)
+    return mean_cross_entropy(scores, y, IGNORED)
 
 
 def mse(out: Any, y: Tensor) -> Tensor:

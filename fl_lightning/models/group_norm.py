@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.func import vjp
 from torch.nn import functional as F
 
+from fl_lightning.core import device
+
 
 class GroupNorm(nn.GroupNorm):
     """`nn.GroupNorm`, equal to rounding: of the same parameters, and the same `state_dict`.
@@ -22,17 +24,12 @@ class GroupNorm(nn.GroupNorm):
     def forward(self, x: Tensor) -> Tensor:
         """The normalized input, (b, channels, ...), in its number type; statistics in float32."""
         stacked = torch._C._are_functorch_transforms_active()
-        if not (self.affine and on_gpu(x) and (stacked or x.dtype != self.weight.dtype)):
+        if not (self.affine and device.on_gpu(x) and (stacked or x.dtype != self.weight.dtype)):
             return super().forward(x)
         # outside of vmap autograd knows these operations, and a Function would cost host time
         norm = _Normalize.apply if stacked else _normalize
         out: Tensor = norm(x, self.weight, self.bias, self.num_groups, self.eps)[0]
         return out
-
-
-def on_gpu(x: Tensor) -> bool:
-    """Whether operations cost launches. A CPU keeps PyTorch's bits."""
-    return x.is_cuda
 
 
 def _normalize(
@@ -140,7 +137,7 @@ def _zero(like: Tensor) -> Tensor:
 
 
 @cache
-def _kept_zero(size: int, dtype: torch.dtype, device: torch.device, stream: int) -> Tensor:
+def _kept_zero(size: int, dtype: torch.dtype, where: torch.device, stream: int) -> Tensor:
     """For one stream, since others would not wait until they are filled."""
     with torch.inference_mode(False):  # or no backward pass could use it
-        return torch.zeros(size, dtype=dtype, device=device)
+        return torch.zeros(size, dtype=dtype, device=where)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
+from fl_lightning.core import device
 from fl_lightning.models import group_norm
 from fl_lightning.models.group_norm import GroupNorm
 
@@ -16,7 +17,7 @@ CLIENTS = 3
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU computes, on a CPU."""
-    monkeypatch.setattr(group_norm, "on_gpu", lambda x: True)
+    monkeypatch.setattr(device, "on_gpu", lambda x: True)
 
 
 def given(dtype: torch.dtype = torch.float64) -> tuple[Tensor, dict[str, Tensor]]:
