@@ -1,6 +1,6 @@
 """AdamW and Sophia as steps of a client, and the alignment of such steps with the global move."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -28,10 +28,12 @@ class Warm(Term):
 
     Attributes:
         warm: What is averaged; "none" lets the moment begin at 0.
+        usual_lr: A learning rate of published runs; a note warns of ten times as much.
     """
 
     warm: Averaging = "none"
     moment: ClassVar[str]
+    usual_lr: ClassVar[float] = 1e-3
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
@@ -55,6 +57,13 @@ class Warm(Term):
         if self.warm != "none":
             setattr(v, f"{self.moment}bar", mean)
         return delta
+
+    def summary_lines(self, first: View, last: View) -> Iterator[str]:
+        if (lr := float(first.lr_sum / first.steps)) > 10 * self.usual_lr:
+            yield (
+                f"steps are as long as the learning rate {lr:g} says, however small the gradient: "
+                f"{self.usual_lr:g} is usual"
+            )
 
 
 @dataclass(frozen=True)

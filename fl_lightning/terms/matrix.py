@@ -62,6 +62,7 @@ class Muon(Warm):
     rank: NonNegativeFloat = 0.0
     local = {"M": zeros, "m": zeros, "s": zeros, "k": scalar}
     moment = "M"
+    usual_lr = 0.03
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         g, v.k = oracle(w), v.k + 1

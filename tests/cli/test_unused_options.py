@@ -196,6 +196,8 @@ def printed(capsys, tmp_path):
         ("--sampling weighted --weighting by_size", "they count twice"),
         ("--algorithm fedtoga", "fedtoga: beta Delta acts as a server momentum of"),
         ("--algorithm fedvra --algorithm.a 300", "fedvra: the dual step a = 300 is unstable"),
+        ("--algorithm local_adamw --lr 0.1", "local_adamw: steps are as long as the learning rate"),
+        ("--algorithm local_adamw --lr 0.001", ""),
         ("", "weighted by their samples"),
         ("--algorithm fedsam", "weighted equally"),
     ],
