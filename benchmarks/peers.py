@@ -13,12 +13,13 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
-HERE = Path(__file__).parent / "peers"
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import environments
 import problem
 from who_is_right import Comparison, write_figure, write_page
+
+HERE = Path(__file__).parent
 
 
 def runs(peer: str, folder: Path) -> Comparison:
@@ -28,7 +29,7 @@ def runs(peer: str, folder: Path) -> Comparison:
     quiet = os.environ | {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
     print(f"{peer} {environments.version(peer)}", flush=True)
     subprocess.run(
-        [program, HERE / f"run_{peer}.py", out],
+        [program, HERE / "peers" / f"run_{peer}.py", out],
         check=True,
         env=quiet,
         stdout=subprocess.DEVNULL,
@@ -43,8 +44,8 @@ def main() -> None:
     parser.add_argument("--envs", type=Path, required=True, help="Folder of the environments.")
     folder = parser.parse_args().envs.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    compared = [runs(peer, folder) for peer in environments.NEEDS]
-    docs = Path(__file__).parents[1] / "docs"
+    compared = [runs(peer, folder) for peer in environments.TITLES]
+    docs = HERE.parent / "docs"
     write_figure(compared, docs / "who-is-right.svg")
     write_page(compared, docs / "who-is-right.md")
 

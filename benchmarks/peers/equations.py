@@ -124,7 +124,7 @@ def variates(p: Problem, new: Callable[[int, Vector, Vector, Vector], Vector]) -
 
 
 def fednova(p: Problem) -> Path:
-    """Wang et al., NeurIPS 2020, Eq. 6 with plain SGD, for which ||a_i||_1 is the number of steps."""
+    """Wang et al., NeurIPS 2020, Eq. 6; with plain SGD a_i is the number of steps."""
     w = start()
     for S in p.rounds():
         a = np.array([len(p.batches(i)) for i in S])

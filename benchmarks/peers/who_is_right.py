@@ -32,6 +32,15 @@ NAMES = {
     "moon": "MOON",
     "fedsam": "FedSAM",
 }
+LINES = {
+    "equation": "k-",
+    "ours": "C1--",
+    "pfl-research": "C0-",
+    "pfl-research, option I": "C0:",
+    "fluke": "C2-",
+    "FedLab": "C3-.",
+    "FedAvg": "C7-",
+}
 SHOWN = 1, 5, 10, 25, 50
 
 
@@ -185,10 +194,9 @@ def write_figure(compared: list[Comparison], path: Path) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (title, lines) in zip(panels, curves(compared).items(), strict=True):
         for name, values in lines.items():
-            dashed = name in ("ours", "FedLab") or name.startswith("pfl-research,")
-            axes.semilogy(range(1, 51), values, "--" if dashed else "-", label=name, linewidth=1.4)
+            axes.semilogy(range(1, len(values) + 1), values, LINES[name], label=name)
         axes.set(title=title, xlabel="round")
-        axes.legend(fontsize="small", frameon=False)
+        axes.legend(fontsize="small", frameon=False, loc="lower left")
     panels[0].set_ylabel("norm of the objective's gradient")
     figure.savefig(path, metadata={"Date": None})
 
