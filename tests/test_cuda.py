@@ -126,7 +126,6 @@ def test_bf16_trains_towards_what_float32_finds(executor: str) -> None:
     assert (run.w.detach().cpu().double() - exact.w).norm() < 0.1 * moved
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("executor", GRAPHS)
 def test_two_hundred_rounds_of_graphs_have_the_same_bits_twice(executor: str) -> None:
     """Streams that do not wait for each other would show."""

@@ -99,7 +99,7 @@ SAME: list[tuple[Callable[..., Algorithm], dict[str, Any], Algorithm]] = [
     (C.fedmuon, {"gamma": 0.0, "gain": 1.0}, Algorithm(Muon("whole", 0.98))),
     (C.fedntd, {"beta": 0.0}, AVG),
     (C.moon, {"mu": 0.0}, AVG),
-    (partial(C.fedrcl, attraction=0.0, threshold=0.0), {"penalty": 0.0}, UNIFORM),
+    (partial(C.fedrcl, attraction=0.0, threshold=0.0, penalty=100.0), {"penalty": 0.0}, UNIFORM),
     (C.feddisco, {"a": 0.0, "b": 0.0}, AVG),
     # server steps and starts
     (C.fedavgm, {"beta": 0.0}, AVG),

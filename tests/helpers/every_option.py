@@ -18,7 +18,7 @@ NOT_NONE: dict[str, Any] = {"alpha": 0.1, "v0": 0.01, "d": 1.5, "layers": ("oute
 NOT_NONE |= {"global_rho": 0.2, "quantile": 0.3}
 """Values of options that are none by default."""
 
-OTHER = {"fedgf threshold": 0.35, "fedgf window": 1}
+OTHER = {"fedgf threshold": 0.1, "fedgf window": 1}
 OTHER |= {f"{name} eps": 1e-3 for name in ("local_adamw", "fedadamw", "diloco")}
 """Values of options whose half does what the default does in the tests."""
 ON_A_SMALL_MODEL = {"share": [0.1, 0.5], "word": ["inner", "outer"]}
@@ -33,7 +33,8 @@ WITH: dict[str, dict[str, Any]] = {
     "fedsol proximal": {"scope": "all"},  # moon does not see the head
     "fedsol_ablation beta": {"row": "a5"},  # a1, the default, does not use it
     "fedtoga carry": {"perturbation": "neighbor"},
-    "fedgf window": {"threshold": 0.35},
+    "fedgf global_rho": {"threshold": 0.05},
+    "fedgf window": {"threshold": 0.1},
     "--send topk+quantize bits": {"share": 0.5},
     "--send topk+quantize norm": {"share": 0.5},
 }

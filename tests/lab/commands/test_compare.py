@@ -18,10 +18,12 @@ def test_the_command_prints_and_draws(tmp_path, capsys):
     figure = tmp_path / "curves.png"
     main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(figure)])
     printed = capsys.readouterr()
-    caption = "% test accuracy of the global model, mean ± standard deviation over 2 seeds"
+    caption = (
+        r"\caption{test accuracy of the global model, mean $\pm$ standard deviation over 2 seeds"
+    )
     assert caption in printed.out
     assert r"last 10, \%" in printed.out
-    escaped = r"a\_\{\$\}\textasciitilde \textasciicircum \textbackslash "
+    escaped = r"a\_\{\$\}\textasciitilde{}\textasciicircum{}\textbackslash{}"
     assert rf"{escaped}, rounds 2 & \textbf{{55.00 $\pm$" in printed.out
     notes = [line for line in printed.err.splitlines() if line.startswith("note: ")]
     assert notes == [f"note: {tmp_path / 'runs' / seed} is at round 1 of 2" for seed in "01"]
