@@ -102,7 +102,11 @@ def flower(folder: str) -> None:
         initial = [t.numpy() for t in AutoEncoder().state_dict().values()]
         from flwr.common import ndarrays_to_parameters
 
-        strategy = FedAvg(0.5, 0.5, initial_parameters=ndarrays_to_parameters(initial))
+        strategy = FedAvg(
+            fraction_fit=0.5,
+            fraction_evaluate=0.5,
+            initial_parameters=ndarrays_to_parameters(initial),
+        )
         return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=ROUNDS))
 
     run_simulation(ServerApp(server_fn=server), ClientApp(client_fn=client), num_supernodes=CLIENTS)

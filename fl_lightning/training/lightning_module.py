@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from inspect import signature
 from typing import Any, Literal
@@ -227,7 +227,14 @@ class StepModel(nn.Module):
 
 def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
     """Call a step, which may leave out the index of the batch."""
-    return step(batch, index) if len(signature(step).parameters) > 1 else step(batch)
+    function = getattr(step, "__func__", step)  # without the module, which a cache would keep
+    takes_index = _parameters(function) - (function is not step) > 1
+    return step(batch, index) if takes_index else step(batch)
+
+
+@lru_cache
+def _parameters(function: Callable[..., Any]) -> int:
+    return len(signature(function).parameters)
 
 
 def _call_hook(module: LightningModule, part: Part, moment: str, *given: Any) -> None:
