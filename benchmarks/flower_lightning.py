@@ -137,7 +137,7 @@ def ours(folder: str) -> None:
 if __name__ == "__main__":
     parser = ArgumentParser()
     parser.add_argument("--mnist", required=True, help="the folder of torchvision's MNIST")
-    parser.add_argument("--flower", required=True, help="a Python that has Flower; or 'only'")
+    parser.add_argument("--flower", required=True, help="a Python that has Flower")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--program", choices=["flower", "ours"])
     o = parser.parse_args()

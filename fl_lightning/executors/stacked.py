@@ -43,7 +43,7 @@ class StackedExecutor(Executor):
 
     Attributes:
         as_tensors: Whether the numbers of a round reach the steps as tensors, since a program would
-            keep those of its first round.
+            keep the numbers of its first round.
     """
 
     parallel = True

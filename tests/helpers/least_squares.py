@@ -28,7 +28,7 @@ class Regression:
     owners: Tensor
 
     def optima(self) -> dict[str, Tensor]:
-        """The least squares with equal clients, and those of all rows."""
+        """The least squares with equal clients, and with equal rows."""
         sizes = self.owners.bincount()[self.owners].double()
         weights = {"clients": 1 / sizes, "rows": torch.ones_like(self.y)}
         return {
