@@ -62,7 +62,7 @@ def check(thing: Any, of: str = "", curves: bool = False) -> None:
     (`curves`), its first number is checked.
     """
     for field in fields(thing):
-        hint = _evaluated(type(thing), field.name, field.type)
+        hint = evaluated(type(thing), field.name, field.type)
         _check(f"{field.name}{of}", getattr(thing, field.name), hint, curves)
 
 
@@ -109,12 +109,12 @@ def _is_whole(allowed: Iterable[Any]) -> bool:
     return any(isinstance(values, Range) and values.whole for values in allowed)
 
 
-def _evaluated(dataclass: type, field: str, hint: Any) -> Any:
-    """A field's annotation, also where `from __future__ import annotations` made it text.
+def evaluated(dataclass: type, field: str, hint: Any) -> Any:
+    """The annotation of a dataclass's field.
 
-    `get_type_hints` would give up all fields for one name that only type checkers know, and does
-    not find the names of a file that was run, as `--algorithm file.py:function` does. Such text
-    stays text here.
+    It may be text, by `from __future__ import annotations`. `get_type_hints` would give up all
+    fields for one name that only type checkers know, and does not find the names of a file that was
+    run, as `--algorithm file.py:function` does. Such text stays text here.
     """
     if isinstance(hint, str):
         with suppress(Exception):

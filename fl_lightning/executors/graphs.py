@@ -6,12 +6,12 @@ Without a GPU all is the same but for graphs and streams, so that tests on a CPU
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.substitution import substituted
 from fl_lightning.core.term import States
@@ -22,7 +22,13 @@ from fl_lightning.executors.local_step import LocalStep, SharedArgs
 from fl_lightning.executors.replay import ReplayedStep, copied, write
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stackable import try_in_parallel
-from fl_lightning.executors.stacked import StackedExecutor, numbers_as_tensors, row_of, stack
+from fl_lightning.executors.stacked import (
+    StackedExecutor,
+    by_run,
+    numbers_as_tensors,
+    row_of,
+    stack,
+)
 
 
 class GraphExecutor(StackedExecutor):
@@ -50,7 +56,7 @@ class GraphExecutor(StackedExecutor):
         self.stacked, self.as_tensors = stacked, True
         self.graphs = True
         self._replayed: dict[Any, ReplayedStep] = {}
-        self._shared: dict[Algorithm, SharedArgs] = {}
+        self._shared: dict[LocalStep, SharedArgs] = {}
 
     @property
     def manner(self) -> str:
@@ -68,10 +74,10 @@ class GraphExecutor(StackedExecutor):
             except ModelError as error:
                 self._step_down(error)
 
-    def __call__(
-        self, received: RoundInputs, tasks: Sequence[ClientTask]
+    def train(
+        self, received: Sequence[RoundInputs], tasks: Sequence[ClientTask]
     ) -> Iterable[ClientResult]:
-        """Train the clients together."""
+        """Train clients together: see `StackedExecutor`."""
         while self.graphs:
             try:
                 yield from list(self._together(received, tasks))
@@ -81,7 +87,8 @@ class GraphExecutor(StackedExecutor):
                 raise
             except Exception as error:  # whatever it is, the eager executor does or explains it
                 self._step_down(error)
-        yield from self._eager(received, tasks)
+        for run, mine in by_run(received, tasks):
+            yield from self._eager(run, mine)
 
     @cached_property
     def _eager(self) -> SequentialExecutor:
@@ -105,18 +112,19 @@ class GraphExecutor(StackedExecutor):
         self._shared.clear()
 
     def _together(
-        self, received: RoundInputs, tasks: Sequence[ClientTask]
+        self, received: Sequence[RoundInputs], tasks: Sequence[ClientTask]
     ) -> Iterable[ClientResult]:
         equal = len({tuple(task.batches.sizes) for task in tasks}) == 1
-        if self.stacked and equal and len(tasks) >= received.group:
-            return super().__call__(received, tasks)
-        return self._in_branches(received, tasks)
+        runs = [*by_run(received, tasks)]
+        if self.stacked and equal and all(len(mine) >= run.group for run, mine in runs):
+            return super().train(received, tasks)
+        return chain.from_iterable(self._in_branches(*run) for run in runs)
 
     def _steps(
         self,
         local_step: LocalStep,
         tasks: Sequence[ClientTask],
-        client_facts: dict[str, Tensor],
+        client_facts: dict[str, Any],
         states: list[States],
         received: Buffers,
         shared: SharedArgs,
@@ -161,21 +169,20 @@ class GraphExecutor(StackedExecutor):
 
     def _share(self, local_step: LocalStep, shared: SharedArgs) -> None:
         """Write what all clients of a call share into its static tensors."""
-        method = local_step.algorithm
-        if method in self._shared:
-            write(self._shared[method], shared)
+        if local_step in self._shared:
+            write(self._shared[local_step], shared)
         else:
-            self._shared[method] = copied(shared)
+            self._shared[local_step] = copied(shared)
 
     def _step(
         self,
         local_step: LocalStep,
         branch: int,
-        begun: tuple[dict[str, Tensor], list[States], Buffers],
+        begun: tuple[dict[str, Any], list[States], Buffers],
     ) -> ReplayedStep:
         """The step of a branch, of as many clients as have begun."""
         key = local_step, branch, len(begun[0]["origin"])
         if key not in self._replayed:
-            given = local_step, self._shared[local_step.algorithm], self.compiled
+            given = local_step, self._shared[local_step], self.compiled
             self._replayed[key] = ReplayedStep(*given, *begun)
         return self._replayed[key]

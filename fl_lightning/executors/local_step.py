@@ -1,6 +1,6 @@
 """One local step of several clients, as a function of tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,7 +22,20 @@ from fl_lightning.executors.stackable import blame_model, full_batchnorm
 
 SharedArgs = dict[str, Any]
 """Arguments that all clients of a step share: `round_facts`, `server_states`, `coefficients` (see
-`RoundInputs`), and `decay`."""
+`RoundInputs`), and `decay`. Where clients of several runs train together, the first three are among
+the facts of each client."""
+
+
+def of_client(
+    algorithm: Algorithm, client_facts: Mapping[str, Any], shared_args: SharedArgs
+) -> tuple[Algorithm, dict[str, Any], Sequence[States]]:
+    """The method with its coefficients, all facts, and the server's states, for one client."""
+    facts = {**shared_args["round_facts"], **client_facts}
+    coefficients, server_states = (
+        facts.pop(name) if name in facts else shared_args[name]
+        for name in ("coefficients", "server_states")
+    )
+    return algorithm.with_coefficients(coefficients), facts, server_states
 
 
 class LocalStep:
@@ -54,7 +67,7 @@ class LocalStep:
     def _direction(
         self,
         w: Tensor,
-        client_facts: dict[str, Tensor],
+        client_facts: dict[str, Any],
         states: list[States],
         buffers: Buffers,
         received: Buffers,
@@ -93,11 +106,9 @@ class LocalStep:
             first.append(aside)
             return g
 
-        facts = {**shared_args["round_facts"], **client_facts}
+        algorithm, facts, server_states = of_client(self.algorithm, client_facts, shared_args)
         executor.announce(facts)
-        oracle = BatchOracle(evaluate)
-        algorithm = self.algorithm.with_coefficients(shared_args["coefficients"])
-        g, states = algorithm.gradient(oracle, w, facts, states, shared_args["server_states"])
+        g, states = algorithm.gradient(BatchOracle(evaluate), w, facts, states, server_states)
         after, observed = first[0] if first else (buffers, w.new_full((1,), torch.nan))
         return g, states, after, observed
 

@@ -56,7 +56,7 @@ class ReplayedStep:
         local_step: LocalStep,
         shared: SharedArgs,
         compiled: int,
-        client_facts: dict[str, Tensor],
+        client_facts: dict[str, Any],
         states: list[States],
         received: Buffers,
     ):
@@ -83,7 +83,7 @@ class ReplayedStep:
     def begin(
         self,
         tasks: Sequence[ClientTask],
-        client_facts: dict[str, Tensor],
+        client_facts: dict[str, Any],
         states: list[States],
         received: Buffers,
     ) -> None:

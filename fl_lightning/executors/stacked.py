@@ -1,7 +1,7 @@
 """Several clients in parallel: rows of one matrix, one batched program."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, zip_longest
 from typing import Any, TypeVar
 
 import torch
@@ -10,7 +10,7 @@ from torch.func import vmap
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from fl_lightning.core.algorithm import Algorithm, Facts, Sent
+from fl_lightning.core.algorithm import Algorithm, Sent
 from fl_lightning.core.device import to_device_async
 from fl_lightning.core.network import unaliased
 from fl_lightning.core.randomness import seeded_rng
@@ -19,7 +19,7 @@ from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout
 from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers, ClientResult, ClientTask, Executor, RoundInputs
-from fl_lightning.executors.local_step import LocalStep, SharedArgs, weight_decay
+from fl_lightning.executors.local_step import LocalStep, SharedArgs, of_client, weight_decay
 from fl_lightning.executors.stackable import try_in_parallel
 
 K = TypeVar("K")
@@ -61,18 +61,18 @@ class StackedExecutor(Executor):
         if width < 1:
             raise UserError(f"width is the number of parallel clients, at least 1, not {width}")
         self.width, self.compiled, self.as_tensors = width, compiled, compiled > 0
-        self._local_steps: dict[tuple[Algorithm, bool], LocalStep] = {}
+        self._local_steps: dict[tuple[Algorithm, bool, bool], LocalStep] = {}
 
     @property
     def manner(self) -> str:
         """See `Executor`."""
         return f"{self.width} clients at a time as one program" if self.width > 1 else ""
 
-    def local_step(self, algorithm: Algorithm, batched: bool) -> LocalStep:
-        """The local step of a method: see `LocalStep`."""
-        key = algorithm, batched
+    def local_step(self, algorithm: Algorithm, batched: bool, of_runs: bool = False) -> LocalStep:
+        """The local step of a method, for clients of one run or several: see `LocalStep`."""
+        key = algorithm, batched, of_runs
         if key not in self._local_steps:
-            self._local_steps[key] = LocalStep(self, *key)
+            self._local_steps[key] = LocalStep(self, algorithm, batched)
         return self._local_steps[key]
 
     def try_model(self, x: Any) -> None:
@@ -84,51 +84,58 @@ class StackedExecutor(Executor):
         self, received: RoundInputs, tasks: Sequence[ClientTask]
     ) -> Iterable[ClientResult]:
         """Train the clients together."""
+        return self.train([received] * len(tasks), tasks)
+
+    def train(
+        self, received: Sequence[RoundInputs], tasks: Sequence[ClientTask]
+    ) -> Iterable[ClientResult]:
+        """Train clients together, each with what its own run sends; yields one result a task.
+
+        The methods of several runs are the same program: they differ in `coefficients` alone.
+        """
         self.module.train()
-        algorithm = received.algorithm.with_coefficients(received.coefficients)
-        round_facts, server_states = received.facts, received.states
-        anchor, coefficients = round_facts["anchor"], received.coefficients
-        if self.as_tensors:
-            round_facts = numbers_as_tensors(round_facts, anchor)
-            coefficients = numbers_as_tensors(coefficients, anchor)
-        client_facts = stack([dict(v.facts) for v in tasks])
+        method, anchor = received[0].algorithm, received[0].facts["anchor"]
+        of_runs = any(inputs is not received[0] for inputs in received)
+        shared, own = (of_several if of_runs else of_one)(received, self.as_tensors)
+        client_facts = stack([{**v.facts, **facts} for v, facts in zip(tasks, own, strict=True)])
         states = stack([v.states for v in tasks])
 
-        def start(facts: dict[str, Tensor], states: list[States]) -> tuple[Tensor, list[States]]:
-            return algorithm.start(anchor, {**round_facts, **facts}, states, server_states)
+        def start(facts: dict[str, Any], states: list[States]) -> tuple[Tensor, list[States]]:
+            algorithm, facts, server_states = of_client(method, facts, shared)
+            return algorithm.start(facts["anchor"], facts, states, server_states)
 
         def send(
-            progress: Tensor, w: Tensor, facts: Facts, states: list[States]
+            progress: Tensor, w: Tensor, facts: dict[str, Any], states: list[States]
         ) -> tuple[Sent, list[Any], list[States]]:
-            return algorithm.send(progress, w, {**round_facts, **facts}, states, server_states)
+            algorithm, facts, server_states = of_client(method, facts, shared)
+            return algorithm.send(progress, w, facts, states, server_states)
 
         with seeded_rng(tasks[0].seed, anchor.device), substituted(batched=True):
             origin, states = vmap(start)(client_facts, states)
             client_facts["origin"] = origin
+            both = zip(received, tasks, strict=True)
             buffers = stack(
-                [{**received.buffers, **v.buffers, **self.dropout_key(v.seed)} for v in tasks]
+                [{**r.buffers, **v.buffers, **self.dropout_key(v.seed)} for r, v in both]
             )
-            shared: SharedArgs = {"round_facts": round_facts, "server_states": server_states}
-            shared["coefficients"] = coefficients
-            step = self.local_step(received.algorithm, batched=self.width > 1)
-            full = len(tasks) >= received.group
+            step = self.local_step(method, batched=of_runs or self.width > 1, of_runs=of_runs)
+            full = all(len(mine) >= run.group for run, mine in by_run(received, tasks))
             w, states, after, means = self._steps(
                 step, tasks, client_facts, states, buffers, shared, full
             )
             progress = w - origin
             returned = vmap(send)(progress, w, client_facts, states)
-        for i in range(len(tasks)):
+        for i, inputs in enumerate(received):
             sent, message, states = row_of(returned, i)
-            kept = {name: after[name][i] for name in received.buffers}
-            own = message, states, kept, means[i, 0], origin[i], means[i, 1:]
-            yield ClientResult(progress[i], sent, *own)
+            kept = {name: after[name][i] for name in inputs.buffers}
+            own_results = message, states, kept, means[i, 0], origin[i], means[i, 1:]
+            yield ClientResult(progress[i], sent, *own_results)
 
     @torch.no_grad()
     def _steps(
         self,
         local_step: LocalStep,
         tasks: Sequence[ClientTask],
-        client_facts: dict[str, Tensor],
+        client_facts: dict[str, Any],
         states: list[States],
         received: Buffers,
         shared: SharedArgs,
@@ -196,6 +203,41 @@ class _Rows:
         if self.index is None:
             return new
         return tree_map(lambda t, n: t.index_copy(0, self.index, n), tree, new)
+
+
+def of_one(
+    received: Sequence[RoundInputs], as_tensors: bool
+) -> tuple[SharedArgs, list[dict[str, Any]]]:
+    """What the clients of one run share, and nothing for each."""
+    inputs, like = received[0], received[0].facts["anchor"]
+    facts, coefficients = inputs.facts, inputs.coefficients
+    if as_tensors:
+        facts, coefficients = (numbers_as_tensors(n, like) for n in (facts, coefficients))
+    shared = {"round_facts": facts, "server_states": inputs.states, "coefficients": coefficients}
+    return shared, [{} for _ in received]
+
+
+def of_several(
+    received: Sequence[RoundInputs], as_tensors: bool
+) -> tuple[SharedArgs, list[dict[str, Any]]]:
+    """The layout, which clients of several runs share, and tensors for each client."""
+    shared, own = dict[str, Any](), dict[int, dict[str, Any]]()
+    for inputs in {id(inputs): inputs for inputs in received}.values():
+        given, _ = of_one([inputs], as_tensors=True)
+        facts = given.pop("round_facts")
+        shared["round_facts"] = {"layout": facts.pop("layout")}
+        own[id(inputs)] = {**facts, **given}
+    return shared, [own[id(inputs)] for inputs in received]
+
+
+def by_run(
+    received: Sequence[RoundInputs], tasks: Sequence[ClientTask]
+) -> Iterator[tuple[RoundInputs, list[ClientTask]]]:
+    """What each run sends, with its clients, which stand together."""
+    both = zip(received, tasks, strict=True)
+    for _, of_run in groupby(both, key=lambda pair: id(pair[0])):
+        pairs = [*of_run]
+        yield pairs[0][0], [task for _, task in pairs]
 
 
 def numbers_as_tensors(values: Mapping[K, Any], like: Tensor) -> dict[K, Any]:

@@ -1,0 +1,87 @@
+"""Methods whose local steps are one program: they differ in numbers alone, which become tensors."""
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from typing import Any, get_args
+
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.constraints import evaluated
+from fl_lightning.core.curves import Coefficients, Curve, Place
+from fl_lightning.errors import UserError
+
+Numbers = dict[Place, float | Curve]
+"""The coefficients of a method by place."""
+
+
+def numbers_of(algorithm: Algorithm) -> Numbers:
+    """The terms' coefficients that are numbers or curves, by place."""
+    return {place: value for place, _, value in _leaves(algorithm) if _is_number(value)}
+
+
+def program_of(algorithm: Algorithm) -> dict[str, str]:
+    """What methods of one program share, by name: the terms, and all their fields but numbers."""
+    terms = {f"term {i + 1}": type(term).__name__ for i, term in enumerate(algorithm.terms)}
+    return terms | {
+        name: "a number" if _is_number(value) else repr(value)
+        for _, name, value in _leaves(algorithm)
+    }
+
+
+def differing_numbers(algorithms: Sequence[Algorithm]) -> list[Place]:
+    """Where methods of one program have curves or different numbers.
+
+    Raises:
+        UserError: If they are not of one program; names what differs.
+    """
+    first, *others = map(program_of, algorithms)
+    for other in others:
+        for name in sorted(first.keys() | other.keys()):
+            here, there = first.get(name, "none"), other.get(name, "none")
+            if here != there:
+                raise UserError(f"{name} is {here} in one run and {there} in another")
+    every = [*map(numbers_of, algorithms)]
+    return [
+        place
+        for place, value in every[0].items()
+        if any(isinstance(of[place], Curve) or of[place] != value for of in every)
+    ]
+
+
+def numbers_at(
+    algorithm: Algorithm, places: Sequence[Place], coefficients: Coefficients
+) -> Coefficients:
+    """The numbers at these places in a round, of which `coefficients` are the curves'."""
+    numbers: dict[Place, Any] = {**numbers_of(algorithm), **coefficients}
+    return {place: numbers[place] for place in places}
+
+
+def _leaves(algorithm: Algorithm) -> list[tuple[Place, str, Any]]:
+    """The fields of all terms, and of the dataclasses in them: place, name and value."""
+    return [
+        ((i, *path), f"{'.'.join((type(term).__name__, *path))} of term {i + 1}", value)
+        for i, term in enumerate(algorithm.terms)
+        for path, value in _fields(term)
+    ]
+
+
+def _fields(thing: Any) -> list[tuple[tuple[str, ...], Any]]:
+    found = list[tuple[tuple[str, ...], Any]]()
+    for field in fields(thing) if is_dataclass(thing) else ():
+        value = getattr(thing, field.name)
+        if is_dataclass(value) and not isinstance(value, type | Curve):
+            found.append(((field.name,), type(value)))
+            found += [((field.name, *path), inner) for path, inner in _fields(value)]
+            continue
+        if isinstance(value, int) and _takes_floats(evaluated(type(thing), field.name, field.type)):
+            value = float(value)
+        found.append(((field.name,), value))
+    return found
+
+
+def _takes_floats(hint: Any) -> bool:
+    return hint is float or any(map(_takes_floats, get_args(hint)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Curve) or (isinstance(value, float) and isfinite(value))

@@ -1,0 +1,88 @@
+"""Functions that take turns in one process, as coroutines do, without a word of it in between.
+
+Each runs in a thread, one at a time, until it asks the program for something or ends.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from threading import Semaphore, Thread, local
+from typing import Any
+
+_here = local()
+
+
+def ask(request: Any) -> Any:
+    """In the function of a `Turn`: the program's answer to a request, before which others go on."""
+    turn: Turn = _here.turn
+    return turn._ask(request)
+
+
+class Turn:
+    """A function that runs while `proceed` or `throw` is called.
+
+    Args:
+        function: The function.
+        within: Makes the context in which it runs, each time that it goes on.
+
+    Attributes:
+        asked: What it asks for; None before it has begun and after it has ended.
+        ended: Whether it has returned or raised.
+        value: What it has returned.
+        error: What it has raised.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ):
+        self._function, self._within = function, within
+        self._goes, self._waits = Semaphore(0), Semaphore(0)
+        self._answer: Any = None
+        self._thrown: BaseException | None = None
+        self._interrupted = self.ended = False
+        self.asked: Any = None
+        self.value: Any = None
+        self.error: BaseException | None = None
+        Thread(target=self._run, daemon=True).start()
+
+    def proceed(self, answer: Any = None) -> None:
+        """Run it until it next asks for something, or ends; `answer` is to what it asked for."""
+        self._go_on(answer, None)
+
+    def throw(self, error: BaseException) -> None:
+        """Raise an error where it asks for something, and run it until it asks again, or ends."""
+        if self._interrupted:
+            self._waits.acquire()
+        if not self.ended:
+            self._go_on(None, error)
+
+    def _go_on(self, answer: Any, thrown: BaseException | None) -> None:
+        self._answer, self._thrown = answer, thrown
+        self.asked, self._interrupted = None, True
+        with self._within():
+            self._goes.release()
+            self._waits.acquire()  # which Ctrl-C may interrupt
+        self._interrupted = False
+
+    def _run(self) -> None:
+        _here.turn = self
+        try:
+            self._resume()
+            self.value = self._function()
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._waits.release()
+
+    def _ask(self, request: Any) -> Any:
+        self.asked = request
+        self._waits.release()
+        return self._resume()
+
+    def _resume(self) -> Any:
+        self._goes.acquire()
+        if self._thrown is not None:
+            raise self._thrown
+        answer, self._answer = self._answer, None  # whose memory may then be freed
+        return answer

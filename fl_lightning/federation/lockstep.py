@@ -1,0 +1,249 @@
+"""Runs in lockstep: the clients of several runs train as rows of one program.
+
+Each run is a `Turn`: its rounds, its server, its states, callbacks and files are its own. It runs
+until its clients are to be trained. When all runs wait for that, one call of a `StackedExecutor`
+trains the clients of all; what differs between the runs is then a row's value: the model, the
+server's states, the facts of the round, learning rates, and coefficients of the terms.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.curves import Curve, Place, exponential, with_number
+from fl_lightning.core.programs import (
+    differing_numbers,
+    numbers_at,
+    numbers_of,
+    program_of,
+)
+from fl_lightning.core.rehearsal import rehearse
+from fl_lightning.core.vector import Layout
+from fl_lightning.distributed.signals import stop_on_signals
+from fl_lightning.distributed.turns import Turn, ask
+from fl_lightning.errors import ModelError, UserError
+from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs, StackedExecutor
+from fl_lightning.executors.stackable import try_in_parallel
+from fl_lightning.federation.federation import Federation
+
+
+class Clients(NamedTuple):
+    """Clients of one run that are to be trained.
+
+    Attributes:
+        executor: The run's executor.
+        received: What they receive.
+        tasks: Their tasks.
+    """
+
+    executor: StackedExecutor
+    received: RoundInputs
+    tasks: Sequence[ClientTask]
+
+    @property
+    def program(self) -> Any:
+        """Equal for clients that can be rows of one program."""
+        facts, received = frozenset(self.tasks[0].facts), self.received
+        method = frozenset(program_of(received.algorithm).items())
+        return method, received.facts["anchor"].shape, facts
+
+
+class LockstepExecutor(Executor):
+    """Trains the clients of a run in lockstep with those of others.
+
+    Args:
+        make: Makes the executor that trains the clients of all runs.
+        module: See `Executor`, as for `layout`.
+        **options: Arguments of `Executor`.
+    """
+
+    parallel = True
+
+    def __init__(
+        self,
+        make: Callable[..., StackedExecutor],
+        module: nn.Module,
+        layout: Layout,
+        **options: Any,
+    ):
+        super().__init__(module, layout, **options)
+        self._executor = make(module, layout, **options)
+        self.width, self.compiled = self._executor.width, self._executor.compiled
+
+    @property
+    def manner(self) -> str:
+        """See `Executor`."""
+        return f"{self.width} clients at a time of each run as one program"
+
+    def try_model(self, x: Any) -> None:
+        """Raise a ModelError if the model cannot train for several runs on samples like `x`."""
+        trained = {*self.layout.names}
+        if frozen := [name for name, _ in self.module.named_parameters() if name not in trained]:
+            raise ModelError(
+                f"{frozen[0]} is frozen: runs train as one program only where all parameters are "
+                "trained"
+            )
+        try_in_parallel(self, x, batched=True)
+
+    def __call__(
+        self, received: RoundInputs, tasks: Sequence[ClientTask]
+    ) -> Sequence[ClientResult]:
+        """Train the clients as soon as the other runs have got so far."""
+        results: Sequence[ClientResult] = ask(Clients(self._executor, received, tasks))
+        return results
+
+
+class Lockstep:
+    """Lets runs train in lockstep.
+
+    Attributes:
+        signals: The names of the signals that have come.
+    """
+
+    def __init__(self) -> None:
+        self.signals: list[str] = []
+        self._requests = list[Callable[[], None]]()
+
+    def executor(self, make: Callable[..., StackedExecutor]) -> Callable[..., Executor]:
+        """The factory of a run's executor, from that of the executor of all."""
+        return partial(LockstepExecutor, make)
+
+    def wait_for_others(self, federation: Federation) -> None:
+        """Call this in each run when it is prepared, and before it writes anything.
+
+        Raises:
+            UserError: If the runs are no one program.
+        """
+        ask(federation)
+
+    @contextmanager
+    def stop_on_signals(self, request_stop: Callable[[], None]) -> Iterator[list[str]]:
+        """Let signals request a stop of a run, whose thread gets none; gives their names."""
+        self._requests.append(request_stop)
+        try:
+            yield self.signals
+        finally:
+            self._requests.remove(request_stop)
+
+    def run(self, turns: Sequence[Turn]) -> None:
+        """Let the runs train. One that ends, or fails, lets the others go on."""
+        with stop_on_signals(self._stop) as self.signals:
+            try:
+                self._run(turns)
+            except BaseException as error:  # such as of Ctrl-C
+                for turn in turns:
+                    turn.throw(error)
+                raise
+
+    def _run(self, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            turn.proceed()
+        going = [turn for turn in turns if not turn.ended]
+        try:
+            check_one_program([turn.asked for turn in going])
+        except UserError as error:
+            _throw(going, error)
+            return
+        for turn in going:
+            turn.proceed()
+        while going := [turn for turn in going if not turn.ended]:
+            programs = dict[Any, list[Turn]]()
+            for turn in going:
+                programs.setdefault(turn.asked.program, []).append(turn)
+            for together in programs.values():
+                try:
+                    answers = train([turn.asked for turn in together])
+                except Exception as error:
+                    _throw(together, error)
+                    continue
+                for turn in together:
+                    turn.proceed(answers.pop(0))
+
+    def _stop(self) -> None:
+        for request_stop in self._requests:
+            request_stop()
+
+
+def _throw(turns: Sequence[Turn], error: Exception) -> None:
+    """Raise an error in each run, which may add notes to its own."""
+    for turn in turns:
+        turn.throw(copy(error))
+
+
+def train(calls: Sequence[Clients]) -> list[list[ClientResult]]:
+    """Train the clients of several runs as rows of one program; gives the results of each run."""
+    algorithms = [call.received.algorithm for call in calls]
+    places = differing_numbers(algorithms)
+    received, tasks = list[RoundInputs](), list[ClientTask]()
+    for call in calls:
+        given = call.received
+        numbers = numbers_at(given.algorithm, places, given.coefficients)
+        received += [replace(given, coefficients=numbers)] * len(call.tasks)
+        tasks += call.tasks
+    results = iter(calls[0].executor.train(received, tasks))
+    return [list(islice(results, len(call.tasks))) for call in calls]
+
+
+def _optimizer(federation: Federation) -> Any:
+    """The local optimizer and its settings but for the learning rate."""
+    vector = nn.Parameter(federation.w.new_zeros(1))
+    optimizer = federation.algorithm.local([vector])
+    groups = [
+        {name: value for name, value in group.items() if name not in ("params", "lr", "initial_lr")}
+        for group in optimizer.param_groups
+    ]
+    return type(optimizer), groups
+
+
+_SHARED: dict[str, Callable[[Federation], Any]] = {
+    "the model": lambda f: [(name, part.shape) for name, part in f.layout.named(f.w).items()],
+    "the model's buffers": lambda f: [(name, b.shape, b.dtype) for name, b in f.buffers.items()],
+    "the number type": lambda f: (f.w.dtype, f.fabric.strategy.precision.precision),
+    "the device": lambda f: f.w.device,
+    "the local optimizer": _optimizer,
+}
+"""What runs of one program share, beside their methods."""
+
+
+def check_one_program(federations: Sequence[Federation]) -> None:
+    """Raise a UserError unless the clients of these federations can be rows of one program."""
+    first, *others = federations
+    algorithms = [federation.server.scheduled for federation in federations]
+    for other in others:
+        for what, of in _SHARED.items():
+            if of(first) != of(other):
+                raise UserError(f"runs differ in {what}, and cannot train as one program")
+    try:
+        places = differing_numbers(algorithms)
+    except UserError as error:
+        raise UserError(f"{error}: these runs cannot train as one program") from None
+    _rehearse_with_tensors(first, algorithms[0], places)
+
+
+def _rehearse_with_tensors(
+    federation: Federation, algorithm: Algorithm, places: Sequence[Place]
+) -> None:
+    """Rehearse a method whose facts, and numbers at these places, are tensors."""
+    terms = list(algorithm.terms)
+    for i, *path in places:
+        number = numbers_of(algorithm)[i, *path]
+        if not isinstance(number, Curve):  # a curve that stays: its number is a tensor, too
+            terms[i] = with_number(terms[i], tuple(path), exponential(number, 1))
+    rehearse(
+        algorithm.replace(terms=terms),
+        federation.layout,
+        federation.server.initial_w,
+        federation.clients.dataset.num_classes,
+        federation.rounds,
+        parallel=True,
+        compiled=True,
+        clients=federation.clients.num_clients,
+        frozen=federation.server.frozen,
+    )

@@ -1,0 +1,67 @@
+"""Runs in lockstep train as each does alone."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+from executors import assert_agree
+from problems import STACKED, classification, federation, hard
+from torch.optim import SGD
+
+from fl_lightning import Federation, algorithms, linear
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.distributed.turns import Turn
+from fl_lightning.federation.lockstep import Lockstep
+
+
+def together(make: Any, runs: list[dict[str, Any]], executor: Any = STACKED) -> list[Federation]:
+    """Federations of these options, after their rounds in lockstep."""
+    lockstep = Lockstep()
+
+    def run(options: dict[str, Any]) -> Federation:
+        made: Federation = make(executor=lockstep.executor(executor), **options)
+        made.prepare()
+        lockstep.wait_for_others(made)
+        made.fit()
+        return made
+
+    turns = [Turn(partial(run, options)) for options in runs]
+    lockstep.run(turns)
+    for turn in turns:
+        if turn.error:
+            raise turn.error
+    return [turn.value for turn in turns]
+
+
+def make(algorithm: Algorithm, seed: int = 0, lr: float = 0.1, **options: Any) -> Federation:
+    local = partial(SGD, lr=lr, momentum=0.9, weight_decay=0.01)
+    clients = classification(seed=seed)
+    return federation(hard(algorithm).replace(local=local), clients=clients, seed=seed, **options)
+
+
+SWEEPS = {
+    "fedavg": [
+        {"algorithm": algorithms.fedavg()},
+        {"algorithm": algorithms.fedavg(), "seed": 1},
+        {"algorithm": algorithms.fedavg(), "lr": 0.05, "rounds": 2},
+    ],
+    "scaffold": [
+        {"algorithm": algorithms.scaffold(), "seed": 2},
+        {"algorithm": algorithms.scaffold(), "lr": 0.03},
+    ],
+    "fedtoga": [
+        {"algorithm": algorithms.fedtoga(rho=0.2)},
+        {"algorithm": algorithms.fedtoga(rho=0.1, beta=linear(0.8, 0.1), lam=0.05)},
+        {"algorithm": algorithms.fedtoga(rho=0.3, kappa=0.5, beta=0.7), "seed": 1},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_runs_in_lockstep_train_as_each_does_alone(name: str) -> None:
+    found = together(make, SWEEPS[name])
+    for other, options in zip(found, SWEEPS[name], strict=True):
+        alone = make(**options)
+        alone.fit()
+        assert other.round == alone.round
+        assert_agree(other, alone)
