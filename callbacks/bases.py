@@ -56,7 +56,6 @@ class Measure:
         return round % self.every == 0 or round == federation.rounds
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Measure, and add to `metrics`."""
         if self.is_due(federation, federation.round):
             self._add(federation, metrics)
 
@@ -86,7 +85,6 @@ class CohortMeasure(Measure):
     rows: dict[int, list[float]]
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
-        """Begin a round."""
         self.cohort, self.rows = cohort, {}
         self.due = self.is_due(federation, federation.round + 1)
 
@@ -149,9 +147,7 @@ class Stopping:
         federation.should_stop |= self.waited >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """The rounds waited, and what the next round is compared with."""
         return {name: getattr(self, name) for name in ("waited", *self.saved)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
         vars(self).update(state)

@@ -36,7 +36,6 @@ class LocalModels(CohortMeasure):
         self.test, self._index = test, some_samples(len(test), None).to(test.device)
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
-        """Score the received model."""
         super().on_round_start(federation, cohort)
         if self.due:
             received = federation.load_global()
@@ -44,12 +43,10 @@ class LocalModels(CohortMeasure):
             self._scorer = ClientScorer(federation)
 
     def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
-        """Score a client's last model."""
         if self.due:
             self.rows[client] = [self._scorer(result, self.test, self._index)[0]]
 
     def measure(self, federation: Federation) -> Metrics:
-        """Mean and deviation over the cohort."""
         accuracy = self.table(federation, 1)
         mean = accuracy.mean().item()
         return {
@@ -77,13 +74,11 @@ class StateNorms(CohortMeasure):
     """
 
     def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
-        """Measure a client's states."""
         if self.due:
             kept = _kept(federation, "client", result.states)
             self.rows[client] = [float(state.norm()) for state in kept.values()]
 
     def measure(self, federation: Federation) -> Metrics:
-        """Average over the cohort, and add the server's states."""
         initial = federation.local_training.before_visit(self.cohort[0])[0]
         tags = [*_kept(federation, "client", initial)]
         means = self.table(federation, len(tags)).mean(0).tolist()
@@ -135,21 +130,18 @@ class Consistency(CohortMeasure):
             )
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
-        """Take the loss of the received model."""
         super().on_round_start(federation, cohort)
         if self.client in cohort:
             loss = TrainingLoss(federation, self.samples)
             self._before = loss(federation.w.detach())
 
     def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
-        """Take the loss of the client's last model."""
         if client == self.client:
             data = federation.clients.dataset
             index = federation.clients.partition[client].to(data.device)
             self.rows[client] = [ClientScorer(federation)(result, data, index)[1]]
 
     def measure(self, federation: Federation) -> Metrics:
-        """Compare with the visit before."""
         counted = self.counted(federation)
         if self.client not in counted:
             return {}

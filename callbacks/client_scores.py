@@ -51,7 +51,6 @@ class ClientScores(Measure):
         self.samples, self.owners = _own_samples(train, test, partition)
 
     def measure(self, federation: Federation) -> Metrics:
-        """Score every client; the ranks share them."""
         federation.load_global()
         fabric, mine, names = federation.fabric, dict[int, list[float]](), list[str]()
         order = [*self.samples]
@@ -80,12 +79,10 @@ class ClientScores(Measure):
         """Add the rows of a round, without what an earlier attempt wrote for it or later."""
         from pandas import DataFrame, concat, read_csv
 
-        rows = DataFrame(table.numpy(), columns=names)
         samples = [len(index) for index in self.samples.values()]
-        rows.insert(0, "samples", samples)
-        rows.insert(0, "owner", self.owners)
-        rows.insert(0, "client", [*self.samples])
-        rows.insert(0, "round", round)
+        of_client = {"client": [*self.samples], "owner": self.owners, "samples": samples}
+        scores = dict(zip(names, table.T.numpy(), strict=True))
+        rows = DataFrame({"round": round, **of_client, **scores})
         if self.file.exists():
             before: Any = read_csv(self.file)
             kept = (before["round"] < round) & (before["round"] % self.every == 0)

@@ -38,7 +38,6 @@ class EarlyStopping(Stopping):
             super().load_state_dict(state)
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Compare the round with the best one."""
         if self.monitor in federation.last_only:
             return  # a run of more rounds would not have compared it
         self.evaluations += any(tag.startswith(("test", "val")) for tag in metrics)
@@ -75,7 +74,6 @@ class GrowthStopping(Stopping):
     saved = ("distance",)
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Measure the distance, and compare it with that of the last round."""
         distance = (federation.w.detach() - federation.server.initial_w).norm().item()
         growth = distance / self.distance - 1 if self.distance else inf
         metrics["server/distance"], self.distance = distance, distance

@@ -69,7 +69,6 @@ class Evaluation(Measure):
         return "max" if self.directions.get(self.monitor) else "min"
 
     def measure(self, federation: Federation) -> Metrics:
-        """Score the global model."""
         self.scored = federation.round
         return {f"{self.name}/{k}": value for k, value in self.scores(federation).items()}
 

@@ -33,7 +33,6 @@ class TrainingScores(Measure):
     samples: PositiveInt | None = None
 
     def measure(self, federation: Federation) -> Metrics:
-        """Score the global model."""
         index, data = training_samples(federation, self.samples), federation.clients.dataset
         scores = score_together(federation, federation.load_global(), data, index)
         return {f"train/global_{name}": score for name, score in scores.items()}
@@ -55,7 +54,6 @@ class Sharpness(Measure):
     samples: PositiveInt | None = None
 
     def measure(self, federation: Federation) -> Metrics:
-        """Two forward passes and one gradient over the samples."""
         loss, w = TrainingLoss(federation, self.samples), federation.w.detach()
         ascent = unit(loss.gradient(w))
         return {"sharpness/global": loss(w + self.rho * ascent) - loss(w)}
@@ -80,7 +78,6 @@ class ClassAccuracy(Measure):
         self.test = test
 
     def measure(self, federation: Federation) -> Metrics:
-        """Score the global model."""
         y, classes = self.test.y, self.test.classes
         index = share_of(federation, some_samples(len(y), None).to(y.device))
         autocast = federation.fabric.autocast
@@ -125,7 +122,6 @@ class EvaluateModels(Measure):
         self.test, self.models, self.terms = test, models, (ClientModels(models),)
 
     def measure(self, federation: Federation) -> Metrics:
-        """Score each model."""
         module, metrics = federation.load_global(), Metrics()
         terms = zip(federation.algorithm.terms, federation.server.states, strict=True)
         kept = next(states for term, states in terms if isinstance(term, ClientModels))

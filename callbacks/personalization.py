@@ -53,7 +53,6 @@ class Personalization:
         self.epochs = sorted({0, *self.epochs})
 
     def on_fit_end(self, federation: Federation) -> None:
-        """Score, and log it with the last round."""
         if metrics := self.score(federation):
             federation.fabric.log_dict(metrics, step=federation.round)
 

@@ -90,7 +90,6 @@ class PerturbationDrift(CohortMeasure):
             self.rows[cohort[k]] = _compare(recording.perturbations, up)
 
     def measure(self, federation: Federation) -> Metrics:
-        """Average over the cohort."""
         drift, cos, norm, moved = self.table(federation, 4).mean(0).tolist()
         found = {"perturbation/norm": norm}
         if moved:
@@ -118,14 +117,12 @@ class LayerStrength(CohortMeasure):
     """
 
     def on_client_end(self, federation: Federation, client: int, result: ClientResult) -> None:
-        """Measure how far each parameter of the client's last model is from w^t."""
         if self.due:
             moved = result.origin + result.progress - federation.w.detach()
             parts = federation.layout.split(moved)
             self.rows[client] = [float(relative_move(part, "tensor").mean()) for part in parts]
 
     def measure(self, federation: Federation) -> Metrics:
-        """Average over the cohort."""
         names = federation.layout.names
         means = self.table(federation, len(names)).mean(0).tolist()
         return {f"strength/{name}": mean for name, mean in zip(names, means, strict=True)}

@@ -58,12 +58,8 @@ class PrivacyAccountant:
         self.history: list[tuple[float, float, int]] = []
 
     def on_round_end(self, federation: Federation, metrics: Metrics) -> None:
-        """Count the round."""
-        mechanism = _mechanism(
-            federation.server.scheduled.at(federation.round - 1, federation.rounds)
-        )
-        noise, rate = float(mechanism.noise_multiplier), _rate(federation)
-        rounds = 1
+        mechanism = _mechanism_at(federation, federation.round - 1)
+        noise, rate, rounds = float(mechanism.noise_multiplier), _rate(federation), 1
         if self.history and self.history[-1][:2] == (noise, rate):
             rounds += self.history.pop()[2]
         self.history.append((noise, rate, rounds))
@@ -71,10 +67,7 @@ class PrivacyAccountant:
 
     def planned(self, federation: Federation) -> str:
         """A sentence about what all rounds of the run will have cost."""
-        terms = [
-            _mechanism(federation.server.scheduled.at(k, federation.rounds))
-            for k in range(federation.rounds)
-        ]
+        terms = [_mechanism_at(federation, k) for k in range(federation.rounds)]
         rate, last = _rate(federation), terms[-1]
         rounds = [(float(term.noise_multiplier), rate, 1) for term in terms]
         return (
@@ -84,16 +77,14 @@ class PrivacyAccountant:
 
     def spent(self, federation: Federation) -> str:
         """A line about what the rounds so far have cost."""
-        last = _mechanism(federation.server.scheduled.at(federation.round - 1, federation.rounds))
+        last = _mechanism_at(federation, federation.round - 1)
         spent = epsilon(self.history, last.delta, last.accountant)
         return f"privacy of clients: epsilon {spent:.4g} at delta {last.delta:g}"
 
     def state_dict(self) -> dict[str, Any]:
-        """The rounds so far."""
         return {"history": self.history}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
         self.history = [tuple(entry) for entry in state["history"]]
 
 
@@ -194,6 +185,10 @@ def _changed_buffers(federation: Federation) -> list[str]:
 
 def _mechanism(algorithm: Algorithm) -> GaussianMechanism:
     return next(term for term in algorithm.terms if isinstance(term, GaussianMechanism))
+
+
+def _mechanism_at(federation: Federation, round: int) -> GaussianMechanism:
+    return _mechanism(federation.server.scheduled.at(round, federation.rounds))
 
 
 def _rate(federation: Federation) -> float:

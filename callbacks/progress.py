@@ -27,7 +27,6 @@ class ProgressBar:
         self.monitor = monitor
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Start the clock and, on a terminal, the line."""
         self._from, self._started = federation.round, time.monotonic()
         console = Console(file=sys.stdout)
         if federation.fabric.is_global_zero and console.is_terminal:
@@ -38,7 +37,6 @@ class ProgressBar:
             self._live.start()
 
     def on_round_logged(self, federation: Federation, metrics: Metrics) -> None:
-        """Show the round."""
         # without uplink nobody trains the global model
         if self.monitor in metrics and federation.cost.uplink:
             name = self.monitor.removeprefix("test/")
@@ -60,7 +58,6 @@ class ProgressBar:
             print(f"{text}  {_clock((rounds - done) / speed)} left", flush=True)
 
     def on_fit_end(self, federation: Federation) -> None:
-        """Remove the live line."""
         self.stop()
 
     def stop(self) -> None:

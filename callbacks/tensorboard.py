@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from time import time
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import FileWriter
 
 from fl_lightning.data import Partition
-from fl_lightning.runs.run import read_scalars
+from fl_lightning.runs.metrics_csv import read_scalars
 
 TAGS = {
     "test/accuracy": "Accuracy/test",
@@ -46,9 +45,6 @@ SHOWN_CLIENTS = 1000
 class TensorBoard(TensorBoardLogger):
     """Fabric's logger with the tags of `TAGS` and `BEST`, and with HPARAMS and the partition.
 
-    TensorBoard reads event files in the order of their names, which hold the time. After the clock
-    went back, those of earlier starts get numbers for times, or later rounds would be hidden.
-
     Args:
         folder: The run's folder.
         after: Rounds that count; later ones of an earlier attempt are purged.
@@ -57,18 +53,10 @@ class TensorBoard(TensorBoardLogger):
     def __init__(self, folder: Path, after: int = 0):
         purge = after + 1 if after else 0
         super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge)
-        self._number_files(folder)
         self._best = -inf
         with suppress(OSError, ValueError):  # no table yet, or a damaged one
             accuracies = read_scalars(folder / "metrics.csv").get("test/accuracy", {})
             self._best = max((a for k, a in accuracies.items() if k <= after), default=-inf)
-
-    @rank_zero_only
-    def _number_files(self, folder: Path) -> None:
-        earlier = sorted(file for file in folder.glob(f"{EVENTS}*") if file.name != OPTIONS)
-        if earlier and earlier[-1].name >= f"{EVENTS}{int(time()):010d}":
-            for number, file in enumerate(earlier, 1):
-                file.rename(folder / f"{EVENTS}{number:010d}")
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

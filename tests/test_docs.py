@@ -195,6 +195,15 @@ def test_the_pages_of_the_methods_show_their_options_and_terms(monkeypatch):
             assert all(cell.strip() for cell in row.split("|")[1:-1]), f"an empty cell: {row}"
 
 
+def test_the_home_pages_count_the_methods_that_replay_recordings(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from evidence import recordings
+
+    count = sum(map(bool, recordings().values()))
+    for page in ("README.md", "docs/index.md"):
+        assert f" {count} methods equal released code" in (ROOT / page).read_text()
+
+
 def test_each_method_has_a_formula_that_renders(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import formulas

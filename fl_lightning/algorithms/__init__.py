@@ -8,6 +8,10 @@ rate. `registry` lists the algorithms for the command line.
 Imports `terms` and below.
 """
 
+from fl_lightning.algorithms.adaptive import diloco as diloco
+from fl_lightning.algorithms.adaptive import fedadamw as fedadamw
+from fl_lightning.algorithms.adaptive import fedpac_sophia as fedpac_sophia
+from fl_lightning.algorithms.adaptive import local_adamw as local_adamw
 from fl_lightning.algorithms.averaging import fedavg as fedavg
 from fl_lightning.algorithms.averaging import feddisco as feddisco
 from fl_lightning.algorithms.averaging import fednova as fednova
@@ -28,6 +32,11 @@ from fl_lightning.algorithms.flatness import fedmoswa as fedmoswa
 from fl_lightning.algorithms.flatness import fednsam as fednsam
 from fl_lightning.algorithms.flatness import fedswa as fedswa
 from fl_lightning.algorithms.flatness import fedwmsam as fedwmsam
+from fl_lightning.algorithms.global_sharpness import fedlesam as fedlesam
+from fl_lightning.algorithms.global_sharpness import fedlesam_d as fedlesam_d
+from fl_lightning.algorithms.global_sharpness import fedlesam_s as fedlesam_s
+from fl_lightning.algorithms.global_sharpness import fedsmoo as fedsmoo
+from fl_lightning.algorithms.global_sharpness import fedtoga as fedtoga
 from fl_lightning.algorithms.lora import fedex_lora as fedex_lora
 from fl_lightning.algorithms.lora import fedit as fedit
 from fl_lightning.algorithms.lora import fedsa_lora as fedsa_lora
@@ -35,14 +44,10 @@ from fl_lightning.algorithms.lora import ffa_lora as ffa_lora
 from fl_lightning.algorithms.lora import flora as flora
 from fl_lightning.algorithms.lora import hetlora as hetlora
 from fl_lightning.algorithms.lora import rolora as rolora
-from fl_lightning.algorithms.optimizers import diloco as diloco
-from fl_lightning.algorithms.optimizers import fedadamw as fedadamw
-from fl_lightning.algorithms.optimizers import fedmuon as fedmuon
-from fl_lightning.algorithms.optimizers import fedmuon_lmo as fedmuon_lmo
-from fl_lightning.algorithms.optimizers import fedpac_muon as fedpac_muon
-from fl_lightning.algorithms.optimizers import fedpac_sophia as fedpac_sophia
-from fl_lightning.algorithms.optimizers import local_adamw as local_adamw
-from fl_lightning.algorithms.optimizers import local_muon as local_muon
+from fl_lightning.algorithms.matrix import fedmuon as fedmuon
+from fl_lightning.algorithms.matrix import fedmuon_lmo as fedmuon_lmo
+from fl_lightning.algorithms.matrix import fedpac_muon as fedpac_muon
+from fl_lightning.algorithms.matrix import local_muon as local_muon
 from fl_lightning.algorithms.personal import ditto as ditto
 from fl_lightning.algorithms.personal import fedbabu as fedbabu
 from fl_lightning.algorithms.personal import fedbn as fedbn
@@ -69,11 +74,6 @@ from fl_lightning.algorithms.server import fedinit as fedinit
 from fl_lightning.algorithms.server import fedyogi as fedyogi
 from fl_lightning.algorithms.sharpness import fedasam as fedasam
 from fl_lightning.algorithms.sharpness import fedgamma as fedgamma
-from fl_lightning.algorithms.sharpness import fedlesam as fedlesam
-from fl_lightning.algorithms.sharpness import fedlesam_d as fedlesam_d
-from fl_lightning.algorithms.sharpness import fedlesam_s as fedlesam_s
 from fl_lightning.algorithms.sharpness import fedsam as fedsam
-from fl_lightning.algorithms.sharpness import fedsmoo as fedsmoo
 from fl_lightning.algorithms.sharpness import fedspeed as fedspeed
-from fl_lightning.algorithms.sharpness import fedtoga as fedtoga
 from fl_lightning.algorithms.sharpness import mofedsam as mofedsam

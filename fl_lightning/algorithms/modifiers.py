@@ -211,19 +211,16 @@ def relaxed(beta: opt.StartBeta = 0.1, first_participation: opt.First = "init") 
 # --server-optimizer: what the server does with the mean update
 
 
-def _outside(make: Callable[P, Algorithm]) -> Callable[P, Modifier]:
-    """A method's terms, outside of all others, and its server's optimizer."""
+def _of(make: Callable[P, Algorithm]) -> Callable[P, Modifier]:
+    """The terms of a method, outside of all others, and its server's optimizer."""
+    mean = Algorithm().server
 
     @wraps(make)
     def modifier(*args: P.args, **kwargs: P.kwargs) -> Modifier:
         method = make(*args, **kwargs)
-        return Modifier(outer=method.terms, server=None if method.server is MEAN else method.server)
+        return Modifier(outer=method.terms, server=None if method.server is mean else method.server)
 
     return modifier
-
-
-MEAN = Algorithm().server
-"""The `server` of an algorithm that moves by the mean update."""
 
 
 # --personal: the part of the model that each client trains and keeps, with its running statistics
@@ -278,40 +275,29 @@ def topk_quantize(share: opt.Share = 0.01, bits: opt.Bits = 8, norm: opt.Norm = 
     return Modifier(outer=(terms.TopK(share), terms.Quantize(bits, norm)))
 
 
-Makers = Mapping[str, Callable[..., Modifier]]
+def _named(*makers: Callable[..., Modifier]) -> dict[str, Callable[..., Modifier]]:
+    return {make.__name__: make for make in makers}
 
 
-PARTS: Mapping[str, Makers] = {
+PARTS: Mapping[str, Mapping[str, Callable[..., Modifier]]] = {
     "perturb": {
         "none": unchanged,
-        "sam": sam,
-        "sam_on": sam_on,
-        "m_sam": m_sam,
-        "vasso": vasso,
-        "gsam": gsam,
-        "asam": asam,
-        "lesam": lesam,
-        "last_round": last_round,
-        "smoo": smoo,
-        "toga": toga,
-        "sol": sol,
+        **_named(sam, sam_on, m_sam, vasso, gsam, asam, lesam, last_round, smoo, toga, sol),
     },
-    "ascent": {"own": unchanged, "neighbor": neighbor, "fusion": fusion},
-    "client_start": {"received": unchanged, "relaxed": relaxed},
+    "ascent": {"own": unchanged, **_named(neighbor, fusion)},
+    "client_start": {"received": unchanged, **_named(relaxed)},
     "server_optimizer": {
         "mean": unchanged,
-        "momentum": _outside(fedavgm),
-        "adam": _outside(fedadam),
-        "yogi": _outside(fedyogi),
-        "adagrad": _outside(fedadagrad),
-        "lookahead": _outside(fedacg),
+        "momentum": _of(fedavgm),
+        "adam": _of(fedadam),
+        "yogi": _of(fedyogi),
+        "adagrad": _of(fedadagrad),
+        "lookahead": _of(fedacg),
     },
-    "personal": {"none": unchanged, "head": head, "body": body, "norm": norm, "word": word},
+    "personal": {"none": unchanged, **_named(head, body, norm, word)},
     "send": {
         "none": unchanged,
-        "topk": topk,
-        "quantize": quantize,
-        "sign": sign,
+        **_named(topk, quantize, sign),
         "topk+quantize": topk_quantize,
     },
 }

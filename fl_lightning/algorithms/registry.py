@@ -10,12 +10,14 @@ from typing import Any, get_type_hints
 from typing_extensions import Doc
 
 from fl_lightning.algorithms import (
+    adaptive,
     averaging,
     drift,
     fairness,
     flatness,
+    global_sharpness,
     lora,
-    optimizers,
+    matrix,
     personal,
     privacy,
     representation,
@@ -30,8 +32,10 @@ FAMILIES: tuple[ModuleType, ...] = (
     server,
     drift,
     sharpness,
+    global_sharpness,
     flatness,
-    optimizers,
+    adaptive,
+    matrix,
     representation,
     fairness,
     personal,

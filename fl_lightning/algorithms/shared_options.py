@@ -7,7 +7,7 @@ from torch.optim import SGD
 from typing_extensions import Doc
 
 from fl_lightning import terms
-from fl_lightning.core.algorithm import OptimizerFactory
+from fl_lightning.core.algorithm import Algorithm, OptimizerFactory
 from fl_lightning.core.constraints import (
     BelowOneFloat,
     FiniteFloat,
@@ -15,6 +15,7 @@ from fl_lightning.core.constraints import (
     OpenFraction,
     PositiveFloat,
     PositiveFraction,
+    UnitInterval,
 )
 from fl_lightning.core.term import Term
 from fl_lightning.errors import UserError
@@ -144,6 +145,13 @@ StartBeta = Annotated[
 Prox = Annotated[
     NonNegativeFloat, Doc("Strength of the pull to the start, `prox ||u - start||^2` without 1/2.")
 ]
+
+# Clients' optimizers
+
+Decay = Annotated[NonNegativeFloat, Doc("Decoupled weight decay; it takes --weight-decay's place.")]
+Gamma = Annotated[UnitInterval, Doc("Weight of the global move in every step.")]
+own_optimizer = partial(Algorithm, clips=False, sgd_options=("lr",))
+"""Plain steps along the terms' direction, which has momentum and decay of its own."""
 
 # What is sent
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fl_lightning.core.curves import Coefficients, Curve, OfRound, Place, curves_in, with_number
-from fl_lightning.core.oracle import Loss, Oracle
+from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.prediction import Predict, from_logits
-from fl_lightning.core.term import States, Term, View
+from fl_lightning.core.term import States, Term, TermOracle, View
 from fl_lightning.core.vector import Part
 from fl_lightning.core.weighting import Weight, uniform
 from fl_lightning.errors import TermError, UserError
@@ -51,29 +51,6 @@ class Sent(NamedTuple):
 def steady(step: int, steps: int) -> float:
     """The rate 1 in every step."""
     return 1.0
-
-
-class TermOracle:
-    """A term applied to an oracle is again an oracle."""
-
-    def __init__(self, term: Term, view: View, inner: Oracle):
-        self.term, self.view, self.inner = term, view, inner
-
-    def __call__(self, w: Tensor) -> Tensor:
-        """The term's direction at `w`."""
-        return self.term.gradient(self.inner, w, self.view)
-
-    def loss(self, w: Tensor) -> Tensor:
-        """The loss of the oracle inside."""
-        return self.inner.loss(w)
-
-    def of(self, loss: Loss, *layers: str) -> "TermOracle":
-        """The same term applied to the oracle of another loss."""
-        return TermOracle(self.term, self.view, self.inner.of(loss, *layers))
-
-    def part(self, index: int, count: int) -> "TermOracle":
-        """The same term applied to the oracle of a part of the batch."""
-        return TermOracle(self.term, self.view, self.inner.part(index, count))
 
 
 class Algorithm:

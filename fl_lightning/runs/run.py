@@ -21,15 +21,13 @@ from fl_lightning.federation.server import check_base
 from fl_lightning.runs.chosen import Chosen, build_data, build_model, find_chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.config_yaml import load
+from fl_lightning.runs.metrics_csv import Scalars, read_scalars
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 TAIL_LENGTH = 10
 """Evaluations whose mean is reported, so that the last rounds' ups and downs cancel."""
-
-Scalars = Mapping[str, Mapping[int, float]]
-"""Numbers by tag, as TensorBoard shows it, then by round."""
 
 
 HIGHER_IS_BETTER = re.compile(
@@ -255,25 +253,6 @@ def saved_rounds(folder: Path) -> list[int]:
     files = (folder / "checkpoints").glob("round-*.ckpt")
     stems = [file.stem.removeprefix("round-") for file in files]
     return sorted(int(stem) for stem in stems if stem.isdecimal())
-
-
-def read_scalars(path: Path) -> Scalars:
-    """Read `metrics.csv`; a last line that is still being written does not count.
-
-    Raises:
-        ValueError: If the file is no such table.
-    """
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        columns = list(reader.fieldnames or [])
-        if "round" not in columns:
-            raise UserError(f"{path.name} has no column round")
-        rows = [row for row in reader if None not in row.values()]
-    return {
-        tag: {int(row["round"]): float(row[tag]) for row in rows if row[tag]}
-        for tag in columns
-        if tag != "round"
-    }
 
 
 def load_runs(

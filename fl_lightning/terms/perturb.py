@@ -199,7 +199,6 @@ class TOGA(Perturbation):
     Delta is the last mean movement, `mean_S (w^t - u_i) / per`. Algorithm 1 without its dual. The
     texts leave the divisor open: Algorithm 1 prints K alone ("steps"), the experiments call the
     number of epochs K ("epochs"), and section 4.1 takes Delta for a gradient as FedCM ("lr_sum").
-    `algorithms.fedtoga` says what was measured.
     """
 
     rho: NonNegativeFloat = 0.1

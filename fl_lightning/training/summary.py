@@ -16,10 +16,11 @@ from fl_lightning.core.weighting import by_size, in_words
 from fl_lightning.federation.disk_space import most_disk_bytes
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
+from fl_lightning.runs.metrics_csv import Scalars
 from fl_lightning.runs.options import Options
-from fl_lightning.runs.run import TAIL_LENGTH, Run, Scalars
+from fl_lightning.runs.run import TAIL_LENGTH, Run
 from fl_lightning.terms.wrapper import WrappedTerm
-from fl_lightning.training.parts import RunData
+from fl_lightning.training.run_data import RunData
 
 
 def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Federation) -> str:

@@ -27,6 +27,7 @@ from fl_lightning.training import parts
 from fl_lightning.training.arguments import read_algorithm, read_data, read_options
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
+from fl_lightning.training.run_data import RunData, client_data
 from fl_lightning.training.session import Parts, Session
 from fl_lightning.training.task import Task
 from fl_lightning.training.words import as_arguments, speaking_of_arguments
@@ -252,7 +253,7 @@ class FederatedTrainer:
                 "finetune_epochs scores clients by their classes: give such a test part"
             )
         test = train.subset(slice(0, 0)) if test is None else test
-        made = parts.RunData(train, test, data.partition, data.partition, validation)
+        made = RunData(train, test, data.partition, data.partition, validation)
         if self.metrics and not made.scored():
             raise UserError(
                 "metrics are scored on a test or validation part: give FederatedData test=0.2"
@@ -260,7 +261,7 @@ class FederatedTrainer:
         Layout(task.model)
         parts.callbacks(self.callbacks, (), made, Path(), task)
         with task.attached():
-            clients = parts.client_data(made, self.augment, o)
+            clients = client_data(made, self.augment, o)
             dry_run(task.model, clients, task.loss, nullcontext)
             for part, dataset in made.scored():
                 task.try_out(dataset, part)

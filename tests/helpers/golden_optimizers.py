@@ -29,7 +29,7 @@ def averaging(
     return Setup(algorithm, cosine(1, 0, h["epoch"]), 5, h["E"], None, states)
 
 
-def muon(words: list[str], h: dict[str, Any]) -> Setup:
+def muon(words: list[str], h: dict[str, Any], method: str = "fedmuon") -> Setup:
     decay = h["weight_decay"]
     if words[0] == "localmuon":
         return averaging(algorithms.local_muon(h["muon_momentum"], h["alpha"], decay), h, {})
@@ -38,8 +38,9 @@ def muon(words: list[str], h: dict[str, Any]) -> Setup:
         rho, curvature = h["rho"] * h["bs"], "hessian" in words
         made = algorithms.fedpac_sophia(h["gamma"], rho, *h["betas"], decay, curvature)
         return averaging(made, h, {name: states[name] for name in ("delta_g", "h_bar")})
-    beta, rank = h["muon_momentum"], h.get("svd_ratio", 0.0)
-    made = algorithms.fedmuon(h["gamma"], beta, h["alpha"], decay, rank)
+    rank = {"rank": h["svd_ratio"]} if "svd_ratio" in h else {}
+    make = getattr(algorithms, method)
+    made = make(h["gamma"], h["muon_momentum"], h["alpha"], decay, **rank)
     return averaging(made, h, {name: states[name] for name in ("delta_g", "m_bar")})
 
 
@@ -77,7 +78,7 @@ def lmo(words: list[str], h: dict[str, Any]) -> Setup:
 
 OPTIMIZERS: dict[str, Callable[[list[str], dict[str, Any]], Setup]] = {
     "muon": muon,
-    "pac": muon,
+    "pac": partial(muon, method="fedpac_muon"),
     "adamw": adamw,
     "lmo": lmo,
 }

@@ -3,30 +3,16 @@
 Imports `federation` and below.
 """
 
-from fl_lightning.federation.mean_loss import MeanLoss
-from fl_lightning.lab.analysis.curvature import Hessian, hessian
-from fl_lightning.lab.analysis.landscape import (
-    Interpolation,
-    Surface,
-    filter_normalized_axes,
-    hessian_axes,
-    interpolate,
-    surface,
-)
-from fl_lightning.lab.analysis.predictions import Predictions, embedding, predict, silhouette
-
-__all__ = [
-    "Hessian",
-    "Interpolation",
-    "MeanLoss",
-    "Predictions",
-    "Surface",
-    "embedding",
-    "filter_normalized_axes",
-    "hessian",
-    "hessian_axes",
-    "interpolate",
-    "predict",
-    "silhouette",
-    "surface",
-]
+from fl_lightning.federation.mean_loss import MeanLoss as MeanLoss
+from fl_lightning.lab.analysis.curvature import Hessian as Hessian
+from fl_lightning.lab.analysis.curvature import hessian as hessian
+from fl_lightning.lab.analysis.landscape import Interpolation as Interpolation
+from fl_lightning.lab.analysis.landscape import Surface as Surface
+from fl_lightning.lab.analysis.landscape import filter_normalized_axes as filter_normalized_axes
+from fl_lightning.lab.analysis.landscape import hessian_axes as hessian_axes
+from fl_lightning.lab.analysis.landscape import interpolate as interpolate
+from fl_lightning.lab.analysis.landscape import surface as surface
+from fl_lightning.lab.analysis.predictions import Predictions as Predictions
+from fl_lightning.lab.analysis.predictions import embedding as embedding
+from fl_lightning.lab.analysis.predictions import predict as predict
+from fl_lightning.lab.analysis.predictions import silhouette as silhouette

@@ -3,27 +3,17 @@
 Imports `runs`, `algorithms` and below.
 """
 
-from fl_lightning.lab.report.comparison import Comparison, compare
-from fl_lightning.lab.report.figure import against, curves
-from fl_lightning.lab.report.frame import load
-from fl_lightning.lab.report.grid import grid
-from fl_lightning.lab.report.score import SCORES, Score, main_score, main_tag, score
-from fl_lightning.lab.report.table import Table
-from fl_lightning.runs.run import Run, load_runs
-
-__all__ = [
-    "SCORES",
-    "Comparison",
-    "Run",
-    "Score",
-    "Table",
-    "against",
-    "compare",
-    "curves",
-    "grid",
-    "load",
-    "load_runs",
-    "main_score",
-    "main_tag",
-    "score",
-]
+from fl_lightning.lab.report.comparison import Comparison as Comparison
+from fl_lightning.lab.report.comparison import compare as compare
+from fl_lightning.lab.report.figure import against as against
+from fl_lightning.lab.report.figure import curves as curves
+from fl_lightning.lab.report.frame import load as load
+from fl_lightning.lab.report.grid import grid as grid
+from fl_lightning.lab.report.score import SCORES as SCORES
+from fl_lightning.lab.report.score import Score as Score
+from fl_lightning.lab.report.score import main_score as main_score
+from fl_lightning.lab.report.score import main_tag as main_tag
+from fl_lightning.lab.report.score import score as score
+from fl_lightning.lab.report.table import Table as Table
+from fl_lightning.runs.run import Run as Run
+from fl_lightning.runs.run import load_runs as load_runs
