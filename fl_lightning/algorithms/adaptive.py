@@ -1,4 +1,4 @@
-"""Adaptive optimizers on clients."""
+"""Adaptive client optimizers."""
 
 from functools import partial
 from typing import Annotated, Literal

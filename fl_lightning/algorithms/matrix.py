@@ -1,4 +1,4 @@
-"""Matrix optimizers on clients."""
+"""Matrix client optimizers."""
 
 from typing import Annotated, Literal
 
