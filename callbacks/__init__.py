@@ -29,6 +29,7 @@ from fl_lightning.callbacks.bases import Stopping as Stopping
 from fl_lightning.callbacks.checkpoint import Checkpoint as Checkpoint
 from fl_lightning.callbacks.client_measures import Consistency as Consistency
 from fl_lightning.callbacks.client_measures import Diagnostics as Diagnostics
+from fl_lightning.callbacks.client_measures import Gradients as Gradients
 from fl_lightning.callbacks.client_measures import LocalModels as LocalModels
 from fl_lightning.callbacks.client_measures import StateNorms as StateNorms
 from fl_lightning.callbacks.client_scores import ClientScores as ClientScores

@@ -65,6 +65,22 @@ class Diagnostics:
     diagnostics = True
 
 
+@dataclass(eq=False)
+class Gradients(CohortMeasure):
+    """Adds `client/gradients`: the gradients of mini-batches that a round's cohort has computed.
+
+    They are the local steps of the cohort times the gradients in a step of the method. `compare
+    --score gradients_to:90` adds them up.
+    """
+
+    every: int = field(default=1, init=False)
+
+    def measure(self, federation: Federation) -> Metrics:
+        """Count those of the round."""
+        steps = sum(map(federation.clients.num_steps, self.counted(federation)))
+        return {"client/gradients": float(steps * federation.cost.gradients)}
+
+
 class StateNorms(CohortMeasure):
     """Adds the norms of the states that a method keeps, such as duals and control variates.
 

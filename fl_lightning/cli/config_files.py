@@ -8,7 +8,7 @@ from fl_lightning.cli.recipes import preset
 from fl_lightning.runs.config_yaml import flat, load
 
 TABLE_KEYS = frozenset(
-    "recipe rows columns sweep tune seeds score spread over means published".split()  # noqa: SIM905
+    "recipe rows columns sweep tune tune_seeds seeds score spread over means published".split()  # noqa: SIM905
 )
 """Keys that describe a table (`fl-lightning table`), and no single run."""
 

@@ -33,6 +33,7 @@ from fl_lightning.callbacks import (
     Consistency,
     EvaluateModels,
     Evaluation,
+    Gradients,
     LayerStrength,
     LocalModels,
     Measure,
@@ -102,6 +103,12 @@ def test_measures_do_not_change_the_training(executor, tmp_path):
     for mine, theirs in zip(metrics, without, strict=True):
         assert all(mine[tag] == value for tag, value in theirs.items() if "time/" not in tag)
         assert len(mine) > len(theirs) + 10
+
+
+def test_gradients_are_the_steps_of_the_cohort_times_those_of_a_step():
+    run, metrics = measured(Gradients(), algorithm=algorithms.fedsam(), rounds=1)
+    steps = sum(run.clients.num_steps(client) for client in COHORTS[0])
+    assert metrics[0]["client/gradients"] == 2 * steps
 
 
 def test_ranks_share_what_is_measured(tmp_path):

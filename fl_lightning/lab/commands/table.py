@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from fl_lightning.errors import UserError
 from fl_lightning.lab.report.table import FORMATS, Format
-from fl_lightning.lab.sweep.layout import layout
+from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
-from fl_lightning.lab.sweep.pool import run_all, slots, start_server
+from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
 from fl_lightning.lab.sweep.table_file import FIXED, TableFile, combinations
 from fl_lightning.runs.config_yaml import load
+
+STOPPED = EXIT_INTERRUPTED, EXIT_PREEMPTED
+"""Exit codes after a signal."""
 
 
 @dataclass
@@ -83,7 +86,12 @@ class TableOptions:
             "tune": self.tune and combinations(_values(self.tune)),
         }
         given = {name: value for name, value in changes.items() if value}
-        return TableFile.read(self.table).changed(self.methods, self.columns, **given)
+        if self.tune:
+            given["own_tune"] = {}
+        table = TableFile.read(self.table).changed(self.methods, self.columns, **given)
+        if table.tune_seeds and self.shard != "1/1":
+            raise UserError("tune_seeds chooses when all trials have ended: omit --shard")
+        return table
 
     def part(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """The jobs of the shard."""
@@ -101,7 +109,7 @@ class TableOptions:
 
 def main(argv: Sequence[str]) -> None:
     """Run the table that `argv` names."""
-    code = 0
+    code, notes, trials = 0, list[str](), list[Job]()
     try:
         options, further = parse(argv)
         table = options.read()
@@ -113,14 +121,17 @@ def main(argv: Sequence[str]) -> None:
         at_a_time = slots(options.jobs, options.per_gpu, on_cpu)
         if makes:
             start_server(at_a_time[0])  # which imports the package while the runs are planned
+        if table.tune_seeds:
+            trials = plan(replace(table, seeds=table.tune_seeds), recipe, options.folder, further)
+            code = _make(trials, at_a_time) if makes else 0
+            table, notes = choose(table, trials)
         jobs = plan(table, recipe, options.folder, further)
         part = options.part(jobs)
         if options.dry_run:
-            print(_commands(part, table.recipe))
+            print(_commands([*trials, *part], table.recipe))
             return
-        if makes:
-            failures, signals = run_all(part, at_a_time)
-            code = _report(part, failures, signals)
+        if makes and code not in STOPPED:
+            code = _make(part, at_a_time) or code
         tables = layout(table, jobs)
     except (ValueError, OSError) as error:
         exit_with_error(str(error))
@@ -128,9 +139,16 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(EXIT_INTERRUPTED) from None
     for shown in tables:
         print(FORMATS[options.format](shown)) if options.format else shown.show()
-        for note in shown.notes:
+        for note in (*notes, *shown.notes):
             print(f"note: {note}", file=sys.stderr)
+        notes = []
     raise SystemExit(code)
+
+
+def _make(jobs: Sequence[Job], at_a_time: Sequence[Environment]) -> int:
+    """Make the runs that are missing; gives the exit code."""
+    failures, signals = run_all(jobs, at_a_time)
+    return _report(jobs, failures, signals)
 
 
 def _report(jobs: Sequence[Job], failures: Mapping[Path, str], signals: Sequence[str]) -> int:
@@ -146,7 +164,7 @@ def _report(jobs: Sequence[Job], failures: Mapping[Path, str], signals: Sequence
 def _commands(jobs: Sequence[Job], recipe: str) -> str:
     """The folders of the finished runs, and the commands of the others."""
     lines, todo = list[str](), list[str]()
-    for job in jobs:
+    for job in {job.folder: job for job in jobs}.values():
         if (state := job.state) == "finished":
             lines.append(f"# {job.folder} is finished")
             continue
@@ -154,7 +172,7 @@ def _commands(jobs: Sequence[Job], recipe: str) -> str:
         other = job.other_callbacks if state == "missing" else None
         remark = f": {other} has other callbacks" if other else ""
         todo.append(f"{command}  # {state}{remark}")
-    return "\n".join([*lines, *todo, f"{len(jobs)} runs, {len(todo)} to make"])
+    return "\n".join([*lines, *todo, f"{len(lines) + len(todo)} runs, {len(todo)} to make"])
 
 
 def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:

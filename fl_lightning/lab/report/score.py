@@ -125,6 +125,15 @@ def uplink_to(target: Percent) -> Score:
     return _to("MB sent", target, lambda run: _column(run, "comm/uplink_mb").cumsum(), 2)
 
 
+@checked
+def gradients_to(target: Percent) -> Score:
+    """Gradients of mini-batches that all clients together had computed until that accuracy.
+
+    The callback `gradients` counts them.
+    """
+    return _to("gradients", target, lambda run: _column(run, "client/gradients").cumsum())
+
+
 def _to(
     unit: str, target: float, spent: Callable[[Run], "Series[float]"], digits: int = 0
 ) -> Score:
@@ -193,7 +202,7 @@ def main_score(runs: Sequence[Run]) -> Score:
     return replace(of_tag(tag, TAIL_LENGTH), higher_is_better=runs[0].scores[tag])
 
 
-_TO_TARGET = rounds_to, seconds_to, mb_to, uplink_to
+_TO_TARGET = rounds_to, seconds_to, mb_to, uplink_to, gradients_to
 _SCORES = last, best, final, *_TO_TARGET, personal, worst_clients, round_seconds
 SCORES: dict[str, Callable[..., Score]] = {make.__name__: make for make in _SCORES}
 """The scores by name. A number may follow a colon: `last:50`, `rounds_to:80`."""

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from math import isnan
 from statistics import fmean
 
@@ -14,7 +15,7 @@ from fl_lightning.lab.report.score import Score
 from fl_lightning.lab.report.score import score as make_score
 from fl_lightning.lab.report.table import Table
 from fl_lightning.lab.sweep.plan import Cell, Job
-from fl_lightning.lab.sweep.table_file import TableFile, joined
+from fl_lightning.lab.sweep.table_file import Axis, TableFile, joined
 from fl_lightning.runs.run import Run
 
 Placed = tuple[Cell, Run]
@@ -22,23 +23,17 @@ Placed = tuple[Cell, Run]
 
 def layout(table: TableFile, jobs: Sequence[Job]) -> list[Table]:
     """Scores of finished runs beside published ones: a table for each score with published ones."""
-    placed, notes = list[Placed](), list[str]()
-    finished = [job for job in jobs if job.state == "finished"]
-    for job in finished:
-        try:
-            run = Run.read(job.folder)
-            placed += [(cell, run) for cell in job.cells]
-        except ValueError as error:
-            notes.append(f"{error}; left out")
+    placed, notes = _placed(jobs)
     caption = ""
-    if tuned := ", ".join(next(iter(table.tune.values()))):
-        placed, more = _best_tuned(placed, make_score(table.scores[0]))
+    if tuned := ", ".join(_tuned_options(table)):
+        best, more = _best_tuned(placed, make_score(table.scores[0]))
+        placed = [(cell, run) for cell, run in placed if best[cell.row, cell.column] == cell.tuned]
         notes, caption = [*notes, *more], f"; best of {tuned} by {table.scores[0]}"
     shortened = {f"{n} of {j.rounds}" for j in jobs if (n := j.config["rounds"]) != j.rounds}
     if shortened:
         caption += f"; {', '.join(sorted(shortened))} rounds: not compared with published numbers"
         table = replace(table, published={})
-    if missing := len(jobs) - len(finished):
+    if missing := sum(job.state != "finished" for job in jobs):
         caption += f"; {missing} of {len(jobs)} runs are missing"
     if len(table.published) < 2:
         tables = [_grid(table, placed, table.scores, table.column_labels, caption)]
@@ -82,25 +77,73 @@ def _grid(
     return replace(shown, caption=f"{table.name}: {shown.caption}{caption}")
 
 
-def _best_tuned(placed: Sequence[Placed], score: Score) -> tuple[list[Placed], list[str]]:
-    """The runs of each cell with the tuned values whose score is best, and remarks.
+def choose(table: TableFile, trials: Sequence[Job]) -> tuple[TableFile, list[str]]:
+    """The table with the best of the tuned values in each cell alone, and what they are.
+
+    A cell without a finished trial has none.
+    """
+    placed, notes = _placed(trials)
+    best, more = _best_tuned(placed, make_score(table.scores[0]))
+    for (row, column), tuned in best.items():
+        tried = table.tried(row, column)
+        ends = _ends(tried, tuned) if len(tried) > 1 else []
+        ended = {cell.tuned for cell, _ in placed if cell[:2] == (row, column)}
+        at = f"; {', '.join(ends)} is the last value tried" if ends else ""
+        how = f"best of {len(tried)} settings, of which {len(ended)} have finished"
+        more.append(f"{joined(row, column)}: {tuned}, {how}{at}")
+    return replace(table, chosen=best), [*notes, *more]
+
+
+def _ends(tried: Axis, tuned: str) -> list[str]:
+    """The options whose best value is the smallest or largest of three or more."""
+    found = list[str]()
+    for option, value in tried[tuned].items():
+        values = {of[option] for of in tried.values()}
+        numbers = all(isinstance(v, int | float) for v in values)
+        if numbers and len(values) > 2 and value in (min(values), max(values)):
+            found.append(f"{option} {value}")
+    return found
+
+
+def _tuned_options(table: TableFile) -> list[str]:
+    """The options that any row tunes."""
+    axes = table.tune, *table.own_tune.values()
+    return [*dict.fromkeys(chain.from_iterable(of for axis in axes for of in axis.values()))]
+
+
+def _placed(jobs: Sequence[Job]) -> tuple[list[Placed], list[str]]:
+    """The finished runs in their cells, and a remark for each that cannot be read."""
+    placed, notes = list[Placed](), list[str]()
+    for job in (job for job in jobs if job.state == "finished"):
+        try:
+            run = Run.read(job.folder)
+            placed += [(cell, run) for cell in job.cells]
+        except ValueError as error:
+            notes.append(f"{error}; left out")
+    return placed, notes
+
+
+def _best_tuned(
+    placed: Sequence[Placed], score: Score
+) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """The label of the tuned values whose score is best in each cell, and remarks.
 
     Only values with the most seeds of the cell, and the same, compete. Those with which more runs
     reached the score's target come first; then the mean decides.
     """
-    cells = defaultdict[tuple[str, str], dict[str, list[Placed]]](dict)
+    cells = defaultdict[tuple[str, str], dict[str, list[Run]]](dict)
     for cell, run in placed:
-        cells[cell.row, cell.column].setdefault(cell.tuned, []).append((cell, run))
-    kept, notes = list[Placed](), list[str]()
+        cells[cell.row, cell.column].setdefault(cell.tuned, []).append(run)
+    best, notes = dict[tuple[str, str], str](), list[str]()
     for labels, values in cells.items():
-        seeds = {value: sorted(r.config["seed"] for _, r in of) for value, of in values.items()}
+        seeds = {value: sorted(r.config["seed"] for r in of) for value, of in values.items()}
         most = max(seeds.values(), key=len)
         for value in (value for value in values if seeds[value] != most):
             which = f"{joined(*labels)}: {value} has seeds {seeds[value]}, not {most}"
             notes.append(f"{which}, and is not compared")
-        rivals = [of for value, of in values.items() if seeds[value] == most]
-        kept += max(rivals, key=lambda of: _merit([run for _, run in of], score))
-    return kept, notes
+        rivals = [value for value in values if seeds[value] == most]
+        best[labels] = max(rivals, key=lambda value: _merit(values[value], score))
+    return best, notes
 
 
 def _merit(runs: Sequence[Run], score: Score) -> tuple[float, float]:

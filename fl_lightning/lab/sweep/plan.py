@@ -128,13 +128,12 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
 
 def command_lines(table: TableFile) -> Iterator[tuple[Cell, list[str]]]:
     """The cells of a table and the options of each, without a seed."""
-    axes = table.columns, table.sweep, table.rows, table.tune
+    axes = table.columns, table.sweep, table.rows
     for labeled in product(*(axis.items() for axis in axes)):
-        (column, swept, row, tuned), (of_column, of_sweep, of_row, of_tune) = zip(
-            *labeled, strict=True
-        )
-        flags = _flags(table, of_row, of_column, of_sweep, of_tune)
-        yield Cell(row, joined(column, swept), tuned), flags
+        (label, swept, row), (of_column, of_sweep, of_row) = zip(*labeled, strict=True)
+        column = joined(label, swept)
+        for tuned, of_tune in table.tried(row, column).items():
+            yield Cell(row, column, tuned), _flags(table, of_row, of_column, of_sweep, of_tune)
 
 
 def _flags(table: TableFile, *parts: Mapping[str, Any]) -> list[str]:

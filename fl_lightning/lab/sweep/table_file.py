@@ -43,6 +43,11 @@ class TableFile:
             options by method.
         sweep: Combinations of values; each makes a further column of every column.
         tune: Combinations of values; a cell shows the best one by the first score.
+        own_tune: Those of rows that have their own.
+        tune_seeds: The seeds with which values are tried, before the best one gets the seeds of the
+            table; empty for these.
+        chosen: The best combination of values of each row and column, which alone is run; None for
+            all.
         recipe: The recipe that makes the runs, by name or file.
         seeds: The seeds of each cell.
         scores: Names of scores, such as `last:50` or `rounds_to:97`.
@@ -58,6 +63,9 @@ class TableFile:
     columns: Axis = field(default_factory=lambda: {"": {}})
     sweep: Axis = field(default_factory=lambda: {"": {}})
     tune: Axis = field(default_factory=lambda: {"": {}})
+    own_tune: Mapping[str, Axis] = field(default_factory=dict)
+    tune_seeds: tuple[int, ...] = ()
+    chosen: Mapping[tuple[str, str], str] | None = None
     recipe: str = "papers"
     seeds: tuple[int, ...] = (0,)
     scores: tuple[str, ...] = ("last",)
@@ -104,6 +112,13 @@ class TableFile:
         """The labels of all columns: one for each column and combination of the sweep."""
         return [joined(column, swept) for column, swept in product(self.columns, self.sweep)]
 
+    def tried(self, row: str, column: str) -> Axis:
+        """The combinations of values of a cell that are run."""
+        every = self.own_tune.get(row, self.tune)
+        if self.chosen is None:
+            return every
+        return {tuned: of for tuned, of in every.items() if tuned == self.chosen.get((row, column))}
+
     def check(self) -> None:
         """Raise a ValueError for what is empty or unknown, and for options that two parts set."""
         for key, values in (("seeds", self.seeds), ("score", self.scores)):
@@ -122,6 +137,12 @@ class TableFile:
                 raise UserError(
                     f"{here} and {there} both set {min(both)}: one label would be wrong"
                 )
+        for row, own in self.own_tune.items():
+            others = named["columns"] | named["sweep"] | {*flat(self.rows[row])}
+            if both := others & set().union(*map(flat, own.values())):
+                raise UserError(f"rows.{row}.tune sets {min(both)}, which is set elsewhere, too")
+        if self.tune_seeds and not (self.own_tune or named["tune"]):
+            raise UserError("tune_seeds has no effect: name values under tune")
 
 
 def _read(name: str) -> TableFile:
@@ -135,6 +156,11 @@ def _read(name: str) -> TableFile:
         found |= {key: content[key] for key in TABLE_KEYS if content.get(key) is not None}
     rows = _axis(found.get("rows"), "rows") or {method: {} for method in methods}
     columns = _axis(found.get("columns"), "columns") or {"": {}}
+    own_tune = {
+        row: combinations(_mapping(options.pop("tune"), f"rows.{row}.tune"))
+        for row, options in rows.items()
+        if "tune" in options
+    }
     for row, options in rows.items():
         if method := _method(row):
             rows[row] = {"algorithm": method, **options}
@@ -154,6 +180,8 @@ def _read(name: str) -> TableFile:
         columns,
         sweep=combinations(_mapping(found.get("sweep"), "sweep")),
         tune=combinations(_mapping(found.get("tune"), "tune")),
+        own_tune=own_tune,
+        tune_seeds=tuple(dict.fromkeys(_list(found.get("tune_seeds", ())))),
         recipe=str(found.get("recipe", TableFile.recipe)),
         seeds=tuple(dict.fromkeys(_list(found.get("seeds", 0)))),
         scores=tuple(map(str, _list(found.get("score", "last")))),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from run_folders import compared, run
 
 from fl_lightning.__main__ import main
 from fl_lightning.lab.commands.table import TableOptions
-from fl_lightning.lab.sweep.layout import layout
+from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
 from fl_lightning.lab.sweep.table_file import TableFile
 
@@ -120,6 +121,46 @@ def test_only_tuned_values_with_the_same_seeds_compete(planned, tmp_path):
     [table] = layout(TableFile.read(str(tmp_path / "table.yaml")), jobs)
     assert table.text["last 10, %"].tolist() == ["55.00 ± 7.07"]
     assert table.notes == ["fedavg: lr 0.2 has seeds [0], not [0, 1], and is not compared"]
+
+
+TUNED = """\
+rows:
+  fedavg: {tune: {lr: [0.1, 0.2, 0.3]}}
+  fedsam: {tune: {lr: [0.4, 0.5], algorithm.rho: [0.01, 0.1]}}
+tune_seeds: [7]
+seeds: [0, 1]
+"""
+
+
+def test_rows_tune_values_of_their_own(planned):
+    jobs = planned(SMALL + TUNED)
+    assert options(jobs[::2], "algorithm", "lr", "algorithm.rho") == [
+        ("fedavg", 0.1, None),
+        ("fedavg", 0.2, None),
+        ("fedavg", 0.3, None),
+        ("fedsam", 0.4, 0.01),
+        ("fedsam", 0.4, 0.1),
+        ("fedsam", 0.5, 0.01),
+        ("fedsam", 0.5, 0.1),
+    ]
+
+
+def test_the_best_of_the_trials_alone_gets_the_seeds_of_the_table(planned, tmp_path):
+    planned(SMALL + TUNED)  # writes the file
+    table = TableFile.read(str(tmp_path / "table.yaml"))
+    trials = plan(replace(table, seeds=table.tune_seeds), DIGITS, tmp_path / "runs")
+    for job, accuracy in zip(trials, (0.1, 0.2, 0.9, 0.1, 0.1, 0.3), strict=False):
+        finished(job, accuracy, accuracy)
+    chosen, notes = choose(table, trials)
+    jobs = plan(chosen, DIGITS, tmp_path / "runs")
+    assert options(jobs, "algorithm", "lr", "algorithm.rho", "seed") == [
+        ("fedavg", 0.3, None, 0),
+        ("fedavg", 0.3, None, 1),
+        ("fedsam", 0.5, 0.01, 0),
+        ("fedsam", 0.5, 0.01, 1),
+    ]
+    assert ["lr 0.3 is the last value tried" in note for note in notes] == [True, False]
+    assert ["3 settings" in notes[0], "4 settings" in notes[1], "3 have" in notes[1]] == [True] * 3
 
 
 def test_a_damaged_run_leaves_the_others_in_the_table(planned, tmp_path):
@@ -273,6 +314,8 @@ def test_runs_are_recognized_by_their_options(planned, tmp_path, capsys):
         ("columns: {a: {lr: 0.1}}\nsweep: {lr: [0.2]}\n", ["columns", "sweep", "lr"]),
         ("rows: {fedavg: {lr: 0.1}}\ncolumns: {a: {lr: 0.3}}\n", ["rows", "columns", "lr"]),
         ("sweep: {lr: [0.1]}\ntune: {lr: [0.2]}\n", ["sweep", "tune", "lr"]),
+        ("rows: {fedavg: {lr: 0.1, tune: {lr: [0.2]}}}\n", ["rows.fedavg.tune", "lr"]),
+        ("tune_seeds: [1]\n", ["tune_seeds", "tune"]),
     ],
 )
 def test_what_a_table_cannot_mean_is_refused(text, words, planned):

@@ -1,0 +1,242 @@
+"""Write docs/comparison.md: sixteen methods on four problems, each with its best of equal trials.
+
+    fl-lightning table benchmarks/neutral/mnist.yaml --data-dir FOLDER --runs runs/neutral/mnist
+    python benchmarks/neutral.py runs/neutral --data-dir FOLDER
+    python benchmarks/neutral.py
+
+The second command keeps what the runs have given in benchmarks/neutral/: the scores of the trials,
+those of the chosen settings, and their curves. The third makes the page from these files alone.
+"""
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from pandas import DataFrame, concat, isna, read_csv
+
+from fl_lightning.algorithms.registry import paper_name
+from fl_lightning.cli.recipes import recipes
+from fl_lightning.lab.report import Run, Score, grid, score
+from fl_lightning.lab.report.score import Result
+from fl_lightning.lab.sweep.layout import choose
+from fl_lightning.lab.sweep.plan import Job, plan
+from fl_lightning.lab.sweep.table_file import TableFile
+
+FOLDER = Path(__file__).with_suffix("")
+DOCS = FOLDER.parents[1] / "docs"
+T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""Student's t for 95 % by the number of seeds."""
+
+SETUPS = {
+    "mnist": "MNIST, perceptron",
+    "text": "Text, Transformer",
+    "schools": "160 schools",
+    "cifar10": "CIFAR-10 (JPEG), LeNet",
+}
+FAMILIES = {
+    "drift": ("scaffold", "feddyn", "fedssg"),
+    "sharpness and drift": ("fedsam", "fedsmoo", "fedlesam_d", "fedtoga"),
+    "sharpness along the path": ("fedgmt", "fedwmsam"),
+    "AdamW and Muon": ("local_adamw", "fedadamw", "local_muon"),
+    "aligned Muon": ("fedmuon", "fedpac_muon", "fedmuon_lmo"),
+}
+BASE = "fedavg"
+
+
+@cache
+def table(setup: str) -> TableFile:
+    """The file of a problem."""
+    return TableFile.read(str(FOLDER / f"{setup}.yaml"))
+
+
+def kept(name: str) -> DataFrame:
+    """A file of results; empty if there is none yet."""
+    file = FOLDER / f"{name}.csv"
+    return read_csv(file, dtype={"setting": str}) if file.is_file() else DataFrame()
+
+
+def collect(setup: str, runs: Path, further: Sequence[str]) -> dict[str, DataFrame]:
+    """The trials, the scores and the curves of the finished runs in a folder."""
+    of = table(setup)
+    recipe = recipes()[of.recipe]
+    trials = plan(replace(of, seeds=of.tune_seeds), recipe, runs, further)
+    chosen, _ = choose(of, trials)
+    finals = [job for job in plan(chosen, recipe, runs, further) if job.state == "finished"]
+    return {
+        "trials": DataFrame(map(_trial, [setup] * len(trials), trials)),
+        "runs": DataFrame(map(_final, [setup] * len(finals), finals)),
+        "curves": concat(map(_curve, [setup] * len(finals), finals)) if finals else DataFrame(),
+    }
+
+
+def _place(setup: str, job: Job) -> dict[str, Any]:
+    cell = job.cells[0]
+    return {"setup": setup, "method": cell.row, "setting": cell.tuned, "seed": job.config["seed"]}
+
+
+def _trial(setup: str, job: Job) -> dict[str, Any]:
+    """A trial and the score that chooses; none if it has diverged."""
+    ended = job.state == "finished"
+    value = score(table(setup).scores[0]).of(Run.read(job.folder)).value if ended else None
+    return {**_place(setup, job), "score": value}
+
+
+def _final(setup: str, job: Job) -> dict[str, Any]:
+    """The scores of a run; what it spent until a target is empty if it never came there."""
+    run = Run.read(job.folder)
+    row = _place(setup, job)
+    for name in table(setup).scores[1:]:
+        result = score(name).of(run)
+        row[name] = result.value if result.reached else None
+    return {**row, "seconds": run.metrics["time/train_s"].sum(), "rounds": run.rounds}
+
+
+def _curve(setup: str, job: Job) -> DataFrame:
+    tag = "test/r2" if setup == "schools" else "test/accuracy"
+    values = Run.read(job.folder).metrics[tag].dropna().round(4)
+    place = {k: v for k, v in _place(setup, job).items() if k != "setting"}
+    return DataFrame({**place, "round": values.index, "value": values.to_numpy()})
+
+
+def keep(found: dict[str, DataFrame], setup: str) -> None:
+    """Put the results of a problem in the place of older ones."""
+    for name, frame in found.items():
+        before = kept(name)
+        others = before[before["setup"] != setup] if len(before) else before
+        frames = [f for f in (others, frame) if len(f)]
+        if frames:
+            concat(frames).to_csv(FOLDER / f"{name}.csv", index=False, float_format="%.6g")
+
+
+def columns(setup: str) -> Iterator[Score]:
+    """The columns of a problem's table."""
+    for name in table(setup).scores[1:]:
+        known, scale = score(name), 1.0
+        if name.startswith(("test/clients", "clients/accuracy")):
+            known, scale = Score("worst 10 % of clients, %", known.of), 100.0
+        elif name == "clients/rmse_worst10":
+            known = Score("worst 10 % of schools, RMSE", known.of, 2, False)
+        elif name.startswith("test/"):
+            known = replace(known, name=name[5:-2], digits=3, higher_is_better="r2" in name)
+        elif known.to_target:
+            known = replace(known, digits=0)
+
+        def of(row: Any, name: str = name, scale: float = scale) -> Result:
+            value = row.values[name]
+            never = isna(value)
+            return Result(row.values["rounds"] if never else scale * value, reached=not never)
+
+        yield replace(known, of=of, spread="")
+    yield Score("s", lambda row: Result(row.values["seconds"]), 0, None)
+
+
+def results(setup: str) -> list[str]:
+    """The table of a problem, with the settings; nothing if it has not run."""
+    runs = kept("runs")
+    part = runs[runs["setup"] == setup] if len(runs) else runs
+    if part.empty:
+        return [f"Not run yet: `benchmarks/neutral/{setup}.yaml` holds the design."]
+    rows = [
+        SimpleNamespace(path=Path(str(row["method"])), values=row)
+        for row in part.to_dict("records")
+    ]
+    scores = [*columns(setup)]
+    order = [m for m in table(setup).rows if m in {*part["method"]}]
+    rows.sort(key=lambda row: order.index(row.path.name))
+    shown = grid(rows, [row.path.name for row in rows], None, scores)  # type: ignore[arg-type]
+    text = shown.text.copy()
+    near = level_with_best(part, table(setup).scores[1], bool(scores[0].higher_is_better))
+    first = text.columns[1]
+    text[first] = [f"**{t}**" if m in near else t for m, t in text[first].items()]
+    settings = part.groupby("method")["setting"].first()
+    tried = kept("trials").query("setup == @setup").groupby("method").size()
+    text.insert(1, "setting, of", [f"{settings[m]}, of {tried[m]}" for m in text.index])
+    text["method"] = [f"[{paper_name(m)}](methods/{m}.md)" for m in text.index]
+    head = [*map(str, text)]
+    lines = [head, ["---"] * len(head), *text.to_numpy().tolist()]
+    seeds = sorted({*part["seed"]})
+    missing = [m for m in table(setup).rows if m not in order]
+    lacking = f" Not run: {', '.join(map(paper_name, missing))}." * bool(missing)
+    return [
+        "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        f"Mean ± standard deviation over {len(seeds)} seed{'s' * (len(seeds) > 1)}.{lacking}",
+    ]
+
+
+def level_with_best(part: DataFrame, name: str, larger: bool) -> set[str]:
+    """The methods that are not told apart from the best, by the differences within each seed."""
+    by_method = part.pivot_table(name, "seed", "method")
+    means = by_method.mean()
+    best = means.idxmax() if larger else means.idxmin()
+    behind = by_method.rsub(by_method[best], axis=0).abs() * 0
+    behind = by_method.sub(by_method[best], axis=0) * (-1 if larger else 1)
+    n = len(by_method)
+    error = behind.std() / n**0.5 * T_95.get(n, float("inf"))
+    return {str(m) for m in means.index if m == best or not behind.mean()[m] > error[m]}
+
+
+def draw() -> None:
+    """A row of panels for each problem that has run, a column for each family."""
+    curves = kept("curves")
+    names = [s for s in SETUPS if len(curves) and s in {*curves["setup"]}]
+    if not names:
+        return
+    matplotlib.rcParams["svg.hashsalt"] = "comparison"  # equal bytes each time
+    figure = Figure(figsize=(12, 2.3 * len(names) + 0.4), layout="constrained")
+    panels = figure.subplots(len(names), len(FAMILIES), sharey="row", squeeze=False)
+    for setup, row in zip(names, panels, strict=True):
+        part = curves[curves["setup"] == setup]
+        means = part.pivot_table("value", "round", "method")
+        for (family, methods), axes in zip(FAMILIES.items(), row, strict=True):
+            _panel(axes, means, methods)
+            if setup == names[0]:
+                axes.set_title(family, fontsize=10)
+            if setup == names[-1]:
+                axes.set_xlabel("round")
+        last = means.iloc[-1]
+        low = min(means.iloc[len(means) // 4].median(), last.min())
+        row[0].set_ylim(low - 0.02, means.max().max() + 0.01)
+        row[0].set_ylabel(SETUPS[setup] + ("\nR²" if setup == "schools" else "\ntest accuracy"))
+    figure.savefig(DOCS / "comparison.svg", metadata={"Date": None})
+
+
+def _panel(axes: Axes, means: DataFrame, methods: Sequence[str]) -> None:
+    if BASE in means:
+        axes.plot(means.index, means[BASE], color="gray", linewidth=1, label=paper_name(BASE))
+    for method in (m for m in methods if m in means):
+        axes.plot(means.index, means[method], linewidth=1.2, label=paper_name(method))
+    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    axes.grid(alpha=0.25)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def write_page() -> None:
+    """Fill the page's frame with the tables."""
+    text = (FOLDER / "comparison.md.in").read_text()
+    for setup in SETUPS:
+        text = text.replace(f"@{setup.upper()}@", "\n\n".join(results(setup)))
+    (DOCS / "comparison.md").write_text(text)
+
+
+def main() -> None:
+    """Keep the results of the folder that is given, and write the page."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="?", type=Path, help="a folder with one for each problem")
+    given, further = parser.parse_known_args()
+    for setup in SETUPS:
+        if given.runs and (given.runs / setup).is_dir():
+            keep(collect(setup, given.runs / setup, further), setup)
+    draw()
+    write_page()
+
+
+if __name__ == "__main__":
+    main()
