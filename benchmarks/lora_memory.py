@@ -1,14 +1,15 @@
 """Memory of LoRA: 100 clients of a model of some 10 million frozen weights with adapters of rank 8.
 
-    python benchmarks/lora_memory.py stacked
+    python benchmarks/lora_memory.py stacked fedsa_lora
 
-Prints bytes a client keeps and sends, and the largest memory of the process in a round. Needs the
-extra `lora`.
+Prints bytes a client keeps, receives and sends, the largest memory of the process in a round, and
+the size of a checkpoint without the clients' rows. Needs the extra `lora`.
 """
 
 import resource
 import sys
 from functools import partial
+from io import BytesIO
 
 import torch
 from lightning.fabric import Fabric
@@ -60,8 +61,12 @@ def main(executor: str, method: str = "fedsa_lora") -> None:
     before, metrics = peak(), run.train_round()
     adapters, kept = 4e-3 * run.layout.size, 4e-3 * run.cost.client_state
     print(f"{method}, {executor}: base {base / 1e6:.2f} MB, adapters {adapters:.1f} kB")
-    print(f"a client keeps {kept:.1f} kB and sends {10 * metrics['comm/uplink_mb']:.1f} kB")
+    received, sent = (10 * metrics[f"comm/{way}link_mb"] for way in ("down", "up"))
+    print(f"a client keeps {kept:.1f} kB, receives {received:.1f} kB and sends {sent:.1f} kB")
     print(f"largest memory: {before:.0f} MB before a round, {peak():.0f} MB after it")
+    run.store.retain()
+    torch.save(run.state_dict(), checkpoint := BytesIO())
+    print(f"a checkpoint holds {checkpoint.tell() / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 PyTorch's CPU builds multiply float32 matrices with MKL, whose fast code is for Intel's processors
 only. On an EPYC with AVX-512 oneDNN is 2.3 times as fast at 512x512x512, and twice as fast at the
-thin products of small batches (benchmarks/RESULTS.md). bf16 products are oneDNN's in any case.
+thin products of small batches. bf16 products are oneDNN's in any case.
 """
 
 from functools import cache

@@ -93,7 +93,7 @@ def _compiled(
     """The graph, compiled by inductor.
 
     `torch.compile` itself would check at every call what a program's key says already, for 0.1 to
-    0.3 ms (benchmarks/RESULTS.md). Inductor uses its disk cache only in a tracing context.
+    0.3 ms. Inductor uses its disk cache only in a tracing context.
     """
     fake = FakeTensorMode(shape_env=ShapeEnv())
     with tracing(TracingContext(fake)):
