@@ -204,6 +204,13 @@ def test_the_home_pages_count_the_methods_that_replay_recordings(monkeypatch):
         assert f" {count} methods equal released code" in (ROOT / page).read_text()
 
 
+def test_the_readme_cites_as_the_site_does(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import citations
+
+    assert citations.page().split("```")[1] in (ROOT / "README.md").read_text()
+
+
 def test_each_method_has_a_formula_that_renders(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import formulas
