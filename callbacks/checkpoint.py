@@ -149,9 +149,8 @@ class Checkpoint:
         """Load the newest checkpoint; a run that ended before its first one starts again.
 
         Raises:
-            UserError: If a run that had a checkpoint has none.
-            ValueError: If it or a client's states are damaged, or if it is of another model or
-                algorithm.
+            UserError: If a run that had a checkpoint has none, it or a client's states are damaged,
+                or it is of another model or algorithm.
         """
         fabric = federation.fabric
         names, begun = fabric.broadcast(self._survey())
@@ -165,7 +164,7 @@ class Checkpoint:
         state = torch.load(path, map_location="cpu", weights_only=True)
         federation.load_state_dict(state)
         _refuse_if(fabric, path, federation.store.damage)
-        for name, kept in state.get("callbacks", {}).items():
+        for name, kept in state["callbacks"].items():
             kind = name.split()[0]
             if name in self.callbacks:
                 self.callbacks[name].load_state_dict(kept)
@@ -174,10 +173,10 @@ class Checkpoint:
         for gone in set(state["kept"]).difference(names):
             federation.store.release(gone)
         self.kept, self.best = names, state["best"]
-        self.last_only = frozenset(state.get("last_only", ()))
+        self.last_only = frozenset(state["last_only"])
 
     def _states(self) -> dict[str, Any]:
-        """The callbacks' states, each tried: a ValueError if it could not be loaded."""
+        """The callbacks' states, each tried: a UserError if it could not be loaded."""
         states = {name: callback.state_dict() for name, callback in self.callbacks.items()}
         for name, state in states.items():
             written = BytesIO()
@@ -199,7 +198,7 @@ class Checkpoint:
 
 
 def _refuse_if(fabric: Fabric, path: Path, damage: Callable[[], str]) -> None:
-    """Raise a ValueError, on all ranks, if the first one finds a damage."""
+    """Raise a UserError, on all ranks, if the first one finds a damage."""
     found = fabric.broadcast(damage() if fabric.is_global_zero else "")
     if found:
         raise UserError(f"{path} is damaged ({found}): delete it to resume from the one before")

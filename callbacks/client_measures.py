@@ -138,7 +138,7 @@ class Consistency(CohortMeasure):
     last: float | None = field(default=None, init=False)
 
     def on_fit_start(self, federation: Federation) -> None:
-        """Raise a ValueError if there is no such client."""
+        """Raise a UserError if there is no such client."""
         if self.client >= federation.clients.num_clients:
             raise UserError(
                 f"client {self.client} cannot be measured: the last one is "

@@ -15,7 +15,7 @@ from fl_lightning.runs.run import higher_is_better
 class EarlyStopping(Stopping):
     """Ends a run when a scalar of the rounds has stopped improving.
 
-    Rounds that do not record it do not count. Raises a ValueError after `patience` evaluations if
+    Rounds that do not record it do not count. Raises a UserError after `patience` evaluations if
     no round has recorded it.
 
     Args:

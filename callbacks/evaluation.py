@@ -87,7 +87,7 @@ class Evaluation(Measure):
         return {"test": self.test.digest, "scored": self.scored}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise a ValueError if the test set has changed since the run began."""
+        """Raise a UserError if the test set has changed since the run began."""
         if state["test"] != self.test.digest:
             raise UserError(
                 f"the {self.name} set has changed since the run began: restore it, and seed what "

@@ -103,7 +103,7 @@ def make_metrics(
     """The metrics by name, on the device.
 
     Raises:
-        ValueError: If there is none of a name.
+        UserError: If there is none of a name.
     """
     made = dict[str, Metric]()
     for name in given:

@@ -58,7 +58,7 @@ class Modifier:
         """The algorithm with this addition.
 
         Raises:
-            ValueError: If the algorithm has a term of that role already, or no perturbation for
+            UserError: If the algorithm has a term of that role already, or no perturbation for
                 `around`.
         """
         inner = () if self.inner is None else (self.inner,)

@@ -84,7 +84,7 @@ def fedsol(
         tau: Also of ntd.
 
     Raises:
-        ValueError: If the head is to be perturbed along moon, which does not depend on it.
+        UserError: If the head is to be perturbed along moon, which does not depend on it.
 
     References:
         Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532

@@ -90,7 +90,7 @@ def add_options(group: Any, options: Sequence[Option], config: Mapping[str, Any]
 
 
 def check_figures(files: Sequence[Path]) -> None:
-    """Raise a ValueError unless figures can be written to these files; call it before long work."""
+    """Raise a UserError unless figures can be written to these files; call it before long work."""
     for file in files:
         if file.suffix not in (".png", ".pdf", ".svg") or not file.parent.is_dir():
             raise UserError(f"{file} is no .png, .pdf or .svg in an existing folder")

@@ -62,7 +62,7 @@ def experiment_of(recipe: str, argv: Sequence[str]) -> Any:
     """The `Experiment` that `fl-lightning run RECIPE ARGV...` would run.
 
     Raises:
-        ValueError: If the recipe makes no experiment.
+        UserError: If the recipe makes no experiment.
     """
     collected: list[Any] = []
     before, token = (sys.argv, list(sys.path)), _COLLECTED.set(collected)

@@ -56,7 +56,7 @@ PositiveInt = Annotated[int, Range("a whole number of at least 1", 1, ends="[)",
 
 
 def check(thing: Any, of: str = "", curves: bool = False) -> None:
-    """Raise a ValueError for a field out of the range in its annotation; None always passes.
+    """Raise a UserError for a field out of the range in its annotation; None always passes.
 
     A message says `of` after the field's name, e.g. " of SAM". Where a field may be a curve
     (`curves`), its first number is checked.
@@ -67,7 +67,7 @@ def check(thing: Any, of: str = "", curves: bool = False) -> None:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function; its calls raise a ValueError for an argument out of its annotation's range."""
+    """The function; its calls raise a UserError for an argument out of its annotation's range."""
     hints = cache(lambda: get_type_hints(function, include_extras=True))
     names = tuple(signature(function).parameters)
 

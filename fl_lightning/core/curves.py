@@ -28,7 +28,7 @@ class Curve:
     Only terms and learning rates can be curves: to calculate with one is an error.
 
     Attributes:
-        kind: A key of `KINDS`.
+        kind: The name of the function that made it.
         numbers: What describes it, in the order of the text.
 
     Example:
@@ -43,10 +43,17 @@ class Curve:
 
     def __call__(self, round: int, rounds: int) -> float:
         """The number in a round, from 0; infinite if it is too large for a float."""
-        try:
-            return float(KINDS[self.kind](round, rounds, *self.numbers))
-        except OverflowError:
-            return inf
+        begin, end, *until = self.numbers
+        if self.kind == "exponential":
+            try:
+                return begin * end**round
+            except OverflowError:
+                return inf
+        part = min(1.0, round / (until[0] if until else rounds))
+        if self.kind == "cosine":
+            part = (1 - cos(pi * part)) / 2
+        way = end - begin
+        return begin + way * part if part < 0.5 else end - way * (1 - part)  # exact at both ends
 
     @property
     def has_horizon(self) -> bool:
@@ -98,11 +105,7 @@ def exponential(begin: float, factor: float) -> Any:
     return _curve("exponential", begin, factor)
 
 
-MAKERS: Mapping[str, Callable[..., Any]] = {
-    "linear": linear,
-    "cosine": cosine,
-    "exponential": exponential,
-}
+MAKERS = {make.__name__: make for make in (linear, cosine, exponential)}
 """What makes a curve, by the word that a text begins with."""
 
 
@@ -139,32 +142,6 @@ def _curve(kind: str, *numbers: float | None) -> Curve:
     if kind != "exponential" and len(given) == 3 and given[2] <= 0:
         raise UserError(f"{curve} is no curve: the third number is one of rounds, above 0")
     return curve
-
-
-def _between(begin: float, end: float, part: float) -> float:
-    """The number that lies a part of the way from `begin` to `end`; exact at both of them."""
-    way = end - begin
-    return begin + way * part if part < 0.5 else end - way * (1 - part)
-
-
-def _linear(t: int, rounds: int, begin: float, end: float, until: float | None = None) -> float:
-    return _between(begin, end, min(1.0, t / (until or rounds)))
-
-
-def _cosine(t: int, rounds: int, begin: float, end: float, until: float | None = None) -> float:
-    return _between(begin, end, (1 - cos(pi * min(1.0, t / (until or rounds)))) / 2)
-
-
-def _exponential(t: int, rounds: int, begin: float, factor: float) -> float:
-    return begin * factor**t
-
-
-KINDS: Mapping[str, Callable[..., float]] = {
-    "linear": _linear,
-    "cosine": _cosine,
-    "exponential": _exponential,
-}
-"""The number in round t of `rounds`, by the kind of curve."""
 
 
 # --- curves in the fields of terms

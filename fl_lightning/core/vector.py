@@ -45,7 +45,7 @@ class Layout:
         tensor([0., 0., 1.])
 
     Raises:
-        ValueError: If there is nothing to train, parameters have no shape yet or differ in dtype or
+        UserError: If there is nothing to train, parameters have no shape yet or differ in dtype or
             device, or there is no such head.
     """
 
@@ -168,7 +168,7 @@ class Layout:
         """Copy `w` into the module's parameters.
 
         Raises:
-            ValueError: If `w` has another length than the layout.
+            UserError: If `w` has another length than the layout.
         """
         if w.numel() != self.size:
             raise UserError(

@@ -33,7 +33,7 @@ class CropFlip:
             of it may lie outside (Cutout, DeVries and Taylor 2017, arXiv:1708.04552). 0: no hole.
 
     Raises:
-        ValueError: If a number is out of range, or the mode is unknown.
+        UserError: If a number is out of range, or the mode is unknown.
     """
 
     padding: NonNegativeInt = 4
@@ -46,7 +46,7 @@ class CropFlip:
         check(self)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError unless samples of this shape can be augmented."""
+        """Raise a UserError unless samples of this shape can be augmented."""
         if len(shape) != 3:
             raise UserError(f"augmentation is for images, but samples have shape {shape}")
         if self.mode == "reflect" and self.padding >= min(shape[1:]):

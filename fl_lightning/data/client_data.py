@@ -106,7 +106,7 @@ class ClientData:
         seed: The seed of orders and augmentation.
 
     Raises:
-        ValueError: If a client is empty, the partition is of another data set, or a number is out
+        UserError: If a client is empty, the partition is of another data set, or a number is out
             of range.
 
     Example::
@@ -136,12 +136,8 @@ class ClientData:
                 f"the partition holds sample {highest}, but the data set has {len(self.dataset)}: "
                 "make the partition from this data set's labels"
             )
-        if empty := (self.partition.sizes == 0).nonzero().flatten().tolist():
-            some = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
-            raise UserError(
-                f"{len(empty)} of {self.num_clients} clients hold no samples (client {some}): "
-                "a small alpha leaves some empty; use fewer clients or --partition.min-size 1"
-            )
+        fix = "a small alpha leaves some empty; use fewer clients or --partition.min-size 1"
+        self.partition.check_none_is_empty("samples", fix)
         if self.augment:
             self.augment.check_shape(self.dataset.shape)
 

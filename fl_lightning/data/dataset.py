@@ -35,7 +35,7 @@ class DeviceDataset:
         unit: Origin and size of the unit of `y`: metrics are of origin + size * y.
 
     Raises:
-        ValueError: If shapes, types or labels do not fit together.
+        UserError: If shapes, types or labels do not fit together.
     """
 
     x: Any

@@ -56,9 +56,6 @@ class FederatedData:
         partition: The training rows of each client.
         parts: By the name of a part with owners, "test" or "validation", its rows of each client.
         names: The names of the clients: the sorted owners as texts, else "0", "1", ...
-        target: As given.
-        classes: As given.
-        seed: As given.
         unit: Origin and size of the unit of the target, if it was standardized.
 
     Raises:

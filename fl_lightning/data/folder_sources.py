@@ -6,28 +6,28 @@ Their functions raise a UserError if the folders are missing, and as
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from typing_extensions import Doc
+
+from fl_lightning.core.constraints import PositiveInt
 from fl_lightning.data.dataset import TrainTest
-from fl_lightning.data.image_folder import domain_folder, image_folder
+from fl_lightning.data.image_folder import Cache, Crop, Root, domain_folder, image_folder
 from fl_lightning.errors import UserError
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation that pretrained models expect."""
 CINIC10 = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
+Side = Annotated[PositiveInt, Doc("Pixels of a side.")]
 OfficeHome = Literal["Art", "Clipart", "Product", "Real World"]
 DomainNet = Literal["clipart", "infograph", "painting", "quickdraw", "real", "sketch"]
 
 
-def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> TrainTest:
+def cinic10(root: Root = "data", cache: Cache = None) -> TrainTest:
     """CINIC-10 (Darlow et al. 2018), 90,000 / 90,000 images of 32x32 in 10 classes, as in FedSOL.
 
     The folders `train` and `test` lie in `root/CINIC-10` or in `root` itself; `valid` is not used.
     Images are decoded once, as by `image_folder`.
-
-    Args:
-        root: The folder.
-        cache: The folder of decoded images, by default `.cache` next to the images.
     """
     url = "https://datashare.ed.ac.uk/handle/10283/3192"
     folder = _find("CINIC-10", root, ("train", "test"), url)
@@ -35,24 +35,17 @@ def cinic10(root: Path | str = "data", cache: Path | str | None = None) -> Train
 
 
 def office_home(
-    root: Path | str,
-    test_domain: OfficeHome,
-    size: int = 224,
-    cache: Path | str | None = None,
-    crop: float = 0.875,
+    root: Root,
+    test_domain: Annotated[OfficeHome, Doc("The domain held out for testing.")],
+    size: Side = 224,
+    cache: Cache = None,
+    crop: Crop = 0.875,
 ) -> TrainTest:
     """OfficeHome (Venkateswara et al. 2017), 15,588 images, 65 classes, 4 domains, one held out.
 
     The domains' folders lie in `root/OfficeHome` or in `root` itself. Images are resized to 256
     pixels, cropped to 224 and normalized as ImageNet, as in FedLESAM, which has 3 or 30 clients
     with `--partition by_domain`.
-
-    Args:
-        root: The folder.
-        test_domain: The domain held out for testing.
-        size: Pixels of a side.
-        cache: The folder of decoded images, by default `.cache` next to the images.
-        crop: The fraction of the shorter side that remains when images are cut.
     """
     domains, url = get_args(OfficeHome), "https://www.hemanthdv.org/officeHomeDataset.html"
     folder = _find("OfficeHome", root, domains, url)
@@ -60,23 +53,16 @@ def office_home(
 
 
 def domain_net(
-    root: Path | str,
-    test_domain: DomainNet,
-    size: int = 224,
-    cache: Path | str | None = None,
-    crop: float = 0.875,
+    root: Root,
+    test_domain: Annotated[DomainNet, Doc("The domain held out for testing.")],
+    size: Side = 224,
+    cache: Cache = None,
+    crop: Crop = 0.875,
 ) -> TrainTest:
     """DomainNet (Peng et al. 2019), 586,575 images, 345 classes, 6 domains, one held out.
 
     Otherwise as `office_home`, in `root/DomainNet`; FedLESAM has 5 or 50 clients. The decoded
     images take 88 GB at 224 pixels, 7 GB at 64.
-
-    Args:
-        root: The folder.
-        test_domain: The domain held out for testing.
-        size: Pixels of a side.
-        cache: The folder of decoded images, by default `.cache` next to the images.
-        crop: The fraction of the shorter side that remains when images are cut.
     """
     domains, url = get_args(DomainNet), "http://ai.bu.edu/M3SDA"
     folder = _find("DomainNet", root, domains, url)

@@ -8,26 +8,47 @@ from dataclasses import replace
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
+from typing_extensions import Doc
 
 from fl_lightning.core.constraints import PositiveFraction, PositiveInt, checked
 from fl_lightning.data.dataset import DeviceDataset, TrainTest, mean_and_std, pixel_moments
 from fl_lightning.errors import UserError
 from fl_lightning.files import atomic
 
+Root = Annotated[Path | str, Doc("The folder.")]
+Size = Annotated[
+    PositiveInt | None,
+    Doc(
+        "Images are scaled and cut around the center to size x size; none keeps images that all "
+        "have the same size."
+    ),
+]
+Cache = Annotated[
+    Path | str | None, Doc("The folder of decoded images; none for `.cache` next to the images.")
+]
+Crop = Annotated[
+    PositiveFraction,
+    Doc(
+        "The fraction of the shorter side that remains when images are cut; 0.875 is the common "
+        "'resize to 256, crop to 224'."
+    ),
+]
+
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
 
 
 @checked
 def image_folder(
-    root: Path | str,
-    size: PositiveInt | None = None,
-    cache: Path | str | None = None,
-    crop: PositiveFraction = 1.0,
+    root: Root,
+    size: Size = None,
+    cache: Cache = None,
+    crop: Crop = 1.0,
 ) -> TrainTest:
     """Images in folders by class: `root/train/<class>/*.jpg` and `root/test/<class>/*.jpg`.
 
@@ -38,21 +59,13 @@ def image_folder(
     The first call decodes all images, which must fit in memory, and writes them to the cache. Later
     calls map that file into memory, as long as the images' names, sizes and times are the same.
 
-    Args:
-        root: The folder.
-        size: Images are scaled and cut around the center to size x size; None keeps images that all
-            have the same size.
-        cache: The folder of decoded images, `root/.cache` by default.
-        crop: The fraction of the shorter side that remains when images are cut; 0.875 is the common
-            "resize to 256, crop to 224".
-
     Returns:
         The training and the test set.
 
     Raises:
-        UserError: If a folder is missing, or has no folders of classes.
-        ValueError: If an image cannot be read, a class has no images or no training images, images
-            differ in size without `size`, a number is out of range, or the cache cannot be written.
+        UserError: If a folder is missing or has no folders of classes, an image cannot be read, a
+            class has no images or no training images, images differ in size without `size`, a
+            number is out of range, or the cache cannot be written.
     """
     train, test = domain_folder(root, "test", size, cache, crop, ("train", "test"))
     return _without_domains(train), _without_domains(test)
@@ -60,11 +73,11 @@ def image_folder(
 
 @checked
 def domain_folder(
-    root: Path | str,
+    root: Root,
     test_domain: str,
-    size: PositiveInt | None = None,
-    cache: Path | str | None = None,
-    crop: PositiveFraction = 1.0,
+    size: Size = None,
+    cache: Cache = None,
+    crop: Crop = 1.0,
     domains: tuple[str, ...] | None = None,
 ) -> TrainTest:
     """Images by domain, `root/<domain>/<class>/*.jpg`, with one domain held out for testing.
@@ -72,20 +85,14 @@ def domain_folder(
     Images are read as by `image_folder`. One file in the cache serves whichever domain is held out.
 
     Args:
-        root: The folder.
         test_domain: The domain held out.
-        size: Images are scaled and cut around the center to size x size; None keeps images that all
-            have the same size.
-        cache: The folder of decoded images, `root/.cache` by default.
-        crop: The fraction of the shorter side that remains when images are cut.
         domains: The domains that are used, all subfolders by default.
 
     Returns:
         All other domains, and the held-out one, both with their `domains`.
 
     Raises:
-        UserError: As in `image_folder`.
-        ValueError: If the domain is unknown, and as in `image_folder`.
+        UserError: If the domain is unknown, and as in `image_folder`.
     """
     if crop < 1 and size is None:
         raise UserError(f"crop is {crop} and size is None: give both, or omit crop")

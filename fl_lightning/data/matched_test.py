@@ -37,7 +37,7 @@ def matched_test_split(
         The test samples of each client, in order of position.
 
     Raises:
-        ValueError: If the test set is empty, has a class without a column, or size is below one.
+        UserError: If the test set is empty, has a class without a column, or size is below one.
     """
     y, class_counts = check_labels(y, clients=1), class_counts.cpu().long()
     if class_counts.ndim != 2 or int(y.max()) >= class_counts.shape[1]:

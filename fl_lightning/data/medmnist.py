@@ -1,7 +1,6 @@
 """PathMNIST and TissueMNIST of MedMNIST v2 (Yang et al. 2023), read from its npz files.
 
-Their functions download nothing. They raise a UserError if the file is missing, and
-ValueError if it is damaged.
+Their functions download nothing. They raise a UserError if the file is missing or damaged.
 """
 
 from pathlib import Path

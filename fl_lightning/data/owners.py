@@ -43,12 +43,7 @@ def partition_of(
         partition, names = _from_owners(clients, rows)
     if len(partition.indices) and (last := int(partition.indices.max())) >= rows:
         raise UserError(f"clients holds row {last}, but there are {rows:,} rows: count from 0")
-    if empty := (partition.sizes == 0).nonzero().flatten().tolist():
-        some = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
-        raise UserError(
-            f"{len(empty)} of {len(partition)} clients hold no rows (client {some}): "
-            "leave them out, or use fewer clients"
-        )
+    partition.check_none_is_empty("rows", "leave them out, or use fewer clients")
     return partition, tuple(map(str, names or range(len(partition))))
 
 

@@ -29,7 +29,7 @@ class Partition:
         offsets: (num_clients + 1,) int64; client i holds `indices[offsets[i]:offsets[i + 1]]`.
 
     Raises:
-        ValueError: If the arrays do not describe a partition.
+        UserError: If the arrays do not describe a partition.
     """
 
     indices: Tensor
@@ -82,6 +82,14 @@ class Partition:
         """(num_clients,) int64: the number of samples of each client."""
         return self.offsets.diff()
 
+    def check_none_is_empty(self, things: str, fix: str) -> None:
+        """Raise a UserError, which ends with the fix, if a client holds none of these things."""
+        if empty := (self.sizes == 0).nonzero().flatten().tolist():
+            some = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
+            raise UserError(
+                f"{len(empty)} of {len(self)} clients hold no {things} (client {some}): {fix}"
+            )
+
     def owners(self) -> Tensor:
         """(n,) int64: the client of each sample up to the last held one; 0 if no client has it."""
         owner = torch.zeros(int(self.indices.max()) + 1, dtype=torch.int64)
@@ -94,6 +102,11 @@ class Partition:
         offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         shift = (self.offsets[clients] - offsets[:-1]).repeat_interleave(sizes)
         return Partition(self.indices[torch.arange(len(shift)) + shift], offsets)
+
+    def where(self, kept: Tensor) -> "Partition":
+        """The partition without some samples; `kept`, (total,) bool, has the order of `indices`."""
+        ends = torch.cat([self.offsets.new_zeros(1), kept.cumsum(0)])
+        return Partition(self.indices[kept], ends[self.offsets])
 
     def histogram(self, y: Tensor, num_classes: int) -> Tensor:
         """(num_clients, num_classes) int64: samples of each class held by each client."""
@@ -153,7 +166,7 @@ class Partition:
         """Read a file that `save` wrote; nothing pickled is executed.
 
         Raises:
-            ValueError: If there is no such file, or it is damaged or no partition.
+            UserError: If there is no such file, or it is damaged or no partition.
         """
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:

@@ -9,7 +9,7 @@ from fl_lightning.errors import UserError
 
 
 def check_labels(y: Tensor, clients: int) -> Tensor:
-    """The labels on the CPU; ValueError unless they can be split over that many clients."""
+    """The labels on the CPU; a UserError unless they can be split over that many clients."""
     if y.ndim != 1 or y.is_floating_point() or (len(y) and y.min() < 0):
         raise UserError(
             f"y is {y.dtype} of shape {tuple(y.shape)}: give one label, 0 or more, per sample"

@@ -2,8 +2,8 @@
 
 Every scheme is a function `scheme(y, clients, seed, *, ...) -> Partition` of the (n,) int64 labels,
 the number of clients and a seed. All end in bounded time. All but `label_prior(reuse=True)` give
-every sample to exactly one client. They raise ValueError for numbers out of range and for splits
-that are impossible with the data.
+every sample to exactly one client. They raise a UserError for numbers out of range and for
+splits that are impossible with the data.
 """
 
 from pathlib import Path

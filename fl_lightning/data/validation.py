@@ -32,24 +32,19 @@ def hold_out_of_clients(
     number = (fraction * sizes).round().long().minimum(sizes - 1)
     place = torch.arange(len(owners)) - partition.offsets[:-1].repeat_interleave(sizes)
     held[partition.indices[order[place < number.repeat_interleave(sizes)]]] = True
-    del draws, order, place
-    trained = owners[~held[partition.indices]].bincount(minlength=len(partition))
-    emptied = (trained == 0) & (sizes > 0)
+    del owners, draws, order, place
+    trained = partition.where(~held[partition.indices])
+    emptied = (trained.sizes == 0) & (sizes > 0)
     held[partition.indices[partition.offsets[:-1][emptied]]] = False
-    is_trained = ~held[partition.indices]
-    kept = owners[is_trained].bincount(minlength=len(partition)).cumsum(0)
-    offsets = torch.cat([kept.new_zeros(1), kept])
-    return Partition(partition.indices[is_trained], offsets), held.nonzero().flatten()
+    return partition.where(~held[partition.indices]), held.nonzero().flatten()
 
 
 def owners_of_held(partition: Partition, held: Tensor) -> Partition:
     """The partition of held-out samples, as positions in `held`, over those who held them."""
-    rank = _no_samples(partition).int()
-    rank[held] = torch.arange(1, len(held) + 1, dtype=torch.int32)
-    places = rank[partition.indices]
-    owners = torch.arange(len(partition), dtype=torch.int32).repeat_interleave(partition.sizes)
-    kept = owners[places > 0].bincount(minlength=len(partition)).cumsum(0)
-    return Partition(places[places > 0].long() - 1, torch.cat([kept.new_zeros(1), kept]))
+    is_held = _no_samples(partition)
+    is_held[held] = True
+    theirs = partition.where(is_held[partition.indices])
+    return Partition(torch.searchsorted(held, theirs.indices), theirs.offsets)
 
 
 def _no_samples(partition: Partition) -> Tensor:

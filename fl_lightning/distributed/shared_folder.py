@@ -14,7 +14,7 @@ def check_shared_folder(fabric: Fabric, folder: Path) -> None:
     """Refuse a folder that the ranks, on several machines, do not share. All ranks call it.
 
     Raises:
-        ValueError: On every rank, if one of them does not see what rank 0 has written.
+        UserError: On every rank, if one of them does not see what rank 0 has written.
     """
     if fabric.world_size == 1:
         return

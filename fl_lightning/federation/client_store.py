@@ -218,7 +218,7 @@ class ClientStore:
         """Put the current rows on disk and keep them, in place of those of the same name.
 
         Raises:
-            ValueError: If there are too many.
+            UserError: If there are too many.
         """
         if len({*self.retained, checkpoint}) > MAX_RETAINED:
             raise UserError(
@@ -255,7 +255,7 @@ class ClientStore:
         A store that has rows keeps its own `retained`.
 
         Raises:
-            ValueError: If the rows are not there, or this store may have overwritten them.
+            UserError: If the rows are not there, or this store may have overwritten them.
         """
         if self.row and not self._files.exist and bool((slot >= 0).any()):
             raise UserError(

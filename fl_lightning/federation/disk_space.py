@@ -26,7 +26,7 @@ def most_disk_bytes(federation: Federation, keep_checkpoints: int) -> int:
 
 
 def check_disk_space(federation: Federation, keep_checkpoints: int) -> None:
-    """Raise a ValueError, on all ranks, if less is free than the clients' states may still take."""
+    """Raise a UserError, on all ranks, if less is free than the clients' states may still take."""
     folder = federation.store.folder
     more = most_disk_bytes(federation, keep_checkpoints) - federation.store.disk_bytes()
     more, free = federation.fabric.broadcast((more, free_space(folder)))

@@ -152,7 +152,7 @@ def some_samples(available: int, samples: int | None) -> Tensor:
     Many data sets are sorted by class, but statistics of a batch need mixed classes.
 
     Raises:
-        ValueError: If no sample is asked for.
+        UserError: If no sample is asked for.
     """
     if samples is not None and samples < 1:
         raise UserError(f"samples is at least 1, not {samples}")

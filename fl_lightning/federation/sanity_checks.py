@@ -72,7 +72,7 @@ def check_lora(term: Term, layout: Layout) -> None:
 
 
 def check_settings(fabric: Fabric, clients: ClientData, on_divergence: str) -> None:
-    """Raise a ValueError unless a federation can be made of these."""
+    """Raise a UserError unless a federation can be made of these."""
     if on_divergence not in get_args(OnDivergence):
         choices = ", ".join(get_args(OnDivergence))
         raise UserError(f"on_divergence is one of {choices}, not {on_divergence!r}")
@@ -104,7 +104,7 @@ def check_optimizers(algorithm: Algorithm, w: Tensor) -> None:
 
 
 def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
-    """Broadcast the first rank's model, and raise a ValueError if a rank has other data."""
+    """Broadcast the first rank's model, and raise a UserError if a rank has other data."""
     differs = torch.zeros(fabric.world_size, device=fabric.device)
     differs[fabric.global_rank] = clients.digest != fabric.broadcast(clients.digest)
     fabric.all_reduce(differs, reduce_op="sum")
@@ -122,7 +122,7 @@ def sync_ranks(fabric: Fabric, module: nn.Module, clients: ClientData) -> None:
 def check_cohort(
     cohort: Sequence[int], clients: ClientData, sampler: ClientSampler, position: str
 ) -> None:
-    """Raise a ValueError unless a cohort of this sampler has each client once, ascending."""
+    """Raise a UserError unless a cohort of this sampler has each client once, ascending."""
     last = clients.num_clients - 1
     if not cohort and getattr(sampler, "may_be_empty", False):
         return
@@ -135,7 +135,7 @@ def check_cohort(
 
 
 def check_checkpoint(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless the `state_dict` of a federation has these settings."""
+    """Raise a UserError unless the `state_dict` of a federation has these settings."""
     for name, value in ours.items():
         if state[name] != value:
             raise UserError(
@@ -145,7 +145,7 @@ def check_checkpoint(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
 
 
 def check_checkpoint_rounds(state: Mapping[str, Any], rounds: int, has_horizon: bool) -> None:
-    """Raise a ValueError unless a run of this many rounds may continue from a checkpoint.
+    """Raise a UserError unless a run of this many rounds may continue from a checkpoint.
 
     The number must be as before if the method has a horizon.
     """

@@ -155,7 +155,7 @@ class Server:
         }
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raise a ValueError if a `state_dict` is of another version, model or algorithm."""
+        """Raise a UserError if a `state_dict` is of another version, model or algorithm."""
         if missing := sorted(self.state_dict().keys() - state.keys()):
             raise UserError(f"the checkpoint is of another version, it lacks {missing}: start anew")
         theirs, ours = (state["w"].numel(), state["terms"]), (self.w.numel(), self._terms())

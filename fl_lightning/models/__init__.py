@@ -2,7 +2,7 @@
 
 Each function returns a fresh module from (b, channels, height, width) to (b, classes), or from
 tokens (b, t) to (b, t, vocabulary), initialized from PyTorch's global generator. Images or weights
-that do not fit raise ValueError.
+that do not fit raise a UserError.
 
 Imports `core`.
 """

@@ -30,7 +30,7 @@ def load_body(
         adapt: Applied to the weights before they are loaded.
 
     Raises:
-        ValueError: If the weights are not available or do not fit.
+        UserError: If the weights are not available or do not fit.
     """
     own = {name: x for name, x in model.state_dict().items() if name.startswith(f"{head}.")}
     try:

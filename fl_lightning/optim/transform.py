@@ -59,7 +59,7 @@ class GradientTransform(Optimizer):
 
     Raises:
         TypeError: If the base is no such object.
-        ValueError: By `step`, without a closure, for one that does not zero the gradients (gradient
+        UserError: By `step`, without a closure, for one that does not zero the gradients (gradient
             accumulation), for sparse gradients, maximize=True, shards of FSDP1 or uneven ones of
             FSDP2, or if the model was converted after it gave its buffers; by `oracle.of`,
             `oracle.loss` and `oracle.part`, unless the closure takes the request.
@@ -239,13 +239,13 @@ class _Given:
 
 
 def check_minimizes(optimizer: Optimizer) -> None:
-    """Raise a ValueError if the optimizer ascends: perturbations are made for descent."""
+    """Raise a UserError if the optimizer ascends: perturbations are made for descent."""
     if any(group.get("maximize") for group in optimizer.param_groups):
         raise UserError("the optimizer has maximize=True: negate the loss instead")
 
 
 def _check_shards(params: Iterable[Tensor]) -> None:
-    """Raise a ValueError if a norm over the parameters would be that of a part of them."""
+    """Raise a UserError if a norm over the parameters would be that of a part of them."""
     for p in params:
         if getattr(p, "_fsdp_flattened", False):  # set by FSDP1
             raise UserError(

@@ -69,7 +69,7 @@ def build_data(source: Chosen, root: Path) -> tuple[DeviceDataset, DeviceDataset
     """The training and the test set of a source, which may read files in `root`.
 
     Raises:
-        ValueError: If they are none, of two kinds, normalized differently, empty, or not finite.
+        UserError: If they are none, of two kinds, normalized differently, empty, or not finite.
     """
     pair = source.call_with(root=root)
     if isinstance(pair, FederatedData):
@@ -141,7 +141,7 @@ def build_model(factory: Chosen, train: DeviceDataset, seed: int) -> nn.Module:
     """The model for samples of this data set, with weights drawn from the run's seed.
 
     Raises:
-        ValueError: If it is none.
+        UserError: If it is none.
     """
     sizes = {
         "classes": train.num_classes,
@@ -194,7 +194,7 @@ def find_chosen(
         folder: The run's folder.
 
     Raises:
-        ValueError: If the function is not recorded, cannot be imported, or lacks an option.
+        UserError: If the function is not recorded, cannot be imported, or lacks an option.
     """
     place = environment.get("functions", {}).get(kind)
     if place is None:

@@ -26,10 +26,6 @@ FOLDER_SOURCES = frozenset({"image_folder", "domain_folder"})
 """Data sources whose data set is the folder itself; the others keep downloads there."""
 
 
-NOT_IN_EVERY_VERSION = {"personal": "none", "send": "none"}
-"""Choices that runs of earlier versions lack."""
-
-
 class Config(dict[str, Any]):
     """The resolved options of a run by their flat names, in the types that YAML has.
 
@@ -72,7 +68,7 @@ class Config(dict[str, Any]):
             raise UserError(f"config.yaml lacks {', '.join(missing)}")
         if files := sorted((folder / OWN).rglob("*.py")):
             config["code"] = digest({file.relative_to(folder): file for file in files})
-        for name, default in (_defaults() | NOT_IN_EVERY_VERSION).items():
+        for name, default in _defaults().items():
             config.setdefault(name, default)
         return config
 
@@ -106,7 +102,7 @@ class Config(dict[str, Any]):
         """Compare the options of a run with those with which it is resumed.
 
         Raises:
-            ValueError: If options differ that may not change, naming them.
+            UserError: If options differ that may not change, naming them.
         """
         kept = [NUMBERS, *([ROUNDING] if now["deterministic"] else [])]
         changed = [name for name in self.differences(now, *kept) if name != "code"]

@@ -1,6 +1,5 @@
 """Options in YAML 1.2: each key once, and nested options as flat ones."""
 
-import re
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
@@ -9,31 +8,12 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.resolver import VersionedResolver
 
 from fl_lightning.errors import UserError
-
-WORDS = {
-    "null": r"~|null|Null|NULL|",
-    "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?\d+|0o[0-7]+|0x[\da-fA-F]+",
-    "float": r"[-+]?((\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)",
-    "merge": "<<",
-}
-"""The words of YAML 1.2 that are no text, by type, and `<<`, which merges another mapping."""
-
-
-class _Resolver(VersionedResolver):
-    """Reads `1_000` and dates as text, which ruamel.yaml takes for numbers and timestamps."""
-
-    versioned_resolver = {
-        None: [(f"tag:yaml.org,2002:{kind}", re.compile(f"({w})$")) for kind, w in WORDS.items()]
-    }
 
 
 def _yaml() -> Any:
     yaml: Any = YAML(typ="safe", pure=True)
-    yaml.Resolver = _Resolver
     yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = yaml.allow_unicode = False
     yaml.width = 2**20  # a text is not broken into lines
     return yaml
@@ -43,7 +23,7 @@ def load(text: str) -> Any:
     """Parse YAML.
 
     Raises:
-        ValueError: If the text is not YAML, is nested too deeply, or a mapping has a key twice.
+        UserError: If the text is not YAML, is nested too deeply, or a mapping has a key twice.
     """
     return deepcopy(_parse(text))
 
@@ -70,14 +50,6 @@ def dump(content: Any) -> str:
     return text.getvalue()
 
 
-MOVED = {
-    "algorithm.weighting": "weighting",
-    "algorithm.server_lr": "server_lr",
-    "server_optimizer.lr": "server_lr",
-}
-"""Options of algorithms in older runs, by the general options that they have become."""
-
-
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten `{"algorithm": {"name": "fedsam", "rho": 0.1}}`.
 
@@ -85,7 +57,7 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
         `{"algorithm": "fedsam", "algorithm.rho": 0.1}`.
 
     Raises:
-        ValueError: If an option is there in both spellings.
+        UserError: If an option is there in both spellings.
     """
     result: dict[str, Any] = {}
     for key, value in nested.items():
@@ -96,8 +68,4 @@ def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
                     f"names {option} twice, once under {option.partition('.')[0]} and once in full"
                 )
             result[option] = inner
-    for old, now in MOVED.items():
-        function = str(result.get(old.partition(".")[0], ":"))
-        if old in result and ":" not in function:  # a user's function may have such an option
-            result[now] = result.pop(old)
     return result

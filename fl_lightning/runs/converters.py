@@ -19,7 +19,7 @@ def convert(kind: Any, value: Any) -> Any:
     """A value of the type that the annotation `kind` names, from text or from a typed value.
 
     Raises:
-        ValueError: If the value does not fit.
+        UserError: If the value does not fit.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -48,7 +48,7 @@ def convert(kind: Any, value: Any) -> Any:
     if kind is Path:
         if not str(value):
             raise UserError("a path is not empty; the working folder is .")
-        return Path(expanduser(value))
+        return Path(expanduser(str(value)))
     try:
         converted = kind(value)
     except (TypeError, ValueError):
@@ -102,7 +102,7 @@ def parse_bytes(size: str) -> int:
     """The bytes of a size such as 512MiB, 4GiB or 2.5GB.
 
     Raises:
-        ValueError: If it is none.
+        UserError: If it is none.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", size.strip().lower())
     if not found or float(found[1]) <= 0:
@@ -117,7 +117,7 @@ def parse_interval(interval: str | int) -> int | timedelta:
     """A number of rounds, or a time such as 30s, 5min or 2h.
 
     Raises:
-        ValueError: If it is neither.
+        UserError: If it is neither.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)|0*[1-9]\d*", str(interval).strip())
     if not found or (found[1] and float(found[1]) <= 0):

@@ -41,7 +41,7 @@ def open_run(path: Path | None, method: str, config: Config, resume: bool) -> It
         resume: Whether a run in the folder is resumed; without one, a run begins.
 
     Raises:
-        ValueError: If another run uses the folder, would be overwritten, or had other options.
+        UserError: If another run uses the folder, would be overwritten, or had other options.
     """
     if resume and path is None:
         raise UserError("--resume continues the run in --run-dir: name it")

@@ -19,7 +19,7 @@ def take_lock(folder: Path) -> TextIO:
     """Take the lock as the first rank, until the file is closed.
 
     Raises:
-        ValueError: If another run holds it.
+        UserError: If another run holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / LOCK).open("a+")

@@ -57,7 +57,7 @@ class MetricsCSV(Logger):
         """Append a row, or add to the last one if it is of the same round.
 
         Raises:
-            ValueError: If a callback has added a metric that is no number, or is named round.
+            UserError: If a callback has added a metric that is no number, or is named round.
         """
         row = {"round": str(step)}
         for tag, value in metrics.items():
@@ -118,7 +118,7 @@ def read_scalars(path: Path) -> Scalars:
     """Read `metrics.csv`; a last line that is still being written does not count.
 
     Raises:
-        ValueError: If the file is no such table.
+        UserError: If the file is no such table.
     """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)

@@ -219,7 +219,7 @@ def launch_options(**values: Any) -> LaunchOptions:
     """The options of Fabric; under `fabric run`, which takes them itself, the precision alone.
 
     Raises:
-        ValueError: If a file has a precision that `fabric run` was not given.
+        UserError: If a file has a precision that `fabric run` was not given.
     """
     launch = LaunchOptions(**values)
     if not under_fabric_run():

@@ -63,7 +63,7 @@ class Run:
             data_dir: The folder of the data, if it is another one than when the run was trained.
 
         Raises:
-            ValueError: If the folder holds no run, or one of its files cannot be read.
+            UserError: If the folder holds no run, or one of its files cannot be read.
         """
         path = Path(path)
         try:
@@ -94,7 +94,7 @@ class Run:
     def scores(self) -> Mapping[str, bool]:
         """The scores of the global model, and whether larger values are better; the first counts.
 
-        Runs of versions that did not record them have the accuracy.
+        Those of a run that was scored on nothing are the accuracy.
         """
         return self.environment.get("scores") or {"test/accuracy": True}
 
@@ -139,7 +139,7 @@ class Run:
         The test set is without the validation part if the run held one out of it.
 
         Raises:
-            ValueError: If the source cannot be imported or run.
+            UserError: If the source cannot be imported or run.
         """
         source = find_chosen("data", self.config, self.environment, self.path)
         root = Path(self.environment.get("directory", ""), self.config["data_dir"])
@@ -162,7 +162,7 @@ class Run:
             round: That of this round instead, from its checkpoint.
 
         Raises:
-            ValueError: If it has not been saved, or its factory cannot be imported.
+            UserError: If it has not been saved, or its factory cannot be imported.
         """
         file = self.path / ("best.pt" if best else "model.pt")
         if round is not None:
@@ -191,7 +191,7 @@ class Run:
         """The samples that each client trained on.
 
         Raises:
-            ValueError: If its file is missing or damaged.
+            UserError: If its file is missing or damaged.
         """
         file = next(self.path.glob("partition-*.npz"), None)
         if file is None:
@@ -217,7 +217,7 @@ class Run:
         return self.config["validation"] if self.config["validation_from"] == part else None
 
     def _check_scalars(self) -> None:
-        """Raise a ValueError if rounds are missing from the table of a run that has ended."""
+        """Raise a UserError if rounds are missing from the table of a run that has ended."""
         rounds = self.rounds
         if self.ended and rounds < self.ended["round"]:
             raise UserError(
@@ -236,7 +236,7 @@ def _load_data(
 def _of_checkpoint(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     """The `state_dict` of a model from the content of a checkpoint and the model's frozen base."""
     parameters = dict(model.named_parameters())
-    theirs = state.get("base", {})  # former versions saved all frozen ones
+    theirs = state["base"]
     base = {name: p for name, p in parameters.items() if name in theirs}
     check_base({name: digest(p) for name, p in base.items()}, theirs)
     frozen = {**base, **state["frozen"]}  # with FedBABU also the head
@@ -265,7 +265,7 @@ def load_runs(
         warn: Called with a message for each run that cannot be read; it is left out.
 
     Raises:
-        ValueError: If a folder contains no run, or none of the runs can be read.
+        UserError: If a folder contains no run, or none of the runs can be read.
     """
     paths = dict[Path, Path]()
     for folder in map(Path, folders):

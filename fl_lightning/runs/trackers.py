@@ -18,7 +18,7 @@ Tracker = Literal["wandb", "mlflow", "trackio"]
 
 
 def check_installed(names: Collection[str]) -> None:
-    """Raise a ValueError that names a tracker's package if it is not installed."""
+    """Raise a UserError that names a tracker's package if it is not installed."""
     for name in names:
         if find_spec(name) is None:
             raise UserError(f"--logger {name} needs a package: pip install {name}")

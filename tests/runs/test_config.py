@@ -60,24 +60,6 @@ def test_an_option_that_an_older_run_lacks_has_its_default(tmp_path):
     assert Config.read(tmp_path)["sampling"] == Options().sampling == "fixed"
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "optimizer", "read"),
-    [
-        ("{name: fedavg, weighting: uniform, server_lr: 0.5}", "none", ("uniform", 0.5)),
-        ("{name: fedavg, server_lr: 0.5}", "{name: adam, lr: 0.1}", (None, 0.1)),
-        ("{name: 'mine.py:own', weighting: uniform}", "none", (None, None)),
-    ],
-)
-def test_options_of_an_older_run_are_those_that_they_have_become(
-    algorithm, optimizer, read, tmp_path
-):
-    text = f"algorithm: {algorithm}\nserver_optimizer: {optimizer}\nrounds: 3\nseed: 0\n"
-    (tmp_path / "config.yaml").write_text(text)
-    config = Config.read(tmp_path)
-    assert (config["weighting"], config["server_lr"]) == read
-    assert ("algorithm.weighting" in config) == (":" in config["algorithm"])
-
-
 def test_a_configuration_is_read_as_it_was_written(tmp_path):
     made = experiment(tmp_path / "run", "--finetune-epochs", "1,5", "--partition.alpha", "1e-3")
     (tmp_path / "config.yaml").write_text(made.config.text())

@@ -70,7 +70,7 @@ def hessian(
         seed: The seed of the random vectors.
 
     Raises:
-        ValueError: If `top` is not less than the number of parameters.
+        UserError: If `top` is not less than the number of parameters.
     """
     w = loss.weights
     if not 0 < top < len(w):

@@ -69,7 +69,7 @@ def surface(
         span: Half the length of an axis, in lengths of its direction.
 
     Raises:
-        ValueError: If `points` is less than 2, or `span` is not positive.
+        UserError: If `points` is less than 2, or `span` is not positive.
     """
     if points < 2:
         raise UserError(f"points is at least 2 along each axis, not {points}")
@@ -136,7 +136,7 @@ def interpolate(
         span: How far the line goes beyond each model.
 
     Raises:
-        ValueError: If the models have different weights.
+        UserError: If the models have different weights.
     """
     a, b = first.state_dict(), second.state_dict()
     if {k: t.shape for k, t in a.items()} != {k: t.shape for k, t in b.items()}:

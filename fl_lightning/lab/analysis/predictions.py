@@ -85,7 +85,7 @@ def embedding(features: Tensor, method: str = "tsne", seed: int = 0) -> Tensor:
         seed: Its seed.
 
     Raises:
-        ValueError: If umap-learn is not installed, or there are fewer than four samples.
+        UserError: If umap-learn is not installed, or there are fewer than four samples.
     """
     if len(features) < 4:
         raise UserError(f"an embedding needs at least 4 samples, not {len(features)}")

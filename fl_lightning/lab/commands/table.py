@@ -179,7 +179,7 @@ def parse(argv: Sequence[str]) -> tuple[TableOptions, list[str]]:
     """The options of the command, and those of the runs.
 
     Raises:
-        ValueError: If an option of the command is wrong, or one of the runs is set by the table.
+        UserError: If an option of the command is wrong, or one of the runs is set by the table.
     """
     parser = ArgumentParser("fl-lightning table FILE", description=__doc__)
     add_parameters(parser, options_of(TableOptions)[1:])

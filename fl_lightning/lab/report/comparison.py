@@ -107,7 +107,7 @@ def compare(
             else the longest of these is kept.
 
     Raises:
-        ValueError: If no run has been evaluated, or the runs do not differ in one of the options.
+        UserError: If no run has been evaluated, or the runs do not differ in one of the options.
     """
     labels, notes = labels or {}, list[str]()
     if not keep_all:

@@ -36,7 +36,7 @@ def curves(comparison: Comparison, tag: str = "test/accuracy", smooth: int = 1) 
         smooth: Each point is the mean of this many evaluations, the last one that of its round.
 
     Raises:
-        ValueError: If no run has recorded the tag.
+        UserError: If no run has recorded the tag.
     """
     recorded = sorted({tag for run in comparison.runs for tag, of in run.scalars.items() if of})
     if not (tags := [tag] if tag in recorded else matching(recorded, tag)):
@@ -78,7 +78,7 @@ def against(
         log: Whether the axis of the option is logarithmic.
 
     Raises:
-        ValueError: If the option is none of the columns.
+        UserError: If the option is none of the columns.
     """
     if option not in comparison.columns:
         raise UserError(f"{option} is none of the columns: {', '.join(comparison.columns)}")

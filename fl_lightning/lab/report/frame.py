@@ -20,7 +20,7 @@ def load(folders: str | Path | Iterable[str | Path]) -> DataFrame:
         folders: Folders of runs, or folders that contain them.
 
     Raises:
-        ValueError: If a folder contains no run, or none of the runs can be read.
+        UserError: If a folder contains no run, or none of the runs can be read.
 
     Example::
 

@@ -57,7 +57,7 @@ def grid(
         means: The columns whose mean is a further column, by the name of that one.
 
     Raises:
-        ValueError: If there is no score, or none of that name, no run has recorded it, or `over` is
+        UserError: If there is no score, or none of that name, no run has recorded it, or `over` is
             no row.
 
     Example::

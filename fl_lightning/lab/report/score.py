@@ -214,7 +214,7 @@ def score(text: Score | str) -> Score:
     A score is returned as it is.
 
     Raises:
-        ValueError: If there is no such score, or its number is missing or wrong.
+        UserError: If there is no such score, or its number is missing or wrong.
     """
     if isinstance(text, Score):
         return text

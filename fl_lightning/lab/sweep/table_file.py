@@ -80,7 +80,7 @@ class TableFile:
         """Read a file, and the rows and columns of the files that its `config` names.
 
         Raises:
-            ValueError: If a key does not hold what it should.
+            UserError: If a key does not hold what it should.
         """
         try:
             return _read(name)
@@ -99,7 +99,7 @@ class TableFile:
             changes: Attributes to replace.
 
         Raises:
-            ValueError: If a pattern fits nothing, or the changed table contradicts itself.
+            UserError: If a pattern fits nothing, or the changed table contradicts itself.
         """
         further = {name: {"algorithm": name} for name in (*ALGORITHMS, *rows) if _method(name)}
         kept = _matching(rows, self.rows, further, "row")
@@ -120,7 +120,7 @@ class TableFile:
         return {tuned: of for tuned, of in every.items() if tuned == self.chosen.get((row, column))}
 
     def check(self) -> None:
-        """Raise a ValueError for what is empty or unknown, and for options that two parts set."""
+        """Raise a UserError for what is empty or unknown, and for options that two parts set."""
         for key, values in (("seeds", self.seeds), ("score", self.scores)):
             if not values:
                 raise UserError(f"{key} is empty: name one at least")
