@@ -9,6 +9,10 @@
 - `on_round_logged(federation, metrics)`: show, save
 - `on_fit_end(federation)`
 
+A class or function that makes callbacks gets the parts of the run that its parameters name: the
+data sets `train`, `test` and `validation` (or None) on the device, `partition`, the training
+samples of each client, `task`, which scores a model, and `folder`, that of the run.
+
 A callback may need something in the training. A recipe's run gives it what its attributes name:
 
 - `terms`: terms that the algorithm gets in addition, such as those that keep further models

@@ -25,9 +25,6 @@ class LocalModels(CohortMeasure):
     `test/local` is the mean over the cohort, `test/local_std` the standard deviation, and
     `test/forgetting` what local training lost: the accuracy of w^t minus that mean. FedSOL's
     Figure 7 (Lee et al., CVPR 2024, https://arxiv.org/abs/2308.12532).
-
-    Args:
-        test: The test set, on the device.
     """
 
     def __init__(self, test: DeviceDataset, every: int = 10):

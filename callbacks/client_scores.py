@@ -26,13 +26,6 @@ class ClientScores(Measure):
     deviation over clients, and the mean over the worst tenth of them. TensorBoard shows the
     distribution.
 
-    Args:
-        train: The training set.
-        test: The test set.
-        partition: The training samples of each client.
-        task: Scores the model.
-        folder: The run's folder.
-
     Raises:
         UserError: If no client has test samples of its own.
     """

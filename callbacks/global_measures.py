@@ -67,9 +67,6 @@ class ClassAccuracy(Measure):
     `test/clients` is its mean over all clients, `test/clients_std` its standard deviation, and
     `test/clients_worst10` the mean over the worst tenth of the clients. Classes without a test
     sample do not count.
-
-    Args:
-        test: The test set, on the device.
     """
 
     def __init__(self, test: DeviceDataset, every: int = 10):
@@ -105,7 +102,6 @@ class EvaluateModels(Measure):
     with the global buffers.
 
     Args:
-        test: The test set, on the device.
         models: The mean of the cohort's models, or of all clients' last models.
 
     Attributes:

@@ -15,11 +15,6 @@ def fedavg_cnn(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Seque
 
     McMahan et al., AISTATS 2017, arXiv:1602.05629; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532
     for the widths.
-
-    Args:
-        classes: Number of outputs.
-        channels: Channels of the image.
-        size: Height and width of the image.
     """
     side = size // 2 // 2
     if side < 1:

@@ -37,8 +37,6 @@ def huggingface(
         lora_rank: Rank of the adapters; none trains the whole model.
         lora_targets: Last parts of the names of the layers that get adapters, such as
             q_proj,v_proj; none is every linear layer but the last.
-        vocabulary: Number of tokens, of a type.
-        classes: Number of classes.
     """
     try:
         import transformers

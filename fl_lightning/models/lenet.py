@@ -12,11 +12,6 @@ def lenet(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
 
     No padding, no normalization, PyTorch's default initialization; 797,962 parameters on CIFAR-10,
     815,332 on CIFAR-100.
-
-    Args:
-        classes: Number of outputs.
-        channels: Channels of the image.
-        size: Height and width of the image.
     """
     side = ((size - 4) // 2 - 4) // 2
     if side < 1:

@@ -15,7 +15,6 @@ def mlp(inputs: int, classes: int, hidden: tuple[int, ...] = (200, 200)) -> nn.S
 
     Args:
         inputs: Number of features of a flattened sample.
-        classes: Number of outputs.
         hidden: Widths of the hidden layers `hidden1`, `hidden2`, ...; empty for a linear model.
     """
     if min(hidden, default=1) < 1:

@@ -19,10 +19,6 @@ def resnet18_gn(classes: int = 10, channels: int = 3) -> nn.Module:
     11,227,812 for 100.
 
     He et al., CVPR 2016, arXiv:1512.03385; Hsieh et al., ICML 2020, arXiv:1910.00189 for GroupNorm.
-
-    Args:
-        classes: Number of outputs.
-        channels: Channels of the image.
     """
     return _imagenet_stem(classes, channels, partial(GroupNorm, 2))
 
@@ -36,7 +32,6 @@ def resnet18(classes: int = 65, channels: int = 3, weights: str | None = "imagen
     He et al., CVPR 2016, arXiv:1512.03385.
 
     Args:
-        classes: Number of outputs.
         channels: Channels of the image; pretrained weights take 3.
         weights: `imagenet` for torchvision's download, the path of a file with the `state_dict` of
             torchvision's ResNet-18 (its `fc` is not read), or `none` for random ones.
@@ -67,8 +62,6 @@ def resnet18_bn(classes: int = 10, channels: int = 3, statistics: bool = False) 
     al., 2025 (FedMuon), arXiv:2510.27403.
 
     Args:
-        classes: Number of outputs.
-        channels: Channels of the image.
         statistics: Keep running statistics, which are averaged like the weights.
     """
     model = _resnet(classes, partial(nn.BatchNorm2d, track_running_stats=statistics))

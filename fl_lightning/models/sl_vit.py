@@ -21,8 +21,6 @@ def sl_vit(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Module:
     Lee et al., 2021, arXiv:2112.13492; Lee et al., CVPR 2024 (FedSOL), arXiv:2308.12532 for sizes.
 
     Args:
-        classes: Number of outputs.
-        channels: Channels of the image.
         size: Height and width of the image, a multiple of 4.
     """
     if size < _GRID or size % _GRID:

@@ -23,7 +23,6 @@ def char_lstm(vocabulary: int, embedding: int = 8, hidden: int = 256, layers: in
     """LSTM layers, as McMahan et al. (AISTATS 2017, arXiv:1602.05629) train on Shakespeare.
 
     Args:
-        vocabulary: Number of tokens.
         embedding: Numbers that stand for a token.
         hidden: Width of the LSTM.
         layers: Number of layers of the LSTM.
@@ -68,7 +67,6 @@ def char_transformer(
     """A causal Transformer with normalization before each block.
 
     Args:
-        vocabulary: Number of tokens.
         size: Most tokens in a sample.
         width: Numbers that stand for a token.
         heads: Attention heads of a layer.

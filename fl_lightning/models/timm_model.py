@@ -11,8 +11,6 @@ def timm(
     """A network of timm (https://huggingface.co/docs/timm), which `pip install timm` brings.
 
     Args:
-        classes: Number of outputs.
-        channels: Number of channels of an image.
         architecture: Its name in timm, such as convnext_atto.
         pretrained: Begin with the weights that timm downloads.
     """

@@ -21,8 +21,6 @@ def vgg11(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Sequential
     arXiv:2308.12532 for head and initialization.
 
     Args:
-        classes: Number of outputs.
-        channels: Channels of the image.
         size: Height and width of the image, 32 at most.
     """
     if not 1 <= size <= 32:

@@ -23,8 +23,6 @@ def vit_b32(
     arXiv:2405.18890.
 
     Args:
-        classes: Number of outputs.
-        channels: Channels of the image, always 3.
         size: Height and width of the image, a multiple of 32.
         weights: `imagenet` for torchvision's download, the path of a file with the `state_dict` of
             torchvision's ViT-B/32 (its `heads` is not read), or `none` for random ones.
@@ -57,8 +55,6 @@ def vit_tiny(
     (FedMuon), arXiv:2510.27403.
 
     Args:
-        classes: Number of outputs.
-        channels: Channels of the image, always 3.
         size: Height and width of the image, a multiple of the patch's.
         patch: Height and width of a patch.
         depth: Number of blocks.

@@ -162,18 +162,11 @@ class ReleasedSMOO(SMOO):
 class ReleasedLastRound(LastRound):
     """FedLESAM's perturbation in its code, which means to divide G by the sum of its norms.
 
-    Attributes:
-        shape: "first_coordinates" shifts all entries of tensor k by the k-th coordinate of G, as
-            the code does by an indexing error; "sum_of_norms" is what it means.
+    By an indexing error it shifts all entries of tensor k by the k-th coordinate of G.
     """
 
-    shape: Literal["first_coordinates", "sum_of_norms"] = "first_coordinates"
-
     def direction(self, G: Tensor, v: View) -> Tensor:
-        if self.shape == "first_coordinates":
-            return by_first_coordinates(G, v, self.eps)
-        norms = torch.stack([part.norm() for part in G.split(v.layout.sizes)])
-        return G / (norms.sum() + self.eps)
+        return by_first_coordinates(G, v, self.eps)
 
 
 def by_first_coordinates(f: Tensor, v: View, eps: float) -> Tensor:
@@ -200,12 +193,10 @@ class ReleasedTOGA(TOGA):
 
     Attributes:
         lam: Strength of the dual and of the pull.
-        trend: Ascend by Delta in the place of d_i.
         participation: Replaces M/N in the mean of the duals.
     """
 
     lam: NonNegativeFloat = 0.1
-    trend: bool = False
     participation: NonNegativeFloat | None = None
     client = {"h_i": zeros}
     server = {"Delta": zeros, "h": zeros}
@@ -213,8 +204,7 @@ class ReleasedTOGA(TOGA):
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
         d_i = v.h_i - v.anchor
-        ascent = oracle(w) + v.R + self.kappa * (v.Delta if self.trend else d_i)
-        e = self.rho * unit(ascent, self.eps)
+        e = self.rho * unit(oracle(w) + v.R + self.kappa * d_i, self.eps)
         v.R = oracle(w + e) + self.lam * d_i + self.beta * v.Delta
         return v.R
 

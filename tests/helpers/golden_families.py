@@ -30,7 +30,15 @@ from fl_lightning import Algorithm, algorithms, by_size, terms, uniform
 from fl_lightning.core.curves import exponential
 from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation
-from fl_lightning.terms.released import ReleasedLastRound
+from fl_lightning.terms import LastRound
+
+
+class SumOfNorms(LastRound):
+    """FedLESAM's perturbation as its code means it: G over the sum of the norms of its tensors."""
+
+    def direction(self, G: torch.Tensor, v: Any) -> torch.Tensor:
+        norms = [part.norm() for part in G.split(v.layout.sizes)]
+        return G / (torch.stack(norms).sum() + self.eps)
 
 
 def set_up(path: Path) -> tuple[Setup, str]:
@@ -67,7 +75,7 @@ def fl_simulator(words: list[str], h: dict[str, Any]) -> Setup:
 
     def lesam(variant: set[str]) -> Algorithm:
         if "sumnorm" in variant:
-            return Algorithm(ReleasedLastRound(rho, "sum_of_norms"))
+            return Algorithm(SumOfNorms(rho))
         return c.fedlesam(**reference(variant))
 
     def correction(variant: set[str]) -> float:

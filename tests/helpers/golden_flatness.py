@@ -1,7 +1,7 @@
 """Setups of the recordings of methods that seek flatness of the global model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from fl_lightning.core.oracle import Oracle
 from fl_lightning.core.vector import unit
 from fl_lightning.federation.federation import Federation
 from fl_lightning.terms import SMOO, DynamicRegularizer, LastRound, MovingVariate
-from fl_lightning.terms.released import NormPull
+from fl_lightning.terms.released import NormPull, ReleasedTOGA
 
 
 def fedwmsam(words: list[str], h: dict[str, Any]) -> Setup:
@@ -256,6 +256,15 @@ def fedswa(words: list[str], h: dict[str, Any]) -> Setup:
     return Setup(algorithm, cosine(1, 0, h["epoch"]), h["batch_size"], h["E"], None, states)
 
 
+class AscentByDelta(ReleasedTOGA):
+    """FedTOGA in a third party's code, where the ascent adds Delta."""
+
+    def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
+        e = self.rho * unit(oracle(w) + v.R + self.kappa * v.Delta, self.eps)
+        v.R = oracle(w + e) + self.lam * (v.h_i - v.anchor) + self.beta * v.Delta
+        return v.R
+
+
 def rfl_nlcp(words: list[str], h: dict[str, Any]) -> Setup:
     """Client 0's steps stand for everyone's; where clients are unequal they are one an epoch."""
     made = algorithms.fedtoga(
@@ -267,7 +276,9 @@ def rfl_nlcp(words: list[str], h: dict[str, Any]) -> Setup:
         delta="epochs" if "ragged" in words else "steps",
     )
     toga, pull = made.terms
-    algorithm = Algorithm(replace(toga, trend="delta" in words), pull)
+    if "delta" in words:
+        toga = AscentByDelta(**vars(toga))
+    algorithm = Algorithm(toga, pull)
     local = partial(SGD, lr=h["local_learning_rate"], weight_decay=h["weight_decay"])
     states = {"h_i": of_clients("h_i"), "delta": of_server("Delta")}
     schedule = exponential(1, h["lr_decay"])

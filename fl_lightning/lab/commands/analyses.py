@@ -106,7 +106,6 @@ def hessian(
     """Top eigenvalues, trace and spectral density of the Hessian.
 
     Args:
-        subjects: The runs.
         top: Number of eigenvalues.
         vectors: Random vectors for trace and density.
         steps: Products for each vector.
@@ -141,7 +140,6 @@ def surface(
     """The loss on a plane through the model.
 
     Args:
-        subjects: The runs.
         points: Points along each axis.
         span: How far each axis goes in both directions, in lengths of its vector.
         axes: Random vectors with the norms of the filters, or the eigenvectors of the two largest
@@ -175,7 +173,6 @@ def interpolate(
     """Loss and accuracy on the line between the models of two runs.
 
     Args:
-        subjects: The runs.
         points: Points from one model to the other.
         span: How far the line goes beyond both models, in their distance.
     """
@@ -207,7 +204,6 @@ def features(
     """The features, which are the input of the head, in two dimensions.
 
     Args:
-        subjects: The runs.
         method: The embedding; umap needs the package umap-learn.
     """
     seen = {label: subject.predictions(samples) for label, subject in subjects.items()}
@@ -240,7 +236,6 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
     """The accuracy of the global model for each client, or another score that the run has recorded.
 
     Args:
-        subjects: The runs.
         metric: A column of clients.csv, which --callback client_scores writes, in its last round;
             none for the accuracy.
     """
@@ -252,23 +247,20 @@ def clients(subjects: Subjects, split: Split = "test", metric: str | None = None
     unit, rows = 100 if metric is None or "accuracy" in metric else 1, {}
     for label, scores in found.items():
         values = Series(unit * scores).dropna()
+        larger = subjects[label].run.larger_is_better(name)
+        spread = over_clients("", torch.tensor(values.to_numpy()), larger=larger)
         rows[label] = {
             "clients": str(len(values)),
             "mean": values.mean(),
             "deviation": values.std(ddof=0),
             "lowest": values.min(),
-            "worst 10 %": _worst(values, subjects[label].run.larger_is_better(name)),
+            "worst 10 %": spread["_worst10"],
             "highest": values.max(),
         }
     which = "own training samples" if split == "train" else "test samples like its own"
     which = which if metric is None else "its own test samples"
     caption = f"{name} of the global model for each client on {which}"
     return Result(_by_run(rows), caption, partial(figures.client_histogram, found, name, unit))
-
-
-def _worst(values: Series, larger: bool) -> float:
-    """The mean over the worst tenth of the clients."""
-    return over_clients("", torch.tensor(values.to_numpy()), larger=larger)["_worst10"]
 
 
 def _recorded_by_client(subject: Subject, metric: str) -> Tensor:
