@@ -78,7 +78,7 @@ class Evaluation(Measure):
         return score_together(federation, module, self.test, None, size, self.metrics)
 
     def on_fit_end(self, federation: Federation) -> None:
-        """Score the last round if it was not known to be the last: the run was then interrupted."""
+        """Score the last round if an interruption has kept it from being scored."""
         if self.scored < federation.round:
             federation.fabric.log_dict(self.measure(federation), step=federation.round)
 

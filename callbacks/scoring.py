@@ -129,11 +129,11 @@ def score_together(
     batch_size: int = 100,
     metrics: Mapping[str, Metric] = MappingProxyType({}),
 ) -> Metrics:
-    """`accuracy`, of a data set with classes, `loss`, and metrics of a model that all ranks hold.
+    """Score a model that all ranks hold: `accuracy` if there are classes, `loss`, and metrics.
 
-    They are equal to the last bit on any number of ranks: the ranks share the batches, each of
-    which has its own row in the sum over ranks. With metrics every rank scores all batches, since
-    their states cannot be summed exactly. `index` are the samples that count (default: all).
+    The scores are equal to the last bit on any number of ranks. The ranks share the batches, each
+    of which has its own row in the sum over ranks. With metrics every rank scores all batches,
+    since their states cannot be summed exactly. `index` are the samples that count (default: all).
     """
     fabric = federation.fabric
     index = some_samples(len(data), None).to(data.device) if index is None else index

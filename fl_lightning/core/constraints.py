@@ -1,6 +1,6 @@
 """Annotated number types: the range and the help text of an option, stated once."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache, wraps
@@ -95,18 +95,14 @@ def _check(name: str, value: Any, hint: Any, curves: bool = False) -> None:
         for kind in (hint, *get_args(hint))
         if get_origin(kind) is Literal
     }
-    if curves and isinstance(value, Curve) and not _is_whole(allowed.values()):
+    whole = any(isinstance(values, Range) and values.whole for values in allowed.values())
+    if curves and isinstance(value, Curve) and not whole:
         value = value(0, 1)
     for part in value if isinstance(value, tuple | list) else (value,):
         for says, values in allowed.items():
             number = not isinstance(values, Range) or isinstance(part, float | int)
             if not number or part not in values:
                 raise UserError(f"{name} is {says}, not {part if number else repr(part)}")
-
-
-def _is_whole(allowed: Iterable[Any]) -> bool:
-    """Whether only whole numbers are allowed."""
-    return any(isinstance(values, Range) and values.whole for values in allowed)
 
 
 def evaluated(dataclass: type, field: str, hint: Any) -> Any:

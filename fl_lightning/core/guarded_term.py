@@ -62,7 +62,9 @@ def check_declaration(term: Term) -> None:
             )
     for lifetime in ("client", "server", "local"):
         declared = getattr(term, lifetime)
-        if not isinstance(declared, Mapping) or not all(map(_is_initializer, declared.values())):
+        if not isinstance(declared, Mapping) or not all(
+            callable(make) or isinstance(make, OfLayout | OfClients) for make in declared.values()
+        ):
             raise TermError(
                 f"{name} declares {lifetime} = {declared!r}: map each state to its initializer, as "
                 f"in {lifetime} = {{'c_i': zeros}} (or scalar, initial, received)"
@@ -74,10 +76,6 @@ def check_declaration(term: Term) -> None:
                 f"{name} declares a state {state!r}, but v.{state} would be ambiguous: rename it, "
                 f"without leading underscore and not as one of {', '.join(sorted(FACTS))}"
             )
-
-
-def _is_initializer(given: Any) -> bool:
-    return callable(given) or isinstance(given, OfLayout | OfClients)
 
 
 class GuardedTerm(Term):

@@ -39,9 +39,9 @@ def class_name(module: nn.Module) -> str:
 
 
 def tied(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, also by the other names of shared ones, for `functional_call` without its ties.
+    """The tensors by every name of a parameter or buffer, for `functional_call(tie_weights=False)`.
 
-    With them it would not put the own tensors back into a submodule that has two names
+    If `functional_call` ties names itself, it does not restore a submodule that has two names
     (https://github.com/pytorch/pytorch/issues/164759).
     """
     first, found = dict[Tensor, str](), dict[str, Tensor]()

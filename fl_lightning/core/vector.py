@@ -105,19 +105,6 @@ class Layout:
         """A vector from one number a parameter."""
         return torch.cat([x.expand(n) for x, n in zip(numbers, self.sizes, strict=True)])
 
-    def mask(self, prefix: str, like: Tensor) -> Tensor:
-        """A vector of ones where the parameter's name starts with `prefix`, zeros elsewhere."""
-        return self.where(lambda name: name.startswith(prefix), like)
-
-    def where(self, chosen: Callable[[str], bool], like: Tensor) -> Tensor:
-        """A vector of ones where the parameter's name is chosen, zeros elsewhere."""
-        sizes = zip(self.names, self.sizes, strict=True)
-        return torch.cat([like.new_full((size,), float(chosen(name))) for name, size in sizes])
-
-    def head_mask(self, like: Tensor) -> Tensor:
-        """A vector of ones for the head, zeros for the body."""
-        return self.part_mask("head", like)
-
     def has(self, part: Part, name: str) -> bool:
         """Whether the parameter or buffer of this name belongs to a part."""
         if callable(part):
@@ -128,9 +115,12 @@ class Layout:
             return (part == "head") == name.startswith(f"{self.head}." if self.head else "")
         return part in name
 
-    def part_mask(self, part: Part, like: Tensor) -> Tensor:
+    def mask(self, part: Part, like: Tensor) -> Tensor:
         """A vector of ones for a part, zeros elsewhere."""
-        return self.where(lambda name: self.has(part, name), like)
+        sizes = zip(self.names, self.sizes, strict=True)
+        return torch.cat(
+            [like.new_full((size,), float(self.has(part, name))) for name, size in sizes]
+        )
 
     def take(self, part: Part, w: Tensor) -> Tensor:
         """The places of a part in a vector, one after another."""

@@ -36,7 +36,7 @@ class Batches:
         index: (total,) int64, the positions of the samples in the order of training.
         sizes: The size of each batch.
         augment: The augmentation with its random numbers for all of `index`, or None.
-        together: Samples made together, in whole batches, at least one batch.
+        together: Number of samples to gather at once, in whole batches; at least one batch is.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Functions that a run has chosen, their results checked, and how a run's folder names them."""
+"""The functions that a run has chosen: their checked results, and their names in its folder."""
 
 import runpy
 import sys

@@ -83,7 +83,7 @@ def _check(folder: Path, named: bool, config: Config, resume: bool) -> None:
 
 @contextmanager
 def shared(run: Run, fabric: Fabric) -> Iterator[None]:
-    """Let all ranks hold the lock: one that outlives the first keeps other runs out."""
+    """Let all ranks hold the lock: a rank that outlives the first one keeps other runs out."""
     with ExitStack() as held:
         with suppress(FileNotFoundError):  # the rendezvous refuses a rank with another folder
             if not fabric.is_global_zero:

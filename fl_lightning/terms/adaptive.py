@@ -15,10 +15,6 @@ Averaging = Literal["none", "whole", "block"]
 """What clients send of a moment: nothing, all of it, or its mean over each parameter."""
 
 
-def _one_a_parameter(first: Tensor, now: Tensor, layout: Any) -> Tensor:
-    return now.new_zeros(len(layout.sizes))
-
-
 @dataclass(frozen=True)
 class Warm(Term):
     """A local optimizer with a moment that begins a visit as the cohort's last mean of it.
@@ -37,7 +33,8 @@ class Warm(Term):
 
     @property
     def server(self) -> Mapping[str, Initializer]:  # type: ignore[override]
-        begun: dict[str, Initializer] = {"whole": zeros, "block": OfLayout(_one_a_parameter)}
+        one_a_parameter = OfLayout(lambda first, now, layout: now.new_zeros(len(layout.sizes)))
+        begun: dict[str, Initializer] = {"whole": zeros, "block": one_a_parameter}
         return {} if self.warm == "none" else {f"{self.moment}bar": begun[self.warm]}
 
     def start(self, w: Tensor, v: View) -> Tensor:

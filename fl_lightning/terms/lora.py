@@ -75,7 +75,7 @@ class AlternateRounds(Term):
     needs_lora = True
 
     def _active(self, like: Tensor, v: View) -> Tensor:
-        A, B = (v.layout.part_mask(part, like) for part in ("lora_A", "lora_B"))
+        A, B = (v.layout.mask(part, like) for part in ("lora_A", "lora_B"))
         odd = v.round % 2
         return 1 - (1 - odd) * A - odd * B
 

@@ -124,7 +124,7 @@ class Alternate(Term):
     local = {"k": scalar}
 
     def gradient(self, oracle: Oracle, w: Tensor, v: View) -> Tensor:
-        mask = v.layout.part_mask(self.part, w)
+        mask = v.layout.mask(self.part, w)
         first = (v.k < (self.share * v.steps).round().clamp(max=v.steps - 1)).to(w)
         v.k = v.k + 1
         return oracle(w) * (first * mask + (1 - first) * (1 - mask))

@@ -68,7 +68,7 @@ def _mask(part: Part, layout: Layout, like: Tensor) -> Tensor:
             f"the model has no trainable parameter {named}, which this perturbation moves alone: "
             "choose another model or perturbation"
         )
-    return layout.part_mask(part, like)
+    return layout.mask(part, like)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class ASAM(Perturbation):
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
         T, g = w.abs() + self.eta, oracle(w)
         if self.scaled:
-            mask = v.layout.where(lambda name: self.scaled in name, w)
+            mask = v.layout.mask(self.scaled, w)
             T = mask * T + (1 - mask)
         return oracle(w + self.rho * T.square() * g / ((T * g).norm() + self.eps))
 

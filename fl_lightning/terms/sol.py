@@ -126,7 +126,7 @@ class SOL(WrappedTerm):
 
         q = unscoped = proximal(w)
         if self.scope != "all":
-            head = v.layout.head_mask(q)
+            head = v.layout.mask("head", q)
             q = q * (head if self.scope == "head" else 1 - head)
         strength = _strength(w, v, self.scale, self.still)
         at = {"here": w, "ahead": w + self.rho * strength * unit(q)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.metadata import version
 from inspect import signature
 from typing import Any, Literal
@@ -83,7 +83,7 @@ class StepModel(nn.Module):
     Attributes:
         lightning_module: The module.
         logs: The names of the numbers that the last training step logged.
-        rests: Whether a training step has called a metric, which rests there.
+        rests: Whether a training step has called a metric, which is not updated there.
         metrics: The metrics that steps of evaluation have logged, by name.
 
     Raises:
@@ -174,7 +174,10 @@ class StepModel(nn.Module):
         for metric in _metrics(module):
             metric.distributed_available_fn = bool  # False: every rank sees all batches
             metric.reset()
-        call = partial(_call_hook, module, part)
+
+        def call(moment: str, *given: Any) -> None:
+            getattr(module, f"on_{part}_{moment}")(*given)
+
         call("start")
         call("epoch_start")
         for k, (size, batch) in enumerate(batches):
@@ -235,10 +238,6 @@ def _step(step: Callable[..., Any], batch: Any, index: int) -> Any:
 @lru_cache
 def _parameters(function: Callable[..., Any]) -> int:
     return len(signature(function).parameters)
-
-
-def _call_hook(module: LightningModule, part: Part, moment: str, *given: Any) -> None:
-    getattr(module, f"on_{part}_{moment}")(*given)
 
 
 def _metrics(module: nn.Module) -> list[Metric]:

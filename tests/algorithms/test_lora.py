@@ -133,7 +133,7 @@ def test_rolora_rests_a_and_b_in_turn_under_momentum_and_decay() -> None:
     for resting, count in (("lora_A", B), ("lora_B", A), ("lora_A", B)):
         before = run.w.detach().clone()
         metrics.append(run.train_round()["comm/uplink_mb"])
-        rests = run.layout.part_mask(resting, run.w) > 0
+        rests = run.layout.mask(resting, run.w) > 0
         assert run.w[rests].equal(before[rests])
         assert not (run.w[~rests] == before[~rests]).any()
         assert metrics[-1] == pytest.approx(8e-6 * count * len(COHORTS[len(metrics) - 1]))
@@ -144,7 +144,7 @@ def test_fedsa_keeps_each_clients_b() -> None:
     begun = run.w.detach().clone()
     for _ in range(3):
         run.train_round()
-    mask = run.layout.part_mask("lora_B", run.w) > 0
+    mask = run.layout.mask("lora_B", run.w) > 0
     assert run.w[mask].equal(begun[mask])
     assert not (run.w[~mask] == begun[~mask]).any()
     assert len(rows(run, "w_i").unique(dim=0)) == 6

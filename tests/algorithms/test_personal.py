@@ -79,7 +79,7 @@ def test_a_client_keeps_its_part_and_its_running_statistics(
     begun = dict(classifier().named_buffers())
     run = trained(hard(ALGORITHMS[name]()), executor=executor)
     w, first = run.w.detach(), run.server.initial_w
-    others = run.layout.part_mask(part, w) == 0
+    others = run.layout.mask(part, w) == 0
     assert part_of(run, part, w).equal(part_of(run, part, first))
     assert not (w == first)[others].any()
     for client in range(len(SIZES)):

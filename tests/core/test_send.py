@@ -170,7 +170,7 @@ def test_parts_of_a_model(part: Any, names: list[str]) -> None:
     assert [name for name in of.names if of.has(part, name)] == names
     w = torch.arange(float(D))
     values = of.take(part, w)
-    assert of.put(part, 0 * w, values).equal(w * of.part_mask(part, w))
+    assert of.put(part, 0 * w, values).equal(w * of.mask(part, w))
     others = [name for name in of.names if not of.has(part, name)]
     run = federation(Algorithm(trains=part))
     assert (run.layout.names, run.untrained) == (names, others)

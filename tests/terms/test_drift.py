@@ -42,7 +42,7 @@ def test_layer_wise_rules_map_and_mask_the_vector_parameter_by_parameter() -> No
 
 def test_the_head_is_not_whatever_begins_with_its_name() -> None:
     module = nn.Sequential(OrderedDict(fc_norm=nn.LayerNorm(2), fc=nn.Linear(2, 1)))
-    close(Layout(module).head_mask(vec(*range(7))), 0, 0, 0, 0, 1, 1, 1)
+    close(Layout(module).mask("head", vec(*range(7))), 0, 0, 0, 0, 1, 1, 1)
 
 
 def test_the_two_halves_of_a_split_pull_are_the_whole_one() -> None:

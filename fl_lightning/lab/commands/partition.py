@@ -52,29 +52,20 @@ class Scheme:
     classes: tuple[str, ...]
 
     @cached_property
-    def sizes(self) -> Tensor:
-        """Samples of each client, (clients,)."""
-        return self.counts.sum(1)
+    def measures(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples of each client, its number of classes, and its distance, (clients,) each.
 
-    @cached_property
-    def held(self) -> Tensor:
-        """Number of classes of each client, (clients,)."""
-        return (self.counts > 0).sum(1)
-
-    @cached_property
-    def distances(self) -> Tensor:
-        """Total variation between the class proportions of a client and of all samples, (clients,).
-
-        Clients without samples are left out.
+        The distance is the total variation between the class proportions of a client and of all
+        samples; clients without samples have none.
         """
-        mixtures = self.counts[self.sizes > 0].double()
-        mixtures /= mixtures.sum(1, keepdim=True)
+        sizes = self.counts.sum(1)
+        mixtures = self.counts[sizes > 0].double() / sizes[sizes > 0, None]
         whole = self.counts.sum(0).double() / self.counts.sum()
-        return (mixtures - whole).abs().sum(1) / 2
+        return sizes, (self.counts > 0).sum(1), (mixtures - whole).abs().sum(1) / 2
 
     def row(self) -> dict[str, str]:
         """The cells of its row by heading."""
-        sizes, distances = self.sizes, self.distances
+        sizes, held, distances = self.measures
         return {
             "partition": self.label,
             "clients": f"{len(sizes):,}",
@@ -82,7 +73,7 @@ class Scheme:
             "smallest": f"{sizes.min():,}",
             "median": f"{sizes.median():,}",
             "largest": f"{sizes.max():,}",
-            "classes": f"{self.held.double().mean():.1f}",
+            "classes": f"{held.double().mean():.1f}",
             "distance": f"{distances.mean():.3f} (max {distances.max():.3f})",
         }
 
@@ -147,19 +138,19 @@ def figure(schemes: Sequence[Scheme]) -> Figure:
     panels = figure.subplots(
         4, len(schemes), squeeze=False, sharey="row", height_ratios=[2, 1, 1, 1]
     )
-    largest = max(int(scheme.sizes.max()) for scheme in schemes)
+    largest = max(int(scheme.measures[0].max()) for scheme in schemes)
     most = max(int(scheme.counts.max()) for scheme in schemes)
     classes = max(len(scheme.classes) for scheme in schemes)
     for scheme, (heat, sizes, held, distances) in zip(schemes, panels.T, strict=True):
         image = draw_heat_map(heat, scheme.counts[:SHOWN_CLIENTS], scheme.classes, most)
         figure.colorbar(image, ax=heat, label="samples")
-        clients = len(scheme.sizes)
-        some = f" (the first {SHOWN_CLIENTS:,} clients)" if clients > SHOWN_CLIENTS else ""
+        of_sizes, of_classes, of_distances = scheme.measures
+        some = f" (the first {SHOWN_CLIENTS:,} clients)" if len(of_sizes) > SHOWN_CLIENTS else ""
         heat.set_title(scheme.label + some)
-        sizes.hist(scheme.sizes, bins=torch.linspace(0, largest, 25))
+        sizes.hist(of_sizes, bins=torch.linspace(0, largest, 25))
         sizes.set(xlabel="samples of a client", ylabel="clients")
-        held.hist(scheme.held, bins=torch.arange(classes + 2) - 0.5, rwidth=0.8)
+        held.hist(of_classes, bins=torch.arange(classes + 2) - 0.5, rwidth=0.8)
         held.set(xlabel="classes of a client", ylabel="clients")
-        distances.hist(scheme.distances, bins=torch.linspace(0, 1, 25))
+        distances.hist(of_distances, bins=torch.linspace(0, 1, 25))
         distances.set(xlabel="distance of a client", ylabel="clients")
     return figure

@@ -128,8 +128,8 @@ def _best_tuned(
 ) -> tuple[dict[tuple[str, str], str], list[str]]:
     """The label of the tuned values whose score is best in each cell, and remarks.
 
-    Only values with the most seeds of the cell, and the same, compete. Those with which more runs
-    reached the score's target come first; then the mean decides.
+    A value with fewer or other seeds than another value of the cell does not compete. Values with
+    which more runs reached the score's target come first; then the mean decides.
     """
     cells = defaultdict[tuple[str, str], dict[str, list[Run]]](dict)
     for cell, run in placed:

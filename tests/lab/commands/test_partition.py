@@ -18,8 +18,9 @@ RUN = "--rounds 1 --local-steps 1 --algorithm fedavg --accelerator cpu --run-dir
 def test_the_numbers_of_a_scheme():
     counts = torch.tensor([[4, 0], [2, 2], [0, 0], [0, 2]])
     scheme = Scheme("mine", counts, ("a", "b"))
-    assert scheme.held.tolist() == [1, 2, 0, 1]
-    assert scheme.distances.tolist() == pytest.approx([0.4, 0.1, 0.6])  # 60% are of class a
+    _, held, distances = scheme.measures
+    assert held.tolist() == [1, 2, 0, 1]
+    assert distances.tolist() == pytest.approx([0.4, 0.1, 0.6])  # 60% are of class a
     cells = ["mine", "4", "10", "0", "2", "4", "1.0", "0.367 (max 0.600)"]
     assert [*scheme.row().values()] == cells
 
