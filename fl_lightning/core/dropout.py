@@ -2,12 +2,14 @@
 
 PyTorch's dropout draws from a global generator: its masks depend on which clients trained before on
 this rank, and `vmap` refuses it. Here a mask is a hash of (key, position). The key is a tensor,
-made at the start of a visit from (seed, round, client); `vmap` handles it like a buffer.
+made at the start of a visit from (seed, round, client); `vmap` handles it like a buffer. No key
+changes: a pass that draws leaves a new one.
 """
 
 from collections.abc import Sequence
 from functools import cached_property
 from threading import get_ident
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -29,14 +31,18 @@ class DropoutMasks:
     """The dropout masks of one forward pass; a context, in which `substitution` draws from them.
 
     Args:
-        key: See `new_key`. A pass that draws advances it in place.
+        key: See `new_key`.
+
+    Attributes:
+        key: That of the next pass: another one as soon as this pass draws.
     """
 
     def __init__(self, key: Tensor):
         self.key, self._count, self._thread = key, 0, get_ident()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         _running.append(self)
+        return self
 
     def __exit__(self, *_: object) -> None:
         _running.pop()
@@ -69,7 +75,7 @@ class DropoutMasks:
         """The key of this pass's first draw, and the step to that of the next draw."""
         first, step = self.key.unbind()
         first, step = next_key(first), step * LCG[0]
-        self.key.copy_(torch.stack([first, step]))
+        self.key = torch.stack([first, step])
         return first, step
 
 

@@ -81,8 +81,10 @@ class FunctionalModel:
     def forward(self, x: Any) -> Any:
         """The model's output."""
         if self.moved is not None:
-            with DropoutMasks(self.moved[KEY]), self.casting():
-                return functional_call(self.module, {**self.weights, **self.moved}, x)
+            with DropoutMasks(self.moved[KEY]) as masks, self.casting():
+                out = functional_call(self.module, {**self.weights, **self.moved}, x)
+            self.moved[KEY] = masks.key
+            return out
         training, buffers = self.module.training, {k: b.clone() for k, b in self.received.items()}
         self.module.eval()
         try:

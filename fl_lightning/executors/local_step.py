@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.dropout import KEY
 from fl_lightning.core.mixed_precision import parameters_and_casts
 from fl_lightning.core.network import FunctionalModel
 from fl_lightning.core.oracle import BatchOracle, ForwardPass, Request, objective
@@ -82,7 +83,7 @@ class LocalStep:
         def evaluate(w: Tensor, request: Request) -> Tensor:
             def value(parts: Sequence[Tensor]) -> tuple[Tensor, tuple[Buffers, Tensor]]:
                 # inside grad, where BatchNorm may not write to what lies outside
-                moved = {name: b.clone() for name, b in buffers.items()}
+                moved = {name: b if name == KEY else b.clone() for name, b in buffers.items()}
                 n = len(layout.names)
                 weights, casts = dict(zip(layout.names, parts[:n], strict=True)), parts[n:]
                 network = FunctionalModel(executor.module, layout, received, weights, moved, casts)

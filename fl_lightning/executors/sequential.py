@@ -13,7 +13,7 @@ from fl_lightning.core.network import FunctionalModel, call, unaliased
 from fl_lightning.core.oracle import TASK_LOSS, ForwardPass, Oracle, Request, objective
 from fl_lightning.core.randomness import seeded_rng
 from fl_lightning.core.substitution import substituted
-from fl_lightning.core.vector import Layout
+from fl_lightning.core.vector import Layout, copy
 from fl_lightning.executors.executor import (
     Buffers,
     ClientResult,
@@ -39,7 +39,7 @@ class SequentialExecutor(Executor):
         if self.cast_dtype:
             self.cast = self.w.detach().to(self.cast_dtype)
             self.casts = [part.detach().requires_grad_() for part in layout.split(self.cast)]
-        self.buffers = {**dict(module.named_buffers()), KEY: new_key(0).to(self.w.device)}
+        self.buffers, self.key = dict(module.named_buffers()), new_key(0)
 
     def point_to(self, vector: Tensor) -> None:
         """Make the module's parameters views of `vector`."""
@@ -63,8 +63,8 @@ class SequentialExecutor(Executor):
         self.announce(facts)
         with torch.no_grad():
             self.w.copy_(facts["origin"])
-            for name, value in visit.buffers.items():
-                self.buffers[name].copy_(value)
+        self.key = visit.buffers[KEY]
+        copy([*self.buffers.values()], [visit.buffers[name] for name in self.buffers])
 
         def transform(oracle: Oracle, w: Tensor) -> Tensor:
             nonlocal states
@@ -126,6 +126,13 @@ class _InPlace(GradientTransform):
         self.executor = executor
         self._probed = True  # the executor's closure never adds to earlier gradients
 
+    def _buffer_values(self) -> list[Tensor]:
+        return [self.executor.key, *super()._buffer_values()]
+
+    def _set_buffers(self, values: Sequence[Tensor]) -> None:
+        self.executor.key, *buffers = values
+        super()._set_buffers(buffers)
+
     def _read(self, params: Sequence[Tensor]) -> Tensor:
         return self.executor.w.detach()
 
@@ -137,11 +144,13 @@ class _Live(FunctionalModel):
     """The module as it is, its parameters and buffers live."""
 
     def __init__(self, executor: SequentialExecutor, received: Buffers):
-        module, self.key = executor.module, executor.buffers[KEY]
+        self.executor = executor
         weights = dict(zip(executor.layout.names, executor.parameters, strict=True))
-        super().__init__(module, executor.layout, received, weights, casts=executor.casts)
+        super().__init__(executor.module, executor.layout, received, weights, casts=executor.casts)
 
     def forward(self, x: Any) -> Any:
         """The model's output."""
-        with DropoutMasks(self.key), self.casting():
-            return call(self.module, x)
+        with DropoutMasks(self.executor.key) as masks, self.casting():
+            out = call(self.module, x)
+        self.executor.key = masks.key
+        return out

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, pairwise
 from math import ceil, inf, isfinite
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.curves import OfRound
@@ -113,6 +113,7 @@ class LocalTraining:
         `finished` is called with `client` and `result` after each visit.
         """
         weights = aggregation_weights(self.algorithm, self.clients, cohort) if cohort else ()
+        own_weights = "weight" in self.rehearsal.assigned
         sums = RoundSums(
             self.server.w.detach(),
             self.rehearsal.message,
@@ -122,7 +123,7 @@ class LocalTraining:
             self.skip_diverged,
             self.rehearsal.starts_elsewhere,
             len(self.logs.tags),
-            "weight" in self.rehearsal.assigned,
+            own_weights,
         )
         work = [self.clients.num_steps(client) for client in cohort]
         of_ranks = assign_groups(
@@ -132,22 +133,29 @@ class LocalTraining:
         # groups that do not depend on the number of ranks must not be compiled by it either
         compared = chain(*of_ranks) if self.deterministic else groups
         largest = max(map(len, compared), default=0)
+        server = self.server
+        coefficients = server.scheduled.coefficients(server.round, server.rounds)
+        of_server = server.states, server.buffers
+        sent = RoundInputs(server.scheduled, facts, *of_server, largest, coefficients)
+
+        def finish(k: int, visit: ClientTask, result: ClientResult) -> None:
+            weight = result.sent.weight if own_weights else float(weights[k])
+            states = stay_finite(self._initially_finite, result.states)
+            good = sums.add(result, weight, k, states, self.logs.means(result.states))
+            row = [*result.states, self._own(result.buffers)]
+            if self.skip_diverged:
+                row = _kept([*visit.states, visit.buffers], row, good)
+            self.store.write(visit.client, row)
+            finished(client=visit.client, result=result)
+
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             self.store.prefetch(cohort[k] for k in [*group, *ahead])
             visits = {k: partial(self.visit, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
-                for k, visit, result in self._trained(visits, facts, position, largest):
-                    states = stay_finite(self._initially_finite, result.states)
-                    logs = self.logs.means(result.states)
-                    own = "weight" in self.rehearsal.assigned
-                    weight = result.sent.weight if own else float(weights[k])
-                    good = sums.add(result, weight, k, states, logs)
-                    row = [*result.states, self._own(result.buffers)]
-                    if self.skip_diverged:
-                        row = _kept([*visit.states, visit.buffers], row, good)
-                    self.store.write(cohort[k], row)
-                    finished(client=cohort[k], result=result)
+                for trained in self._trained(visits, sent, position):
+                    finish(*trained)
+                    del trained  # the next clients may need its memory
             self.store.wait_for_writes(but=len(clients))
         self.store.wait_for_writes()
         return sums
@@ -258,41 +266,18 @@ class LocalTraining:
         return [lr * r for r in rates]
 
     def _trained(
-        self,
-        visits: Mapping[int, Callable[[], ClientTask]],
-        facts: dict[str, Any],
-        position: str,
-        largest: int,
+        self, visits: Mapping[int, Callable[[], ClientTask]], sent: RoundInputs, position: str
     ) -> Iterator[tuple[int, ClientTask, ClientResult]]:
-        """Train clients in parallel, fewer from now on where the device's memory is too small.
-
-        `largest` is the size of the largest group of the round.
-        """
-        server, device, waiting = self.server, self.fabric.device, dict(visits)
+        """Train clients in parallel, fewer from now on where the device's memory is too small."""
+        device, waiting = self.fabric.device, dict(visits)
         while waiting:
-            group = list(islice(waiting, self.group_size))
+            group = [*islice(waiting, self.group_size)]
             try:
-                begun = [waiting[k]() for k in group]
-                together = min(largest, self.group_size)
-                sent = RoundInputs(
-                    server.scheduled,
-                    facts,
-                    server.states,
-                    server.buffers,
-                    together,
-                    server.scheduled.coefficients(server.round, server.rounds),
-                )
-                shared = tree_leaves((facts, server.states, [visit.states for visit in begun]))
-                results = self.executor(sent, begun)
-                with unchanged("a term", shared):
-                    for k, visit, result in zip(group, begun, results, strict=True):
-                        del waiting[k]  # whatever comes, this client is not trained again
-                        yield k, visit, result
+                yield from self._trained_together(group, waiting, sent)
                 continue
             except torch.OutOfMemoryError as error:
                 if len(group) == 1:
                     raise self._too_large(error) from error
-            begun, results = [], []  # free their memory
             self.group_size = len(group) // 2
             print(
                 f"{position}, rank {self.fabric.global_rank}: {len(group)} clients in parallel do "
@@ -300,7 +285,24 @@ class LocalTraining:
                 "to rounding"
             )
             if device.type == "cuda":
-                torch.cuda.empty_cache()
+                torch.cuda.empty_cache()  # nothing here refers to the group's tensors any more
+
+    def _trained_together(
+        self,
+        group: Sequence[int],
+        waiting: dict[int, Callable[[], ClientTask]],
+        sent: RoundInputs,
+    ) -> Iterator[tuple[int, ClientTask, ClientResult]]:
+        """Train these of the clients that wait."""
+        begun = [waiting[k]() for k in group]
+        states = [sent.states, *(visit.states for visit in begun)]
+        shared = (state for terms in states for term in terms for state in term.values())
+        sent = replace(sent, group=min(sent.group, self.group_size))
+        with unchanged("a term", [*sent.facts.values(), *shared]):
+            results = self.executor(sent, begun)
+            for k, visit, result in zip(group, begun, results, strict=True):
+                del waiting[k]  # whatever comes, this client is not trained again
+                yield k, visit, result
 
     def _too_large(self, error: torch.OutOfMemoryError) -> ModelError:
         module, clients = self.executor.module, self.clients

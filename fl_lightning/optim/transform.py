@@ -1,7 +1,7 @@
 """GradientTransform: an optimizer that steps with a function of its gradient oracle."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from typing import Any, Self
 
@@ -74,7 +74,7 @@ class GradientTransform(Optimizer):
         if not isinstance(base, Optimizer):
             ours = "SAM(SGD(model.parameters(), lr=0.1), rho=0.05)"
             raise TypeError(f"base must be an optimizer object, as in {ours}, but is {base!r:.60}")
-        if isinstance(base, GradientTransform) or not _takes(base.step):
+        if isinstance(base, GradientTransform) or not _steps_alone(type(base).step):
             raise TypeError(f"{type(base).__name__} cannot be wrapped: its step needs a closure")
         return super().__new__(cls)
 
@@ -259,6 +259,12 @@ def _check_shards(params: Iterable[Tensor]) -> None:
                     f"a parameter of shape {tuple(p.shape)} cannot be sharded evenly over {ranks} "
                     f"ranks: make dimension {placement.dim} a multiple of {ranks}, or use DDP"
                 )
+
+
+@cache
+def _steps_alone(step: Callable[..., Any]) -> bool:
+    """Whether an optimizer's step needs no closure; cached, since every visit asks."""
+    return _takes(step, None)
 
 
 def _takes(function: Callable[..., Any], *arguments: Any) -> bool:

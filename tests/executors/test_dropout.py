@@ -36,10 +36,10 @@ def dropped(seed: int, p: float = 0.5, x: Tensor | None = None, draws: int = 1) 
 
 
 @contextmanager
-def drawing(visit: Tensor, batched: bool = False) -> Iterator[None]:
+def drawing(visit: Tensor, batched: bool = False) -> Iterator[DropoutMasks]:
     """As in a forward pass of local training."""
-    with substituted(batched), DropoutMasks(visit):
-        yield
+    with substituted(batched), DropoutMasks(visit) as masks:
+        yield masks
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
@@ -58,20 +58,21 @@ def test_it_keeps_the_right_fraction_and_scales_it_up(p: float) -> None:
 
 def test_p_0_keeps_all_and_p_1_drops_all_and_evaluation_is_the_identity() -> None:
     x, visit = torch.randn(5, 7), new_key(1)
-    with drawing(visit):
+    with drawing(visit) as masks:
         assert F.dropout(x, 0.0) is x
         assert F.dropout(x, 1.0).equal(torch.zeros(5, 7))
         assert nn.Dropout(0.5).eval()(x) is x
-    assert visit.equal(new_key(1))
+    assert masks.key is visit
 
 
 def test_passes_draws_clients_and_rounds_have_unrelated_masks() -> None:
     visit = new_key(key(0))
     masks = {}
     for i in range(4):
-        with drawing(visit):
+        with drawing(visit) as of_pass:
             masks[f"pass {i}"] = F.dropout(torch.ones(COUNT)) > 0
             masks[f"pass {i}, second draw"] = F.dropout(torch.ones(COUNT)) > 0
+        visit = of_pass.key
     masks |= {f"draw {i}": dropped(key(0), draws=i) > 0 for i in range(3, 7)}
     masks |= {f"client {i}": dropped(key(i)) > 0 for i in range(1, 4)}
     masks |= {f"round {i}": dropped(key(0, round=i)) > 0 for i in range(1, 4)}
@@ -91,8 +92,9 @@ def test_masks_stay_the_same_in_later_versions() -> None:
     """Dropout's runs repeat: a client's key and draws are part of a run's meaning."""
     visit, found = new_key(7), []
     for _ in range(2):
-        with drawing(visit):
+        with drawing(visit) as masks:
             found += [F.dropout(torch.ones(16), 0.5).bool().int().tolist() for _ in range(2)]
+        visit = masks.key
     assert ["".join(map(str, row)) for row in found] == PINNED
 
 
@@ -134,10 +136,11 @@ def test_under_vmap_each_client_has_the_masks_it_has_alone() -> None:
     x = torch.randn(4, 6, 3)
 
     def twice(visit: Tensor, x: Tensor) -> Tensor:
-        moved, passes = visit.clone(), []
+        passes = []
         for _ in range(2):
-            with drawing(moved, batched=True):
+            with drawing(visit, batched=True) as masks:
                 passes.append(F.dropout(x, 0.4))
+            visit = masks.key
         return torch.stack(passes)
 
     visits = torch.stack([new_key(key(i)) for i in range(4)])

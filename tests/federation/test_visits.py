@@ -1,7 +1,9 @@
 """What the order of terms means, and the facts that a visit gives them."""
 
+import weakref
 from functools import partial
 from math import inf, nan
+from typing import ClassVar
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from torch.optim import SGD
 
 from fl_lightning import (
     Algorithm,
+    StackedExecutor,
     Term,
     UserError,
     algorithms,
@@ -220,3 +223,27 @@ def test_the_server_sees_the_round_and_the_share_of_the_cohort():
 
     trained(Algorithm(Witness()))
     assert seen[-3:] == [(0, 3, 5 / 6), (1, 3, 2 / 6), (2, 3, 4 / 6)]
+
+
+class Scarce(StackedExecutor):
+    """Has memory for one group of clients, afterwards for one client at a time."""
+
+    held: ClassVar[list[weakref.ref[Tensor]]] = []
+    left: ClassVar[list[int]] = []
+
+    def __call__(self, received, tasks):
+        if self.held and len(tasks) > 1:
+            self.held.extend(weakref.ref(task.states[0]["c_i"]) for task in tasks)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.left.append(sum(ref() is not None for ref in self.held))
+        for result in super().__call__(received, tasks):
+            self.held.append(weakref.ref(result.progress))
+            yield result
+
+
+def test_clients_that_do_not_fit_the_memory_leave_it_to_fewer() -> None:
+    """Those before them leave it too: a tensor of one client may be a part of all clients'."""
+    run = federation(algorithms.scaffold(), executor=partial(Scarce, width=2))
+    run.train_round()
+    assert run.local_training.group_size == 1
+    assert Scarce.left == [0, 0, 0, 0]
