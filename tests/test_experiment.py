@@ -127,7 +127,7 @@ def test_a_validation_part_is_scored_and_chooses_the_best_model(source, tmp_path
     assert int(part[0]) == pytest.approx(0.2 * len(train if source == "clients" else test), abs=4)
     rows = table(folder)
     best = max(rows, key=lambda row: float(row["val/accuracy"]))
-    assert f"{float(best['test/accuracy']):.2%} in round {best['round']}, best on val" in said
+    assert f"{float(best['test/accuracy']):.2%} in round {best['round']}, chosen on val" in said
     state = torch.load(folder / "checkpoints" / "round-4.ckpt", weights_only=True)
     assert state["best"] == max(float(row["val/accuracy"]) for row in rows)
     with pytest.raises(SystemExit):

@@ -114,20 +114,22 @@ def results(
         chosen_by = recorded[monitors[-1]]
         rounds = [k for k in scores if k in chosen_by]
         best = (max if upwards else min)(rounds, key=chosen_by.__getitem__)
-        lines = [_scores(monitors[0], scores, best, len(monitors) > 1), personal]
+        lines = [*_scores(monitors[0], scores, best, len(monitors) > 1), personal]
     lines += [f"curves:  tensorboard --logdir {run.path}", f"scalars: {run.path / 'metrics.csv'}"]
     lines += [f"model:   {run.path / 'model.pt'}"] if sent else []
     return "\n".join(filter(None, lines))
 
 
-def _scores(tag: str, scores: Mapping[int, float], best: int, validated: bool) -> str:
-    """The last score, that of the best round, and the mean of the last ones."""
+def _scores(tag: str, scores: Mapping[int, float], best: int, validated: bool) -> list[str]:
+    """The last score, the mean of the last ones, and that of the best round."""
     tail = [*scores.values()][-TAIL_LENGTH:]
     last, mean = score_text(tag, tail[-1]), score_text(tag, fmean(tail))
-    how = f"{score_text(tag, scores[best])} in round {best}"
-    how = f"{how}, best on validation" if validated else f"best {how}"
     part, _, name = tag.rpartition("/")
-    return f"{part} {name} {last}; {how}; mean of the last {len(tail)} evaluations {mean}".lstrip()
+    chosen = ", chosen on validation" if validated else ""
+    return [
+        f"{part} {name} {last}; mean of the last {len(tail)} evaluations {mean}".lstrip(),
+        f"best:    {score_text(tag, scores[best])} in round {best}{chosen}",
+    ]
 
 
 def _personal(recorded: Scalars) -> str:
@@ -138,8 +140,7 @@ def _personal(recorded: Scalars) -> str:
         f"{last[f'personal/accuracy_{n}']:.2%} ± {last[f'personal/std_{n}']:.2%} after {n}"
         for n in epochs
     )
-    text = f"personal models, mean ± std over clients: {scores} epochs of fine-tuning"
-    return text if epochs else ""
+    return f"personal models, mean ± std: {scores} epochs" if epochs else ""
 
 
 def _differs(actual: float, asked: float) -> bool:

@@ -65,7 +65,7 @@ def test_the_first_metric_chooses_the_best_model(
     assert found[monitor] == pytest.approx(best(scores), abs=1e-6)
     assert scores.nunique() == 5
     place = {max: scores.idxmax, min: scores.idxmin}[best]()
-    assert f"best {best(scores):.4g} in round {place}" in capsys.readouterr().out
+    assert f"best:    {best(scores):.4g} in round {place}" in capsys.readouterr().out
 
 
 def test_scores_of_a_task_without_classes_are_those_of_torch() -> None:
