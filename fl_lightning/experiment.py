@@ -53,6 +53,7 @@ class Experiment:
 
     Attributes:
         options: The resolved options.
+        data_of: An experiment whose data sets this one shares, which has the same source.
         chosen: The chosen data, model, algorithm, partition and modifiers.
     """
 
@@ -95,7 +96,7 @@ class Experiment:
             values |= texts | {"loss": texts["loss"][0], "metric": texts["metric"] or None}
             self.options = Options(**{f.name: values.pop(f.name) for f in fields(Options)})
             self._launch = launch_options(**values)
-        self.callbacks = callbacks
+        self.callbacks, self.data_of = callbacks, self
 
     @cached_property
     def config(self) -> Config:
@@ -114,26 +115,34 @@ class Experiment:
         if collect(self):
             return
         with exit_without_nccl_teardown(), exit_with_message():
-            refuse_unused_options(self._given, self.chosen)
-            session = Session(
-                self.options,
-                partial(launch_fabric, self._launch),
-                self.config,
-                self.chosen,
-                self._components["callback"],
-                self._files,
-                self.callbacks,
-                augment=self.chosen["augment"](),
-                notes=partial(unused_option_notes, self._given, self.options, self.chosen),
-            )
+            session = self.session()
             with exit_on_ctrl_c(lambda: interrupted(session.run)):
                 try:
-                    session.fit(self._parts)
+                    session.fit(self.parts)
                 except ModelError as error:
                     error.args = (f"--model {self.chosen['model'].name}: {error}",)
                     raise
 
-    def _parts(self) -> Parts:
+    def session(self) -> Session:
+        """The run, which has not begun; `parts` makes what it trains.
+
+        Raises:
+            UserError: If an option has no effect.
+        """
+        refuse_unused_options(self._given, self.chosen)
+        return Session(
+            self.options,
+            partial(launch_fabric, self._launch),
+            self.config,
+            self.chosen,
+            self._components["callback"],
+            self._files,
+            self.callbacks,
+            augment=self.chosen["augment"](),
+            notes=partial(unused_option_notes, self._given, self.options, self.chosen),
+        )
+
+    def parts(self) -> Parts:
         """What trains: the results of the chosen functions."""
         (loss,), metrics = self._components["loss"], self._components["metric"]
         train, test = self.load()
@@ -144,6 +153,10 @@ class Experiment:
 
     def load(self) -> TrainTest:
         """The training and the test set of the chosen source."""
+        return self.data_of._loaded
+
+    @cached_property
+    def _loaded(self) -> TrainTest:
         return build_data(self.chosen["data"], self.options.data_dir)
 
     def split(self, train: DeviceDataset) -> Partition:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from glob import glob
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ def folder_of(cell: Cell) -> str:
     return f"{'-'.join(labels)}-s0"
 
 
-def make_all(jobs: Sequence[Job], _: Any) -> tuple[dict[Path, str], list[str]]:
+def make_all(stacks: Sequence[Sequence[Job]], _: Any) -> tuple[dict[Path, str], list[str]]:
     """Make the runs in this process."""
-    for job in jobs:
+    for job in chain.from_iterable(stacks):
         job.run()
     return {}, []
 

@@ -1,9 +1,13 @@
 """Methods whose local steps are one program: they differ in numbers alone, which become tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from math import isfinite
 from typing import Any, get_args
+
+import torch
+from torch import nn
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.constraints import evaluated
@@ -19,13 +23,21 @@ def numbers_of(algorithm: Algorithm) -> Numbers:
     return {place: value for place, _, value in _leaves(algorithm) if _is_number(value)}
 
 
-def program_of(algorithm: Algorithm) -> dict[str, str]:
-    """What methods of one program share, by name: the terms, and all their fields but numbers."""
-    terms = {f"term {i + 1}": type(term).__name__ for i, term in enumerate(algorithm.terms)}
-    return terms | {
-        name: "a number" if _is_number(value) else repr(value)
-        for _, name, value in _leaves(algorithm)
-    }
+@lru_cache(64)
+def program_of(algorithm: Algorithm) -> Mapping[str, str]:
+    """What methods of one program share, by name.
+
+    They are the terms, all their fields but numbers, and the local optimizer but for its rate.
+    """
+    optimizer = algorithm.local([nn.Parameter(torch.zeros(1))])
+    shared = {f"term {i + 1}": type(term).__name__ for i, term in enumerate(algorithm.terms)}
+    shared["the local optimizer"] = type(optimizer).__name__
+    for _, name, value in _leaves(algorithm):
+        shared[name] = "a number" if _is_number(value) else repr(value)
+    for k, group in enumerate(optimizer.param_groups):
+        for name in group.keys() - {"params", "lr", "initial_lr"}:
+            shared[f"{name} of the local optimizer's group {k + 1}"] = repr(group[name])
+    return shared
 
 
 def differing_numbers(algorithms: Sequence[Algorithm]) -> list[Place]:

@@ -34,6 +34,10 @@ from fl_lightning.executors.stackable import try_in_parallel
 from fl_lightning.federation.federation import Federation
 
 
+class ProgramError(UserError):
+    """Runs that cannot train as one program: what differs."""
+
+
 class Clients(NamedTuple):
     """Clients of one run that are to be trained.
 
@@ -68,14 +72,15 @@ class LockstepExecutor(Executor):
 
     def __init__(
         self,
-        make: Callable[..., StackedExecutor],
+        make: Callable[..., Executor],
         module: nn.Module,
         layout: Layout,
         **options: Any,
     ):
         super().__init__(module, layout, **options)
-        self._executor = make(module, layout, **options)
-        self.width, self.compiled = self._executor.width, self._executor.compiled
+        executor = make(module, layout, **options)
+        assert isinstance(executor, StackedExecutor)
+        self.width, self.compiled, self._executor = executor.width, executor.compiled, executor
 
     @property
     def manner(self) -> str:
@@ -111,15 +116,15 @@ class Lockstep:
         self.signals: list[str] = []
         self._requests = list[Callable[[], None]]()
 
-    def executor(self, make: Callable[..., StackedExecutor]) -> Callable[..., Executor]:
-        """The factory of a run's executor, from that of the executor of all."""
+    def executor(self, make: Callable[..., Executor]) -> Callable[..., Executor]:
+        """The factory of a run's executor, from that of a `StackedExecutor` for all runs."""
         return partial(LockstepExecutor, make)
 
     def wait_for_others(self, federation: Federation) -> None:
         """Call this in each run when it is prepared, and before it writes anything.
 
         Raises:
-            UserError: If the runs are no one program.
+            UserError: If the runs cannot train as one program (see `check_one_program`).
         """
         ask(federation)
 
@@ -191,39 +196,34 @@ def train(calls: Sequence[Clients]) -> list[list[ClientResult]]:
     return [list(islice(results, len(call.tasks))) for call in calls]
 
 
-def _optimizer(federation: Federation) -> Any:
-    """The local optimizer and its settings but for the learning rate."""
-    vector = nn.Parameter(federation.w.new_zeros(1))
-    optimizer = federation.algorithm.local([vector])
-    groups = [
-        {name: value for name, value in group.items() if name not in ("params", "lr", "initial_lr")}
-        for group in optimizer.param_groups
-    ]
-    return type(optimizer), groups
-
-
 _SHARED: dict[str, Callable[[Federation], Any]] = {
     "the model": lambda f: [(name, part.shape) for name, part in f.layout.named(f.w).items()],
     "the model's buffers": lambda f: [(name, b.shape, b.dtype) for name, b in f.buffers.items()],
     "the number type": lambda f: (f.w.dtype, f.fabric.strategy.precision.precision),
     "the device": lambda f: f.w.device,
-    "the local optimizer": _optimizer,
 }
 """What runs of one program share, beside their methods."""
 
 
 def check_one_program(federations: Sequence[Federation]) -> None:
-    """Raise a UserError unless the clients of these federations can be rows of one program."""
+    """Try whether the clients of these federations can be rows of one program.
+
+    Raises:
+        ProgramError: If something differs that is no number.
+        TermError: If a term cannot take tensors in the place of numbers.
+    """
     first, *others = federations
     algorithms = [federation.server.scheduled for federation in federations]
+    if first.fabric.world_size > 1:
+        raise ProgramError("they have several ranks: give devices=1")
     for other in others:
         for what, of in _SHARED.items():
             if of(first) != of(other):
-                raise UserError(f"runs differ in {what}, and cannot train as one program")
+                raise ProgramError(f"{what} differs between the runs")
     try:
         places = differing_numbers(algorithms)
     except UserError as error:
-        raise UserError(f"{error}: these runs cannot train as one program") from None
+        raise ProgramError(str(error)) from None
     _rehearse_with_tensors(first, algorithms[0], places)
 
 

@@ -13,7 +13,7 @@ from fl_lightning.errors import UserError
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.code import OWN, copies, digest
 from fl_lightning.runs.config_yaml import dump, flat, load
-from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING, Effect, marks
+from fl_lightning.runs.effect import EXTENT, NUMBERS, ROUNDING, Effect, OfProgram, marks
 from fl_lightning.runs.options import Options
 
 PLACE = frozenset({"run_dir", "resume"})
@@ -24,6 +24,9 @@ NOT_OF_EVERY_ALGORITHM = frozenset({"lr", "momentum", "weight_decay", "clip_norm
 
 FOLDER_SOURCES = frozenset({"image_folder", "domain_folder"})
 """Data sources whose data set is the folder itself; the others keep downloads there."""
+
+OF_PROGRAM = frozenset({"data", "model", "code", "precision"})
+"""What runs of one program share beside the options that are marked so (`OfProgram`)."""
 
 
 class Config(dict[str, Any]):
@@ -97,6 +100,11 @@ class Config(dict[str, Any]):
         """The names of the options with one of these effects that differ in the other run."""
         mine, its = self.identity(*effects), other.identity(*effects)
         return [name for name in sorted({*mine, *its}) if mine.get(name) != its.get(name)]
+
+    def program(self) -> dict[str, Any]:
+        """The options that runs share which train as one program, beside their methods."""
+        shared = OF_PROGRAM | marks(Options, OfProgram).keys()
+        return {name: value for name, value in self.items() if name.partition(".")[0] in shared}
 
     def check_resumption(self, now: "Config") -> None:
         """Compare the options of a run with those with which it is resumed.

@@ -32,6 +32,10 @@ class Effect(Enum):
 NUMBERS, EXTENT, ROUNDING, NONE = Effect
 
 
+class OfProgram:
+    """Marks an option that runs share which train as one program (`FederatedTrainer.fit_many`)."""
+
+
 @dataclass(frozen=True)
 class With:
     """Marks an option that has no effect unless another one is given.
@@ -53,7 +57,7 @@ class With:
 
 
 def marks(of: type, kind: type[M]) -> dict[str, M]:
-    """The marks of one kind, `Effect` or `With`, on the fields of a dataclass, by field."""
+    """The marks of one kind, such as `Effect` or `With`, on the fields of a dataclass, by field."""
     hints = get_type_hints(of, include_extras=True)
     found = {
         name: [m for m in metadata(hint) if isinstance(m, kind)] for name, hint in hints.items()

@@ -27,7 +27,7 @@ from fl_lightning.errors import UserError
 from fl_lightning.federation.divergence import OnDivergence
 from fl_lightning.federation.sampling import Sampling
 from fl_lightning.runs.converters import parse_bytes, parse_interval
-from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, With
+from fl_lightning.runs.effect import EXTENT, NONE, ROUNDING, OfProgram, With
 from fl_lightning.runs.trackers import Tracker, check_installed
 
 Kept = Annotated[int, Range("a whole number from 1 to 100", 1, 100, whole=True)]
@@ -88,14 +88,14 @@ class TrainingOptions:
             the clients that were skipped.
     """
 
-    local_epochs: PositiveFloat = 1.0
-    local_steps: PositiveInt | None = None
-    batch_size: PositiveInt = 50
+    local_epochs: Annotated[PositiveFloat, OfProgram()] = 1.0
+    local_steps: Annotated[PositiveInt | None, OfProgram()] = None
+    batch_size: Annotated[PositiveInt, OfProgram()] = 50
     lr: PositiveFloat | Curve = 0.1
     lr_decay: PositiveFloat = 1.0
-    momentum: BelowOneFloat = 0.0
-    weight_decay: NonNegativeFloat = 0.0
-    loss: str = "cross_entropy"
+    momentum: Annotated[BelowOneFloat, OfProgram()] = 0.0
+    weight_decay: Annotated[NonNegativeFloat, OfProgram()] = 0.0
+    loss: Annotated[str, OfProgram()] = "cross_entropy"
     clip_norm: PositiveFloat | None = None
     on_divergence: Annotated[OnDivergence, NONE] = "stop"
 
@@ -162,13 +162,15 @@ class ExecutionOptions:
             hardware, threads and parallel clients.
     """
 
-    executor: Annotated[Literal["auto", "sequential", "stacked", "branches"], ROUNDING] = "auto"
+    executor: Annotated[
+        Literal["auto", "sequential", "stacked", "branches"], ROUNDING, OfProgram()
+    ] = "auto"
     parallel_clients: Annotated[
-        PositiveInt, ROUNDING, With("executor", "stacked", ("stacked", "branches"))
+        PositiveInt, ROUNDING, OfProgram(), With("executor", "stacked", ("stacked", "branches"))
     ] = 10
-    compile: Annotated[bool, ROUNDING] = False
+    compile: Annotated[bool, ROUNDING, OfProgram()] = False
     client_state_memory: Annotated[str | None, NONE] = None
-    deterministic: Annotated[bool, ROUNDING] = False
+    deterministic: Annotated[bool, ROUNDING, OfProgram()] = False
 
 
 GROUPS: dict[str, type] = {

@@ -29,6 +29,7 @@ from fl_lightning.executors import (
     StackedExecutor,
 )
 from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.lockstep import Lockstep
 from fl_lightning.federation.sampling import make_sampler
 from fl_lightning.runs.chosen import Chosen, wrong_result
 from fl_lightning.runs.converters import parse_bytes
@@ -171,9 +172,11 @@ def federation(
     callbacks: Sequence[Any],
     o: Options,
     loss: TaskLoss = cross_entropy,
+    lockstep: Lockstep | None = None,
 ) -> Federation:
     """The simulation, before its first round, with what the callbacks need in it."""
     clients = client_data(data, augment, o)
+    make = executor(o, fabric.device, sum(p.numel() for p in model.parameters()))
     memory = o.client_state_memory
     terms = [term for callback in callbacks for term in getattr(callback, "terms", ())]
     return Federation(
@@ -183,7 +186,7 @@ def federation(
         clients,
         rounds=o.rounds,
         sampler=make_sampler(o.sampling, o.participation, clients.sizes, is_private(algorithm)),
-        executor=executor(o, fabric.device, sum(p.numel() for p in model.parameters())),
+        executor=lockstep.executor(make) if lockstep else make,
         loss=loss,
         seed=o.seed,
         state_dir=state_dir,

@@ -23,6 +23,7 @@ from fl_lightning.distributed.signals import (
 from fl_lightning.distributed.staged_loading import load_rank_zero_first
 from fl_lightning.federation.disk_space import check_disk_space
 from fl_lightning.federation.federation import Federation
+from fl_lightning.federation.lockstep import Lockstep
 from fl_lightning.runs.chosen import Chosen
 from fl_lightning.runs.config import Config
 from fl_lightning.runs.converters import parse_interval
@@ -68,6 +69,7 @@ class Session:
         augment: Augmentation of training images.
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
+        lockstep: Lets its clients train together with those of other runs of this process.
 
     Attributes:
         run: The run, once its folder is open.
@@ -85,6 +87,7 @@ class Session:
     augment: CropFlip | None = None
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
+    lockstep: Lockstep | None = None
 
     run: Run = field(init=False)
     federation: Federation = field(init=False)
@@ -140,8 +143,11 @@ class Session:
             own,
             o,
             task.loss,
+            self.lockstep,
         )
         federation.prepare()
+        if self.lockstep:
+            self.lockstep.wait_for_others(federation)
         private = [PrivacyAccountant(federation)] if is_private(made.algorithm) else []
         own = [*task.callbacks, *private, *own]
         checkpoint = Checkpoint(
@@ -203,7 +209,8 @@ class Session:
     def _fit(self, progress: ProgressBar) -> bool:
         federation = self.federation
         fabric, status = federation.fabric, "failed"
-        with stop_on_signals(partial(federation.request_stop, preempted=True)) as signals:
+        stop = self.lockstep.stop_on_signals if self.lockstep else stop_on_signals
+        with stop(partial(federation.request_stop, preempted=True)) as signals:
             try:
                 federation.fit()
                 status = "success"

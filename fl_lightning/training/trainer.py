@@ -1,9 +1,9 @@
 """FederatedTrainer: a module and data with clients in, a trained module and a run out."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.fabric import Fabric
@@ -12,24 +12,21 @@ from torchmetrics import Metric
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.losses import TaskLoss
-from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
 from fl_lightning.errors import UserError
 from fl_lightning.federation.federation import Metrics
-from fl_lightning.federation.trials import dry_run
-from fl_lightning.runs.chosen import Chosen
+from fl_lightning.federation.server import copy_of
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import Run
 from fl_lightning.training import parts
 from fl_lightning.training.arguments import read_algorithm, read_data, read_options
+from fl_lightning.training.given import names, tried
 from fl_lightning.training.lightning_module import set_up
 from fl_lightning.training.lightning_task import task_of
-from fl_lightning.training.run_data import RunData, client_data
 from fl_lightning.training.session import Parts, Session
-from fl_lightning.training.task import Task
+from fl_lightning.training.together import check_methods, fit_together
 from fl_lightning.training.words import as_arguments, speaking_of_arguments
 
 if TYPE_CHECKING:
@@ -87,6 +84,8 @@ class FederatedTrainer:
         **options: Any,
     ):
         self._given = frozenset(options)
+        given = {"loss": loss, "metrics": metrics, "augment": augment, "callbacks": callbacks}
+        self._arguments = {"algorithm": algorithm, "loggers": loggers, **given, **options}
         self.options, self._launch = read_options(options)
         self._chosen = read_algorithm(algorithm)
         self.algorithm = parts.algorithm(self._chosen)
@@ -140,16 +139,84 @@ class FederatedTrainer:
             SystemExit: With code 75 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint.
         """
         data = read_data(data, datamodule, clients)
+        set_up(module)
+        session, made = self._session(module, data, resume)
+        session.fit(lambda: made)
+        self.run, self._module = Run.read(session.run.path), module
+        return self.run
+
+    @speaking_of_arguments()
+    def fit_many(
+        self,
+        module: nn.Module,
+        data: FederatedData | None = None,
+        runs: Sequence[Mapping[str, Any]] = (),
+        *,
+        datamodule: Any = None,
+        clients: Any = None,
+        resume: bool | Literal["auto"] = False,
+    ) -> list[Run]:
+        """Train a copy of a module in each of several runs, whose clients train as one program.
+
+        Each run has a folder of its own, and the numbers of its `fit` with executor="stacked", to
+        rounding; its times are those of all runs together. Runs may differ in seed, rounds, lr,
+        participation, and in numbers of the algorithm. They share the model, the local steps, the
+        optimizer but for lr, and the executor. One that ends or fails lets the others go on.
+
+        Args:
+            module: See `fit`. It is not trained itself: `run.model(module)` loads a run's weights.
+            data: See `fit`.
+            runs: The arguments of FederatedTrainer that differ, for each run.
+            datamodule: See `fit`.
+            clients: See `fit`.
+            resume: Continue the runs in their `run_dir`, or begin them there; "auto": those whose
+                `run_dir` is given.
+
+        Returns:
+            The runs.
+
+        Raises:
+            UserError: If the runs cannot train as one program: what differs, or is refused.
+
+        Example::
+
+            trainer = fl.FederatedTrainer("fedavg", rounds=100)
+            seeds = trainer.fit_many(module, data, [{"seed": seed} for seed in range(8)])
+            sam = [{"name": "fedsam", "rho": rho} for rho in (0.05, 0.1, 0.2)]
+            sweep = trainer.fit_many(module, data, [{"algorithm": algorithm} for algorithm in sam])
+        """
+        data = read_data(data, datamodule, clients)
+        if not runs:
+            raise UserError("there are no runs: give what differs, as runs=[{'seed': 0}, ...]")
+        if self.loggers:
+            raise UserError("loggers are of one run: give each its own, as runs=[{'loggers': ...}]")
+        set_up(module)
+        fits = list[tuple[Session, Parts]]()
+        for own in runs:
+            given = {**self._arguments, **own}
+            given |= {name: deepcopy(given[name]) for name in ("metrics", "callbacks")}
+            fits.append(FederatedTrainer(**given)._session(copy_of(module), data, resume))
+        check_methods([of.config for of, _ in fits], [made.algorithm for _, made in fits])
+        errors = fit_together([(session, partial(_same, made)) for session, made in fits])
+        for error, own in zip(errors, runs, strict=True):
+            if error is not None:
+                error.add_note(f"in the run with {dict(own)}")
+                raise error
+        return [Run.read(session.run.path) for session, _ in fits]
+
+    def _session(
+        self, module: nn.Module, data: FederatedData, resume: bool | Literal["auto"]
+    ) -> tuple[Session, Parts]:
+        """A run that has not begun, and what it trains."""
         resume = self.options.run_dir is not None if resume == "auto" else resume
         if not isinstance(resume, bool):
             raise UserError(f'resume is {resume!r}: give True, False or "auto"')
-        set_up(module)
         o = replace(self.options, clients=data.num_clients, resume=resume)
         task = task_of(module, self.loss, self.metrics, o.batch_size, self._given)
         with task.attached():
             algorithm = task.with_optimizer(self.algorithm, o.rounds)
-        made = self._parts(task, algorithm, data, o)
-        chosen = self._chosen | self._names(task)
+        made = tried(task, algorithm, data, o, self.augment, self.callbacks)
+        chosen = self._chosen | names(task)
         config = Config.of(o, self._launch.precision, chosen, (), parts.unused_by(algorithm))
         session = Session(
             o,
@@ -160,9 +227,7 @@ class FederatedTrainer:
             augment=self.augment,
             words=as_arguments,
         )
-        session.fit(lambda: made)
-        self.run, self._module = Run.read(session.run.path), module
-        return self.run
+        return session, made
 
     @speaking_of_arguments()
     def validate(
@@ -232,41 +297,6 @@ class FederatedTrainer:
             finally:
                 module.train(training).to(home)
 
-    def _names(self, task: Task) -> dict[str, Chosen]:
-        """Model, loss and data as the run's configuration names them."""
-        loss = getattr(task.loss, "__name__", type(task.loss).__name__)
-        names = {"model": type(task.module).__name__, "loss": loss, "data": "FederatedData"}
-        return {kind: Chosen(name, nothing, {}) for kind, name in names.items()}
-
-    def _parts(self, task: Task, algorithm: Algorithm, data: FederatedData, o: Options) -> Parts:
-        """What trains, after it was tried: refused before there is a folder or a rank.
-
-        There is an empty test set if the data have none.
-        """
-        train = task.dataset(data)
-        test, validation = (
-            None if getattr(data, part) is None else task.dataset(data, part)
-            for part in ("test", "validation")
-        )
-        if o.finetune_epochs and (test is None or not train.classes):
-            raise UserError(
-                "finetune_epochs scores clients by their classes: give such a test part"
-            )
-        test = train.subset(slice(0, 0)) if test is None else test
-        made = RunData(train, test, data.partition, data.partition, validation)
-        if self.metrics and not made.scored():
-            raise UserError(
-                "metrics are scored on a test or validation part: give FederatedData test=0.2"
-            )
-        Layout(task.model)
-        parts.callbacks(self.callbacks, (), made, Path(), task)
-        with task.attached():
-            clients = client_data(made, self.augment, o)
-            dry_run(task.model, clients, task.loss, nullcontext)
-            for part, dataset in made.scored():
-                task.try_out(dataset, part)
-        return Parts(task, made, parts.with_general_options(algorithm, o))
-
     def _launched(self, **given: Any) -> Fabric:
         """A launched Fabric, of as many ranks as the first one of this program."""
         _launches.append(self._launch)
@@ -281,5 +311,5 @@ class FederatedTrainer:
         return self._fabric
 
 
-def nothing(**_: Any) -> None:
-    """Nothing: the function of a part that the program was given."""
+def _same(made: Parts) -> Parts:
+    return made

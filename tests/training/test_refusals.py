@@ -1,6 +1,7 @@
 """What does not fit together is refused in one sentence, before there is a folder."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,30 @@ def test_what_is_printed_names_arguments(
     for words in ("participation=0.3 of 4", "finetune_epochs=[1, 5]", "raise rounds"):
         assert words in said
     assert said.count("--") == said.count("tensorboard --logdir") == 2
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    {
+        "steps": ([{}, {"batch_size": 4}], ["batch_size 5 and 4"]),
+        "methods": ([{}, {"algorithm": "fedprox"}], ["algorithm fedavg and fedprox"]),
+        "executor": ([{"executor": "sequential"}, {}], ["executor sequential"]),
+        "optimizer": ([{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}], ["momentum 0.0 and 0.9"]),
+        "folders": ([{"run_dir": "a"}, {"run_dir": "a"}], ["two runs", "run_dir"]),
+    }.values(),
+)
+def test_runs_that_are_no_one_program(runs: list[dict[str, Any]], words: list[str]) -> None:
+    refused(lambda: trainer().fit_many(Lit(norm=False), data(), runs), *words)
+
+
+def test_runs_whose_terms_need_a_number_are_no_one_program() -> None:
+    @dataclass(frozen=True)
+    class Gated(fl.Term):
+        mu: float = 0.1
+
+        def gradient(self, oracle: Any, w: Tensor, v: Any) -> Tensor:
+            return oracle(w) + (self.mu * w if self.mu > 0.2 else 0)
+
+    runs = [{"algorithm": fl.Algorithm(Gated(mu))} for mu in (0.1, 0.3)]
+    with pytest.raises(fl.UserError, match=r"Gated\.gradient cannot run for several clients"):
+        trainer().fit_many(Lit(), data(), runs)

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fl_lightning.lab.report.table import FORMATS, Format
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
 from fl_lightning.lab.sweep.pool import Environment, run_all, slots, start_server
+from fl_lightning.lab.sweep.stacks import Stack, sentence, stacked
 from fl_lightning.lab.sweep.table_file import FIXED, TableFile, combinations
 from fl_lightning.runs.config_yaml import load
 
@@ -46,6 +48,8 @@ class TableOptions:
         recipe: The recipe that makes the runs, by name or file; none for the table's.
         jobs: Runs at a time, each with one thread; none for one a core, or a GPU.
         per_gpu: Runs at a time on each GPU.
+        stack: Runs that train as one program, where they differ in numbers alone, such as the seed;
+            a stack is one of the runs at a time.
         format: Print the table in this format.
         no_runs: Make no run; print the table of those that are finished.
         dry_run: Make no run; print the commands of missing runs and the folders of finished ones.
@@ -64,6 +68,7 @@ class TableOptions:
     recipe: str | None = None
     jobs: PositiveInt | None = None
     per_gpu: PositiveInt = 1
+    stack: PositiveInt = 1
     format: Format | None = None
     no_runs: bool = False
     dry_run: bool = False
@@ -93,10 +98,10 @@ class TableOptions:
             raise UserError("tune_seeds chooses when all trials have ended: omit --shard")
         return table
 
-    def part(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """The jobs of the shard."""
+    def part(self, jobs: Sequence[Job]) -> list[Stack]:
+        """The jobs of the shard, in stacks."""
         part, parts = map(int, self.shard.split("/"))
-        return jobs[part - 1 :: parts]
+        return stacked(jobs, self.stack)[part - 1 :: parts]
 
     @property
     def folder(self) -> Path:
@@ -118,20 +123,20 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(f"there is no recipe {table.recipe!r}: fl-lightning run lists them")
         makes = not (options.dry_run or options.no_runs)
         on_cpu = last_value(further, "--accelerator") == "cpu"
-        at_a_time = slots(options.jobs, options.per_gpu, on_cpu)
+        at_a_time, says = slots(options.jobs, options.per_gpu, on_cpu), options.stack > 1
         if makes:
             start_server(at_a_time[0])  # which imports the package while the runs are planned
         if table.tune_seeds:
             trials = plan(replace(table, seeds=table.tune_seeds), recipe, options.folder, further)
-            code = _make(trials, at_a_time) if makes else 0
+            code = _make(stacked(trials, options.stack), at_a_time, says) if makes else 0
             table, notes = choose(table, trials)
         jobs = plan(table, recipe, options.folder, further)
         part = options.part(jobs)
         if options.dry_run:
-            print(_commands([*trials, *part], table.recipe))
+            print(_commands([*trials, *chain.from_iterable(part)], table.recipe))
             return
         if makes and code not in STOPPED:
-            code = _make(part, at_a_time) or code
+            code = _make(part, at_a_time, says) or code
         tables = layout(table, jobs)
     except (ValueError, OSError) as error:
         exit_with_error(str(error))
@@ -145,10 +150,12 @@ def main(argv: Sequence[str]) -> None:
     raise SystemExit(code)
 
 
-def _make(jobs: Sequence[Job], at_a_time: Sequence[Environment]) -> int:
-    """Make the runs that are missing; gives the exit code."""
-    failures, signals = run_all(jobs, at_a_time)
-    return _report(jobs, failures, signals)
+def _make(stacks: Sequence[Stack], at_a_time: Sequence[Environment], says: bool) -> int:
+    """Make the runs that are missing, and say which train together; gives the exit code."""
+    if says:
+        print(sentence(stacks))
+    failures, signals = run_all(stacks, at_a_time)
+    return _report([*chain.from_iterable(stacks)], failures, signals)
 
 
 def _report(jobs: Sequence[Job], failures: Mapping[Path, str], signals: Sequence[str]) -> int:

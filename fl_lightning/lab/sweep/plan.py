@@ -13,12 +13,14 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.cli.argv import flag_of, given, last_value
 from fl_lightning.cli.config_files import included
 from fl_lightning.cli.recipes import experiment_of, run_recipe
+from fl_lightning.core.programs import program_of
 from fl_lightning.lab.report.comparison import format_value
 from fl_lightning.lab.sweep.table_file import TableFile, joined
 from fl_lightning.runs.config import Config, component_defaults
 from fl_lightning.runs.config_yaml import flat
 from fl_lightning.runs.effect import EXTENT, NUMBERS
 from fl_lightning.runs.run import Run
+from fl_lightning.training.together import refusal
 
 RESULTS = NUMBERS, EXTENT
 """Effects of the options that a run must share with a cell to be the cell's."""
@@ -46,6 +48,8 @@ class Job:
         cells: The cells that show it; equal options of several cells are one run.
         folder: Where it lies or will lie.
         logs: The folder of the files of what runs print.
+        program: Equal for runs that differ in numbers alone, and can train as one program; empty
+            if this one trains alone.
         other_callbacks: The folder of a run that differs in its callbacks alone, if there is one.
     """
 
@@ -58,6 +62,7 @@ class Job:
     cells: list[Cell]
     folder: Path
     logs: Path
+    program: str = ""
     other_callbacks: Path | None = None
 
     @property
@@ -116,7 +121,8 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
         defaults = kinds | component_defaults(experiment.chosen)
         whole = experiment_of(str(recipe), line) if "rounds" in given(further) else experiment
         rounds, logs = whole.config["rounds"], runs / "logs"
-        job = Job(recipe, argv, further, config, rounds, defaults, [cell], folder, logs)
+        own = config, rounds, defaults, [cell], folder, logs, _program(experiment)
+        job = Job(recipe, argv, further, *own)
         differing = {path: job.differences(found) for path, found in existing.items() if found}
         job.folder = next((path for path, differ in differing.items() if not differ), folder)
         others = (path for path, differ in differing.items() if differ == ["callback"])
@@ -164,6 +170,13 @@ def _config(folder: Path) -> Config | None:
     with suppress(OSError, ValueError, AttributeError, TypeError):
         return Config.read(folder)
     return None
+
+
+def _program(experiment: Any) -> str:
+    """See `Job.program`."""
+    if refusal(experiment.config):
+        return ""
+    return repr((experiment.config.program(), program_of(experiment.algorithm())))
 
 
 def _results(config: Config) -> Hashable:

@@ -1,4 +1,4 @@
-"""A process for each run of a table, several at a time.
+"""A process for each run of a table, or stack of runs, several at a time.
 
 One process, the fork server, imports the package and forks the others (`forkserver`): no run waits
 for imports, and none shares a state with another.
@@ -8,15 +8,15 @@ import fcntl
 import os
 import signal
 import threading
-import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from time import sleep
+from typing import TextIO
 
 import torch
 
@@ -28,6 +28,7 @@ from fl_lightning.distributed.signals import (
     stop_on_signals,
 )
 from fl_lightning.lab.sweep.plan import Job
+from fl_lightning.lab.sweep.stacks import Stack, run_stack, unfinished
 
 Environment = Mapping[str, str]
 
@@ -73,24 +74,27 @@ def start_server(slot: Environment) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def run_all(jobs: Sequence[Job], slots: Sequence[Environment]) -> tuple[dict[Path, str], list[str]]:
-    """Make the runs that are not finished, in order, as many at a time as there are slots.
+def run_all(
+    stacks: Sequence[Stack], slots: Sequence[Environment]
+) -> tuple[dict[Path, str], list[str]]:
+    """Make the runs that are not finished, in order, as many stacks at a time as there are slots.
 
     The first signal, such as of Ctrl-C, lets each run save its round; the second ends it.
 
     Returns:
         The reasons of failures by the runs' folders, and the names of the signals.
     """
-    waiting, free = deque(job for job in jobs if job.state != "finished"), [*slots]
-    running, failures = dict[ForkServerProcess, tuple[Job, Environment]](), dict[Path, str]()
-    finished, line, sent = len(jobs) - len(waiting), "", 0
+    total, free = sum(map(len, stacks)), [*slots]
+    waiting = deque[Stack](left for stack in stacks if (left := unfinished(stack)))
+    running, failures = dict[ForkServerProcess, tuple[Stack, Environment]](), dict[Path, str]()
+    finished, line, sent = total - sum(map(len, waiting)), "", 0
     with stop_on_signals(lambda: None, SIGNALS) as signals:
         while running or (waiting and not signals):
             while waiting and free and not signals:
-                job, slot = waiting.popleft(), free.pop(0)
-                running[_start(job, slot)] = job, slot
-            now = [job for job, _ in running.values()]
-            before, line = line, _progress(finished, len(jobs), now, len(failures))
+                stack, slot = waiting.popleft(), free.pop(0)
+                running[_start(stack, slot)] = stack, slot
+            now = [job for stack, _ in running.values() for job in stack]
+            before, line = line, _progress(finished, total, now, len(failures))
             if line != before:
                 print(line, flush=True)
             wait([process.sentinel for process in running], timeout=0.2)
@@ -101,16 +105,18 @@ def run_all(jobs: Sequence[Job], slots: Sequence[Environment]) -> tuple[dict[Pat
                     print("stopping: each run saves its round; Ctrl-C again to end immediately")
             sent = len(signals)
             for process in [process for process in running if process.exitcode is not None]:
-                job, slot = running.pop(process)
+                stack, slot = running.pop(process)
                 free.append(slot)
-                finished += not process.exitcode
-                if process.exitcode and not signals:
-                    failures[job.folder] = _reason(process.exitcode, job.log)
+                code = process.exitcode or 0
+                failed = unfinished(stack) if code else []
+                finished += len(stack) - len(failed)
+                if not signals:
+                    failures |= {job.folder: _reason(code, job.log) for job in failed}
     return failures, signals
 
 
-def _start(job: Job, slot: Environment) -> ForkServerProcess:
-    args = job, {**os.environ, **slot}, os.getcwd()
+def _start(stack: Stack, slot: Environment) -> ForkServerProcess:
+    args = stack, {**os.environ, **slot}, os.getcwd()
     for pause in (0.1, 1.0, None):
         process = get_context("forkserver").Process(target=_run, args=args)
         try:
@@ -123,26 +129,28 @@ def _start(job: Job, slot: Environment) -> ForkServerProcess:
     raise AssertionError("one of the attempts returns or raises")
 
 
-def _run(job: Job, environment: Environment, folder: str) -> None:
-    """Run a job in a process of its own, whose output is appended to a file."""
+def _run(stack: Stack, environment: Environment, folder: str) -> None:
+    """Make runs in a process of their own; the output of each is appended to a file."""
     os.setsid()  # Ctrl-C reaches the table alone, which lets runs save their round
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     on_parent_death(signal.SIGTERM)  # of the fork server
     threading.Thread(target=_end_with_table, daemon=True).start()
     os.chdir(folder)
     os.environ.update(environment)
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    with job.log.open("a") as file:
+    with ExitStack() as opened:
+        logs = [opened.enter_context(_log(job)) for job in stack]
         for descriptor in (1, 2):
-            os.dup2(file.fileno(), descriptor)
-        with suppress(OSError):  # of file systems without locks
-            fcntl.flock(file, fcntl.LOCK_EX)  # another table may be making this run
-        try:
-            job.run()
-        except Exception as error:
-            traceback.print_exc()
-            # the table shows the last line, which may be a note of the error
-            raise SystemExit(f"{type(error).__name__}: {error}") from None
+            os.dup2(logs[0].fileno(), descriptor)
+        raise SystemExit(run_stack(stack, logs))
+
+
+def _log(job: Job) -> TextIO:
+    """The file of what a run prints, once no other table makes this run."""
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    file = job.log.open("a", buffering=1)
+    with suppress(OSError):  # of file systems without locks
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file
 
 
 def _end_with_table() -> None:

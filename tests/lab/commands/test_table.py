@@ -163,6 +163,26 @@ def test_two_commands_at_once_make_each_run_once():
     assert not list(Path("runs/table/logs").glob("*-2.log"))
 
 
+def test_stacked_runs_are_stopped_resumed_and_equal_to_single_ones():
+    """The rows differ in more than numbers; each stack has a row's seeds."""
+    Path("table.yaml").write_text(TABLE.replace("rounds: 100", "rounds: 12"))
+    further = ["--methods", "fedsam,scaffold", "--seeds", "0,1", "--stack", "2"]
+    parent = begin("stopped", *further)
+    wait_for(lambda: rounds("skewed-fedsam-s0") > 2)
+    os.kill(parent.pid, signal.SIGINT)
+    assert jobs.end([parent], 120) == [130], jobs.said(Path("stopped"))
+    assert "4 runs train in 2 stacks, 0 alone" in jobs.said(Path("stopped"))
+    for run in ("skewed-fedsam-s0", "skewed-fedsam-s1"):
+        assert 2 < saved_rounds(Path("runs/table", run))[-1] == rounds(run) < 12
+    assert jobs.end([begin("again", *further, "--format", "csv")], 120) == [0]
+    for run in ("skewed-fedsam-s1", "skewed-scaffold-s1"):
+        config = ["--config", f"runs/table/{run}/config.yaml", "--run-dir", f"single/{run}"]
+        main(["run", "digits", *config, "--executor", "stacked"])
+        ours, single = (read_csv(Path(f, run, "metrics.csv")) for f in ("runs/table", "single"))
+        untimed = [column for column in single if not column.startswith("time/")]
+        assert_frame_equal(ours[untimed], single[untimed], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux tells of the server's end")
 def test_runs_end_when_the_process_that_forked_them_is_killed():
     parent = begin("parent")

@@ -13,6 +13,7 @@ from fl_lightning.__main__ import main
 from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
+from fl_lightning.lab.sweep.stacks import stacked
 from fl_lightning.lab.sweep.table_file import TableFile
 
 DIGITS = ROOT / "recipes/digits.py"
@@ -57,6 +58,17 @@ def test_a_cell_has_the_options_of_its_row_column_and_sweep(planned):
     found = options(jobs, "algorithm", "lr", "algorithm.rho", "partition", "batch_size")
     assert found[1] == ("fedsam", 0.3, 0.4, "dirichlet", 8)
     assert found[-1] == ("fedsam", 0.05, 0.2, "iid", 16)
+
+
+def test_runs_that_differ_in_numbers_alone_are_stacked(planned):
+    """Fedprox has another term, batches of 8 other shapes; one executor takes no stack."""
+    rows = "a: {rho: 0.1}\n  b: {rho: 0.2, lr: 0.5}\n  c: {lr: 'cosine(0.1, 0)'}\n"
+    more = "  d: {batch_size: 8}\n  e: {algorithm: fedprox}\n  f: {executor: sequential}\n"
+    rows = re.sub(r"\{rho", "{algorithm.rho", rows)
+    jobs = planned(f"{SMALL}algorithm: fedsam\nseeds: [0, 1]\nrows:\n  {rows}{more}")
+    found = [[job.folder.name for job in stack] for stack in stacked(jobs, 4)]
+    alike = [["a-s0", "a-s1", "b-s0", "b-s1"], ["c-s0", "c-s1"], ["d-s0", "d-s1"]]
+    assert found == [*alike, ["e-s0", "e-s1"], ["f-s0"], ["f-s1"]]
 
 
 def test_a_row_may_have_several_callbacks(planned):

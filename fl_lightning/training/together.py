@@ -1,0 +1,122 @@
+"""Several runs whose clients train as one program."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+from typing import Any
+
+from fl_lightning.algorithms import modifiers
+from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.programs import differing_numbers
+from fl_lightning.distributed.turns import Turn
+from fl_lightning.errors import UserError
+from fl_lightning.federation.lockstep import Lockstep, ProgramError
+from fl_lightning.runs.config import Config
+from fl_lightning.runs.options import Options
+from fl_lightning.training.session import Parts, Session
+
+OF_METHOD = "algorithm", *modifiers.PARTS, "clip_norm"
+"""Options that decide the program of a local step."""
+
+
+def refusal(config: Config) -> str:
+    """Why a run of these options cannot train as one program with others; empty if it may."""
+    if config["deterministic"]:
+        return "deterministic runs train alone"
+    if config["executor"] in ("sequential", "branches"):
+        return f"executor {config['executor']} trains no clients as one program"
+    return ""
+
+
+def check_options(configs: Sequence[Config]) -> None:
+    """Raise a UserError unless runs of these options may train as one program.
+
+    It names the option and both values.
+    """
+    for config in configs:
+        if why := refusal(config):
+            raise UserError(f"{why}: leave it out to fit runs together")
+        for name in sorted({*config.program(), *configs[0].program()}):
+            if config.get(name) != configs[0].get(name):
+                raise _differing(configs[0], config, name)
+
+
+def check_methods(configs: Sequence[Config], algorithms: Sequence[Algorithm]) -> None:
+    """Raise a UserError unless runs of these options and methods may train as one program."""
+    check_options(configs)
+    try:
+        differing_numbers(algorithms)
+    except UserError as error:
+        raise _in_options(error, configs) from None
+
+
+def _differing(here: Config, there: Config, name: str, why: str = "") -> UserError:
+    return UserError(
+        f"runs cannot train as one program with {name} {here.get(name)} and {there.get(name)}"
+        f"{why}: fit them apart"
+    )
+
+
+def _in_options(error: UserError, configs: Sequence[Config]) -> UserError:
+    """The error with an option of the method that differs, and both values."""
+    first = configs[0]
+    for config in configs:
+        names = first.keys() | config.keys()
+        differing = [
+            name
+            for name in names
+            if name.partition(".")[0] in OF_METHOD and first.get(name) != config.get(name)
+        ]
+        # a number changes the program where it is 0, or none, in one run
+        numbers = {
+            n: all(isinstance(c.get(n), float) and c[n] for c in (first, config)) for n in names
+        }
+        if differing:
+            name = min(differing, key=lambda name: (numbers[name], name))
+            return _differing(first, config, name, f" ({error})")
+    return UserError(f"runs cannot train as one program: {error}")
+
+
+def fit_together(
+    runs: Sequence[tuple[Session, Callable[[], Parts]]],
+    within: Sequence[Callable[[], AbstractContextManager[Any]]] = (),
+) -> list[BaseException | None]:
+    """Train several runs, whose clients train as one program.
+
+    Args:
+        runs: The sessions, and what makes their parts.
+        within: Makes the context in which each run goes on; by default the first run prints, and
+            the others do not.
+
+    Returns:
+        What each run has raised, or None.
+
+    Raises:
+        UserError: If their options do not allow it.
+    """
+    sessions = [session for session, _ in runs]
+    configs = [session.config for session in sessions]
+    check_options(configs)
+    folders = [session.options.run_dir for session in sessions if session.options.run_dir]
+    if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
+        raise UserError(f"two runs have the folder {twice}: give each a run_dir of its own")
+    lockstep = Lockstep()
+    for session in sessions:
+        o = session.options
+        width = Options.parallel_clients if o.executor == "auto" else o.parallel_clients
+        session.options = replace(o, executor="stacked", parallel_clients=width)
+        session.lockstep = lockstep
+    silent = partial(redirect_stdout, StringIO())
+    contexts = within or [nullcontext, *[silent] * (len(runs) - 1)]
+    turns = [
+        Turn(partial(session.fit, make), context)
+        for (session, make), context in zip(runs, contexts, strict=True)
+    ]
+    lockstep.run(turns)
+    errors = [turn.error for turn in turns]
+    for error in errors:
+        if isinstance(error, ProgramError):
+            raise _in_options(error, configs)
+    return errors

@@ -1,0 +1,131 @@
+"""Runs that train as one program have folders, curves and ends of their own, as each has alone."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jobs
+import pytest
+import torch
+from lightning_modules import Lit, distance, owners, rows, state, trainer
+from pandas import DataFrame
+from problems import classifier
+from torch import Tensor, nn
+from torch.optim import SGD
+
+import fl_lightning as fl
+from fl_lightning.executors import StackedExecutor
+from fl_lightning.runs.run import Run
+
+
+class ByRound(Lit):
+    """Weighs its loss by the round, which differs between resumed runs."""
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        return (1 + self.current_epoch) * super().training_step(batch, index)
+
+
+def lightning() -> nn.Module:
+    return ByRound(partial(SGD, lr=0.1, momentum=0.9), dropout=0.3, step=2).double()
+
+
+def data() -> fl.FederatedData:
+    """Ragged clients, and rows to score."""
+    train, test = rows(dtype=torch.float64), rows(20, torch.float64)
+    return fl.FederatedData(train, clients=owners(), test=test)
+
+
+def toga(**options: float) -> dict[str, Any]:
+    return {"algorithm": {"name": "fedtoga", **options}}
+
+
+SWEEPS: dict[str, tuple[Any, dict[str, Any], list[dict[str, Any]]]] = {
+    "seeds of a LightningModule": (lightning, {}, [{"seed": 0}, {"seed": 1, "participation": 0.5}]),
+    "numbers of a method": (
+        classifier,
+        {"momentum": 0.9},
+        [{"lr": 0.05, "rounds": 2}, toga(rho=0.3, lam=0.05), toga(beta=fl.linear(0.8, 0.1))],
+    ),
+}
+
+
+def untimed(run: Any) -> DataFrame:
+    """The scalars but for times."""
+    return run.metrics.drop(columns=[name for name in run.metrics if "time/" in name])
+
+
+def assert_same(run: Any, alone: Any, module: nn.Module) -> None:
+    """Assert that all scalars and weights are the same to rounding."""
+    found, expected = untimed(run), untimed(alone)
+    assert ([*found], len(found)) == ([*expected], len(expected))
+    assert (found - expected).abs().max().max() < 1e-10
+    assert distance(state(run.model(module)), state(alone.model(module))) < 1e-10
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_each_run_is_as_its_fit(name: str) -> None:
+    """With ragged clients, dropout, momentum, BatchNorm and scores; one run is shorter."""
+    make, common, runs = SWEEPS[name]
+    common = {"algorithm": "fedtoga", "rounds": 3, "executor": "stacked", **common}
+    given = {"parallel_clients": 3}
+    found = trainer(**common, **given).fit_many(make(), data(), runs)
+    assert len({run.path for run in found}) == len(runs)
+    for run, own in zip(found, runs, strict=True):
+        assert run.ended
+        assert_same(run, trainer(**{**common, **given, **own}).fit(make(), data()), make())
+
+
+class After:
+    """Does something after a round."""
+
+    def __init__(self, round: int, act: Any):
+        self.round, self.act = round, act
+
+    def on_round_end(self, federation: Any, metrics: Any) -> None:
+        if federation.round == self.round:
+            self.act(federation)
+
+
+def end(federation: Any) -> None:
+    federation.should_stop = True
+
+
+def fail(federation: Any) -> None:
+    raise OSError("no luck")
+
+
+def test_a_run_that_ends_early_or_fails_lets_the_others_go_on() -> None:
+    own = [{"callbacks": [After(1, end)]}, {"callbacks": [After(2, fail)]}, {"seed": 1}]
+    runs: list[dict[str, Any]] = [{**of, "run_dir": f"{i}"} for i, of in enumerate(own)]
+    with pytest.raises(OSError, match="no luck") as error:
+        trainer(rounds=3).fit_many(classifier(), data(), runs)
+    assert any("'run_dir': '1'" in note for note in error.value.__notes__)
+    ended, failed, other = (Run.read(str(i)) for i in range(3))
+    assert (ended.rounds, failed.rounds, other.rounds) == (1, 1, 3)
+    assert ended.ended
+    assert not failed.ended
+    alone = trainer(rounds=3, seed=1, executor="stacked").fit(classifier(), data())
+    assert_same(other, alone, classifier())
+
+
+def scaffold(folder: Path) -> None:
+    """Two runs in folders of their own."""
+    runs = [{"seed": seed, "run_dir": folder / f"{seed}"} for seed in range(2)]
+    fit = trainer("scaffold", rounds=3, checkpoint_every=1, participation=0.5)
+    fit.fit_many(classifier(), data(), runs, resume=True)
+
+
+def attempt(folder: Path, prepare: Any = print, code: int = 0) -> None:
+    """Train in a process of its own, which ends with this code."""
+    process = jobs.start(folder, {}, lambda: (prepare(0), scaffold(folder)))
+    assert jobs.end([process]) == [code], jobs.said(folder)
+
+
+def test_killed_and_resumed_runs_equal_runs_that_were_not(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    attempt(whole)
+    attempt(killed, jobs.at_call(3, StackedExecutor, "train"), -9)
+    assert not (killed / "0" / "model.pt").exists()
+    attempt(killed)
+    for seed in "01":
+        assert jobs.results(killed / seed) == jobs.results(whole / seed)
