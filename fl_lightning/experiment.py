@@ -52,6 +52,7 @@ class Experiment:
         **defaults: Options whose default differs from `Options` and `LaunchOptions`.
 
     Attributes:
+        offered: What can be chosen, with the recipe's defaults.
         options: The resolved options.
         data_of: An experiment whose data sets this one shares, which has the same source.
         chosen: The chosen data, model, algorithm, partition and modifiers.
@@ -76,12 +77,12 @@ class Experiment:
         if unknown:
             raise TypeError(f"Experiment has no option {', '.join(sorted(unknown))}")
         argv = sys.argv[1:] if argv is None else list(argv)
-        offered = choices(data, models, algorithm, partition, augment)
+        self.offered = choices(data, models, algorithm, partition, augment)
         groups = {**GROUPS, "launch": PrecisionOption if under_fabric_run() else LaunchOptions}
         self._given = given(argv)
         with exit_with_message():
             values, self.chosen = parse(
-                groups, offered, with_resumed_options(argv), doc or "", **defaults
+                groups, self.offered, with_resumed_options(argv), doc or "", **defaults
             )
             self._components = {
                 "loss": [read_component("loss", values["loss"])],

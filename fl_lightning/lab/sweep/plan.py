@@ -109,7 +109,6 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
     """
     jobs, by_results = list[Job](), dict[Hashable, Job]()
     existing = {file.parent: _config(file.parent) for file in sorted(runs.rglob("config.yaml"))}
-    kinds = {kind: choice.name for kind, choice in experiment_of(str(recipe), []).chosen.items()}
     for (cell, line), seed in product(command_lines(table), table.seeds):
         argv = [*line, *further, "--seed", str(seed), "--devices", "1"]
         experiment = experiment_of(str(recipe), argv)
@@ -118,6 +117,7 @@ def plan(table: TableFile, recipe: Path, runs: Path, further: Sequence[str] = ()
             same.cells.append(cell)
             continue
         folder = _new_folder(runs, cell, seed, {job.folder for job in jobs})
+        kinds = {kind: choice.default for kind, choice in experiment.offered.items()}
         defaults = kinds | component_defaults(experiment.chosen)
         whole = experiment_of(str(recipe), line) if "rounds" in given(further) else experiment
         rounds, logs = whole.config["rounds"], runs / "logs"

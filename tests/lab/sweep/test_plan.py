@@ -93,6 +93,14 @@ def test_runs_on_other_folders_of_images_are_other_runs(tmp_path):
     assert folders == [str(Path("a").absolute()), str(Path("b").absolute())]
 
 
+def test_a_recipe_may_need_an_option_that_the_table_gives(tmp_path):
+    data = "data: {name: table, file: mine.csv, target: y, clients: user}\n"
+    (tmp_path / "table.yaml").write_text(data + "rows: {fedavg: {}}\n")
+    table, recipe = TableFile.read(str(tmp_path / "table.yaml")), ROOT / "recipes/tabular.py"
+    [job] = plan(table, recipe, tmp_path / "runs")
+    assert job.config["data.target"] == "y"
+
+
 def test_equal_options_are_one_run_of_several_cells(planned):
     jobs = planned(SMALL + METHODS + "sweep: {algorithm.rho: [0.2, 0.4]}\nseeds: [0, 1]\n")
     assert options(jobs, "algorithm", "algorithm.rho", "seed") == [
