@@ -36,11 +36,13 @@ T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """Student's t for 95 % by the number of seeds."""
 
 SETUPS = {
-    "mnist": "MNIST, perceptron",
+    "mnist_small": "MNIST, small",
+    "mnist": "MNIST, FedSSG's set-up",
     "text": "Text, Transformer",
     "schools": "160 schools",
     "cifar10": "CIFAR-10 (JPEG), LeNet",
 }
+COMMAND = "fl-lightning table benchmarks/neutral/{0}.yaml{1} --runs runs/neutral/{0}"
 FAMILIES = {
     "drift": ("scaffold", "feddyn", "fedssg"),
     "sharpness and drift": ("fedsam", "fedsmoo", "fedlesam_d", "fedtoga"),
@@ -138,12 +140,20 @@ def columns(setup: str) -> Iterator[Score]:
     yield Score("s", lambda row: Result(row.values["seconds"]), 0, None)
 
 
+def has_run(setup: str) -> bool:
+    """Whether there are results of a problem."""
+    return len(kept("runs").query("setup == @setup")) > 0
+
+
+def command(setup: str) -> str:
+    """What makes the runs of a problem."""
+    needs_folder = setup.startswith(("mnist", "cifar"))
+    return COMMAND.format(setup, " --data-dir FOLDER" * needs_folder)
+
+
 def results(setup: str) -> list[str]:
-    """The table of a problem, with the settings; nothing if it has not run."""
-    runs = kept("runs")
-    part = runs[runs["setup"] == setup] if len(runs) else runs
-    if part.empty:
-        return [f"Not run yet: `benchmarks/neutral/{setup}.yaml` holds the design."]
+    """The section of a problem: its table, with the settings, and its command."""
+    part = kept("runs").query("setup == @setup")
     rows = [
         SimpleNamespace(path=Path(str(row["method"])), values=row)
         for row in part.to_dict("records")
@@ -166,8 +176,10 @@ def results(setup: str) -> list[str]:
     missing = [m for m in table(setup).rows if m not in order]
     lacking = f" Not run: {', '.join(map(paper_name, missing))}." * bool(missing)
     return [
+        f"## {SETUPS[setup]}",
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
         f"Mean ± standard deviation over {len(seeds)} seed{'s' * (len(seeds) > 1)}.{lacking}",
+        f"```sh\n{command(setup)}\n```",
     ]
 
 
@@ -176,7 +188,6 @@ def level_with_best(part: DataFrame, name: str, larger: bool) -> set[str]:
     by_method = part.pivot_table(name, "seed", "method")
     means = by_method.mean()
     best = means.idxmax() if larger else means.idxmin()
-    behind = by_method.rsub(by_method[best], axis=0).abs() * 0
     behind = by_method.sub(by_method[best], axis=0) * (-1 if larger else 1)
     n = len(by_method)
     error = behind.std() / n**0.5 * T_95.get(n, float("inf"))
@@ -219,10 +230,13 @@ def _panel(axes: Axes, means: DataFrame, methods: Sequence[str]) -> None:
 
 
 def write_page() -> None:
-    """Fill the page's frame with the tables."""
+    """Fill the page's frame with the sections."""
+    ran = [part for setup in SETUPS if has_run(setup) for part in results(setup)]
+    waiting = [
+        f"| {title} | `{command(setup)}` |" for setup, title in SETUPS.items() if not has_run(setup)
+    ]
     text = (FOLDER / "comparison.md.in").read_text()
-    for setup in SETUPS:
-        text = text.replace(f"@{setup.upper()}@", "\n\n".join(results(setup)))
+    text = text.replace("@RESULTS@", "\n\n".join(ran)).replace("@WAITING@", "\n".join(waiting))
     (DOCS / "comparison.md").write_text(text)
 
 

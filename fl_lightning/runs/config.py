@@ -143,12 +143,15 @@ def plain(value: Any) -> Any:
 
 
 def component_defaults(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
-    """The defaults of the chosen functions' options by flat names."""
+    """The defaults of the chosen functions' options by flat names.
+
+    Parameters that the program fills in, such as the folder of the data, are no options.
+    """
     return {
         f"{kind}.{parameter.name}": plain(parameter.default)
         for kind, c in chosen.items()
         for parameter in signature(c.function).parameters.values()
-        if parameter.default is not Parameter.empty
+        if parameter.default is not Parameter.empty and parameter.name in c.options
     }
 
 

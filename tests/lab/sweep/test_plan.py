@@ -101,6 +101,16 @@ def test_a_recipe_may_need_an_option_that_the_table_gives(tmp_path):
     assert job.config["data.target"] == "y"
 
 
+def test_what_the_program_fills_in_does_not_tell_runs_apart(tmp_path):
+    """The folder of MNIST, or the number of classes of a network."""
+    (tmp_path / "table.yaml").write_text("data: mnist\nmodel: lenet\nrows: {fedavg: {}}\n")
+    table, recipe = TableFile.read(str(tmp_path / "table.yaml")), ROOT / "recipes/papers.py"
+    [job] = plan(table, recipe, tmp_path / "runs")
+    finished(job, 0.5)
+    [again] = plan(table, recipe, tmp_path / "runs")
+    assert again.folder == job.folder
+
+
 def test_equal_options_are_one_run_of_several_cells(planned):
     jobs = planned(SMALL + METHODS + "sweep: {algorithm.rho: [0.2, 0.4]}\nseeds: [0, 1]\n")
     assert options(jobs, "algorithm", "algorithm.rho", "seed") == [
