@@ -46,8 +46,7 @@ IN_EVERY_EXECUTOR = {
 HERE = Path(__file__).parent / "golden"
 EXECUTORS: dict[str, dict[str, Any]] = {
     "sequential": {},
-    "stacked": {"width": 4},
-    "stacked-by-3": {"width": 3},  # which splits each cohort of four
+    "stacked": {"width": 3},  # which splits each cohort of four
     "traced": {"width": 1, "compiled": True},
 }
 

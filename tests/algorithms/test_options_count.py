@@ -1,6 +1,7 @@
 """Every option of every algorithm and modifier changes the training or a client's prediction."""
 
 from functools import cache
+from inspect import signature
 from itertools import combinations
 from typing import Any
 
@@ -20,6 +21,12 @@ WITH_NORM = {"local_only", "--perturb sam_on"}
 CLIENTS = classification((12, 5, 7))
 COHORTS = [0, 1], [0], [0, 2]
 """Two clients in the first round; client 2 comes late."""
+
+
+def changes(name: str, **chosen: Any) -> tuple[tuple[str, Any], ...]:
+    """What of it is not the default."""
+    defaults = signature(MAKERS[name]).parameters
+    return tuple((o, value) for o, value in chosen.items() if value != defaults[o].default)
 
 
 @cache
@@ -47,7 +54,7 @@ def test_an_option_counts(name: str, option: str) -> None:
     others = WITH.get(f"{name} {option}", {})
     rounds = 3 if name.startswith("--") or f"{name} {option}" in NEEDS_A_PAST else 1
     results = [
-        trained(name, tuple({**others, option: value}.items()), rounds)
+        trained(name, changes(name, **others, **{option: value}), rounds)
         for value in values(name, option)
     ]
     for one, other in combinations(results, 2):
