@@ -13,7 +13,7 @@ from fl_lightning.callbacks.scoring import write_csv
 from fl_lightning.core.prediction import PersonalModel, is_right
 from fl_lightning.data import DeviceDataset, Partition, matched_test_split
 from fl_lightning.errors import DivergenceError, TermError, UserError
-from fl_lightning.federation.divergence import all_below
+from fl_lightning.federation.divergence import all_finite
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.fine_tuning import FineTuning
 from fl_lightning.federation.mean_loss import some_samples
@@ -102,7 +102,7 @@ class Personalization:
         for column, epochs in enumerate(self.epochs):
             for client, (w, buffers) in zip(mine, tuning.models(mine, epochs), strict=True):
                 model, score = tuning.personal_model(client, w, buffers), nan
-                if all_below(w):
+                if all_finite(w):
                     score = self._accuracy(model, federation, tests[client])
                 scores[client, column] = score
                 if federation.preempt_requested:

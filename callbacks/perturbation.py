@@ -16,7 +16,6 @@ from fl_lightning.core.term import States
 from fl_lightning.core.vector import Layout, unit
 from fl_lightning.core.view import LOGGED
 from fl_lightning.executors import ClientResult, RoundInputs, SequentialExecutor
-from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.federation import Federation, Metrics
 from fl_lightning.federation.server import copy_of
 from fl_lightning.terms.sol import relative_move
@@ -75,10 +74,11 @@ class PerturbationDrift(CohortMeasure):
             module, Layout(module), loss=federation.loss, autocast=fabric.autocast
         )
         recording = _Recording(*federation.algorithm.terms, local=federation.algorithm.local)
-        weights = aggregation_weights(federation.algorithm, federation.clients, cohort)
-        facts, server = federation.round_facts(len(cohort)), federation.server
+        training, server = federation.local_training, federation.server
+        facts = federation.round_facts(len(cohort))
+        visits = training.visits(cohort, training.weights(cohort))
         for k in range(fabric.global_rank, len(cohort), fabric.world_size):
-            visit = federation.local_training.visit(cohort[k], weights[k])
+            visit = visits[k]()
             unlogged = [  # diagnostics take further gradients
                 {name: state for name, state in term.items() if not name.startswith(LOGGED)}
                 for term in visit.states

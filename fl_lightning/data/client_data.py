@@ -191,7 +191,7 @@ class ClientData:
 
     def steps_per_epoch(self, client: int) -> int:
         """The number of batches in one pass over this client's samples."""
-        return ceil(len(self.partition[client]) / self.batch_size)
+        return ceil(self.sizes[client].item() / self.batch_size)
 
     def visit(self, client: int, round: int) -> Batches:
         """The batches of this client in this round; equal calls give equal batches."""

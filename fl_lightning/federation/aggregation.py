@@ -10,16 +10,20 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fl_lightning.core.algorithm import Algorithm
+from fl_lightning.core.device import to_device_async
 from fl_lightning.core.weighting import Cohort
 from fl_lightning.data import ClientData
 from fl_lightning.errors import UserError
 from fl_lightning.executors import ClientResult
 from fl_lightning.executors.executor import Buffers
-from fl_lightning.federation.divergence import all_below
+from fl_lightning.federation.divergence import extremes
 from fl_lightning.federation.exact_sum import PlainSum
 
 COLUMNS = "loss", "weight", "squared", "bits", "counts", "diverged"
 """What a round's sums hold of each client."""
+
+PENDING = 100
+"""Results whose rows are filled in together, at most."""
 
 DISTANCES = "client/drift", "client/distance", "client/pair_distance", "server/update_norm"
 """The mean squared distance between a client's last model and the new global one, its mean distance
@@ -66,9 +70,6 @@ class RoundSums:
         starts_elsewhere: Whether clients start elsewhere than at w^t.
         logs: Number of scalars that terms log.
         own_weights: Whether terms assign weights, which then are not 1 on average.
-
-    Attributes:
-        total: The vector that the ranks have to add up.
     """
 
     def __init__(
@@ -93,10 +94,12 @@ class RoundSums:
         self._sum = sum_type(w.dtype, cohort)
         self._sizes = [t.numel() for t in self._like]
         sizes = [self._sum.limbs * sum(self._sizes), len(COLUMNS) * cohort, logs * cohort, 2]
-        self.total = torch.zeros(sum(sizes), dtype=self._sum.dtype, device=w.device)
-        limbs, rows, logged, self._votes = self.total.split(sizes)
-        self._logs, self._rows = logged.view(cohort, logs), rows.view(cohort, len(COLUMNS))
+        self._total = torch.zeros(sum(sizes), dtype=self._sum.dtype, device=w.device)
+        limbs, rows, logged, self._votes = self._total.split(sizes)
+        self._logs, self._table = logged.view(cohort, logs), rows.view(cohort, len(COLUMNS))
         self._limbs = limbs.view(self._sum.limbs, -1)
+        self._of_each = self._limbs.split(self._sizes, dim=1)
+        self._pending = list[tuple[int, float | Tensor, list[Tensor]]]()
 
     @torch.no_grad()  # a user-defined message may have a graph
     def add(
@@ -104,53 +107,89 @@ class RoundSums:
         result: ClientResult,
         weight: float | Tensor,
         position: int,
-        states: Sequence[Tensor] = (),
+        states: Sequence[Tensor | None] = (),
         logs: Sequence[Tensor] = (),
-    ) -> Tensor:
+    ) -> None:
         """Add the result of the client at this position of the cohort.
 
-        `states` are whether each of its states stays finite (see `stay_finite`), `logs` what its
+        `states` are those of the client, None for one that need not be finite; `logs` is what its
         terms have logged.
-
-        Returns:
-            Whether the result is finite and below the limit of the sums, 0-dim on the device.
         """
         vectors = [result.sent.update]
         if self._vectors > 1:
             vectors.append(result.sent.update + (result.origin - self._like[0]))
-        progress, moved = vectors[0], vectors[-1]
+        moved = vectors[-1]
         buffers = [_change(result.buffers[name], b) for name, b in self._received.items()]
         tensors = [*vectors, *tree_leaves(result.message), *buffers]
-        loss = result.loss.to(progress)
-        squared = weight * moved.dot(moved)  # overflows where the model's length would
-        trained = squared.isfinite() & ~loss.isinf()  # nan: no term evaluated the loss
         limited = self._sum.limit < inf  # otherwise progress is finite where its square is
-        for tensor in [*vectors, *buffers] if limited else buffers:
-            trained &= all_below(tensor, self._sum.limit)
-        parts = torch.stack([trained, *states, *map(self._can_be_added, result.message)])
-        good = parts.all()
-        first = 1 + parts.to(torch.int8).argmin()  # the first that is not finite
-        diverged = torch.where(good, 0, first).to(progress)
-        one = progress.new_ones(())
-        own_weight = weight if isinstance(weight, Tensor) else progress.new_full((), weight)
-        row = torch.stack([loss, own_weight, squared, result.sent.bits, one, diverged])
+        checked = [
+            [*vectors, *buffers] if limited else buffers,
+            *([] if state is None else [state] for state in states),
+            *map(tree_leaves, result.message),
+        ]
+        self._parts, of_states = len(checked), range(1, 1 + len(states))
+        each = [(part, t) for part, group in enumerate(checked) for t in group]
+        self._checks = [(part, inf if part in of_states else self._sum.limit) for part, _ in each]
+        least, most = zip(*(extremes(t) for _, t in each), strict=True) if each else ((), ())
+        squared = moved.dot(moved)  # overflows where the model's length would
+        numbers = [result.loss, squared, result.sent.bits, *least, *most, *logs]
+        self._pending.append((position, weight, numbers))
         if self._skip_diverged:
+            good = self.is_finite(position)
             tensors = [torch.where(good, t, 0) for t in tensors]
-            row[:-1] = torch.where(good, row[:-1], 0)
-        limbs = self._limbs.split(self._sizes, dim=1)
         if isinstance(weight, Tensor):  # as finite as the row
             weight = torch.where(weight.isfinite(), weight, 0)
-        for part, tensor, weighted in zip(limbs, tensors, self._weighted, strict=True):
+        for limbs, tensor, weighted in zip(self._of_each, tensors, self._weighted, strict=True):
             # of this size: a single number would be added to each place
-            self._sum.add(part, tensor.reshape(part.shape[1]), weight if weighted else 1.0)
-        self._rows[position] = row
-        if logs:
-            self._logs[position] = torch.stack(list(logs))
-        return good
+            self._sum.add(limbs, tensor.reshape(limbs.shape[1]), weight if weighted else 1.0)
+        if len(self._pending) == PENDING:
+            self._settle()
 
-    def _can_be_added(self, message: Any) -> Tensor:
-        good = [all_below(tensor, self._sum.limit) for tensor in tree_leaves(message)]
-        return torch.stack(good).all() if good else self.total.new_ones((), dtype=torch.bool)
+    def is_finite(self, position: int) -> Tensor:
+        """Whether a result is finite and below the limit of the sums, 0-dim on the device."""
+        return self._rows[position, COLUMNS.index("diverged")] == 0
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """Fill in the rows of results since the last call, of all at once."""
+        if not self._pending:
+            return
+        positions, weights, rows = zip(*self._pending, strict=True)
+        self._pending.clear()
+        w, checks = self._like[0], len(self._checks)
+        numbers = torch.stack([x for row in rows for x in row]).view(len(rows), -1)
+        index = to_device_async(torch.tensor(positions), w.device)
+        if isinstance(weights[0], Tensor):
+            weight = torch.stack(weights)
+        else:
+            weight = to_device_async(torch.tensor(weights, dtype=w.dtype), w.device)
+        loss, squared, bits = numbers[:, :3].to(w).unbind(1)
+        squared, one = weight * squared, torch.ones_like(weight)
+        trained = squared.isfinite() & ~loss.isinf()  # nan: no term evaluated the loss
+        first = torch.where(trained, self._parts, 0)  # the first part that is not finite
+        if checks:
+            of_all = to_device_async(torch.tensor(self._checks, dtype=w.dtype), w.device)
+            part, limit = of_all.unbind(1)
+            least, most = numbers[:, 3 : 3 + 2 * checks].split(checks, 1)
+            below = (least > -limit) & (most < limit)  # false for nan
+            first = torch.minimum(first, torch.where(below, self._parts, part).amin(1))
+        diverged = (first + 1) % (self._parts + 1)
+        table = torch.stack([loss, weight, squared, bits, one, diverged.to(w)], 1)
+        if self._skip_diverged:
+            table[:, :-1] = torch.where(diverged[:, None] == 0, table[:, :-1], 0)
+        self._table.index_copy_(0, index, table.to(self._table))
+        self._logs.index_copy_(0, index, numbers[:, 3 + 2 * checks :].to(self._logs))
+
+    @property
+    def total(self) -> Tensor:
+        """The vector that the ranks have to add up."""
+        self._settle()
+        return self._total
+
+    @property
+    def _rows(self) -> Tensor:
+        self._settle()
+        return self._table
 
     def request_stop(self, preempted: bool) -> None:
         """Ask to end the run after this round, and whether it is to be resumed."""

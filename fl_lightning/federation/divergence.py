@@ -73,23 +73,29 @@ def _name(term: Term) -> str:
     return type(term).__name__
 
 
-def all_below(tensor: Tensor, limit: float = inf) -> Tensor:
-    """Whether all numbers are finite and below `limit` in size, 0-dim; one pass over memory."""
-    if not tensor.numel() or tensor.is_complex():
-        return tensor.isfinite().all()
-    least, most = tensor.aminmax()
-    return (least > -limit) & (most < limit)  # false for nan
+def all_finite(tensor: Tensor) -> Tensor:
+    """Whether all numbers are finite, 0-dim; one pass over memory."""
+    least, most = extremes(tensor)
+    return (least > -inf) & (most < inf)  # false for nan
+
+
+def extremes(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the largest number, each 0-dim; 0 if there is none."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    least, most = tensor.aminmax() if tensor.numel() else (tensor.new_zeros(()),) * 2
+    return least, most
 
 
 def finite(states: Sequence[States]) -> FiniteFlags:
     """Which initial states are finite; the others are infinite on purpose."""
-    return [{name: bool(all_below(state)) for name, state in term.items()} for term in states]
+    return [{name: bool(all_finite(state)) for name, state in term.items()} for term in states]
 
 
-def stay_finite(initially: FiniteFlags, states: Sequence[States]) -> list[Tensor]:
-    """Whether each state is finite, 0-dim, in the order of `initially`; true if it was not."""
+def watched(initially: FiniteFlags, states: Sequence[States]) -> list[Tensor | None]:
+    """Each state in the order of `initially`; None if it was not finite."""
     return [
-        all_below(term[name]) if watched else term[name].new_ones((), dtype=torch.bool)
+        term[name] if finite else None
         for names, term in zip(initially, states, strict=True)
-        for name, watched in names.items()
+        for name, finite in names.items()
     ]

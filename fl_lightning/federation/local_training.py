@@ -29,8 +29,9 @@ from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInpu
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import RoundSums, aggregation_weights
 from fl_lightning.federation.assignment import assign_groups
+from fl_lightning.federation.client_facts import client_facts
 from fl_lightning.federation.client_store import open_store
-from fl_lightning.federation.divergence import finite, stay_finite
+from fl_lightning.federation.divergence import finite, watched
 from fl_lightning.federation.exact_sum import ExactSum, PlainSum
 from fl_lightning.federation.sanity_checks import check_checkpoint, single_sample
 from fl_lightning.federation.server import Server
@@ -112,7 +113,7 @@ class LocalTraining:
 
         `finished` is called with `client` and `result` after each visit.
         """
-        weights = aggregation_weights(self.algorithm, self.clients, cohort) if cohort else ()
+        weights = self.weights(cohort)
         own_weights = "weight" in self.rehearsal.assigned
         sums = RoundSums(
             self.server.w.detach(),
@@ -139,21 +140,21 @@ class LocalTraining:
         sent = RoundInputs(server.scheduled, facts, *of_server, largest, coefficients)
 
         def finish(k: int, visit: ClientTask, result: ClientResult) -> None:
-            weight = result.sent.weight if own_weights else float(weights[k])
-            states = stay_finite(self._initially_finite, result.states)
-            good = sums.add(result, weight, k, states, self.logs.means(result.states))
+            weight = result.sent.weight if own_weights else weights[k]
+            states = watched(self._initially_finite, result.states)
+            sums.add(result, weight, k, states, self.logs.means(result.states))
             row = [*result.states, self._own(result.buffers)]
             if self.skip_diverged:
-                row = _kept([*visit.states, visit.buffers], row, good)
+                row = _kept([*visit.states, visit.buffers], row, sums.is_finite(k))
             self.store.write(visit.client, row)
             finished(client=visit.client, result=result)
 
+        visits = self.visits(cohort, weights)
         for group, ahead in pairwise([*groups, []]):
             clients = [cohort[k] for k in group]
             self.store.prefetch(cohort[k] for k in [*group, *ahead])
-            visits = {k: partial(self.visit, cohort[k], weights[k]) for k in group}
             with self._naming(clients, position):
-                for trained in self._trained(visits, sent, position):
+                for trained in self._trained({k: visits[k] for k in group}, sent, position):
                     finish(*trained)
                     del trained  # the next clients may need its memory
             self.store.wait_for_writes(but=len(clients))
@@ -226,33 +227,36 @@ class LocalTraining:
             "precision": self.fabric.strategy.precision.precision,
         }
 
-    def visit(self, client: int, weight: Tensor) -> ClientTask:
-        """The visit of a client with this aggregation weight, before it begins."""
-        clients, w, round = self.clients, self.server.w, self.server.round
-        batches = clients.visit(client, round)
-        lrs = self._lrs(round, len(batches))
-        numbers: dict[str, float | Tensor] = {
-            "steps": len(lrs),
-            "epochs": len(lrs) / clients.steps_per_epoch(client),
-            "lr_sum": self.algorithm.lr_sum(lrs),
-            "size": clients.sizes[client] / clients.mean_size,
-            "weight": weight,
-        }
-        if self.probabilities is not None:
-            numbers["inclusion_probability"] = self.probabilities[client]
-        labels = clients.label_counts(client).to(w.dtype)
-        values = torch.tensor([float(number) for number in numbers.values()], dtype=w.dtype)
-        sent = to_device_async(torch.cat([labels, values]), w.device)  # one copy for all
-        labels, values = sent.split([len(labels), len(values)])
-        facts = {**dict(zip(numbers, values.unbind(), strict=True)), "labels": labels}
-        facts["client"] = to_device_async(torch.tensor(client), w.device)
-        seed = derived_seed(self.server.seed, "dropout", round, client)
-        states, buffers = self.before_visit(client)
-        for i, term in enumerate(self.algorithm.terms):
-            if term.draws:
-                key = torch.tensor(derived_seed(seed, "term", i))
-                states[i][KEY] = to_device_async(key, w.device)
-        return ClientTask(client, facts, states, batches, lrs, seed, buffers)
+    def visits(
+        self, cohort: Sequence[int], weights: Sequence[float]
+    ) -> list[Callable[[], ClientTask]]:
+        """The visits of clients with these aggregation weights, each made when it is asked for."""
+        clients, server = self.clients, self.server
+        steps = {client: clients.num_steps(client) for client in cohort}
+        lrs = {n: self._lrs(server.round, n) for n in {*steps.values()}}
+        lr_sums = [self.algorithm.lr_sum(lrs[n]) for n in steps.values()]
+        given = lr_sums, weights, self.probabilities, server.w
+        facts = client_facts(clients, cohort, *given) if cohort else {}
+
+        def visit(k: int, client: int) -> ClientTask:
+            seed = derived_seed(server.seed, "dropout", server.round, client)
+            states, buffers = self.before_visit(client)
+            for i, term in enumerate(self.algorithm.terms):
+                if term.draws:
+                    key = torch.tensor(derived_seed(seed, "term", i))
+                    states[i][KEY] = to_device_async(key, server.w.device)
+            own = {name: each[k] for name, each in facts.items()}
+            batches = clients.visit(client, server.round)
+            return ClientTask(client, own, states, batches, lrs[steps[client]], seed, buffers)
+
+        return [partial(visit, k, client) for k, client in enumerate(cohort)]
+
+    def weights(self, cohort: Sequence[int]) -> list[float]:
+        """The aggregation weights of a cohort, 1 on average."""
+        if not cohort:
+            return []
+        weights: list[float] = aggregation_weights(self.algorithm, self.clients, cohort).tolist()
+        return weights
 
     def _lrs(self, round: int, steps: int) -> list[float]:
         """The learning rate of each step of a visit."""

@@ -16,7 +16,7 @@ from fl_lightning.core.view import MOVES
 from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation.aggregation import DISTANCES, RoundSums
-from fl_lightning.federation.divergence import all_below, finite, stay_finite
+from fl_lightning.federation.divergence import all_finite, finite, watched
 
 
 class Server:
@@ -105,8 +105,11 @@ class Server:
         facts = {**facts, "frozen": self.frozen, MOVES: moves}
         with seeded_rng(derived_seed(self.seed, "server", self.round), self.w.device):
             delta, states = self.algorithm.update(delta, messages, facts, self.states)
-        moved = torch.stack([all_below(change) for change in (delta, *moves.values())]).all()
-        stayed = stay_finite(self._initially_finite, states)
+        moved = torch.stack([all_finite(change) for change in (delta, *moves.values())]).all()
+        stayed = [
+            torch.ones_like(moved) if state is None else all_finite(state)
+            for state in watched(self._initially_finite, states)
+        ]
         self.states, self.w.grad = states, -delta
         self.optimizer.step()
         with torch.no_grad():

@@ -17,7 +17,6 @@ from fl_lightning.data import ClientData
 from fl_lightning.data.dataset import is_image
 from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.executors import RoundInputs, SequentialExecutor
-from fl_lightning.federation.aggregation import aggregation_weights
 from fl_lightning.federation.local_training import LocalTraining
 from fl_lightning.federation.sanity_checks import ONE_SAMPLE
 
@@ -43,8 +42,7 @@ def try_visit(training: LocalTraining, facts: Facts, sample: Callable[[], list[i
     received = RoundInputs(training.algorithm, facts, server.states, server.buffers)
     try:
         cohort = sample()
-        weights = aggregation_weights(training.algorithm, training.clients, cohort)
-        visit = training.visit(cohort[0], weights[0])
+        visit = training.visits(cohort, training.weights(cohort))[0]()
         one: Any = [batch]
         [*executor(received, [replace(visit, batches=one, lrs=visit.lrs[:1])])]
     except UserError:
