@@ -35,12 +35,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def explanation(name: str, make: Callable[..., Algorithm]) -> str:
-    """The text for a terminal of 80 columns.
-
-    Args:
-        name: What `--algorithm` takes.
-        make: The function of that name.
-    """
+    """The text for a terminal of 80 columns, on an algorithm by its name and function."""
     algorithm, doc = make(), sections(make)
     terms = [*with_inner(algorithm.terms)]
     paragraphs = doc["Description"].split("\n\n")

@@ -10,11 +10,7 @@ from fl_lightning.core.view import LOGGED
 
 
 class TermLogs:
-    """The scalars that the terms of an algorithm publish by `v.log`.
-
-    Args:
-        terms: The terms.
-        diagnostics: Whether to publish `Term.diagnostics` besides `Term.logs`.
+    """The scalars that terms publish by `v.log`: their `logs`, and their `diagnostics` if asked.
 
     Attributes:
         tags: `term/<name>` for each; `term/<class>.<name>` where two terms have the same name.

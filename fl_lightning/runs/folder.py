@@ -101,15 +101,7 @@ def begin(
 ) -> None:
     """Write the options, the environment and the user's code of a run that begins or continues.
 
-    Call it on the first rank.
-
-    Args:
-        run: The run.
-        fabric: The launched Fabric.
-        chosen: The chosen functions.
-        files: The user's files.
-        round: Rounds that the run has had.
-        scores: See `Run.scores`.
+    Call it on the first rank. The run has had so many rounds; for the scores see `Run.scores`.
     """
     made = environment(fabric) | recorded(chosen) | {"scores": dict(scores)}
     _write(run.path / "environment.yaml", dump(made))
@@ -119,13 +111,7 @@ def begin(
 
 
 def end(run: Run, round: int, reason: str) -> None:
-    """Record that the run has ended, on the first rank; the next `begin` takes it back.
-
-    Args:
-        run: The run.
-        round: Rounds that it has had.
-        reason: Why it has ended.
-    """
+    """Record that the run has ended after a round, on the first rank; `begin` takes it back."""
     file = run.path / "environment.yaml"
     made = load(file.read_text())
     _write(file, dump({**made, "ended": {"round": round, "reason": reason}}))

@@ -54,13 +54,7 @@ def start_trackers(
 
 
 class TrackioLogger(Logger):
-    """Fabric's logger interface for trackio, which has none of its own.
-
-    Args:
-        project: The project.
-        run: The name of the run.
-        resume: Whether the run is continued.
-    """
+    """Fabric's logger interface for trackio, which has none of its own."""
 
     def __init__(self, project: str, run: str, resume: bool = False):
         self._project, self._name = project, run

@@ -19,9 +19,6 @@ class ClientModels(Term):
     `cohort` is the mean over the cohort with the method's weights. `clients` is the plain mean over
     all clients; those that were never visited count as w^0. FedSSG's repository scores both
     (https://arxiv.org/abs/2509.13895). The term's traffic does not count in the method's cost.
-
-    Attributes:
-        models: Which of them.
     """
 
     models: tuple[Model, ...] = ("cohort", "clients")

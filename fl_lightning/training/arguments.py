@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from inspect import signature
-from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from lightning import LightningDataModule
 
@@ -16,6 +15,7 @@ from fl_lightning.data.federated import FederatedData
 from fl_lightning.distributed.launch import LaunchOptions
 from fl_lightning.errors import UserError, nearest
 from fl_lightning.runs.chosen import Chosen
+from fl_lightning.runs.converters import convert
 from fl_lightning.runs.effect import With, marks
 from fl_lightning.runs.options import Options
 
@@ -47,7 +47,8 @@ def read_options(given: dict[str, Any]) -> tuple[Options, LaunchOptions]:
     launch = {name: value for name, value in given.items() if name in LAUNCH}
     if "devices" in launch:
         launch["devices"] = _devices(launch["devices"])
-    options = Options(**_text({k: v for k, v in given.items() if k not in LAUNCH}))
+    own = {name: _converted(name, value) for name, value in given.items() if name not in LAUNCH}
+    options = Options(**own)
     _refuse_without_effect(options, given)
     return options, LaunchOptions(**launch)
 
@@ -70,18 +71,12 @@ def _refuse_without_effect(o: Options, given: Collection[str]) -> None:
         raise UserError("lr_decay has no effect, as lr is a curve: give one")
 
 
-def _text(options: dict[str, Any]) -> dict[str, Any]:
-    """Options in the types of the command line: an interval is a text, several numbers a tuple."""
-    if "checkpoint_every" in options:
-        options["checkpoint_every"] = str(options["checkpoint_every"])
-    if "lr" in options:
-        options["lr"] = read(options["lr"])
-    if options.get("run_dir") is not None:
-        options["run_dir"] = Path(options["run_dir"])
-    if isinstance(options.get("finetune_epochs"), list | int):
-        given = options["finetune_epochs"]
-        options["finetune_epochs"] = tuple(given) if isinstance(given, list) else (given,)
-    return options
+def _converted(name: str, value: Any) -> Any:
+    """The value of an option in its type on the command line: 10 of checkpoint_every is a text."""
+    try:
+        return convert(get_type_hints(Options)[name], value)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
 
 
 def read_algorithm(given: str | Mapping[str, Any] | Algorithm) -> dict[str, Chosen]:

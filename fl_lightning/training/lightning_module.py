@@ -77,11 +77,8 @@ class StepModel(nn.Module):
     It shares the module's dictionaries of parameters, buffers and children, so that names are the
     module's, and `functional_call` reaches it. It returns a `StepOutput`.
 
-    Args:
-        module: A module that optimizes automatically.
-
     Attributes:
-        lightning_module: The module.
+        lightning_module: The module, which optimizes automatically.
         logs: The names of the numbers that the last training step logged.
         rests: Whether a training step has called a metric, which is not updated there.
         metrics: The metrics that steps of evaluation have logged, by name.

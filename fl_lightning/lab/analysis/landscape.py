@@ -30,13 +30,7 @@ class Surface:
 
 @dataclass(frozen=True)
 class Interpolation:
-    """Loss and accuracy on the line from one model (place 0) to another (place 1).
-
-    Attributes:
-        places: (n,).
-        loss: (n,).
-        accuracy: (n,).
-    """
+    """Loss and accuracy at places, (n,) each, on the line from one model (0) to another (1)."""
 
     places: Tensor
     loss: Tensor
