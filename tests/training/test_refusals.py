@@ -169,7 +169,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "option": (lambda: trainer(momentun=0.9), ("momentum",)),
     "of the data": (lambda: trainer(validation=0.1), ("FederatedData",)),
     "of fit": (lambda: trainer(resume=True), ("fit(..., resume=True)",)),
-    "a text": (lambda: trainer(lr="0.1"), ("lr", "'0.1'")),
+    "a text": (lambda: trainer(lr="fast"), ("lr", "'fast'", "number")),
     "out of range": (lambda: trainer(rounds=0), ("rounds", "at least 1")),
     "without effect": (lambda: trainer(parallel_clients=3), ("executor 'stacked'",)),
     "epochs and steps": (lambda: trainer(local_epochs=2, local_steps=3), ("local_steps",)),
