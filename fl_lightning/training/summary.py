@@ -43,7 +43,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
         [
             f"{name} on {names['data']}: {used:,} training and {len(test):,} test samples",
             f"{federation.clients.num_clients:,} clients, {100 * o.participation:.3g}% a round, "
-            f"{in_words(federation.algorithm.weight)}; {o.rounds:,} rounds, seed {o.seed}",
+            f"{in_words(federation.algorithm.weight)}; {_count(o.rounds, 'round')}, seed {o.seed}",
             f"{names['model']}: {w.numel():,} parameters, {ranks}{threads} on {w.device.type}"
             f"{manner and f', {manner}'}",
             f"per client: upload {up:.3g}x, download {down:.3g}x, state {kept:.3g}x the model"
@@ -58,7 +58,7 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
 
 
 def _count(number: int, thing: str, plural: str = "s") -> str:
-    return f"{number} {thing}{plural if number != 1 else ''}"
+    return f"{number:,} {thing}{plural if number != 1 else ''}"
 
 
 def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
@@ -125,9 +125,10 @@ def _scores(tag: str, scores: Mapping[int, float], best: int, validated: bool) -
     tail = [*scores.values()][-TAIL_LENGTH:]
     last, mean = score_text(tag, tail[-1]), score_text(tag, fmean(tail))
     part, _, name = tag.rpartition("/")
+    of_several = f"; mean of the last {len(tail)} evaluations {mean}" if len(tail) > 1 else ""
     chosen = ", chosen on validation" if validated else ""
     return [
-        f"{part} {name} {last}; mean of the last {len(tail)} evaluations {mean}".lstrip(),
+        f"{part} {name} {last}{of_several}".lstrip(),
         f"best:    {score_text(tag, scores[best])} in round {best}{chosen}",
     ]
 
