@@ -9,6 +9,7 @@ from typing import Any
 
 import jobs
 import pictures
+import problems
 import pytest
 import refusals
 import torch
@@ -46,7 +47,7 @@ def _restore_global_state():
 
 @pytest.fixture
 def fabric() -> Fabric:
-    return Fabric(accelerator="cpu", devices=1)
+    return problems.cpu()
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,9 @@ Retained = dict[str, tuple[int, Tensor]]
 MAX_RETAINED = 127
 """A slot is an int8, and one must be free."""
 
+UNASKED = 2**24
+"""Bytes of rows that stay in memory without asking the system what is free."""
+
 
 class ClientStore:
     """The states that clients keep between rounds: one row a client.
@@ -49,7 +52,8 @@ class ClientStore:
         num_clients: Number of rows.
         states: Initial states, one dictionary a term: names, shapes, dtypes and device of a row.
         memory: Bytes of rows that this machine may keep in memory, besides those in transit; None
-            is a quarter of what is free, asked for as rows come: other jobs take their part too.
+            is a quarter of what is free, at least `UNASKED`. The system is asked as rows come,
+            since other jobs take their part too.
         ranks: Number of ranks on this machine, which share the memory.
         shared: Whether other ranks, here or elsewhere, have stores of the same folder.
 
@@ -80,7 +84,8 @@ class ClientStore:
         if self._gpu:  # PyTorch rounds pinned memory up to powers of two
             held = sum(1 << (state.nbytes - 1).bit_length() for state in tensors if state.nbytes)
         self._held, self._ranks, self._shared = max(1, held), ranks, shared
-        self._most, self._grows = (memory or 0) // (ranks * self._held), memory is None
+        self._grows, least = memory is None, UNASKED if memory is None else memory
+        self._most = least // (ranks * self._held)
         self._files = RowFiles(folder, self.row)
         # A new thread's CUDA calls would take memory of GPU 0, which is another rank's.
         begin = partial(torch.cuda.set_device, self._gpu) if self._gpu else None

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import cache
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -22,7 +23,7 @@ from fl_lightning.files import atomic
 from fl_lightning.runs.chosen import Chosen, recorded
 from fl_lightning.runs.code import copies
 from fl_lightning.runs.config import Config
-from fl_lightning.runs.config_yaml import dump, load
+from fl_lightning.runs.config_yaml import dump
 from fl_lightning.runs.lock import LOCK, share_lock, take_lock
 from fl_lightning.runs.run import Run, saved_rounds
 
@@ -113,8 +114,7 @@ def begin(
 def end(run: Run, round: int, reason: str) -> None:
     """Record that the run has ended after a round, on the first rank; `begin` takes it back."""
     file = run.path / "environment.yaml"
-    made = load(file.read_text())
-    _write(file, dump({**made, "ended": {"round": round, "reason": reason}}))
+    _write(file, file.read_text() + dump({"ended": {"round": round, "reason": reason}}))
 
 
 def _copy_code(folder: Path, files: Iterable[Path], round: int) -> Iterator[Path]:
@@ -155,7 +155,6 @@ def _new_folder(parent: Path, method: str) -> Path:
 
 def environment(fabric: Fabric) -> dict[str, Any]:
     """The command, hardware, versions, and git commit of this package."""
-    packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
     return {
         "command": " ".join(sys.argv),
         "precision": fabric.strategy.precision.precision,
@@ -166,10 +165,17 @@ def environment(fabric: Fabric) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "fl-lightning": fl_lightning.__version__,
-        **{package: version(package) for package in packages},
+        **_versions(),
     }
 
 
+@cache
+def _versions() -> dict[str, str]:
+    packages = "torch", "torchvision", "lightning", "torchmetrics", "numpy"
+    return {package: version(package) for package in packages}
+
+
+@cache
 def _git_commit() -> str | None:
     """The commit of this package's clone; None if it is installed elsewhere."""
     clone = Path(__file__).parents[2]

@@ -76,6 +76,7 @@ def test_the_least_recently_used_rows_go_to_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("ranks", "in_memory"), [(1, 4), (2, 2)])
 def test_ranks_share_a_quarter_of_the_free_memory(ranks, in_memory, tmp_path, monkeypatch):
     """Which their own rows, and those of other jobs, make less."""
+    monkeypatch.setattr(client_store, "UNASKED", 0)
     store = new_store(tmp_path, None, ranks=ranks)
 
     def free() -> int:

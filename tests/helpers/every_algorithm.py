@@ -65,6 +65,15 @@ def _gradients(algorithm: Algorithm) -> frozenset[type]:
     return frozenset(type(t) for t in terms if type(t).gradient is not Term.gradient)
 
 
-DIFFERENT = {_gradients(algorithm): name for name, algorithm in [*EVERY_ALGORITHM.items()][::-1]}
-DIFFERENT_GRADIENTS = {*DIFFERENT.values()}
-"""The first algorithm of each set of terms that compute gradients."""
+def _with_every_gradient() -> set[str]:
+    """FedAvg, and each algorithm with a term that computes gradients and none before it has."""
+    found, seen = {"fedavg"}, frozenset[type]()
+    for name, algorithm in EVERY_ALGORITHM.items():
+        if _gradients(algorithm) - seen:
+            found.add(name)
+            seen |= _gradients(algorithm)
+    return found
+
+
+DIFFERENT_GRADIENTS = _with_every_gradient()
+"""Every term that computes gradients is in one of these algorithms."""

@@ -82,7 +82,7 @@ PAIRS = [
     for method, task in product(ALGORITHMS, TASKS)
     if task == "lightning" or method in DIFFERENT_GRADIENTS or (method, task) in REFUSED
 ]
-"""What methods with the same gradients differ in does not see the task."""
+"""Only terms that compute gradients see the task."""
 
 
 @pytest.mark.parametrize(("method", "task"), PAIRS)
