@@ -6,7 +6,7 @@ import platform
 import re
 import socket
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from lightning.fabric import Fabric
@@ -18,6 +18,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.imports import _IS_INTERACTIVE
+from typing_extensions import Doc
 
 from fl_lightning.core.constraints import PositiveInt, check
 from fl_lightning.distributed.launcher_env import under_fabric_run
@@ -28,13 +29,12 @@ from fl_lightning.errors import UserError
 
 @dataclass(frozen=True)
 class PrecisionOption:
-    """The one of Fabric's options that belongs to a run's results.
+    """The one of Fabric's options that belongs to a run's results."""
 
-    Attributes:
-        precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
-    """
-
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    precision: Annotated[
+        Literal["32-true", "bf16-mixed"],
+        Doc("Number type of the models' arithmetic; weights and duals stay in 32 bits."),
+    ] = "32-true"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ class LaunchOptions(PrecisionOption):
             launcher such as torchrun decides it.
         num_nodes: Number of machines that this program is started on (docs/guides/ranks.md).
         strategy: How ranks communicate, e.g. auto or ddp.
-        precision: Number type of the models' arithmetic; weights and duals stay in 32 bits.
     """
 
     accelerator: str = "auto"
