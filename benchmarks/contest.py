@@ -22,6 +22,7 @@ from ways import executor_of
 from fl_lightning import ClientData, DeviceDataset, Federation
 from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.data import CropFlip, schemes
+from fl_lightning.federation.lockstep import Lockstep
 from fl_lightning.federation.sampling import UniformSampling
 from fl_lightning.models import fedavg_cnn, lenet, mlp, resnet18_gn
 from fl_lightning.terms import Clip
@@ -67,13 +68,15 @@ def federation(
     epochs: int = 1,
     like_fl_simulator: bool = False,
     way: str = "sequential",
+    seed: int = 0,
+    lockstep: Lockstep | None = None,
 ) -> Federation:
     """A federation on random images of CIFAR-10's shape.
 
     `way` says how clients train (see `ways.py`), `like_fl_simulator` adds FL-Simulator's crops,
-    clipping and weight decay.
+    clipping and weight decay. `lockstep` lets it train together with others.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     chosen = ALGORITHMS[algorithm]()
     if like_fl_simulator:
         x = torch.randint(0, 256, (clients * samples, 3, 32, 32), dtype=torch.uint8)
@@ -96,8 +99,16 @@ def federation(
         augment=CropFlip(padding=4) if like_fl_simulator else None,
     )
     share, executor = UniformSampling((cohort or clients) / clients), executor_of(way, batch)
+    executor = lockstep.executor(executor) if lockstep else executor
     return Federation(
-        fabric, MODELS[model](), chosen, split, rounds=10**6, sampler=share, executor=executor
+        fabric,
+        MODELS[model](),
+        chosen,
+        split,
+        rounds=10**6,
+        sampler=share,
+        executor=executor,
+        seed=seed,
     )
 
 

@@ -25,13 +25,13 @@ cd "$(dirname "$0")/.."
 COMMAND=${1:?right, fast or long} OUT=${2:-/tmp/fl_lightning-gpu}
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} OUT=${OUT%/} FL_SIMULATOR=${FL_SIMULATOR:-.gpu/FL-Simulator}
 PEERS=${PEERS:-.gpu/peers} PEERS_PYTHON=${PEERS_PYTHON:-$PYTHON}
-END=520 TIME_FACTOR=1 PRECISION=bf16-mixed FEW=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 CEILINGS=()
+END=520 TIME_FACTOR=1 PRECISION=bf16-mixed FEW=() RUNS=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 CEILINGS=()
 EXACT=sequential-fp32,stacked-fp32,graph-fp32,branches-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32
 EAGER=sequential,graph,branches,stacked,stacked-graph,stacked-unfold-graph
 COMPILED=branches-compile,compile-graph,stacked-compile-graph,compile
 ENGINES=pfl-1,ours-1-bf16-branches,ours-1-bf16-stacked50-graph,pfl-3,pfl-2,ours-1-stacked50-graph
 if [ "$DEVICE" = cpu ]; then # enough to see that every piece runs
-  END=3000 TIME_FACTOR=6 PRECISION=32-true FEW=(--clients 2 --samples 20) TEST=(--test 20) EPOCHS=1 ROUNDS=2 TURNS=2
+  END=3000 TIME_FACTOR=6 PRECISION=32-true FEW=(--clients 2 --samples 20) RUNS=(--runs 2 --turns 1) TEST=(--test 20) EPOCHS=1 ROUNDS=2 TURNS=2
   CEILINGS=(--clients 2 --batch 2 --times 1 --megabytes 1 --layers "resnet 4") COMPILED=branches-compile ENGINES=pfl-1,ours-1-bf16-branches
 fi
 mkdir -p "$OUT"
@@ -88,9 +88,15 @@ right() { # correctness first: no timing counts before
   split resnet18_gn fedtoga sequential
 }
 
+sweep() { # eight runs as one program, beside the same one after another
+  piece 60 "$PYTHON" benchmarks/sweep.py --accelerator "$DEVICE" --model lenet --algorithm fedtoga --precision "$PRECISION" \
+    --way stacked-graph --alone stacked-graph "${FEW[@]}" "${RUNS[@]}"
+}
+
 fast() { # the safe ways first, compiled ones last
   ways 130 80 resnet18_gn "$PRECISION" "$EAGER" "${TOGA[@]}"
   ways 60 40 lenet "$PRECISION" "$EAGER" "${TOGA[@]}"
+  sweep
   if [ -f "$PEERS/time_pfl.py" ] && "$PEERS_PYTHON" -c "import pfl" 2>/dev/null; then
     piece 150 "$PYTHON" benchmarks/engines.py --peers "$PEERS" --peers-python "$PEERS_PYTHON" --device "$DEVICE" \
       --passes 1 --rounds "$TURNS" --limit "$((40 * TIME_FACTOR))" --seconds "$((110 * TIME_FACTOR))" --only "$ENGINES"

@@ -87,6 +87,14 @@ def test_the_parts_of_a_round_are_timed(
     assert trace.stat().st_size
 
 
+def test_runs_as_one_program_are_timed_beside_the_same_alone(run: Callable[..., str]) -> None:
+    arguments = "--model mlp --runs 2 --clients 2 --samples 4 --turns 1 --way stacked-graph"
+    printed = run("sweep", *arguments.split(), "--rounds", "1")
+    [off] = re.findall(r"differ by up to (\S+)", printed)
+    assert float(off) < 1e-6
+    assert "=> mlp, fedavg, 32-true: 2 runs as one program take" in printed
+
+
 def test_ceilings_of_a_card_are_measured(run: Callable[..., str]) -> None:
     arguments = ["--clients", "2", "--batch", "2", "--times", "1", "--megabytes", "1"]
     assert run("ceilings", *arguments).count("channels_last") == 7

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from fl_lightning.core.algorithm import Algorithm
@@ -178,8 +179,12 @@ class Lockstep:
 
 def _throw(turns: Sequence[Turn], error: Exception) -> None:
     """Raise an error in each run, which may add notes to its own."""
+    if isinstance(error, torch.OutOfMemoryError):
+        error.__traceback__ = None  # its frames hold the memory
     for turn in turns:
-        turn.throw(copy(error))
+        own = copy(error)
+        own.__cause__ = error  # with its traceback
+        turn.throw(own)
 
 
 def train(calls: Sequence[Clients]) -> list[list[ClientResult]]:

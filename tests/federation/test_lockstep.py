@@ -4,13 +4,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from executors import assert_agree
-from problems import STACKED, classification, federation, hard
+from executors import TRACED, assert_agree
+from problems import SIZES, STACKED, classification, federation, hard
 from torch.optim import SGD
 
 from fl_lightning import Federation, algorithms, linear
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.distributed.turns import Turn
+from fl_lightning.executors import GraphExecutor
 from fl_lightning.federation.lockstep import Lockstep
 
 
@@ -33,9 +34,15 @@ def together(make: Any, runs: list[dict[str, Any]], executor: Any = STACKED) -> 
     return [turn.value for turn in turns]
 
 
-def make(algorithm: Algorithm, seed: int = 0, lr: float = 0.1, **options: Any) -> Federation:
+def make(
+    algorithm: Algorithm,
+    seed: int = 0,
+    lr: float = 0.1,
+    sizes: tuple[int, ...] = SIZES,
+    **options: Any,
+) -> Federation:
     local = partial(SGD, lr=lr, momentum=0.9, weight_decay=0.01)
-    clients = classification(seed=seed)
+    clients = classification(sizes, seed=seed)
     return federation(hard(algorithm).replace(local=local), clients=clients, seed=seed, **options)
 
 
@@ -57,11 +64,31 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("name", SWEEPS)
-def test_runs_in_lockstep_train_as_each_does_alone(name: str) -> None:
-    found = together(make, SWEEPS[name])
-    for other, options in zip(found, SWEEPS[name], strict=True):
+def assert_as_alone(found: list[Federation], runs: list[dict[str, Any]]) -> None:
+    for other, options in zip(found, runs, strict=True):
         alone = make(**options)
         alone.fit()
         assert other.round == alone.round
         assert_agree(other, alone)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_runs_in_lockstep_train_as_each_does_alone(name: str) -> None:
+    """With clients of different lengths; one run is shorter."""
+    assert_as_alone(together(make, SWEEPS[name]), SWEEPS[name])
+
+
+@pytest.mark.parametrize(
+    "executor",
+    [partial(GraphExecutor, width=3, stacked=True), partial(TRACED, width=3)],
+    ids=["graphs", "traced"],
+)
+def test_runs_share_graphs_and_compiled_steps(executor: Any, traces: list[Any]) -> None:
+    """Of full groups of equal clients, the others are eager."""
+    sampler = {"sampler": lambda *_: [0, 5], "rounds": 2}
+    runs = [{**run, **sampler, "sizes": (10,) * 6} for run in SWEEPS["fedtoga"][:2]]
+    found = together(make, runs, executor)
+    assert_as_alone(found, runs)
+    assert bool(traces) == (executor.func is not GraphExecutor)
+    executors = [run.local_training.executor._executor for run in found]
+    assert all(getattr(executor, "graphs", True) for executor in executors)
