@@ -87,7 +87,8 @@ def main() -> None:
                 torch.cuda.synchronize()
             seconds[way].append((clock() - began) / options.rounds)
     off = max(
-        (one.w - other.w).abs().max().item() for one, other in zip(apart, together, strict=True)
+        (one.w - other.w).detach().abs().max().item()
+        for one, other in zip(apart, together, strict=True)
     )
     for way, found in seconds.items():
         print(

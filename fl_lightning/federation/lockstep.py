@@ -7,7 +7,7 @@ server's states, the facts of the round, learning rates, and coefficients of the
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -197,8 +197,10 @@ def train(calls: Sequence[Clients]) -> list[list[ClientResult]]:
         numbers = numbers_at(given.algorithm, places, given.coefficients)
         received += [replace(given, coefficients=numbers)] * len(call.tasks)
         tasks += call.tasks
-    results = iter(calls[0].executor.train(received, tasks))
-    return [list(islice(results, len(call.tasks))) for call in calls]
+    device = received[0].facts["anchor"].device
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # a thread's own
+        results = iter(calls[0].executor.train(received, tasks))
+        return [list(islice(results, len(call.tasks))) for call in calls]
 
 
 _SHARED: dict[str, Callable[[Federation], Any]] = {
