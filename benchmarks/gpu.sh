@@ -25,13 +25,13 @@ cd "$(dirname "$0")/.."
 COMMAND=${1:?right, fast or long} OUT=${2:-/tmp/fl_lightning-gpu}
 PYTHON=${PYTHON:-python3} DEVICE=${DEVICE:-cuda} OUT=${OUT%/} FL_SIMULATOR=${FL_SIMULATOR:-.gpu/FL-Simulator}
 PEERS=${PEERS:-.gpu/peers} PEERS_PYTHON=${PEERS_PYTHON:-$PYTHON}
-END=520 TIME_FACTOR=1 PRECISION=bf16-mixed FEW=() RUNS=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 CEILINGS=()
+END=520 TIME_FACTOR=1 PRECISION=bf16-mixed FEW=() RUNS=() TEST=() EPOCHS=5 ROUNDS=200 TURNS=20 REPEATS=3 CEILINGS=()
 EXACT=sequential-fp32,stacked-fp32,graph-fp32,branches-fp32,stacked-graph-fp32,stacked-unfold-graph-fp32
 EAGER=sequential,graph,branches,stacked,stacked-graph,stacked-unfold-graph
 COMPILED=branches-compile,compile-graph,stacked-compile-graph,compile
 ENGINES=pfl-1,ours-1-bf16-branches,ours-1-bf16-stacked50-graph,pfl-3,pfl-2,ours-1-stacked50-graph
 if [ "$DEVICE" = cpu ]; then # enough to see that every piece runs
-  END=3000 TIME_FACTOR=6 PRECISION=32-true FEW=(--clients 2 --samples 20) RUNS=(--runs 2 --turns 1) TEST=(--test 20) EPOCHS=1 ROUNDS=2 TURNS=2
+  END=3000 TIME_FACTOR=6 PRECISION=32-true FEW=(--clients 2 --samples 20) RUNS=(--runs 2 --turns 1) TEST=(--test 20) EPOCHS=1 ROUNDS=2 TURNS=2 REPEATS=1
   CEILINGS=(--clients 2 --batch 2 --times 1 --megabytes 1 --layers "resnet 4") COMPILED=branches-compile ENGINES=pfl-1,ours-1-bf16-branches
 fi
 mkdir -p "$OUT"
@@ -67,7 +67,7 @@ split() { # model, algorithm, way
 }
 
 # FedTOGA's round is 10 clients x 50 steps of 50 samples; FL-Simulator's FedSpeed is beside it
-TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds 3 --like-fl-simulator)
+TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds "$REPEATS" --like-fl-simulator)
 if [ -d "$FL_SIMULATOR" ]; then TOGA+=(--fl-simulator "$FL_SIMULATOR"); fi
 
 right() { # correctness first: no timing counts before

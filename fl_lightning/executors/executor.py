@@ -138,6 +138,7 @@ class Executor:
         autocast: Context of every forward pass, e.g. `fabric.autocast`.
 
     Attributes:
+        device: Where the model lies.
         width: The most clients that a call takes.
         parallel: Whether the hooks of a client run under `vmap`.
         compiled: The batch size whose steps are compiled; 0 compiles nothing.
@@ -157,7 +158,8 @@ class Executor:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ):
         self.module, self.layout, self.autocast = module, layout, autocast
-        self.cast_dtype = cast_dtype(layout.parameters(module)[0], autocast)
+        weight = layout.parameters(module)[0]
+        self.device, self.cast_dtype = weight.device, cast_dtype(weight, autocast)
         self.task: Loss = lambda b: loss(b.answer, b.y)
 
     def __call__(
@@ -189,4 +191,4 @@ class Executor:
 
     def dropout_key(self, seed: int) -> dict[str, Tensor]:
         """The key of a visit's dropout, as a buffer."""
-        return {KEY: to_device_async(new_key(seed), next(self.module.parameters()).device)}
+        return {KEY: to_device_async(new_key(seed), self.device)}

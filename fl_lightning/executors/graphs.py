@@ -26,8 +26,8 @@ from fl_lightning.executors.stacked import (
     StackedExecutor,
     by_run,
     numbers_as_tensors,
-    row_of,
     stack,
+    unstack,
 )
 
 
@@ -165,7 +165,8 @@ class GraphExecutor(StackedExecutor):
                     if k < step.count:
                         step.take(k)
             for step, visit in zip(steps, visits, strict=True):
-                yield visit.result(*row_of(step.end(), 0))
+                (after,) = unstack(step.end())
+                yield visit.result(*after)
 
     def _share(self, local_step: LocalStep, shared: SharedArgs) -> None:
         """Write what all clients of a call share into its static tensors."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fl_lightning.core.algorithm import Algorithm, Sent
 from fl_lightning.core.device import to_device_async
@@ -124,11 +124,9 @@ class StackedExecutor(Executor):
             )
             progress = w - origin
             returned = vmap(send)(progress, w, client_facts, states)
-        for i, inputs in enumerate(received):
-            sent, message, states = row_of(returned, i)
-            kept = {name: after[name][i] for name in inputs.buffers}
-            own_results = message, states, kept, means[i, 0], origin[i], means[i, 1:]
-            yield ClientResult(progress[i], sent, *own_results)
+        kept = {name: after[name] for name in received[0].buffers}
+        results = progress, *returned, kept, means[:, 0], origin, means[:, 1:]
+        yield from (ClientResult(*row) for row in unstack(results))
 
     @torch.no_grad()
     def _steps(
@@ -264,6 +262,8 @@ def stack(trees: Sequence[Any]) -> Any:
     return tree_map(lambda *tensors: torch.stack(tensors), *trees)
 
 
-def row_of(tree: Any, i: int) -> Any:
-    """The i-th row of each of the trees' tensors."""
-    return tree_map(lambda t: t[i], tree)
+def unstack(tree: Any) -> Iterator[Any]:
+    """A tree for each row of the tree's tensors."""
+    leaves, structure = tree_flatten(tree)
+    for row in zip(*(leaf.unbind() for leaf in leaves), strict=True):
+        yield tree_unflatten(row, structure)
