@@ -68,14 +68,14 @@ def kept(name: str) -> DataFrame:
 def collect(setup: str, runs: Path, further: Sequence[str]) -> dict[str, DataFrame]:
     """The trials, the scores and the curves of the finished runs in a folder."""
     of = table(setup)
-    recipe = recipes()[of.recipe]
+    recipe = recipes().get(of.recipe, Path(of.recipe))
     trials = plan(replace(of, seeds=of.tune_seeds), recipe, runs, further)
     chosen, _ = choose(of, trials)
     finals = [job for job in plan(chosen, recipe, runs, further) if job.state == "finished"]
     return {
-        "trials": DataFrame(map(_trial, [setup] * len(trials), trials)),
-        "runs": DataFrame(map(_final, [setup] * len(finals), finals)),
-        "curves": concat(map(_curve, [setup] * len(finals), finals)) if finals else DataFrame(),
+        "trials": DataFrame([_trial(setup, job) for job in trials if job.state != "missing"]),
+        "runs": DataFrame([_final(setup, job) for job in finals]),
+        "curves": concat([DataFrame(), *(_curve(setup, job) for job in finals)]),
     }
 
 
@@ -142,7 +142,7 @@ def columns(setup: str) -> Iterator[Score]:
 
 def has_run(setup: str) -> bool:
     """Whether there are results of a problem."""
-    return len(kept("runs").query("setup == @setup")) > 0
+    return setup in {*kept("runs").get("setup", ())}
 
 
 def command(setup: str) -> str:
