@@ -10,7 +10,7 @@ those of the chosen settings, and their curves. The third makes the page from th
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from pandas import DataFrame, concat, isna, read_csv
+from pandas import DataFrame, Series, concat, isna, read_csv
 
 from fl_lightning.algorithms.registry import paper_name
 from fl_lightning.cli.recipes import recipes
@@ -163,9 +163,14 @@ def results(setup: str) -> list[str]:
     rows.sort(key=lambda row: order.index(row.path.name))
     shown = grid(rows, [row.path.name for row in rows], None, scores)  # type: ignore[arg-type]
     text = shown.text.copy()
-    near = level_with_best(part, table(setup).scores[1], bool(scores[0].higher_is_better))
+    by_method = part.pivot_table(table(setup).scores[1], "seed", "method")
+    larger = bool(scores[0].higher_is_better)
+    best = str(by_method.mean().idxmax() if larger else by_method.mean().idxmin())
+    near, beside = (Leads.over(by_method, m, larger) for m in (best, BASE))
     first = text.columns[1]
-    text[first] = [f"**{t}**" if m in near else t for m, t in text[first].items()]
+    text[first] = [f"**{t}**" if m in near.level() else t for m, t in text[first].items()]
+    leads = ["" if m == BASE else beside.text(str(m), scores[0].digits) for m in text.index]
+    text.insert(2, f"over {paper_name(BASE)}", leads)
     settings = part.groupby("method")["setting"].first()
     tried = kept("trials").query("setup == @setup").groupby("method").size()
     text.insert(1, "setting, of", [f"{settings[m]}, of {tried[m]}" for m in text.index])
@@ -179,19 +184,52 @@ def results(setup: str) -> list[str]:
         f"## {SETUPS[setup]}",
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
         f"Mean ± standard deviation over {len(seeds)} seed{'s' * (len(seeds) > 1)}.{lacking}",
+        beside.sentence(),
         f"```sh\n{command(setup)}\n```",
     ]
 
 
-def level_with_best(part: DataFrame, name: str, larger: bool) -> set[str]:
-    """The methods that are not told apart from the best, by the differences within each seed."""
-    by_method = part.pivot_table(name, "seed", "method")
-    means = by_method.mean()
-    best = means.idxmax() if larger else means.idxmin()
-    behind = by_method.sub(by_method[best], axis=0) * (-1 if larger else 1)
-    n = len(by_method)
-    error = behind.std() / n**0.5 * T_95.get(n, float("inf"))
-    return {str(m) for m in means.index if m == best or not behind.mean()[m] > error[m]}
+@dataclass(frozen=True)
+class Leads:
+    """How far methods lead one of them, within the seeds; positive is better.
+
+    Attributes:
+        mean: The mean lead by method.
+        deviation: Its standard deviation over the seeds.
+        bound: What the mean must exceed to be told apart from zero at 95 %.
+    """
+
+    mean: "Series[float]"
+    deviation: "Series[float]"
+    bound: "Series[float]"
+
+    @staticmethod
+    def over(scores: DataFrame, method: str, larger: bool) -> "Leads":
+        """Leads in scores, (seeds, methods), over a method."""
+        leads = scores.sub(scores[method], axis=0) * (1 if larger else -1)
+        seeds = len(scores)
+        bound = leads.std() / seeds**0.5 * T_95.get(seeds, float("inf"))
+        return Leads(leads.mean(), leads.std(), bound)
+
+    def level(self) -> set[str]:
+        """The methods that are not told apart from the one."""
+        return {str(m) for m in self.mean.index if abs(self.mean[m]) <= self.bound[m]}
+
+    def text(self, method: str, digits: int) -> str:
+        """Mean and deviation of a method's lead."""
+        return f"{self.mean[method]:+.{digits}f} ± {self.deviation[method]:.{digits}f}"
+
+    def sentence(self) -> str:
+        """Who is told apart from the one."""
+        known = [str(m) for m in self.mean.sort_values(ascending=False).index]
+        apart = [m for m in known if m not in self.level()]
+        parts = {
+            "above": [m for m in apart if self.mean[m] > 0],
+            "below": [m for m in apart if self.mean[m] < 0],
+            "not told apart": [m for m in known if m in self.level() and m != BASE],
+        }
+        said = [f"{word}: {', '.join(map(paper_name, of))}" for word, of in parts.items() if of]
+        return f"Beside {paper_name(BASE)}, at 95 %: {'; '.join(said)}."
 
 
 def draw() -> None:
@@ -213,17 +251,22 @@ def draw() -> None:
             if setup == names[-1]:
                 axes.set_xlabel("round")
         last = means.iloc[-1]
-        low = min(means.iloc[len(means) // 4].median(), last.min())
-        row[0].set_ylim(low - 0.02, means.max().max() + 0.01)
+        low, high = min(means.iloc[len(means) // 4].median(), last.min()), means.max().max()
+        row[0].set_ylim(high - 2 * (high - low), high + 0.1 * (high - low))  # room for the legend
         row[0].set_ylabel(SETUPS[setup] + ("\nR²" if setup == "schools" else "\ntest accuracy"))
     figure.savefig(DOCS / "comparison.svg", metadata={"Date": None})
+
+
+SHORT = {"fedmuon": "FedMuon (alignment)", "fedmuon_lmo": "FedMuon (LMO)"}
 
 
 def _panel(axes: Axes, means: DataFrame, methods: Sequence[str]) -> None:
     if BASE in means:
         axes.plot(means.index, means[BASE], color="gray", linewidth=1, label=paper_name(BASE))
     for method in (m for m in methods if m in means):
-        axes.plot(means.index, means[method], linewidth=1.2, label=paper_name(method))
+        axes.plot(
+            means.index, means[method], linewidth=1.2, label=SHORT.get(method, paper_name(method))
+        )
     axes.legend(fontsize=7, frameon=False, loc="lower right")
     axes.grid(alpha=0.25)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
