@@ -2,8 +2,8 @@
 
 The blocks of a page run in order, in one folder. A block marked `bash` or `python` is run, one
 marked `sh` or `text` is not. A Python block with a title is saved under it. Runs are shortened: a
-twentieth of their rounds, one where none are given, of one local step, on one rank; large data sets
-are replaced by small random ones.
+twentieth of their rounds, one where none are given, of one local step on a batch of eight, on one
+rank, without a compiler; large data sets are replaced by small random ones.
 """
 
 import ast
@@ -82,6 +82,8 @@ def shortened(arguments: list[str]) -> list[str]:
     kept = [a for i, a in enumerate(arguments) if i not in dropped]
     rounds = int(kept[kept.index("--rounds") + 1]) if "--rounds" in kept else 20
     short = ["--rounds", str(max(1, rounds // 20)), "--local-steps", "1"]
+    if not any("batch-size" in argument for argument in kept):
+        short += ["--batch-size", "8"]
     return [*kept, *short, "--accelerator", "cpu", "--devices", "1"]
 
 
@@ -136,6 +138,7 @@ def test_the_cells_of_a_notebook_run_and_their_outputs_are_kept(page, workplace,
                 assert displayed == (kind in kept), cell["source"]
 
 
+@pytest.mark.usefixtures("traces")
 @pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")  # peft's use
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if blocks(p)], ids=lambda page: str(page.relative_to(ROOT))
