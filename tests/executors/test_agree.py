@@ -236,10 +236,11 @@ def test_bf16_trains_batchnorm_of_several_clients_too(compiled: int, traces: lis
     """A number is rounded by up to 0.4 %; the models' moves differ by 0.3 %."""
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
     given = {"fabric": fabric, "clients": classification((10,) * 6, dtype=torch.float32)}
+    given["rounds"] = 1
     one_by_one, stacked = (
         trained(algorithms.fedsam(), module=classifier(dtype=torch.float32), **given, **executor)
         for executor in ({}, {"executor": partial(STACKED, compiled=compiled)})
     )
     moved = everything(one_by_one)["model"] - one_by_one.server.initial_w
     assert (one_by_one.w - stacked.w).norm() < 0.01 * moved.norm()
-    assert len(traces) == (2 if compiled else 0)
+    assert len(traces) == (1 if compiled else 0)
