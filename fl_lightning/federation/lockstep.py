@@ -21,6 +21,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.curves import Curve, Place, exponential, with_number
 from fl_lightning.core.programs import (
     differing_numbers,
+    name_of,
     numbers_at,
     numbers_of,
     program_of,
@@ -29,7 +30,7 @@ from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.vector import Layout
 from fl_lightning.distributed.signals import stop_on_signals
 from fl_lightning.distributed.turns import Turn, ask
-from fl_lightning.errors import ModelError, UserError
+from fl_lightning.errors import ModelError, UserError, first_sentence
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs, StackedExecutor
 from fl_lightning.executors.stackable import try_in_parallel
 from fl_lightning.federation.federation import Federation
@@ -153,7 +154,8 @@ class Lockstep:
             turn.proceed()
         going = [turn for turn in turns if not turn.ended]
         try:
-            check_one_program([turn.asked for turn in going])
+            if going:
+                check_one_program([turn.asked for turn in going])
         except UserError as error:
             _throw(going, error)
             return
@@ -216,8 +218,7 @@ def check_one_program(federations: Sequence[Federation]) -> None:
     """Try whether the clients of these federations can be rows of one program.
 
     Raises:
-        ProgramError: If something differs that is no number.
-        TermError: If a term cannot take tensors in the place of numbers.
+        ProgramError: If something differs that is no number, or a term needs one number.
     """
     first, *others = federations
     algorithms = [federation.server.scheduled for federation in federations]
@@ -231,7 +232,22 @@ def check_one_program(federations: Sequence[Federation]) -> None:
         places = differing_numbers(algorithms)
     except UserError as error:
         raise ProgramError(str(error)) from None
-    _rehearse_with_tensors(first, algorithms[0], places)
+    if reason := _refused_tensors(first, algorithms[0], places):
+        alone = (place for place in places if _refused_tensors(first, algorithms[0], [place]))
+        which = [name_of(place, algorithms[0]) for place in islice(alone, 1)]
+        said = f"{which[0]} needs one number" if which else first_sentence(reason)
+        raise ProgramError(said) from reason
+
+
+def _refused_tensors(
+    federation: Federation, algorithm: Algorithm, places: Sequence[Place]
+) -> Exception | None:
+    """What a rehearsal raises of a method whose numbers at these places are tensors."""
+    try:
+        _rehearse_with_tensors(federation, algorithm, places)
+    except Exception as error:  # whatever a term's code raises
+        return error
+    return None
 
 
 def _rehearse_with_tensors(

@@ -37,7 +37,7 @@ def check_options(configs: Sequence[Config]) -> None:
     """
     for config in configs:
         if why := refusal(config):
-            raise UserError(f"{why}: leave it out to fit runs together")
+            raise ProgramError(f"{why}: leave it out to fit runs together")
         for name in sorted({*config.program(), *configs[0].program()}):
             if config.get(name) != configs[0].get(name):
                 raise _differing(configs[0], config, name)
@@ -52,14 +52,14 @@ def check_methods(configs: Sequence[Config], algorithms: Sequence[Algorithm]) ->
         raise _in_options(error, configs) from None
 
 
-def _differing(here: Config, there: Config, name: str, why: str = "") -> UserError:
-    return UserError(
+def _differing(here: Config, there: Config, name: str, why: str = "") -> ProgramError:
+    return ProgramError(
         f"runs cannot train as one program with {name} {here.get(name)} and {there.get(name)}"
         f"{why}: fit them apart"
     )
 
 
-def _in_options(error: UserError, configs: Sequence[Config]) -> UserError:
+def _in_options(error: UserError, configs: Sequence[Config]) -> ProgramError:
     """The error with an option of the method that differs, and both values."""
     first = configs[0]
     for config in configs:
@@ -76,7 +76,7 @@ def _in_options(error: UserError, configs: Sequence[Config]) -> UserError:
         if differing:
             name = min(differing, key=lambda name: (numbers[name], name))
             return _differing(first, config, name, f" ({error})")
-    return UserError(f"runs cannot train as one program: {error}")
+    return ProgramError(f"runs cannot train as one program: {error}")
 
 
 def fit_together(

@@ -47,14 +47,9 @@ def make(
 
 
 SWEEPS = {
-    "fedavg": [
-        {"algorithm": algorithms.fedavg()},
-        {"algorithm": algorithms.fedavg(), "seed": 1},
-        {"algorithm": algorithms.fedavg(), "lr": 0.05, "rounds": 2},
-    ],
     "scaffold": [
         {"algorithm": algorithms.scaffold(), "seed": 2},
-        {"algorithm": algorithms.scaffold(), "lr": 0.03},
+        {"algorithm": algorithms.scaffold(), "lr": 0.03, "rounds": 2},
     ],
     "fedtoga": [
         {"algorithm": algorithms.fedtoga(rho=0.2)},

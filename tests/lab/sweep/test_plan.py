@@ -13,7 +13,7 @@ from fl_lightning.__main__ import main
 from fl_lightning.lab.commands.table import TableOptions
 from fl_lightning.lab.sweep.layout import choose, layout
 from fl_lightning.lab.sweep.plan import Job, plan
-from fl_lightning.lab.sweep.stacks import stacked
+from fl_lightning.lab.sweep.stacks import run_stack, stacked
 from fl_lightning.lab.sweep.table_file import TableFile
 
 DIGITS = ROOT / "recipes/digits.py"
@@ -69,6 +69,17 @@ def test_runs_that_differ_in_numbers_alone_are_stacked(planned):
     found = [[job.folder.name for job in stack] for stack in stacked(jobs, 4)]
     alike = [["a-s0", "a-s1", "b-s0", "b-s1"], ["c-s0", "c-s1"], ["d-s0", "d-s1"]]
     assert found == [*alike, ["e-s0", "e-s1"], ["f-s0"], ["f-s1"]]
+
+
+def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
+    """FedSOL checks its tau, which a tensor has no value for."""
+    rows = "rows: {a: {algorithm.tau: 1.0}, b: {algorithm.tau: 2.0}}\n"
+    jobs = planned(f"{SMALL}algorithm: fedsol\nlocal_steps: 1\naccelerator: cpu\n{rows}")
+    with (tmp_path / "a").open("w") as a, (tmp_path / "b").open("w") as b:
+        assert run_stack(jobs, [a, b]) == 0
+    assert [job.state for job in jobs] == ["finished"] * 2
+    for name in "ab":
+        assert "algorithm.tau 1.0 and 2.0" in (tmp_path / name).read_text()
 
 
 def test_a_row_may_have_several_callbacks(planned):
