@@ -8,8 +8,6 @@ on for neither: on a CPU they change nothing here.
 """
 
 import argparse
-from statistics import median
-from time import perf_counter
 
 import torch
 from contest import MODELS, federation, table, take_turns, where
@@ -17,34 +15,18 @@ from lightning.fabric import Fabric
 
 from fl_lightning import Federation
 from fl_lightning.distributed.malloc import keep_freed_memory
-from fl_lightning.executors import ClientResult
 from fl_lightning.federation.aggregation import RoundSums
 from fl_lightning.federation.exact_sum import ExactSum
 
 CLIENTS = 10
 
 
-def tally_of(run: Federation) -> RoundSums:
-    """An empty tally of a round."""
-    return RoundSums(
-        run.server.initial_w,
-        run.local_training.template,
-        run.buffers,
-        CLIENTS,
-        run.local_training.sum_type,
-    )
-
-
-def milliseconds(run: Federation) -> float:
-    """To add one client's result to the sums."""
-    tally, w = tally_of(run), run.server.initial_w
-    result = ClientResult(w, run.local_training.template, [], run.buffers, w.new_zeros(()), w)
-    seconds = []
-    for _ in range(6):
-        started = perf_counter()
-        tally.add(result, 1.0, 0).item()
-        seconds.append(perf_counter() - started)
-    return 1e3 * median(seconds[1:])
+def megabytes(run: Federation) -> float:
+    """What a rank sends to the others in a round."""
+    training = run.local_training
+    message, sums = training.rehearsal.message, training.sum_type
+    total = RoundSums(run.server.initial_w, message, run.buffers, CLIENTS, sums).total
+    return total.nbytes / 1e6
 
 
 def main() -> None:
@@ -72,11 +54,7 @@ def main() -> None:
     runs = {"plain": plain, "exact": exact}
     fabric.print(where())
     seconds = take_turns({name: run.train_round for name, run in runs.items()}, options.turns)
-    notes = {
-        name: f"{tally_of(run).total.nbytes / 1e6:.1f} MB all-reduced, "
-        f"{milliseconds(run):.2f} ms to add a client"
-        for name, run in runs.items()
-    }
+    notes = {name: f"{megabytes(run):.1f} MB all-reduced" for name, run in runs.items()}
     fabric.print(f"{options.model}, {options.ranks} rank(s)")
     fabric.print(table(seconds, CLIENTS * options.samples, notes))
 
