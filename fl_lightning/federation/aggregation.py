@@ -269,7 +269,7 @@ def aggregation_weights(algorithm: Algorithm, clients: ClientData, cohort: Seque
     """The aggregation weights of a cohort, (M,), 1 on average.
 
     Raises:
-        ValueError: If the algorithm's weights cannot be averaged with.
+        UserError: If the algorithm's weights cannot be averaged with.
     """
     index = torch.tensor(cohort)
     sizes = clients.sizes[index] / clients.mean_size

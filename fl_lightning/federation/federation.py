@@ -333,7 +333,7 @@ class Federation:
         """Continue from `state_dict`, on every rank, with the same `state_dir`.
 
         Raises:
-            ValueError: If it is of another run, or the clients' states are gone.
+            UserError: If it is of another run, or the clients' states are gone.
         """
         self.prepare()
         self.server.check_state(state)

@@ -205,7 +205,7 @@ class LocalTraining:
         """Slots of the clients' rows, and the settings that a resumed run keeps.
 
         Raises:
-            ValueError: If clients keep states and their rows are not retained.
+            UserError: If clients keep states and their rows are not retained.
         """
         store = self.store
         if not store.is_retained(store.slot):
