@@ -42,7 +42,7 @@ SETUPS = {
     "schools": "160 schools",
     "cifar10": "CIFAR-10 (JPEG), LeNet",
 }
-COMMAND = "fl-lightning table benchmarks/neutral/{0}.yaml{1} --runs runs/neutral/{0}"
+COMMAND = "fl-lightning table benchmarks/neutral/{0}.yaml{1} --runs runs/neutral/{0} --stack 3"
 FAMILIES = {
     "drift": ("scaffold", "feddyn", "fedssg"),
     "sharpness and drift": ("fedsam", "fedsmoo", "fedlesam_d", "fedtoga"),
@@ -170,6 +170,7 @@ def results(setup: str) -> list[str]:
     first = text.columns[1]
     text[first] = [f"**{t}**" if m in near.level() else t for m, t in text[first].items()]
     leads = ["" if m == BASE else beside.text(str(m), scores[0].digits) for m in text.index]
+    text["s"] = text["s"].str.partition(" ±")[0]  # one program has trained all seeds
     text.insert(2, f"over {paper_name(BASE)}", leads)
     settings = part.groupby("method")["setting"].first()
     tried = kept("trials").query("setup == @setup").groupby("method").size()
