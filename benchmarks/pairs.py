@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
-from pandas import DataFrame, concat, read_csv
+from pandas import DataFrame, Series, concat, read_csv
 
-from fl_lightning.algorithms.registry import paper_name
 from fl_lightning.cli.recipes import recipes
 from fl_lightning.lab.report import Run
 from fl_lightning.lab.report.comparison import format_value
@@ -51,15 +50,15 @@ class Pair(NamedTuple):
         return f"{of_seeds.mean():.2f} ± {of_seeds.std():.2f}"
 
     @property
-    def differences(self) -> "DataFrame":
+    def differences(self) -> "Series[float]":
         """Paper minus code in the last evaluations, by seed."""
         paper, code = (self.curves[side].tail(TAIL).mean() for side in SIDES)
-        return (paper - code).dropna().to_frame("points")
+        return (paper - code).dropna()
 
     @property
     def size(self) -> float:
         """The absolute mean difference."""
-        return float(abs(self.differences["points"].mean()))
+        return float(abs(self.differences.mean()))
 
 
 def collect(runs: Path) -> DataFrame:
@@ -75,7 +74,7 @@ def collect(runs: Path) -> DataFrame:
 
 
 def pairs(curves: DataFrame) -> list[Pair]:
-    """The contradictions of which both sides have run with the same seeds, the largest first."""
+    """The contradictions of which both sides have run by now, the largest first."""
     by_row = {
         str(row): 100 * of.pivot_table("accuracy", "round", "seed")
         for row, of in curves.groupby("row")
@@ -93,12 +92,15 @@ def draw(shown: list[Pair]) -> None:
     """A panel for each of the largest, both sides by round."""
     matplotlib.rcParams["svg.hashsalt"] = PAGE.stem  # equal bytes each time
     figure = Figure(figsize=(12, 5.2), layout="constrained")
-    for axes, pair in zip(figure.subplots(2, 5).flat, shown, strict=False):
+    panels = [*figure.subplots(2, SHOWN // 2).flat]
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    for axes, pair in zip(panels, shown, strict=False):
         for side, color in zip(SIDES, ("#0072B2", "#D55E00"), strict=True):
             mean, spread = pair.curves[side].mean(axis=1), pair.curves[side].std(axis=1)
             axes.plot(mean.index, mean, color=color, label=f"{side}: {pair.value(side)}")
             axes.fill_between(mean.index, mean - spread, mean + spread, color=color, alpha=0.18)
-        axes.set_title(f"{paper_name(pair.method)}: {pair.option}", fontsize=10)
+        axes.set_title(f"{pair.method}: {pair.option}", fontsize=10)
         axes.legend(fontsize=8, frameon=False, loc="lower right")
         axes.grid(alpha=0.25)
     figure.supxlabel("round", fontsize=10)
@@ -110,9 +112,9 @@ def table(found: list[Pair]) -> str:
     """The last accuracies of both sides, and their difference within the seeds."""
     lines = ["| method | option | paper | code | paper minus code |", "|---" * 5 + "|"]
     for pair in found:
-        points = pair.differences["points"]
+        points = pair.differences
         cells = [
-            f"{paper_name(pair.method)}",
+            f"`{pair.method}`",
             f"`{pair.option}`",
             *(f"{pair.last(side)} (`{pair.value(side)}`)" for side in SIDES),
             f"{points.mean():+.2f} ± {points.std():.2f}",
