@@ -52,11 +52,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("before", type=Path, help="a checkout of the older commit")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", default="", help="rows whose names contain this")
     options = parser.parse_args()
     print(
         "| CPU seconds a round | before | after | after / before, turn by turn |\n|---|---|---|---|"
     )
     for name, row in ROWS.items():
+        if options.only not in name:
+            continue
         turns = [
             (seconds(options.before.resolve(), *row), seconds(HERE, *row))
             for _ in range(options.turns)
