@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame, Series, concat, isna, read_csv
+from scipy.stats import t
 
 from fl_lightning.algorithms.registry import paper_name
 from fl_lightning.cli.recipes import recipes
@@ -32,9 +33,6 @@ from fl_lightning.lab.sweep.table_file import TableFile
 
 FOLDER = Path(__file__).with_suffix("")
 DOCS = FOLDER.parents[1] / "docs"
-T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
-"""Student's t for 95 % by the number of seeds."""
-
 SETUPS = {
     "mnist_small": "MNIST, small",
     "mnist": "MNIST, FedSSG's set-up",
@@ -197,7 +195,7 @@ class Leads:
     Attributes:
         mean: The mean lead by method.
         deviation: Its standard deviation over the seeds.
-        bound: What the mean must exceed to be told apart from zero at 95 %.
+        bound: What the mean must exceed to differ significantly from zero, at 95 %.
     """
 
     mean: "Series[float]"
@@ -209,11 +207,11 @@ class Leads:
         """Leads in scores, (seeds, methods), over a method."""
         leads = scores.sub(scores[method], axis=0) * (1 if larger else -1)
         seeds = len(scores)
-        bound = leads.std() / seeds**0.5 * T_95.get(seeds, float("inf"))
+        bound = leads.std() / seeds**0.5 * t.ppf(0.975, seeds - 1)
         return Leads(leads.mean(), leads.std(), bound)
 
     def level(self) -> set[str]:
-        """The methods that are not told apart from the one."""
+        """The methods that do not differ significantly from the one."""
         return {str(m) for m in self.mean.index if abs(self.mean[m]) <= self.bound[m]}
 
     def text(self, method: str, digits: int) -> str:
@@ -221,13 +219,13 @@ class Leads:
         return f"{self.mean[method]:+.{digits}f} ± {self.deviation[method]:.{digits}f}"
 
     def sentence(self) -> str:
-        """Who is told apart from the one."""
+        """Which methods differ significantly from the one."""
         known = [str(m) for m in self.mean.sort_values(ascending=False).index]
         apart = [m for m in known if m not in self.level()]
         parts = {
             "above": [m for m in apart if self.mean[m] > 0],
             "below": [m for m in apart if self.mean[m] < 0],
-            "not told apart": [m for m in known if m in self.level() and m != BASE],
+            "no significant difference": [m for m in known if m in self.level() and m != BASE],
         }
         said = [f"{word}: {', '.join(map(paper_name, of))}" for word, of in parts.items() if of]
         return f"Beside {paper_name(BASE)}, at 95 %: {'; '.join(said)}."

@@ -81,7 +81,7 @@ class Checkpoint:
             self._save(federation)
 
     def on_round_start(self, federation: Federation, cohort: Sequence[int]) -> None:
-        """Restore the `best.pt` that the end of a run has replaced, now that the run goes on."""
+        """Restore the `best.pt` that the end of a run has replaced, now that the run continues."""
         former = self.folder / "best.pt"
         if self.monitor in self.last_only and federation.fabric.is_global_zero and former.exists():
             former.replace(self.run / "best.pt")

@@ -73,7 +73,7 @@ class Gradients(CohortMeasure):
     every: int = field(default=1, init=False)
 
     def measure(self, federation: Federation) -> Metrics:
-        """Count those of the round."""
+        """Count the gradients of the round."""
         steps = sum(map(federation.clients.num_steps, self.counted(federation)))
         return {"client/gradients": float(steps * federation.cost.gradients)}
 

@@ -129,7 +129,7 @@ class DeviceDataset:
 
     @cached_property
     def _scale_and_shift(self) -> list[Tensor]:
-        """Those of `(pixel / 255 - mean) / std`, in the shape of a sample: faster on a CPU."""
+        """Scale and shift of `(pixel / 255 - mean) / std`, in a sample's shape: faster on a CPU."""
         std = torch.tensor(self.std or 1.0, dtype=torch.float32).view(-1, 1, 1)
         mean = torch.tensor(self.mean or 0.0, dtype=torch.float32).view(-1, 1, 1)
         pair = 1 / (255 * std), -mean / std

@@ -1,6 +1,6 @@
-"""Functions that take turns in one process, as coroutines do, without a word of it in between.
+"""Functions that take turns in one process, as coroutines do, but without `await` in each caller.
 
-Each runs in a thread, one at a time, until it asks the program for something or ends.
+Each has a thread. One runs at a time, until it asks the program for something or ends.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _here = local()
 
 
 def ask(request: Any) -> Any:
-    """In the function of a `Turn`: the program's answer to a request, before which others go on."""
+    """In the function of a `Turn`: wait for the program's answer to a request, while others run."""
     turn: Turn = _here.turn
     return turn._ask(request)
 
@@ -22,7 +22,7 @@ class Turn:
 
     Args:
         function: The function.
-        within: Makes the context in which it runs, each time that it goes on.
+        within: Makes the context that it runs in, anew after each answer.
 
     Attributes:
         asked: What it asks for; None before it has begun and after it has ended.

@@ -112,7 +112,7 @@ class RoundSums:
     ) -> None:
         """Add the result of the client at this position of the cohort.
 
-        `states` are those of the client, None for one that need not be finite; `logs` is what its
+        `states` are the client's, with None for each that need not be finite; `logs` is what its
         terms have logged.
         """
         vectors = [result.sent.update]

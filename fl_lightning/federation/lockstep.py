@@ -62,7 +62,7 @@ class Clients(NamedTuple):
 
 
 class LockstepExecutor(Executor):
-    """Trains the clients of a run in lockstep with those of others.
+    """Trains the clients of a run together with the clients of other runs.
 
     Args:
         make: Makes the executor that trains the clients of all runs.
@@ -119,7 +119,7 @@ class Lockstep:
         self._requests = list[Callable[[], None]]()
 
     def executor(self, make: Callable[..., Executor]) -> Callable[..., Executor]:
-        """The factory of a run's executor, from that of a `StackedExecutor` for all runs."""
+        """What makes a run's executor; `make` makes the `StackedExecutor` for all runs."""
         return partial(LockstepExecutor, make)
 
     def wait_for_others(self, federation: Federation) -> None:
@@ -140,7 +140,7 @@ class Lockstep:
             self._requests.remove(request_stop)
 
     def run(self, turns: Sequence[Turn]) -> None:
-        """Let the runs train. One that ends, or fails, lets the others go on."""
+        """Let the runs train. If one ends or fails, the others continue."""
         with stop_on_signals(self._stop) as self.signals:
             try:
                 self._run(turns)

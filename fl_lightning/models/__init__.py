@@ -1,8 +1,8 @@
 """The papers' networks for images, and small ones for texts.
 
 Each function returns a fresh module from (b, channels, size, size) to (b, classes), or from tokens
-(b, t) to (b, t, vocabulary), initialized from PyTorch's global generator. These sizes are those of
-the data. Images or weights that do not fit raise a UserError.
+(b, t) to (b, t, vocabulary), initialized from PyTorch's global generator. These sizes follow
+from the data. Images or weights that do not fit raise a UserError.
 
 Imports `core`.
 """

@@ -94,7 +94,7 @@ class Run:
     def scores(self) -> Mapping[str, bool]:
         """The scores of the global model, and whether larger values are better; the first counts.
 
-        Those of a run that was scored on nothing are the accuracy.
+        A run that was scored on nothing names the accuracy.
         """
         return self.environment.get("scores") or {"test/accuracy": True}
 

@@ -87,8 +87,8 @@ def fit_together(
 
     Args:
         runs: The sessions, and what makes their parts.
-        within: Makes the context in which each run goes on; by default the first run prints, and
-            the others do not.
+        within: Makes the context that each run's code runs in; by default the first run prints,
+            and the others do not.
 
     Returns:
         What each run has raised, or None.

@@ -159,9 +159,9 @@ class FederatedTrainer:
         """Train a copy of a module in each of several runs, whose clients train as one program.
 
         Each run has a folder of its own, and the numbers of its `fit` with executor="stacked", to
-        rounding; its times are those of all runs together. Runs may differ in seed, rounds, lr,
+        rounding; its times count all runs together. Runs may differ in seed, rounds, lr,
         participation, and in numbers of the algorithm. They share the model, the local steps, the
-        optimizer but for lr, and the executor. One that ends or fails lets the others go on.
+        optimizer but for lr, and the executor. If one ends or fails, the others continue.
 
         Args:
             module: See `fit`. It is not trained itself: `run.model(module)` loads a run's weights.

@@ -24,8 +24,8 @@ def with_late_concatenation(graph: fx.GraphModule) -> fx.GraphModule:
 
     A backward pass ends in one gradient a parameter, and terms work on their flat vector, which the
     compiler would write out and read again. After this pass only the new weights are written, and a
-    perturbed vector, which the next forward pass splits, is never put together.
-    Other operations, such as norms, still get the whole vector.
+    perturbed vector, which the next forward pass splits, is never put together. Other operations,
+    such as norms, still get the whole vector.
     """
     for node in graph.graph.nodes:  # nodes inserted before a node's users are visited later
         if node.target is aten.cat.default and _is_flat(node):

@@ -3,8 +3,8 @@
 PyTorch's max-pooling writes an index of eight bytes for each result, and its backward pass clears
 the gradient before it scatters into it; the compiler's own pooling is slower still. Here an offset
 of one byte marks the largest of four, and the gradient is written once: the same bits, sooner.
-Pooling of several stacked clients stays as it is, as `vmap` reshapes its
-indices between the passes.
+Pooling of several stacked clients stays as it is, as `vmap` reshapes its indices between the
+passes.
 """
 
 from typing import Any, cast

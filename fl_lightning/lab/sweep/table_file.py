@@ -43,7 +43,7 @@ class TableFile:
             options by method.
         sweep: Combinations of values; each makes a further column of every column.
         tune: Combinations of values; a cell shows the best one by the first score.
-        own_tune: Those of rows that have their own.
+        own_tune: The combinations of rows that have a `tune` of their own, by row.
         tune_seeds: The seeds with which values are tried, before the best one gets the seeds of the
             table; empty for these.
         chosen: The best combination of values of each row and column, which alone is run; None for
