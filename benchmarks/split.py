@@ -45,7 +45,7 @@ PARTS: list[tuple[str, Any, tuple[str, ...]]] = [
     ("optimizer", torch.optim.SGD, ("step",)),
     ("terms", Algorithm, ("start", "gradient", "report")),
     ("state rows", ClientStore, ("prefetch", "read", "write", "wait_for_writes", "commit")),
-    ("sums", RoundSums, ("add", "status")),
+    ("sums", RoundSums, ("add", "read")),
     ("all-reduce", Federation, ("all_reduce_sum",)),
     ("server", Server, ("step",)),
     ("evaluation", Federation, ("evaluate",)),

@@ -195,13 +195,19 @@ class RoundSums:
         """Ask to end the run after this round, and whether it is to be resumed."""
         self._votes[: 1 + preempted] += 1
 
-    def status(self) -> RoundStatus:
-        """What all ranks agree on, once the sums are complete. Waits for the device."""
-        *rows, stop, preempted = torch.cat([self._rows.flatten(), self._votes]).tolist()
+    def read(self, more: Sequence[Tensor] = ()) -> tuple[RoundStatus, list[float]]:
+        """What all ranks agree on, once the sums are complete, and more 0-dim numbers.
+
+        It waits for the device, once.
+        """
+        own = self._rows.flatten(), self._votes
+        table = torch.cat([*own, torch.stack([*more]).to(self._votes)] if more else own).tolist()
+        *rows, stop, preempted = table[: len(table) - len(more)]
         of = {name: rows[k :: len(COLUMNS)] for k, name in enumerate(COLUMNS)}
         found = {k: round(part) - 1 for k, part in enumerate(of["diverged"]) if part}
         empty = not (sum(of["counts"]) > 0 and sum(of["weight"]) > 0)
-        return RoundStatus(stop > 0, preempted > 0, found, empty, sum(of["bits"]))
+        status = RoundStatus(stop > 0, preempted > 0, found, empty, sum(of["bits"]))
+        return status, table[len(table) - len(more) :]
 
     def logged(self) -> list[Tensor]:
         """The cohort's mean of each scalar that terms log, 0-dim; nan where no client has."""

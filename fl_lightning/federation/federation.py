@@ -1,6 +1,6 @@
 """Federation: the way of a round, from the sampled cohort to the server's step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -19,7 +19,7 @@ from fl_lightning.errors import RankLostError, adding_position, first_sentence
 from fl_lightning.executors import Executor, SequentialExecutor
 from fl_lightning.executors.executor import Buffers
 from fl_lightning.federation import divergence, sanity_checks, trials
-from fl_lightning.federation.aggregation import DISTANCES
+from fl_lightning.federation.aggregation import DISTANCES, RoundStatus, RoundSums
 from fl_lightning.federation.client_store import ClientStore
 from fl_lightning.federation.local_training import LocalTraining
 from fl_lightning.federation.sampling import ClientSampler, UniformSampling
@@ -248,21 +248,8 @@ class Federation:
             sums.request_stop(self.preempt_requested)
         trained = Moment(device)
         self.all_reduce_sum(sums.total)
-        status, watched = sums.status(), self.on_divergence != "continue"
-        lost = {cohort[k]: part for k, part in status.diverged.items()} if watched else {}
-        if lost and self.on_divergence == "stop":
-            raise divergence.client_diverged(lost, *self._place())
+        status, scalars = self._server_step(cohort, facts, sums)
         self.should_stop, self.preempted = status.stop, status.preempted
-        self.skipped = frozenset(lost)
-        scalars, finite = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}, list[float]()
-        if not (status.empty and cohort):
-            facts["participation"] = (len(cohort) - len(lost)) / self.clients.num_clients
-            scalars, finite = server.finish_round(sums, facts, self.local_training.logs.tags)
-            self.store.commit([client for client in cohort if client not in lost])
-        if watched and not all(finite):
-            raise divergence.server_diverged(finite.index(False), *self._place())
-        if self.on_divergence == "skip-client":
-            scalars["client/skipped"] = float(len(lost))
         scalars |= {
             "local/lr": self.local_training.lr(self.round),
             "comm/uplink_mb": self._uplink(len(cohort), status.bits),
@@ -272,6 +259,36 @@ class Federation:
         }
         server.round, self._training = server.round + 1, False
         return scalars
+
+    def _server_step(
+        self, cohort: Sequence[int], facts: dict[str, Any], sums: RoundSums
+    ) -> tuple[RoundStatus, Metrics]:
+        """Step with the complete sums; gives what the ranks agree on, and scalars.
+
+        The device is waited for once; twice under "skip-client", whose step takes a number of it.
+        """
+        stops, skips = (self.on_divergence == mode for mode in ("stop", "skip-client"))
+        if skips:
+            skipped = len(sums.read()[0].diverged)
+            facts["participation"] = (len(cohort) - skipped) / self.clients.num_clients
+
+        def counts(status: RoundStatus) -> bool:
+            return not (stops and status.diverged) and not (status.empty and cohort)
+
+        tags = self.local_training.logs.tags
+        status, scalars, finite = self.server.finish_round(sums, facts, tags, counts)
+        found = status.diverged if stops or skips else {}
+        lost = {cohort[k]: part for k, part in found.items()}
+        if lost and stops:
+            raise divergence.client_diverged(lost, *self._place())
+        if (stops or skips) and not all(finite):
+            raise divergence.server_diverged(finite.index(False), *self._place())
+        self.skipped = frozenset(lost)
+        if counts(status):
+            self.store.commit([client for client in cohort if client not in lost])
+        else:
+            scalars = {"train/loss": nan, **dict.fromkeys(DISTANCES, 0.0)}
+        return status, scalars | ({"client/skipped": float(len(lost))} if skips else {})
 
     def _uplink(self, cohort: int, bits: float) -> float:
         """Megabytes that a cohort has sent; `bits` is the size of its updates."""

@@ -1,6 +1,6 @@
 """The server: the global model, its states and its optimizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -15,7 +15,7 @@ from fl_lightning.core.vector import Layout
 from fl_lightning.core.view import MOVES
 from fl_lightning.errors import UserError
 from fl_lightning.executors.executor import Buffers
-from fl_lightning.federation.aggregation import DISTANCES, RoundSums
+from fl_lightning.federation.aggregation import DISTANCES, RoundStatus, RoundSums
 from fl_lightning.federation.divergence import all_finite, finite, watched
 
 
@@ -89,8 +89,8 @@ class Server:
 
     def step(
         self, delta: Tensor, messages: Sequence[Any], facts: Facts
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Update the states and the model.
+    ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+        """Update the states and the model, but for frozen parameters.
 
         Args:
             delta: The mean model update of the cohort, (d,).
@@ -98,8 +98,8 @@ class Server:
             facts: The facts of the round.
 
         Returns:
-            How far the model moved from `facts["anchor"]`, (d,), and whether the terms' update
-            and each state stayed finite, each 0-dim.
+            How far the model moved from `facts["anchor"]`, (d,); whether the terms' update and each
+            state stayed finite, each 0-dim; and by how much frozen parameters are to move.
         """
         moves: dict[str, Tensor] = {}
         facts = {**facts, "frozen": self.frozen, MOVES: moves}
@@ -112,28 +112,51 @@ class Server:
         ]
         self.states, self.w.grad = states, -delta
         self.optimizer.step()
-        with torch.no_grad():
-            for name, by in moves.items():
-                self.frozen[name] += by
-        self.saved |= moves.keys()
-        return self.w.detach() - facts["anchor"], [moved, *stayed]
+        return self.w.detach() - facts["anchor"], [moved, *stayed], moves
 
     def finish_round(
-        self, sums: RoundSums, facts: Facts, logged: Sequence[str]
-    ) -> tuple[dict[str, float], list[float]]:
-        """Step with the means of a round; `logged` are the tags of what terms log.
+        self,
+        sums: RoundSums,
+        facts: Facts,
+        logged: Sequence[str],
+        counts: Callable[[RoundStatus], bool],
+    ) -> tuple[RoundStatus, dict[str, float], list[float]]:
+        """Step with the means of a round, and read its numbers, all at once and after the step.
+
+        Args:
+            sums: The complete sums.
+            facts: The facts of the round.
+            logged: The tags of what terms log.
+            counts: Whether a round of this status counts. If not, nothing has moved afterwards.
 
         Returns:
-            The scalars of the round, and whether each part stayed finite: see `step`, and the move.
+            What the ranks agree on; the scalars of the round, and whether each part stayed finite
+            (see `step`, and the move), both empty if the round does not count.
         """
+        before = self.states, deepcopy(self.optimizer.state_dict())
         (progress, moved), messages, buffers, (loss, squared) = sums.means()
-        self.buffers = {**self.buffers, **buffers}
-        move, flags = self.step(progress, messages, facts)
+        try:
+            move, flags, moves = self.step(progress, messages, facts)
+        except Exception:
+            status, _ = sums.read()
+            if counts(status):
+                raise
+            return status, {}, []  # a term refused numbers that are not finite
         distances = sums.distances(moved, squared, move)
         finite = [flag.to(move) for flag in (*flags, distances[-1].isfinite())]
         tags = "train/loss", *DISTANCES, *logged
-        numbers = torch.stack([loss, *distances, *sums.logged(), *finite]).tolist()
-        return dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
+        status, numbers = sums.read([loss, *distances, *sums.logged(), *finite])
+        with torch.no_grad():
+            if not counts(status):
+                self.w.copy_(facts["anchor"])
+                self.states, optimizer = before
+                self.optimizer.load_state_dict(optimizer)
+                return status, {}, []
+            for name, by in moves.items():
+                self.frozen[name] += by
+        self.saved |= moves.keys()
+        self.buffers = {**self.buffers, **buffers}
+        return status, dict(zip(tags, numbers, strict=False)), numbers[len(tags) :]
 
     def megabytes(self, numbers: int) -> float:
         """The size of numbers of the model's dtype, and of the buffers that are averaged."""

@@ -26,6 +26,7 @@ from fl_lightning.core.term import init_states
 from fl_lightning.core.vector import Layout
 from fl_lightning.data import CropFlip
 from fl_lightning.executors import Executor, GraphExecutor
+from fl_lightning.federation.aggregation import COLUMNS
 
 DEVICE = torch.device("meta")
 EVEN = 24, 18, 12, 12, 18, 18
@@ -149,6 +150,35 @@ def test_nor_around_graphs(name: str, stacked: bool) -> None:
     run = to_device(federation(hard(ALGORITHMS[name]), executor=executor, clients=clients))
     assert run_unread(run, [0, 1, 2, 4]).is_meta
     assert run.local_training.executor.manner  # not one after another
+
+
+@on_eager_executors
+@pytest.mark.parametrize(
+    ("options", "reads"),
+    [({}, 1), ({"deterministic": True}, 1), ({"on_divergence": "skip-client"}, 2)],
+)
+@pytest.mark.usefixtures("no_autocast")
+def test_a_round_waits_for_the_device_once(
+    executor: Any, options: dict[str, Any], reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice where clients are skipped: the server's step takes how many are left."""
+    clients = classification(EVEN, batch_size=6, steps=2)
+    algorithm = hard(EVERY_ALGORITHM["fedtoga"])
+    run = to_device(federation(algorithm, executor=executor, clients=clients, **options))
+    run.sampler = lambda *_: [0, 1, 2, 4]
+    monkeypatch.setattr(run, "all_reduce_sum", lambda sums: None)  # Fabric's device is the CPU
+    tables = list[Tensor]()
+
+    def of_finite_clients(table: Tensor) -> list[float]:
+        tables.append(table)
+        row = [float(name != "diverged") for name in COLUMNS]
+        return [*row * 4, 0.0, 0.0, *[1.0] * (len(table) - 4 * len(row) - 2)]
+
+    plain = Tensor.tolist
+    monkeypatch.setattr(Tensor, "tolist", lambda t: of_finite_clients(t) if t.is_meta else plain(t))
+    with Unwaiting():
+        assert run.train_round()["train/loss"] == 1
+    assert len(tables) == reads
 
 
 @on_eager_executors

@@ -49,7 +49,7 @@ def test_what_is_not_finite_diverged_except_a_loss_that_no_term_evaluated(what, 
     total.add(result(), 1.0, 0)
     total.add(result(**{what: value}), 1.0, 1)
     unasked = what == "loss" and value != value
-    assert [*total.status().diverged] == ([] if unasked else [1])
+    assert [*total.read()[0].diverged] == ([] if unasked else [1])
 
 
 @pytest.mark.parametrize("what", ["progress", "message", "mean"])
@@ -121,7 +121,7 @@ def test_buffers_of_all_kinds_are_averaged():
 @pytest.mark.parametrize(("left", "empty"), [([0.0, 0.0], True), ([0.0, 0.5], False), ([], True)])
 def test_clients_without_weight_leave_nothing_to_average(left, empty):
     total = summed((result(nan), 1.0), *((result(), weight) for weight in left))
-    assert total.status().empty == empty
+    assert total.read()[0].empty == empty
 
 
 def addends(count: int, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], list[float]]:

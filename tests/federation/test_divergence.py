@@ -24,6 +24,7 @@ from problems import (
     trained,
 )
 from refusals import scaffold
+from torch import Tensor
 from torch.optim import SGD, Adam
 
 from fl_lightning import (
@@ -189,15 +190,57 @@ def test_a_round_without_finite_clients_moves_nothing(executor):
     algorithm.server = partial(Adam, lr=0.1)
     run = begin(algorithm, executor=executor)
     run.train_round()
-    momentum = run.server.optimizer.state_dict()["state"][0]["exp_avg"]
-    before, momentum_before = everything(run), momentum.clone()
+    before = kept(run)
     run.clients.dataset.x[:] = torch.nan
     metrics = run.train_round()
     assert run.round == 2
     assert metrics["client/skipped"] == len(COHORT)
     assert metrics["server/update_norm"] == 0
-    assert all(value.equal(before[name]) for name, value in everything(run).items())
-    assert momentum.equal(momentum_before)
+    assert all(value.equal(before[name]) for name, value in kept(run).items())
+
+
+def kept(run: Federation) -> dict[str, Tensor]:
+    """A copy of everything, and the state of the server's optimizer."""
+    (of_optimizer,) = run.server.optimizer.state_dict()["state"].values()
+    return {name: value.clone() for name, value in {**everything(run), **of_optimizer}.items()}
+
+
+class Strict(Term):
+    """Takes no update that is not finite, as decompositions of matrices do."""
+
+    def update(self, delta, mean, v):
+        if not delta.isfinite().all():
+            raise ValueError("not finite")
+        return delta
+
+
+@pytest.mark.parametrize("terms", [[], [Strict()]], ids=["a step", "a term that raises"])
+def test_the_server_is_as_it_was_after_a_round_that_stops_the_run(terms):
+    algorithm = algorithms.scaffold().with_outer_terms(*terms)
+    algorithm.server = partial(Adam, lr=0.1)
+    run = begin(algorithm, on_divergence="stop")
+    run.train_round()
+    before = kept(run)
+    run.clients.dataset.x[run.clients.partition[4]] = torch.nan
+    with pytest.raises(DivergenceError, match="round 2 of 3: the training of client 4"):
+        run.train_round()
+    assert run.round == 1
+    assert all(value.equal(before[name]) for name, value in kept(run).items())
+
+
+class Late(Term):
+    """Fails in the second round."""
+
+    def update(self, delta, mean, v):
+        if v.round == 1:
+            raise RuntimeError("no update")
+        return delta
+
+
+def test_an_error_of_a_term_is_raised_where_no_client_diverged():
+    run = begin(Algorithm(Late()), on_divergence="stop")
+    with pytest.raises(RuntimeError, match="no update"):
+        run.fit()
 
 
 def test_finite_training_is_the_same_in_every_mode():
