@@ -92,7 +92,7 @@ class ClientData:
     """A data set split over clients, and the batches of each client's visits.
 
     Order and augmentation of a visit depend on (seed, round, client) alone; nothing is kept per
-    client. The last batch of an epoch may be short; nothing is dropped.
+    client. The last batch of an epoch may be short; nothing is dropped but by `single_batches`.
 
     Args:
         dataset: The training data, on the device of the batches.
@@ -104,6 +104,8 @@ class ClientData:
         augment: Augmentation of images; none by default.
         shuffle: A new order for every epoch; otherwise the order of the partition.
         seed: The seed of orders and augmentation.
+        single_batches: Train on a last batch of one sample. BatchNorm cannot: False leaves the last
+            sample of such an epoch out.
 
     Raises:
         UserError: If a client is empty, the partition is of another data set, or a number is out
@@ -127,6 +129,7 @@ class ClientData:
     augment: CropFlip | None = None
     shuffle: bool = True
     seed: int = 0
+    single_batches: bool = True
 
     def __post_init__(self) -> None:
         check(self)
@@ -191,19 +194,26 @@ class ClientData:
 
     def steps_per_epoch(self, client: int) -> int:
         """The number of batches in one pass over this client's samples."""
-        return ceil(self.sizes[client].item() / self.batch_size)
+        return ceil(self._samples_per_epoch(client) / self.batch_size)
+
+    def _samples_per_epoch(self, client: int) -> int:
+        samples = int(self.sizes[client])
+        single = samples > 1 and (samples - 1) % self.batch_size == 0
+        return samples - (single and not self.single_batches)
 
     def visit(self, client: int, round: int) -> Batches:
         """The batches of this client in this round; equal calls give equal batches."""
         samples, per_epoch = self.partition[client], self.steps_per_epoch(client)
         n, size, steps = len(samples), self.batch_size, range(self.num_steps(client))
-        sizes = [min(size, n - k % per_epoch * size) for k in steps]
+        kept = self._samples_per_epoch(client)
+        sizes = [min(size, kept - k % per_epoch * size) for k in steps]
         passes = ceil(len(steps) / per_epoch)
         if self.shuffle:
             g = generator(self.seed, "order", round, client)
-            index = torch.cat([samples[torch.randperm(n, generator=g)] for _ in range(passes)])
+            orders = [torch.randperm(n, generator=g)[:kept] for _ in range(passes)]
+            index = samples[torch.cat(orders)]
         else:
-            index = samples.repeat(passes)
+            index = samples[:kept].repeat(passes)
         index = index[: sum(sizes)]
         augment = None
         if self.augment:

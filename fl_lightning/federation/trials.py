@@ -57,14 +57,14 @@ def dry_run(
     loss: TaskLoss,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> None:
-    """Run the model forward and back on two samples, and on one if a client has a batch of one.
+    """Run the model forward and back on two samples, and on one if an epoch may end with one.
 
-    Nothing changes.
+    Nothing changes but `clients.single_batches`, which is False if the model has BatchNorm.
 
     Raises:
         ModelError: If the model does not take the samples, changes them in place, replaces a
-            buffer, cannot train on a single one, has no trainable score for each label, or hooks on
-            parameters.
+            buffer, has no trainable score for each label, or hooks on parameters; or if it has
+            BatchNorm and a client has batches of one sample alone.
     """
     for name, p in module.named_parameters():
         if p._backward_hooks or p._post_accumulate_grad_hooks:
@@ -109,16 +109,14 @@ def dry_run(
             value = _checked_loss(loss, out, y, module)
         if training:
             _check_gradient(value, module, clients)
-    if len(alone := with_single_samples(clients)):
+    if len(with_single_batch(clients)):
         try:
             forward(1)
         except ValueError as error:
             if ONE_SAMPLE not in str(error):
                 raise
-            raise ModelError(
-                f"{class_name(module)} has BatchNorm, which cannot train client "
-                f"{int(alone[0])}'s last batch of one sample: use GroupNorm, or change --batch-size"
-            ) from error
+            clients.single_batches = False
+            _check_further_batches(module, clients)
 
 
 def _does_not_take(
@@ -194,10 +192,18 @@ def _check_gradient(value: Tensor, module: nn.Module, clients: ClientData) -> No
         raise _does_not_take(module, clients, True, error) from error
 
 
-def with_single_samples(clients: ClientData) -> Tensor:
-    """The clients with a batch of one sample, which is left over at the end of an epoch."""
-    sizes, size = clients.sizes.long(), clients.batch_size
-    batches = (sizes + size - 1) // size
-    steps = (clients.epochs * batches).round().clamp(min=1)
-    last = batches <= (steps if clients.steps is None else clients.steps)
-    return ((sizes - (batches - 1) * size == 1) & last).nonzero().flatten()
+def with_single_batch(clients: ClientData) -> Tensor:
+    """The clients whose samples leave one over at the end of an epoch."""
+    return ((clients.sizes.long() - 1) % clients.batch_size == 0).nonzero().flatten()
+
+
+def _check_further_batches(module: nn.Module, clients: ClientData) -> None:
+    """Raise a ModelError if a client has nothing but batches of one sample."""
+    name, smallest = class_name(module), int(clients.sizes.argmin())
+    if clients.batch_size == 1:
+        raise ModelError(f"{name} has BatchNorm, which cannot train on one sample: raise --batch-size")
+    if clients.sizes[smallest] == 1:
+        raise ModelError(
+            f"{name} has BatchNorm, which cannot train on one sample, and client {smallest} has "
+            "no other: use GroupNorm, or leave such clients out"
+        )

@@ -16,6 +16,7 @@ from fl_lightning.core.weighting import by_size, in_words
 from fl_lightning.federation.disk_space import most_disk_bytes
 from fl_lightning.federation.federation import Federation
 from fl_lightning.federation.sampling import largest_cohort
+from fl_lightning.federation.trials import with_single_batch
 from fl_lightning.runs.metrics_csv import Scalars
 from fl_lightning.runs.options import Options
 from fl_lightning.runs.run import TAIL_LENGTH, Run
@@ -89,6 +90,12 @@ def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
     precision, device = federation.fabric.strategy.precision.precision, federation.w.device
     if precision == "bf16-mixed" and device.type == "cpu" and not _computes_bf16():
         yield "this processor computes bf16 in software: --precision 32-true is many times faster"
+    if not clients.single_batches:
+        leaving = len(with_single_batch(clients))
+        yield (
+            f"the model has BatchNorm: {_count(leaving, 'client')} of {total:,} would end an epoch "
+            "with a batch of one sample, and leave it out"
+        )
     if o.compile and clients.sizes.max() < o.batch_size:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 

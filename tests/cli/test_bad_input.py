@@ -137,8 +137,8 @@ def linear(inputs: int, classes: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("argv", "model", "words"),
     [
-        # 273 = 16 * 17 + 1: the last batch of an epoch has one sample
-        ("--batch-size 17", normed, ["--model normed", "BatchNorm", "client 1"]),
+        ("--batch-size 1", normed, ["--model normed", "BatchNorm", "--batch-size"]),
+        ("--clients 1437 --partition iid", normed, ["BatchNorm", "client 0 has no other"]),
         # Per-FedAvg halves batches of three
         (
             "--batch-size 3 --algorithm perfedavg --partition iid --clients 479",

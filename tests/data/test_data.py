@@ -213,3 +213,13 @@ def test_samples_that_do_not_fit_the_device_stay_and_their_batches_are_copied(mo
     clients = ClientData(moved, Partition(torch.arange(60), torch.tensor([0, 60])), batch_size=20)
     for x, y in clients.visit(0, 0):
         assert (x.device.type, y.device.type, len(x)) == ("meta", "meta", 20)
+
+
+def test_an_epoch_leaves_out_a_sample_that_would_be_a_batch_of_one():
+    data = numbered([7, 6], batch_size=3, epochs=2, single_batches=False)
+    assert [data.visit(client, 0).sizes for client in (0, 1)] == [[3, 3, 3, 3], [3, 3, 3, 3]]
+    epochs = torch.cat([x for x, _ in data.visit(0, 0)]).view(2, 6)
+    assert all(len({*epoch.tolist()}) == 6 for epoch in epochs)
+    whole = torch.cat([x for x, _ in numbered([7], batch_size=3).visit(0, 0)])
+    assert epochs[0].equal(whole[:6])
+    assert data.visit(1, 0)[0][0].equal(numbered([7, 6], batch_size=3).visit(1, 0)[0][0])

@@ -244,7 +244,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("val/loss", "validation"),
     ),
     "BatchNorm": (
-        lambda: trainer(batch_size=6).fit(Lit(), data()),
+        lambda: trainer(batch_size=1).fit(Lit(), data()),
         ("Lit", "BatchNorm", "batch_size"),
     ),
     "fine-tuning": (
