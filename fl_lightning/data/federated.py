@@ -176,6 +176,7 @@ class FederatedData:
         *,
         target: str,
         clients: Any,
+        columns: Sequence[str] | None = None,
         test: TableLike | float | None = 0.2,
         validation: TableLike | float | None = None,
         standardize: bool = True,
@@ -185,15 +186,16 @@ class FederatedData:
     ) -> "FederatedData":
         """Rows (x, y) of a data frame or a CSV file.
 
-        The inputs x, (n, columns) float32, are all columns but target and owners, in their order.
-        The numbers of a CSV file are kept in a temporary file (in `TMPDIR`) that is mapped into
-        memory and goes with the data, so that they may be larger than the memory.
+        The inputs x, (n, columns) float32, are columns of numbers. Those of a CSV file are kept in
+        a temporary file (in `TMPDIR`) that is mapped into memory and goes with the data, so that
+        they may be larger than the memory.
 
         Args:
             table: A frame, or the path of a CSV file with a header.
             target: The column of targets. Texts, categories and truth values become classes, y
                 int64; numbers stay numbers, y float32.
             clients: The column of owners, or what else `FederatedData` takes.
+            columns: The columns of x in their order; None: all but target and owners.
             test: A fraction of each client's rows, or another table with the same columns.
             validation: As `test`.
             standardize: Shift and scale the columns of x so that of the training rows' values the
@@ -213,10 +215,10 @@ class FederatedData:
             net = nn.Linear(data.inputs, 1)
         """
         owner = clients if isinstance(clients, str) else None
-        made = read_table(table, target, owner, classes)
+        made = read_table(table, target, owner, classes, columns)
 
         def read(other: TableLike, part: str) -> tuple[Tensor, Tensor]:
-            held = read_table(other, target, owner, made.classes, made.columns)
+            held = read_table(other, target, None, made.classes, made.columns)
             return held.x, held.y
 
         parts = _read_parts(test, validation, read)

@@ -60,6 +60,7 @@ def table(
     file: Path,
     target: str,
     clients: str,
+    columns: tuple[str, ...] = (),
     test: OpenFraction = 0.2,
     standardize: bool = True,
     standardize_target: bool = True,
@@ -70,6 +71,7 @@ def table(
         file: The file, with a header.
         target: The column of targets; texts are classes.
         clients: The column of owners.
+        columns: The columns of inputs; all others by default.
         test: Fraction of each client's rows to test on.
         standardize: Shift and scale each input to mean 0 and standard deviation 1.
         standardize_target: The same for a target of numbers, whose loss has no unit then; metrics
@@ -79,6 +81,7 @@ def table(
         file,
         target=target,
         clients=clients,
+        columns=columns or None,
         test=test,
         standardize=standardize,
         standardize_target=standardize_target,

@@ -1,7 +1,7 @@
 """Tables as tensors: data frames, and CSV files that are larger than the memory."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ def read_table(
     target: str,
     owner: str | None,
     classes: Sequence[str] | None = None,
-    inputs: list[str] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Table:
     """Read a data frame, or a CSV file chunk by chunk.
 
@@ -54,8 +54,7 @@ def read_table(
         owner: The column of owners, if there is one.
         classes: Names of the classes, in order: the target's texts are some of them, or its
             integers are positions in them. None: texts, categories and truth values are classes.
-        inputs: The columns of the training table, if this is a table to test on, where owners do
-            not matter.
+        columns: Those of inputs, in their order; None: all but target and owners.
 
     Raises:
         UserError: If it cannot be read, a column is missing, an input is no number, a number is NaN
@@ -69,9 +68,9 @@ def read_table(
 
     def read(chunks: Iterator["DataFrame"]) -> Iterator[np.ndarray]:
         for chunk in chunks:
-            names[:] = _input_columns(chunk, target, owner, inputs)
+            names[:] = _input_columns(chunk, target, owner, columns)
             targets.append(chunk[target])
-            if owner is not None and inputs is None:
+            if owner is not None:
                 owners.append(chunk[owner])
             step = max(1, BLOCK // len(names))
             for start in range(0, len(chunk), step):
@@ -81,7 +80,7 @@ def read_table(
     if isinstance(table, pandas.DataFrame):
         x = _in_memory(read(iter([table])), len(table))
     else:
-        x = _mapped(read(_chunks(table, target, owner)))
+        x = _mapped(read(_chunks(table, target, owner, columns)))
     check_finite(x, "x", names)
     y, found = _targets(_joined(targets), target, classes)
     return Table(x, y, _numbered(_joined(owners)) if owners else None, names, found)
@@ -113,7 +112,9 @@ def standardize_columns(parts: Sequence[Tensor], trained: Tensor) -> tuple[Tenso
     return origin + mean, std
 
 
-def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
+def _chunks(
+    path: Any, target: str, owner: str | None, columns: Sequence[str] | None
+) -> Iterator["DataFrame"]:
     """The frames of a CSV file; texts of target and owners are categories."""
     import pandas
 
@@ -123,9 +124,11 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
         )
     kinds: dict[Any, Any] = {} if owner is None else {owner: "category"}
     try:
-        width = len(pandas.read_csv(path, nrows=0).columns)
-        step = max(1, BLOCK // max(1, width))
-        with pandas.read_csv(path, chunksize=step, dtype=kinds) as chunks:
+        header = pandas.read_csv(path, nrows=0).columns
+        _check_named(header, target, owner, columns)
+        used = [*header] if columns is None else [*{*columns, target, *kinds}]
+        step = max(1, BLOCK // max(1, len(used)))
+        with pandas.read_csv(path, chunksize=step, dtype=kinds, usecols=used) as chunks:
             for chunk in chunks:
                 if target in chunk and not pandas.api.types.is_numeric_dtype(chunk[target]):
                     chunk[target] = chunk[target].astype("category")
@@ -137,7 +140,7 @@ def _chunks(path: Any, target: str, owner: str | None) -> Iterator["DataFrame"]:
 
 
 def _input_columns(
-    frame: "DataFrame", target: str, owner: str | None, inputs: list[str] | None
+    frame: "DataFrame", target: str, owner: str | None, columns: Sequence[str] | None
 ) -> list[str]:
     """The columns that are neither target nor owners, or those wanted; all are numbers."""
     from pandas.api.types import is_numeric_dtype
@@ -147,21 +150,31 @@ def _input_columns(
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise UserError(f"the table has several columns {twice!r}: give each another name")
-    others = {"inputs": inputs} if inputs else {"clients": [owner] if owner else []}
-    for what, names in {"target": [target], **others}.items():
-        if missing := [name for name in names if name not in frame]:
-            near = nearest(missing[0], frame.columns)
-            raise UserError(f"{what}: the table has no column {missing[0]!r}{near}")
-    inputs = inputs or [name for name in frame.columns if name not in (target, owner)]
+    _check_named(frame.columns, target, owner, columns)
+    given = [name for name in frame.columns if name not in (target, owner)]
+    inputs = given if columns is None else [*columns]
     if not inputs:
-        raise UserError("the table has no column besides target and clients: add inputs")
+        raise UserError("there are no inputs: the table needs a column besides target and clients")
+    if target in inputs:
+        raise UserError(f"{target!r} is the target: leave it out of columns")
     if texts := [name for name in inputs if not is_numeric_dtype(frame[name])]:
         example = frame[texts[0]].dropna().head(1).tolist()
         raise UserError(
-            f"columns {texts} hold no numbers (such as {example}): drop them, or turn them into "
-            f"numbers by pandas.get_dummies(table, columns={texts}, dtype=float)"
+            f"columns {texts} hold no numbers (such as {example}): give columns without them, or "
+            f"make numbers of them by pandas.get_dummies(table, columns={texts}, dtype=float)"
         )
     return inputs
+
+
+def _check_named(
+    names: Collection[str], target: str, owner: str | None, columns: Sequence[str] | None
+) -> None:
+    """Raise a UserError if a column that is asked for is none of these."""
+    needed = {"target": [target], "clients": [owner] if owner else [], "columns": columns or []}
+    for what, wanted in needed.items():
+        if missing := [name for name in wanted if name not in names]:
+            near = nearest(missing[0], names)
+            raise UserError(f"{what}: the table has no column {missing[0]!r}{near}")
 
 
 def _in_memory(read: Iterator[np.ndarray], rows: int) -> Tensor:

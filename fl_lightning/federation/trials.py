@@ -201,7 +201,9 @@ def _check_further_batches(module: nn.Module, clients: ClientData) -> None:
     """Raise a ModelError if a client has nothing but batches of one sample."""
     name, smallest = class_name(module), int(clients.sizes.argmin())
     if clients.batch_size == 1:
-        raise ModelError(f"{name} has BatchNorm, which cannot train on one sample: raise --batch-size")
+        raise ModelError(
+            f"{name} has BatchNorm, which cannot train on one sample: raise --batch-size"
+        )
     if clients.sizes[smallest] == 1:
         raise ModelError(
             f"{name} has BatchNorm, which cannot train on one sample, and client {smallest} has "

@@ -59,6 +59,14 @@ def test_numbers_are_inputs_in_their_order(source):
     assert data.classes == ()
 
 
+def test_columns_are_inputs_in_the_order_that_is_asked_for(source):
+    frame, columns = table(), ["smoker", "age"]
+    test = frame[["age", "delay", "smoker"]].head(5)
+    data = read(source(frame), target="delay", clients="carrier", columns=columns, test=test)
+    for (x, _), rows in ((data.train, frame), (data.test, test)):
+        np.testing.assert_array_equal(x.numpy(), rows[columns].to_numpy(np.float32))
+
+
 def test_owners_that_are_numbers_are_sorted_as_numbers(source):
     data = read(source(table().drop(columns=["late", "carrier"])), target="delay", clients="site")
     assert data.names == tuple(map(str, range(12)))
@@ -156,7 +164,9 @@ def holes(frame: pandas.DataFrame, column: str) -> pandas.DataFrame:
         (lambda t: holes(t, "late"), {"target": "late"}, "3 of 60"),
         (lambda t: holes(t, "site"), {}, "3 of 60"),
         (lambda t: t[:0], {}, "no rows"),
-        (lambda t: t[["delay", "site"]], {}, "no column besides"),
+        (lambda t: t[["delay", "site"]], {}, "no inputs"),
+        (lambda t: t, {"columns": ["age", "delay"]}, "'delay' is the target"),
+        (lambda t: t, {"columns": ["age", "heigth"]}, "did you mean height"),
         (lambda t: t, {"target": "late", "classes": ["yes", "nope"]}, "'no'"),
         (lambda t: t, {"classes": "ab"}, "fractions"),
         (lambda t: t, {"test": table()[["delay", "age"]]}, "height"),
