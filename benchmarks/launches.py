@@ -55,7 +55,9 @@ class Launches(TorchDispatchMode):
     ) -> Any:
         out = function(*args, **(kwargs or {}))
         name = function._overloadpacket.__name__
-        if name == "_to_copy" and out.dtype != getattr(args[0], "dtype", None):
+        if name == "_to_copy" and not isinstance(args[0], torch.Tensor):
+            return out  # a Python number, which `vmap` casts on the CPU
+        if name == "_to_copy" and out.dtype != args[0].dtype:
             name = "cast"
         if not function.is_view and name not in NO_KERNEL:
             self.counts[name] += 1

@@ -125,12 +125,14 @@ class View:
         total = vars(self).get(LOGGED + name)
         if total is None:
             return
-        part = _scalar(value() if callable(value) else value, total)
-        own_weight = torch.ones_like(part)
+        part = value() if callable(value) else value
+        if isinstance(part, Tensor) and part.dtype != torch.bool:  # which adds up as it is
+            part = _scalar(part, total)
         if isinstance(weight, Tensor) or weight != 1:
-            own_weight = _scalar(weight, part)
-            part = torch.where(own_weight > 0, part * own_weight, 0)
-        vars(self)[LOGGED + name] = total + torch.stack([part, own_weight])
+            weight = _scalar(weight, total)
+            part = torch.where(weight > 0, part * weight, 0)
+        vars(self)[LOGGED + name] = total + part
+        vars(self)[LOGGED_WEIGHT + name] = vars(self)[LOGGED_WEIGHT + name] + weight
 
     def uniform(self, like: Tensor) -> Tensor:
         """Random numbers of [0, 1) in the shape of a tensor, the same in every executor.
@@ -189,8 +191,8 @@ MOVES = "_moves"
 KEY = "_key"
 """The hidden local state from which a term draws random numbers."""
 
-LOGGED = "_log "
-"""Begins the name of a hidden local state `[sum, weight]` of what a term logs under a name."""
+LOGGED, LOGGED_WEIGHT = "_log ", "_weight "
+"""Begin the names of two hidden local states: the sum of what a term logs, and of the weights."""
 
 ROUND_FACTS = (
     "anchor",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fl_lightning.core.term import States, Term
-from fl_lightning.core.view import LOGGED
+from fl_lightning.core.view import LOGGED, LOGGED_WEIGHT
 
 
 class TermLogs:
@@ -26,11 +26,14 @@ class TermLogs:
         ]
 
     def states(self, w: Tensor) -> list[States]:
-        """The states `[sum, weight]` at the start of a visit, one dictionary a term."""
-        return [{LOGGED + name: w.new_zeros(2) for name in names} for names in self._names]
+        """The sums and weights at the start of a visit, one dictionary a term."""
+        kinds = LOGGED, LOGGED_WEIGHT
+        hidden = [[kind + name for name in names for kind in kinds] for names in self._names]
+        zeros = iter(w.new_zeros(sum(map(len, hidden))).unbind())
+        return [{name: next(zeros) for name in names} for names in hidden]
 
     def means(self, states: Sequence[States]) -> list[Tensor]:
         """The mean of each scalar over the visit, 0-dim; nan if it was never logged."""
         own = zip(self._names, states, strict=True)
-        pairs = [term[LOGGED + name] for names, term in own for name in names]
-        return [total / weight for total, weight in pairs]
+        pairs = [(term, name) for names, term in own for name in names]
+        return [term[LOGGED + name] / term[LOGGED_WEIGHT + name] for term, name in pairs]
