@@ -133,7 +133,10 @@ class _Gathered(torch.autograd.Function):
         own, casts = rows[:n], rows[n:]
         used = [g for g in casts if g is not None]
         if used:  # one cast for all
-            parts = iter(torch.cat(used, 1).to(MASTER).split([g.shape[1] for g in used], 1))
+            together = torch.cat(used, 1).to(MASTER)
+            if len(used) == n and not any(g is not None for g in own):
+                return together, 0
+            parts = iter(together.split([g.shape[1] for g in used], 1))
             casts = [g if g is None else next(parts) for g in casts]
         like = next(g for g in rows if g is not None)
         sums = zip(map(_sum, own, casts), layout.sizes, strict=True)

@@ -40,6 +40,7 @@ class SequentialExecutor(Executor):
             self.cast = self.w.detach().to(self.cast_dtype)
             self.casts = [part.detach().requires_grad_() for part in layout.split(self.cast)]
         self.buffers, self.key = dict(module.named_buffers()), new_key(0)
+        self.one = self.w.new_ones(())  # else autograd makes one for each gradient
 
     def point_to(self, vector: Tensor) -> None:
         """Make the module's parameters views of `vector`."""
@@ -107,11 +108,11 @@ class SequentialExecutor(Executor):
         return observed[0] if observed else self.w.new_full((1,), torch.nan)
 
     def _gradient(self, value: Tensor) -> Tensor:
-        weights, casts = self.parameters, self.casts
+        weights, casts, one = self.parameters, self.casts, self.one.to(value)
         if not casts:
-            of_weights = torch.autograd.grad(value, weights, materialize_grads=True)
+            of_weights = torch.autograd.grad(value, weights, one, materialize_grads=True)
             return self.layout.flatten(of_weights)
-        of_both = torch.autograd.grad(value, [*weights, *casts], allow_unused=True)
+        of_both = torch.autograd.grad(value, [*weights, *casts], one, allow_unused=True)
         return gathered(self.layout, of_both[: len(weights)], of_both[len(weights) :])
 
 

@@ -1,7 +1,9 @@
 """Convolutions of images that are smaller than the kernel."""
 
 from functools import cache
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,12 +28,32 @@ class TrimmedConv2d(nn.Conv2d):
         )
         if (len(rows), len(columns)) == self.kernel_size:
             return super().forward(x)
-        weight = cast_of(self.weight)[:, :, rows.start : rows.stop, columns.start : columns.stop]
+        weight = _Taps.apply(cast_of(self.weight), rows, columns)
         padding = (
             self.padding[0] - rows.start * self.dilation[0],
             self.padding[1] - columns.start * self.dilation[1],
         )
         return F.conv2d(x, weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class _Taps(torch.autograd.Function):
+    """A kernel's taps in these rows and columns. Of two slices each would pad the gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weight: Tensor, rows: range, columns: range) -> Tensor:
+        return weight[:, :, rows.start : rows.stop, columns.start : columns.stop]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        weight, rows, columns = inputs
+        height, width = weight.shape[2:]
+        ctx.padding = columns.start, width - columns.stop, rows.start, height - rows.stop
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        return F.pad(g, ctx.padding), None, None
 
 
 def with_trimmed_convs(model: nn.Module) -> nn.Module:
