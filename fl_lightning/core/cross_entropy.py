@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.nn import functional as F
 
 from fl_lightning.core import device
+from fl_lightning.core.folding import folded, is_stacked
 
 
 def mean_cross_entropy(scores: Tensor, y: Tensor, ignored: int) -> Tensor:
@@ -19,10 +19,8 @@ def mean_cross_entropy(scores: Tensor, y: Tensor, ignored: int) -> Tensor:
 
     On a GPU that of stacked clients can be differentiated once.
     """
-    transforms = get_interpreter_stack() or []
-    stacked = any(each.key() == TransformType.Vmap for each in transforms)
     of_classes = y.ndim + 1 == scores.ndim == 2
-    if not (stacked and of_classes and device.on_gpu(scores)):
+    if not (of_classes and device.on_gpu(scores) and is_stacked()):
         return F.cross_entropy(scores, y, ignore_index=ignored)
     losses = _Losses.apply(F.log_softmax(scores, 1), y, ignored)
     return losses.sum() / (y != ignored).sum()
@@ -72,9 +70,6 @@ class _Backward(torch.autograd.Function):
 def _together(function: Any, b: int, dims: Any, inputs: Any) -> tuple[Tensor, int]:
     """The function of the samples of all clients, one after another."""
     *tensors, ignored = inputs
-    rows = [
-        t.expand(b, *t.shape) if dim is None else t.movedim(dim, 0)
-        for t, dim in zip(tensors, dims, strict=False)
-    ]
-    out = function.apply(*(t.flatten(0, 1) for t in rows), ignored)
+    rows = (folded(t, b, dim, 0) for t, dim in zip(tensors, dims, strict=False))
+    out = function.apply(*rows, ignored)
     return out.unflatten(0, (b, -1)), 0

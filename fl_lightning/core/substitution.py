@@ -17,7 +17,10 @@ from torch.backends import mha
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+from fl_lightning.core import device
 from fl_lightning.core.dropout import DropoutMasks, running_masks
+from fl_lightning.core.folding import is_stacked
+from fl_lightning.core.max_pool import stacked_max_pool2d
 from fl_lightning.core.mixed_precision import cast_of
 
 Function = Callable[..., Any]
@@ -123,6 +126,28 @@ def _layer(_: str, theirs: Function) -> Function:
     return layer
 
 
+def _max_pool(_: str, theirs: Function) -> Function:
+    """For `torch.nn.functional.max_pool2d`."""
+
+    def max_pool2d(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        stride = kernel_size if stride is None else stride
+        options = kernel_size, stride, padding, dilation, ceil_mode
+        batched = _batched_in[0] == get_ident() and not return_indices
+        if batched and input.ndim == 4 and device.on_gpu(input) and is_stacked():
+            return stacked_max_pool2d(input, options)
+        return theirs(input, *options, return_indices)
+
+    return max_pool2d
+
+
 def _recurrent(name: str, theirs: Function) -> Function:
     """For `_VF.lstm`, `_VF.gru` and `_VF.rnn_*`: with dropout, a call for each layer."""
 
@@ -207,6 +232,7 @@ _IN_VF: dict[str, Maker] = {
 
 _IN_F: dict[str, Maker] = {
     "scaled_dot_product_attention": _attention,
+    "max_pool2d": _max_pool,
     **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d"), _layer),
 }
 """The same of `torch.nn.functional`."""

@@ -13,6 +13,7 @@ from torch.func import vjp
 from torch.nn import functional as F
 
 from fl_lightning.core import device
+from fl_lightning.core.folding import folded
 
 
 class GroupNorm(nn.GroupNorm):
@@ -67,8 +68,8 @@ class _Normalize(torch.autograd.Function):
         info: Any, dims: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
     ) -> tuple[Any, Any]:
         b = info.batch_size
-        folded = map(_fold, [b] * 3, (x, weight, bias), dims, (1, 0, 0))
-        out = _Normalize.apply(*folded, b * groups, eps)
+        rows = map(folded, (x, weight, bias), [b] * 3, dims, (1, 0, 0))
+        out = _Normalize.apply(*rows, b * groups, eps)
         return tuple(t.unflatten(1, (b, -1)) for t in out), (1, 1, 1, 1)
 
 
@@ -110,22 +111,10 @@ class _Backward(torch.autograd.Function):
     def vmap(info: Any, dims: Any, *inputs: Any) -> tuple[Any, Any]:
         b, (*tensors, groups, eps) = info.batch_size, inputs
         at = 1, 1, 0, 1, 1, 1  # where channels or groups are
-        folded = map(_fold, [b] * 6, tensors, dims, at)
-        of_x, *of_parameters = _Backward.apply(*folded, b * groups, eps)
-        rows = [t.unflatten(0, (b, -1)) for t in of_parameters]
-        return (of_x.unflatten(1, (b, -1)), *rows), (1, 0, 0)
-
-
-def _fold(b: int, t: Tensor, dim: int | None, at: int) -> Tensor:
-    """Clients as further channels or groups.
-
-    Each keeps its own weights so, and grouped convolutions leave their results in this layout.
-    """
-    if dim is None:
-        t = t.unsqueeze(at).expand(*t.shape[:at], b, *t.shape[at:])
-    else:
-        t = t.movedim(dim, at)
-    return t.flatten(at, at + 1)
+        rows = map(folded, tensors, [b] * 6, dims, at)
+        of_x, *of_parameters = _Backward.apply(*rows, b * groups, eps)
+        gradients = [t.unflatten(0, (b, -1)) for t in of_parameters]
+        return (of_x.unflatten(1, (b, -1)), *gradients), (1, 0, 0)
 
 
 def _zero(like: Tensor) -> Tensor:

@@ -1,0 +1,61 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn import functional as F
+
+from fl_lightning.core import device, max_pool
+from fl_lightning.core.substitution import substituted
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": (2, 3), "stride": 1, "dilation": 2, "ceil_mode": True},
+    ],
+    ids=str,
+)
+def test_stacked_clients_have_torchs_bits_on_a_gpu(
+    options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are, and as channels, how convolutions leave them."""
+    x = torch.randn(2, 3, 4, 7, 9, generator=torch.Generator().manual_seed(0)).to(dtype)
+    pooled = list[Any]()
+    monkeypatch.setattr(device, "on_gpu", lambda x: True)
+    plain = max_pool.stacked_max_pool2d
+
+    def noting(x: Tensor, options: Any) -> Tensor:
+        pooled.append(options)
+        return plain(x, options)
+
+    monkeypatch.setattr("fl_lightning.core.substitution.stacked_max_pool2d", noting)
+
+    def loss(x: Tensor) -> tuple[Tensor, Tensor]:
+        out = F.max_pool2d(x, **options)
+        return out.square().sum(), out
+
+    for at in (0, 1):
+        clients, pass_of = x.movedim(0, at), vmap(grad(loss, has_aux=True), in_dims=at)
+        theirs = pass_of(clients)
+        with substituted(batched=True):
+            ours = pass_of(clients)
+        assert all(mine.equal(torchs) for mine, torchs in zip(ours, theirs, strict=True))
+    assert len(pooled) == 2
+
+
+def test_other_pooling_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one client, of unbatched images, and where places are asked for."""
+    monkeypatch.setattr(device, "on_gpu", lambda x: True)
+    x = torch.randn(2, 3, 4, 4)
+    expected = F.max_pool2d(x, 2)
+    with substituted(batched=True):
+        assert F.max_pool2d(x, 2).equal(expected)
+        assert vmap(lambda x: F.max_pool2d(x, 2))(x).equal(expected)
+        out, places = vmap(lambda x: F.max_pool2d(x[None], 2, return_indices=True))(x)
+    assert out[:, 0].equal(expected)
+    assert places.shape == out.shape
