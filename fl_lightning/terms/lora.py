@@ -110,9 +110,8 @@ class UnequalRanks(Term):
 
     def _own(self, like: Tensor, v: View) -> Tensor:
         """A vector of ones for what the client trains, zeros elsewhere."""
-        ranks = torch.tensor(self.ranks, device=like.device)
-        turn = torch.arange(len(ranks), device=like.device) == v.client % len(ranks)
-        rank = (ranks * turn).sum()
+        turn = v.client % len(self.ranks)
+        rank = sum(rank * (turn == i) for i, rank in enumerate(self.ranks))  # waits for no GPU
         parts = v.layout.named(torch.ones_like(like))
         for layer in v.layout.lora:
             A, B = parts[layer.A], parts[layer.B]

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from adapters import adapted_federation
+from every_algorithm import LORA
 from executors import STACKED, on_eager_executors
 from problems import EVERY_ALGORITHM, classification, classifier, convolutional, federation, hard
 from torch import Tensor, nn
@@ -138,6 +140,15 @@ def test_nor_where_images_are_augmented_and_clients_are_ragged(
     given = {"module": convolutional(2, torch.float32), "clients": clients, **options}
     run = to_device(federation(EVERY_ALGORITHM["scaffold"], executor=executor, **given))
     assert run_unread(run, [0, 1, 2, 4, 5]).is_meta
+
+
+@pytest.mark.usefixtures("no_autocast")
+@pytest.mark.parametrize("name", ["fedit", "rolora", "fedsa_lora", "hetlora"])
+@on_eager_executors
+def test_nor_for_adapters(executor: Any, name: str) -> None:
+    clients = classification(EVEN, batch_size=6, steps=2)
+    run = to_device(adapted_federation(hard(LORA[name]), executor=executor, clients=clients))
+    assert run_unread(run, [0, 1]).is_meta
 
 
 @pytest.mark.usefixtures("no_autocast")
