@@ -19,6 +19,7 @@ from torch import nn
 
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.core.curves import Curve, Place, exponential, with_number
+from fl_lightning.core.network import digest
 from fl_lightning.core.programs import (
     differing_numbers,
     name_of,
@@ -30,7 +31,7 @@ from fl_lightning.core.rehearsal import rehearse
 from fl_lightning.core.vector import Layout
 from fl_lightning.distributed.signals import stop_on_signals
 from fl_lightning.distributed.turns import Turn, ask
-from fl_lightning.errors import ModelError, UserError, first_sentence
+from fl_lightning.errors import UserError, first_sentence
 from fl_lightning.executors import ClientResult, ClientTask, Executor, RoundInputs, StackedExecutor
 from fl_lightning.executors.stackable import try_in_parallel
 from fl_lightning.federation.federation import Federation
@@ -91,12 +92,6 @@ class LockstepExecutor(Executor):
 
     def try_model(self, x: Any) -> None:
         """Raise a ModelError if the model cannot train for several runs on samples like `x`."""
-        trained = {*self.layout.names}
-        if frozen := [name for name, _ in self.module.named_parameters() if name not in trained]:
-            raise ModelError(
-                f"{frozen[0]} is frozen: runs train as one program only where all parameters are "
-                "trained"
-            )
         try_in_parallel(self, x, batched=True)
 
     def __call__(
@@ -210,6 +205,7 @@ _SHARED: dict[str, Callable[[Federation], Any]] = {
     "the model's buffers": lambda f: [(name, b.shape, b.dtype) for name, b in f.buffers.items()],
     "the number type": lambda f: (f.w.dtype, f.fabric.strategy.precision.precision),
     "the device": lambda f: f.w.device,
+    "a frozen parameter": lambda f: {name: digest(p) for name, p in f.server.frozen.items()},
 }
 """What runs of one program share, beside their methods."""
 
@@ -224,6 +220,8 @@ def check_one_program(federations: Sequence[Federation]) -> None:
     algorithms = [federation.server.scheduled for federation in federations]
     if first.fabric.world_size > 1:
         raise ProgramError("they have several ranks: give devices=1")
+    if moved := sorted(first.local_training.rehearsal.moved):
+        raise ProgramError(f"each server moves the frozen parameter {moved[0]} otherwise")
     for other in others:
         for what, of in _SHARED.items():
             if of(first) != of(other):

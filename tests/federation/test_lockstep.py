@@ -4,11 +4,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+from adapters import adapted, adapted_federation
+from every_algorithm import LORA
 from executors import TRACED, assert_agree
 from problems import SIZES, STACKED, classification, federation, hard
 from torch.optim import SGD
 
-from fl_lightning import Federation, algorithms, linear
+from fl_lightning import Federation, UserError, algorithms, linear
 from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.distributed.turns import Turn
 from fl_lightning.executors import GraphExecutor
@@ -71,6 +73,33 @@ def assert_as_alone(found: list[Federation], runs: list[dict[str, Any]]) -> None
 def test_runs_in_lockstep_train_as_each_does_alone(name: str) -> None:
     """With clients of different lengths; one run is shorter."""
     assert_as_alone(together(make, SWEEPS[name]), SWEEPS[name])
+
+
+def with_adapters(
+    algorithm: Algorithm, seed: int = 0, scale: float = 1.0, **options: Any
+) -> Federation:
+    module = adapted()
+    module.get_parameter("inner.base_layer.weight").data.mul_(scale)
+    return adapted_federation(hard(algorithm), module=module, seed=seed, **options)
+
+
+@pytest.mark.parametrize("name", ["fedit", "rolora", "fedsa_lora", "hetlora"])
+def test_runs_of_adapters_share_their_base(name: str) -> None:
+    runs = [{"algorithm": LORA[name], "seed": seed} for seed in range(2)]
+    for other, options in zip(together(with_adapters, runs), runs, strict=True):
+        alone = with_adapters(**options)
+        alone.fit()
+        assert_agree(other, alone)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "match"),
+    [("fedit", 2.0, "a frozen parameter differs"), ("fedex_lora", 1.0, "each server moves")],
+)
+def test_runs_of_different_bases_are_no_one_program(name: str, scale: float, match: str) -> None:
+    runs = [{"algorithm": LORA[name]}, {"algorithm": LORA[name], "scale": scale}]
+    with pytest.raises(UserError, match=match):
+        together(with_adapters, runs)
 
 
 @pytest.mark.parametrize(

@@ -317,10 +317,3 @@ def test_runs_whose_terms_need_a_number_are_no_one_program() -> None:
     with pytest.raises(fl.UserError, match=r"Gated\.mu of term 1 needs one number"):
         trainer().fit_many(Lit(), data(), runs)
     assert not [*Path("runs").rglob("config.yaml")]
-
-
-def test_a_frozen_parameter_keeps_runs_from_training_as_one_program() -> None:
-    frozen = Lit()
-    frozen.inner.requires_grad_(False)
-    with pytest.raises(fl.ModelError, match="is frozen"):
-        trainer().fit_many(frozen, data(), [{"seed": 0}, {"seed": 1}])
