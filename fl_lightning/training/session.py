@@ -34,7 +34,7 @@ from fl_lightning.runs.run import Run
 from fl_lightning.runs.trackers import start_trackers
 from fl_lightning.training import parts
 from fl_lightning.training.run_data import RunData
-from fl_lightning.training.summary import results, summary
+from fl_lightning.training.summary import effects, results, summary
 from fl_lightning.training.task import Task
 
 
@@ -70,6 +70,7 @@ class Session:
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
         lockstep: Lets its clients train together with those of other runs of this process.
+        tell: Prints notes, in the place of the run, whose folder it is given.
 
     Attributes:
         run: The run, once its folder is open.
@@ -88,6 +89,7 @@ class Session:
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
     lockstep: Lockstep | None = None
+    tell: Callable[[Path, str], None] | None = None
 
     run: Run = field(init=False)
     federation: Federation = field(init=False)
@@ -199,10 +201,12 @@ class Session:
         if federation.fabric.is_global_zero:
             begin(self.run, federation.fabric, self.chosen, self.files, federation.round, scores)
             data.whole.save(self.run.path)
-        for note in (*self.notes(federation.cost.uplink > 0), *notes):
-            self._say(note)
         names = {**self.config, "algorithm": self.method}
+        for note in (*self.notes(federation.cost.uplink > 0), *notes):
+            self._note(note)
         self._say(summary(o, names, data, federation))
+        for note in effects(self.method, o, federation):
+            self._note(note)
         if federation.round == o.rounds:
             self._say(f"nothing is left to train after {o.rounds} rounds: raise --rounds")
 
@@ -232,6 +236,13 @@ class Session:
         if fabric.is_global_zero:
             end(self.run, federation.round, "a callback" if early else "the last round")
         return True
+
+    def _note(self, text: str) -> None:
+        """Print a sentence about this run, which holds for others too."""
+        if self.tell:
+            self.tell(self.run.path, self.words(text))
+        else:
+            self._say(text)
 
     def _say(self, text: str) -> None:
         self.federation.fabric.print(self.words(text))

@@ -25,7 +25,10 @@ from fl_lightning.training.run_data import RunData
 
 
 def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Federation) -> str:
-    """The data, the clients and their weights, the model and its costs, and the partition."""
+    """The data, the clients and their weights, the model and its costs, and the partition.
+
+    `effects` come after it.
+    """
     train, test = data.train, data.test
     used = int(
         torch.zeros(len(train), dtype=torch.bool).index_fill_(0, data.whole.indices, 1).sum()
@@ -53,7 +56,6 @@ def summary(o: Options, names: Mapping[str, str], data: RunData, federation: Fed
             *([] if data.validation is None else [held_out]),
             *([f"client states: at most {decimal(disk)} on disk"] if disk >= 1e9 else []),
             data.partition.describe(train.labels, train.classes),
-            *_notes(name, o, federation),
         ]
     )
 
@@ -62,7 +64,7 @@ def _count(number: int, thing: str, plural: str = "s") -> str:
     return f"{number:,} {thing}{plural if number != 1 else ''}"
 
 
-def _notes(name: str, o: Options, federation: Federation) -> Iterator[str]:
+def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
     """Effects of the options, with each other and these data, that a user may not expect."""
     algorithm, clients = federation.algorithm, federation.clients
     total = clients.num_clients

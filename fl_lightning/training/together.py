@@ -1,11 +1,13 @@
 """Several runs whose clients train as one program."""
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from io import StringIO
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from fl_lightning.algorithms import modifiers
 from fl_lightning.core.algorithm import Algorithm
@@ -79,6 +81,13 @@ def _in_options(error: UserError, configs: Sequence[Config]) -> ProgramError:
     return ProgramError(f"runs cannot train as one program: {error}")
 
 
+def _tell(out: TextIO, told: set[str], named: bool, folder: Path, note: str) -> None:
+    """Print a note that no other run has printed, with the folder of the run if it is `named`."""
+    if note not in told:
+        print(f"{folder}: {note}" if named else note, file=out)
+    told.add(note)
+
+
 def fit_together(
     runs: Sequence[tuple[Session, Callable[[], Parts]]],
     within: Sequence[Callable[[], AbstractContextManager[Any]]] = (),
@@ -88,7 +97,7 @@ def fit_together(
     Args:
         runs: The sessions, and what makes their parts.
         within: Makes the context that each run's code runs in; by default the first run prints,
-            and the others do not.
+            and of the others only notes that it does not have.
 
     Returns:
         What each run has raised, or None.
@@ -108,8 +117,11 @@ def fit_together(
         width = Options.parallel_clients if o.executor == "auto" else o.parallel_clients
         session.options = replace(o, executor="stacked", parallel_clients=width)
         session.lockstep = lockstep
-    silent = partial(redirect_stdout, StringIO())
-    contexts = within or [nullcontext, *[silent] * (len(runs) - 1)]
+    contexts = within or [nullcontext, *[partial(redirect_stdout, StringIO())] * (len(runs) - 1)]
+    if not within:
+        told = set[str]()
+        for i, session in enumerate(sessions):
+            session.tell = partial(_tell, sys.stdout, told, i > 0)
     turns = [
         Turn(partial(session.fit, make), context)
         for (session, make), context in zip(runs, contexts, strict=True)
