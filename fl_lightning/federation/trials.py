@@ -206,6 +206,6 @@ def _check_further_batches(module: nn.Module, clients: ClientData) -> None:
         )
     if clients.sizes[smallest] == 1:
         raise ModelError(
-            f"{name} has BatchNorm, which cannot train on one sample, and client {smallest} has "
-            "no other: use GroupNorm, or leave such clients out"
+            f"{name} has BatchNorm, which needs two samples, and client {smallest} has one: use "
+            "GroupNorm, or leave such clients out"
         )

@@ -138,7 +138,7 @@ def linear(inputs: int, classes: int) -> nn.Module:
     ("argv", "model", "words"),
     [
         ("--batch-size 1", normed, ["--model normed", "BatchNorm", "--batch-size"]),
-        ("--clients 1437 --partition iid", normed, ["BatchNorm", "client 0 has no other"]),
+        ("--clients 1437 --partition iid", normed, ["BatchNorm", "client 0 has one"]),
         # Per-FedAvg halves batches of three
         (
             "--batch-size 3 --algorithm perfedavg --partition iid --clients 479",

@@ -21,7 +21,6 @@ from fl_lightning import (
     Algorithm,
     DivergenceError,
     Federation,
-    ModelError,
     SequentialExecutor,
     algorithms,
 )
