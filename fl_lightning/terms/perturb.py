@@ -140,8 +140,9 @@ class MSAM(Perturbation):
     parts: PositiveInt = 2
 
     def gradient(self, oracle: Oracle, w: Tensor, v: Any) -> Tensor:
-        sam, n = SAM(self.rho, eps=self.eps), self.parts
-        return torch.stack([sam.gradient(oracle.part(i, n), w, v) for i in range(n)]).mean(0)
+        parts = [oracle.part(i, self.parts) for i in range(self.parts)]
+        ahead = [g(w + self.rho * unit(g(w), self.eps)) for g in parts]
+        return torch.stack(ahead).mean(0)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fl_lightning.core.constraints import NonNegativeFloat, PositiveFloat
 from fl_lightning.core.oracle import ForwardPass, Loss, Oracle
 from fl_lightning.core.term import View
 from fl_lightning.core.vector import unit
-from fl_lightning.terms.distill import Distill, divergence
+from fl_lightning.terms.distill import divergence
 from fl_lightning.terms.perturb import Perturbation
 from fl_lightning.terms.wrapper import WrappedTerm
 
@@ -163,9 +163,12 @@ class HeadSOL(Perturbation):
             )(torch.zeros_like(w))
             return b.with_head_offset(self.rho * strength * unit(q, self.eps)).loss
 
-        direction = oracle.of(displaced, v.layout.head)(w)
-        without_task, distill = ProximalOnly(oracle), Distill(tau=self.tau)
-        _log_diagnostics(without_task, lambda: distill.gradient(without_task, w, v), w, v, strength)
+        direction, without_task = oracle.of(displaced, v.layout.head)(w), ProximalOnly(oracle)
+
+        def q() -> Tensor:
+            return without_task.of(lambda b: divergence(b.out, b.at(v.anchor).out, self.tau))(w)
+
+        _log_diagnostics(without_task, q, w, v, strength)
         return direction
 
 

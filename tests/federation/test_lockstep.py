@@ -15,6 +15,7 @@ from fl_lightning.core.algorithm import Algorithm
 from fl_lightning.distributed.turns import Turn
 from fl_lightning.executors import GraphExecutor
 from fl_lightning.federation.lockstep import Lockstep
+from fl_lightning.terms import MSAM
 
 
 def together(make: Any, runs: list[dict[str, Any]], executor: Any = STACKED) -> list[Federation]:
@@ -58,6 +59,8 @@ SWEEPS = {
         {"algorithm": algorithms.fedtoga(rho=0.1, beta=linear(0.8, 0.1), lam=0.05)},
         {"algorithm": algorithms.fedtoga(rho=0.3, kappa=0.5, beta=0.7), "seed": 1},
     ],
+    "fedsol": [{"algorithm": algorithms.fedsol(tau=tau)} for tau in (3.0, 2.0)],
+    "m_sam": [{"algorithm": Algorithm(MSAM(rho)), "sizes": (10,) * 6} for rho in (0.1, 0.2)],
 }
 
 
