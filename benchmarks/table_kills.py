@@ -2,9 +2,10 @@
 
     python benchmarks/table_kills.py --kills 20
 
-`fl-lightning table` makes three runs on the digits, two at a time. Each kill (SIGKILL) takes the
-command itself, its fork server, or one of the runs; then the command is given again, until it ends
-by itself. The table and, but for times, every metrics.csv must equal those that nobody killed.
+`fl-lightning table` makes three runs on the digits, two at a time. Each kill (SIGKILL) takes in
+turn one of the runs, the fork server, or the command itself, up to three seconds after the first
+run began; then the command is given again, until it ends by itself. The table and, but for times,
+every metrics.csv must equal those that nobody killed.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -54,6 +56,17 @@ def victims(table: int) -> dict[str, int]:
     return found
 
 
+def kill(table: "subprocess.Popen[bytes]", name: str, within: float) -> bool:
+    """Kill a process of a table while runs go; False if they ended before."""
+    while table.poll() is None and "run" not in victims(table.pid):
+        time.sleep(0.1)
+    time.sleep(random.uniform(0, within))
+    found = victims(table.pid)
+    if "run" in found:
+        os.kill(found[name], signal.SIGKILL)
+    return "run" in found
+
+
 def results(folder: Path) -> tuple[str, dict[str, DataFrame]]:
     """The table, and the scalars of each run but for times."""
     said = (folder / "said.csv").read_text()
@@ -67,28 +80,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--within-s", type=float, help="default: the time of a whole table")
+    parser.add_argument("--within-s", type=float, default=3.0)
     o = parser.parse_args()
     random.seed(o.seed)
     killed, tables, equal = Counter[str](), 0, 0
     with TemporaryDirectory() as parent:
-        alone, began = Path(parent, "alone"), time.monotonic()
+        alone = Path(parent, "alone")
         if start(alone).wait():
             raise SystemExit((alone / "said.csv").read_text())
-        within, (said, scalars) = o.within_s or time.monotonic() - began, results(alone)
-        print(f"a table takes {within:.1f} s", flush=True)
+        said, scalars = results(alone)
+        names = cycle(("run", "fork server", "command"))
         while killed.total() < o.kills:
             folder, code, kills = Path(parent, str(tables)), -1, 0
             while code:
                 command = start(folder)
-                if killed.total() < o.kills:
-                    time.sleep(random.uniform(0, within))
-                    now = victims(command.pid)
-                    name = random.choice([*now])
-                    if command.poll() is None:
-                        os.kill(now[name], signal.SIGKILL)
-                        killed[name] += 1
-                        kills += 1
+                name = next(names)
+                if killed.total() < o.kills and kill(command, name, o.within_s):
+                    killed[name] += 1
+                    kills += 1
                 code = command.wait()
             again, of_runs = results(folder)
             same = again == said and of_runs.keys() == scalars.keys()
