@@ -1,6 +1,6 @@
 """Write docs/comparison.md: sixteen methods on four problems, each with its best of equal trials.
 
-    fl-lightning table benchmarks/neutral/mnist.yaml --data-dir FOLDER --runs runs/neutral/mnist
+    fl-lightning table benchmarks/neutral/schools.yaml --runs runs/neutral/schools --stack 3
     python benchmarks/neutral.py runs/neutral --data-dir FOLDER
     python benchmarks/neutral.py
 
@@ -10,18 +10,19 @@ those of the chosen settings, and their curves. The third makes the page from th
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import matplotlib
+from leads import Leads
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from pandas import DataFrame, Series, concat, isna, read_csv
-from scipy.stats import t
+from pandas import DataFrame, concat, isna, read_csv
 
 from fl_lightning.algorithms.registry import paper_name
 from fl_lightning.cli.recipes import recipes
@@ -34,12 +35,12 @@ from fl_lightning.lab.sweep.table_file import TableFile
 FOLDER = Path(__file__).with_suffix("")
 DOCS = FOLDER.parents[1] / "docs"
 SETUPS = {
-    "mnist_small": "MNIST, small",
-    "mnist": "MNIST, FedSSG's set-up",
-    "text": "Text, Transformer",
+    "mnist_small": "MNIST",
+    "cifar10_small": "CIFAR-10 (JPEG)",
+    "text_small": "Text",
     "schools": "160 schools",
-    "cifar10": "CIFAR-10 (JPEG), LeNet",
 }
+LARGER = {"mnist": "MNIST, FedSSG's set-up", "cifar10": "CIFAR-10 (JPEG), LeNet", "text": "Text"}
 COMMAND = "fl-lightning table benchmarks/neutral/{0}.yaml{1} --runs runs/neutral/{0} --stack 3"
 FAMILIES = {
     "drift": ("scaffold", "feddyn", "fedssg"),
@@ -90,13 +91,16 @@ def _trial(setup: str, job: Job) -> dict[str, Any]:
 
 
 def _final(setup: str, job: Job) -> dict[str, Any]:
-    """The scores of a run; what it spent until a target is empty if it never came there."""
+    """The scores of a run; what it spent until a target is empty if it never came there.
+
+    The fastest round stands for all, because a machine that does other work slows some down.
+    """
     run = Run.read(job.folder)
     row = _place(setup, job)
     for name in table(setup).scores[1:]:
         result = score(name).of(run)
         row[name] = result.value if result.reached else None
-    return {**row, "seconds": run.metrics["time/train_s"].sum(), "rounds": run.rounds}
+    return {**row, "seconds": run.metrics["time/train_s"].min() * run.rounds, "rounds": run.rounds}
 
 
 def _curve(setup: str, job: Job) -> DataFrame:
@@ -125,7 +129,8 @@ def columns(setup: str) -> Iterator[Score]:
         elif name == "clients/rmse_worst10":
             known = Score("worst 10 % of schools, RMSE", known.of, 2, False)
         elif name.startswith("test/"):
-            known = replace(known, name=name[5:-2], digits=3, higher_is_better="r2" in name)
+            shown = {"test/r2:5": "R²", "test/rmse:5": "RMSE"}[name]
+            known = replace(known, name=shown, digits=3, higher_is_better=shown == "R²")
         elif known.to_target:
             known = replace(known, digits=0)
 
@@ -149,22 +154,28 @@ def command(setup: str) -> str:
     return COMMAND.format(setup, " --data-dir FOLDER" * needs_folder)
 
 
+def by_method(setup: str, name: str) -> DataFrame:
+    """A score, (seeds, methods); NaN where a run has diverged."""
+    part = kept("runs").query("setup == @setup")
+    order = [m for m in (BASE, *chain(*FAMILIES.values())) if m in {*part["method"]}]
+    return part.pivot_table(name, "seed", "method")[order]
+
+
 def results(setup: str) -> list[str]:
     """The section of a problem: its table, with the settings, and its command."""
-    part = kept("runs").query("setup == @setup")
+    part, scores = kept("runs").query("setup == @setup"), [*columns(setup)]
+    main = by_method(setup, table(setup).scores[1])
+    order, larger = [*main], bool(scores[0].higher_is_better)
     rows = [
         SimpleNamespace(path=Path(str(row["method"])), values=row)
         for row in part.to_dict("records")
     ]
-    scores = [*columns(setup)]
-    order = [m for m in table(setup).rows if m in {*part["method"]}]
     rows.sort(key=lambda row: order.index(row.path.name))
     shown = grid(rows, [row.path.name for row in rows], None, scores)  # type: ignore[arg-type]
     text = shown.text.copy()
-    by_method = part.pivot_table(table(setup).scores[1], "seed", "method")
-    larger = bool(scores[0].higher_is_better)
-    best = str(by_method.mean().idxmax() if larger else by_method.mean().idxmin())
-    near, beside = (Leads.over(by_method, m, larger) for m in (best, BASE))
+    whole = main.dropna(axis=1)
+    best = str(whole.mean().idxmax() if larger else whole.mean().idxmin())
+    near, beside = (Leads.over(main, m, larger) for m in (best, BASE))
     first = text.columns[1]
     text[first] = [f"**{t}**" if m in near.level() else t for m, t in text[first].items()]
     leads = ["" if m == BASE else beside.text(str(m), scores[0].digits) for m in text.index]
@@ -176,59 +187,45 @@ def results(setup: str) -> list[str]:
     text["method"] = [f"[{paper_name(m)}](methods/{m}.md)" for m in text.index]
     head = [*map(str, text)]
     lines = [head, ["---"] * len(head), *text.to_numpy().tolist()]
-    seeds = sorted({*part["seed"]})
-    missing = [m for m in table(setup).rows if m not in order]
-    lacking = f" Not run: {', '.join(map(paper_name, missing))}." * bool(missing)
     return [
         f"## {SETUPS[setup]}",
+        (FOLDER / f"{setup}.md").read_text().strip(),
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
-        f"Mean ± standard deviation over {len(seeds)} seed{'s' * (len(seeds) > 1)}.{lacking}",
-        beside.sentence(),
+        f"Mean ± standard deviation over {len(main)} seeds. {beside.sentence()}",
         f"```sh\n{command(setup)}\n```",
     ]
 
 
-@dataclass(frozen=True)
-class Leads:
-    """How far methods lead one of them, within the seeds; positive is better.
+def summary() -> str:
+    """Each method's lead over FedAvg on each problem, and where it is significant."""
+    setups = [setup for setup in SETUPS if has_run(setup)]
+    found = {setup: [*_beside_base(setup)] for setup in setups}
+    head = ["method", *(SETUPS[s] for s in setups), "above, below", "worst 10 %: above, below"]
+    lines = [head, ["---"] * len(head)]
+    for method in chain(*FAMILIES.values()):
+        cells = [_cell(method, *found[setup][0]) for setup in setups]
+        counts = [
+            ", ".join(str(sum(leads.sign(method) == sign for leads, _ in kind)) for sign in (1, -1))
+            for kind in zip(*found.values(), strict=True)
+        ]
+        lines.append([f"[{paper_name(method)}](methods/{method}.md)", *cells, *counts])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
-    Attributes:
-        mean: The mean lead by method.
-        deviation: Its standard deviation over the seeds.
-        bound: What the mean must exceed to differ significantly from zero, at 95 %.
-    """
 
-    mean: "Series[float]"
-    deviation: "Series[float]"
-    bound: "Series[float]"
+def _beside_base(setup: str) -> Iterator[tuple[Leads, int]]:
+    """The leads over FedAvg and their digits: in the first score, and of the worst clients."""
+    names, shown = table(setup).scores[1:], [*columns(setup)]
+    worst = next(k for k, score in enumerate(shown) if score.name.startswith("worst 10 %"))
+    for k in (0, worst):
+        larger = bool(shown[k].higher_is_better)
+        yield Leads.over(by_method(setup, names[k]), BASE, larger), shown[k].digits
 
-    @staticmethod
-    def over(scores: DataFrame, method: str, larger: bool) -> "Leads":
-        """Leads in scores, (seeds, methods), over a method."""
-        leads = scores.sub(scores[method], axis=0) * (1 if larger else -1)
-        seeds = len(scores)
-        bound = leads.std() / seeds**0.5 * t.ppf(0.975, seeds - 1)
-        return Leads(leads.mean(), leads.std(), bound)
 
-    def level(self) -> set[str]:
-        """The methods that do not differ significantly from the one."""
-        return {str(m) for m in self.mean.index if abs(self.mean[m]) <= self.bound[m]}
-
-    def text(self, method: str, digits: int) -> str:
-        """Mean and deviation of a method's lead."""
-        return f"{self.mean[method]:+.{digits}f} ± {self.deviation[method]:.{digits}f}"
-
-    def sentence(self) -> str:
-        """Which methods differ significantly from the one."""
-        known = [str(m) for m in self.mean.sort_values(ascending=False).index]
-        apart = [m for m in known if m not in self.level()]
-        parts = {
-            "above": [m for m in apart if self.mean[m] > 0],
-            "below": [m for m in apart if self.mean[m] < 0],
-            "no significant difference": [m for m in known if m in self.level() and m != BASE],
-        }
-        said = [f"{word}: {', '.join(map(paper_name, of))}" for word, of in parts.items() if of]
-        return f"Beside {paper_name(BASE)}, at 95 %: {'; '.join(said)}."
+def _cell(method: str, leads: Leads, digits: int) -> str:
+    if method not in leads.mean:
+        return "-"
+    sign, text = leads.sign(method), f"{leads.mean[method]:+.{digits}f}"
+    return {1: f"**{text}**", -1: f"*{text}*"}.get(sign, text)
 
 
 def draw() -> None:
@@ -252,7 +249,7 @@ def draw() -> None:
         last = means.iloc[-1]
         low, high = min(means.iloc[len(means) // 4].median(), last.min()), means.max().max()
         row[0].set_ylim(high - 2 * (high - low), high + 0.1 * (high - low))  # room for the legend
-        row[0].set_ylabel(SETUPS[setup] + ("\nR²" if setup == "schools" else "\ntest accuracy"))
+        row[0].set_ylabel(f"{SETUPS[setup]}\n{'R²' if setup == 'schools' else 'test accuracy'}")
     figure.savefig(DOCS / "comparison.svg", metadata={"Date": None})
 
 
@@ -274,11 +271,9 @@ def _panel(axes: Axes, means: DataFrame, methods: Sequence[str]) -> None:
 def write_page() -> None:
     """Fill the page's frame with the sections."""
     ran = [part for setup in SETUPS if has_run(setup) for part in results(setup)]
-    waiting = [
-        f"| {title} | `{command(setup)}` |" for setup, title in SETUPS.items() if not has_run(setup)
-    ]
-    text = (FOLDER / "comparison.md.in").read_text()
-    text = text.replace("@RESULTS@", "\n\n".join(ran)).replace("@WAITING@", "\n".join(waiting))
+    larger = [f"| {title} | `{command(setup)}` |" for setup, title in LARGER.items()]
+    text = (FOLDER / "comparison.md.in").read_text().replace("@SUMMARY@", summary())
+    text = text.replace("@RESULTS@", "\n\n".join(ran)).replace("@LARGER@", "\n".join(larger))
     (DOCS / "comparison.md").write_text(text)
 
 

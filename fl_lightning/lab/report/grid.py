@@ -130,12 +130,14 @@ def _means(cells: DataFrame, means: Mapping[str, Sequence[str]]) -> DataFrame:
 def _compared(cells: DataFrame, score: Score, over: str) -> DataFrame:
     """The cells with their difference, mark, gain and speed-up.
 
-    A cell in which a run did not reach the target has no known value.
+    A cell in which a run did not reach the target has no known value. One with fewer runs than
+    another of its column has no mark: its failed runs may have been the worse ones.
     """
     known = cells["mean"].where(cells["reached"] == cells["runs"])
     cells = cells.assign(difference=cells["mean"] - cells["published"], mark="")
     if score.higher_is_better is not None:
-        rivals = known.round(score.digits).groupby(level="column")
+        most = cells["runs"].groupby(level="column").transform("max")
+        rivals = known.where(cells["runs"] == most).round(score.digits).groupby(level="column")
         rank = rivals.rank(method="dense", ascending=not score.higher_is_better)
         for place, mark in enumerate(("best", "second"), 1):
             cells.loc[(rank == place) & (rivals.transform("count") > place), "mark"] = mark

@@ -65,6 +65,16 @@ def test_fewer_rounds_to_a_target_are_better_and_seconds_neither(tmp_path):
     assert best["s a round"] == []
 
 
+def test_a_mean_over_fewer_seeds_has_no_mark(tmp_path):
+    for seed in (0, 1):
+        run(tmp_path / f"a{seed}", [0.5], algorithm="fedavg", seed=seed)
+        run(tmp_path / f"b{seed}", [0.6], algorithm="fedsam", seed=seed)
+    run(tmp_path / "c", [0.9], algorithm="scaffold", seed=0)
+    table = compared(tmp_path).table(["final"])
+    assert "90.00 (1)" in {*table.text["final, %"]}
+    assert marked(table, "best")["final, %"] == ["fedsam"]
+
+
 def test_marks_and_special_characters_in_every_format():
     text = DataFrame({"me|od_": ["a|b & c", "c", "<d>"], "%": ["1 ± 2", "0", ""]})
     marks = DataFrame({"%": ["best", "second", ""]})
