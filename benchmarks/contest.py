@@ -51,6 +51,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet18_gn": resnet18_gn,
     "cnn": fedavg_cnn,
     "mlp": partial(mlp, 3 * 32 * 32, 10),
+    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)),
 }
 SIZES = {"pfl": {"clients": 1000, "cohort": 50, "samples": 50, "batch": 10}}
 """What a model's benchmark has if not 10 clients of 500 samples in batches of 50."""

@@ -95,6 +95,14 @@ def test_runs_as_one_program_are_timed_beside_the_same_alone(run: Callable[..., 
     assert "=> mlp, fedavg, 32-true: 2 runs as one program take" in printed
 
 
+def test_what_is_outside_of_steps_is_timed(run: Callable[..., str]) -> None:
+    arguments = ["--models", "linear", "--methods", "fedavg", "--rounds", "1", "--ways"]
+    printed = run("outside", *arguments, "sequential", "stacked10")
+    ways = re.findall(r"^\| linear \| fedavg \| (\S+) \| \S+ \| \S+ \|$", printed, re.MULTILINE)
+    assert ways == ["sequential", "stacked10"]
+    assert "function calls" in run("outside", *arguments, "sequential", "--profile")
+
+
 def test_ceilings_of_a_card_are_measured(run: Callable[..., str]) -> None:
     arguments = ["--clients", "2", "--batch", "2", "--times", "1", "--megabytes", "1"]
     assert run("ceilings", *arguments).count("channels_last") == 7

@@ -161,6 +161,11 @@ class ClientData:
         return self.partition.sizes.double()
 
     @cached_property
+    def _sizes(self) -> Any:
+        """The same as an array, whose single numbers take a tenth of the time."""
+        return self.sizes.numpy()
+
+    @cached_property
     def mean_size(self) -> float:
         """The mean number of samples of a client."""
         return self.sizes.mean().item()
@@ -197,7 +202,7 @@ class ClientData:
         return ceil(self._samples_per_epoch(client) / self.batch_size)
 
     def _samples_per_epoch(self, client: int) -> int:
-        samples = int(self.sizes[client])
+        samples = int(self._sizes[client])
         single = samples > 1 and (samples - 1) % self.batch_size == 0
         return samples - (single and not self.single_batches)
 

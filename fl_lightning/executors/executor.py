@@ -178,6 +178,11 @@ class Executor:
         if receive := getattr(self.module, "receive_facts", None):
             receive(facts)
 
+    def begin_training(self) -> None:
+        """Put the module into training mode, unless it is: that takes a while in each submodule."""
+        if not self.module.training:
+            self.module.train()
+
     def observed(self, b: ForwardPass, task: Tensor) -> Tensor:
         """The task's loss and what the module logs in a forward pass, (1 + k,)."""
         logs = getattr(b.answer, "logs", None)

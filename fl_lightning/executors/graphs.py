@@ -143,7 +143,7 @@ class GraphExecutor(StackedExecutor):
         self, received: RoundInputs, tasks: Sequence[ClientTask]
     ) -> Iterator[ClientResult]:
         """Train each client in a branch of its own; their numbers of steps may differ."""
-        self.module.train()
+        self.begin_training()
         anchor = received.facts["anchor"]
         local_step = self.local_step(received.algorithm, batched=False)
         shared: SharedArgs = {

@@ -52,7 +52,7 @@ class SequentialExecutor(Executor):
         self, received: RoundInputs, tasks: Sequence[ClientTask]
     ) -> Iterable[ClientResult]:
         """Train the clients one after another, each when its result is requested."""
-        self.module.train()
+        self.begin_training()
         for task in tasks:
             with seeded_rng(task.seed, self.w.device), substituted(batched=False):
                 result = self._visit(received, task)

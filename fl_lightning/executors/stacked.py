@@ -93,7 +93,7 @@ class StackedExecutor(Executor):
 
         The methods of several runs are the same program: they differ in `coefficients` alone.
         """
-        self.module.train()
+        self.begin_training()
         method, anchor = received[0].algorithm, received[0].facts["anchor"]
         of_runs = any(inputs is not received[0] for inputs in received)
         shared, own = (of_several if of_runs else of_one)(received, self.as_tensors)
