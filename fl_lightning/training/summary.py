@@ -93,11 +93,8 @@ def effects(name: str, o: Options, federation: Federation) -> Iterator[str]:
     if precision == "bf16-mixed" and device.type == "cpu" and not _computes_bf16():
         yield "this processor computes bf16 in software: --precision 32-true is many times faster"
     if not clients.single_batches:
-        leaving = len(with_single_batch(clients))
-        yield (
-            f"the model has BatchNorm: {_count(leaving, 'client')} of {total:,} would end an epoch "
-            "with a batch of one sample, and leave it out"
-        )
+        few = len(with_single_batch(clients))
+        yield f"{few:,} of {total:,} clients skip a last batch of one sample: BatchNorm needs two"
     if o.compile and clients.sizes.max() < o.batch_size:
         yield f"--compile has no effect: no client has a full batch of {o.batch_size:,} samples"
 
