@@ -22,8 +22,12 @@ from fl_lightning.data.dataset import DeviceDataset, channels_last
 from fl_lightning.data.partition import Partition
 from fl_lightning.errors import UserError
 
-GPU_BLOCK = 32 * 2**20
-"""Bytes of inputs made together on a GPU, where small batches take as long as large ones."""
+CPU_BLOCK, GPU_BLOCK = 2**18, 2**25
+"""Bytes of inputs made together.
+
+On a CPU they stay in the cache until they are used; a GPU takes as long for small batches as for
+large ones.
+"""
 
 
 class Batches:
@@ -224,7 +228,6 @@ class ClientData:
         if self.augment:
             g = generator(self.seed, "augmentation", round, client)
             augment = (self.augment, self.augment.draw(len(index), g))
-        together = 1  # so that each batch stays in the cache of a CPU
-        if self.dataset.device.type == "cuda":
-            together = GPU_BLOCK // (prod(self.dataset.shape) * 4)  # in float32
+        block = GPU_BLOCK if self.dataset.device.type == "cuda" else CPU_BLOCK
+        together = block // (prod(self.dataset.shape) * 4)  # in float32
         return Batches(self.dataset, index, sizes, augment, together)
