@@ -24,6 +24,7 @@ from image_files import write_images
 from lightning.fabric import cli
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from locations import ROOT
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 from torch.distributed.run import get_args_parser
 
 from fl_lightning import DeviceDataset
@@ -262,6 +263,7 @@ def test_fabric_run_trains_on_two_ranks_in_the_next_free_folder(workplace):
     (workplace / "runs/digits/fedtoga-0").mkdir(parents=True)
     ranks = f"--accelerator cpu --devices 2 --main-port {find_free_network_port()}".split()
     argv = "recipes/digits.py", *ranks, "--algorithm", "fedtoga", "--rounds", "1"
+    jobs.digits()  # imported here, the forked processes have it already
     process = jobs.start(workplace / "fabric", {"OMP_NUM_THREADS": 1}, fabric_run, *argv)
     assert jobs.end([process], 300) == [0], jobs.said(workplace / "fabric")
     assert "2 ranks" in jobs.said(workplace / "fabric")
@@ -269,5 +271,6 @@ def test_fabric_run_trains_on_two_ranks_in_the_next_free_folder(workplace):
 
 
 def fabric_run(*argv: str) -> None:
+    subprocess_handler.Popen = jobs.Fork
     sys.argv = ["fabric", "run", *argv]
     cli._main()

@@ -1,18 +1,17 @@
 """The number of ranks and threads: the default, and that of a user or a launcher."""
 
 import os
-import subprocess
-import sys
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import jobs
 import pytest
 import torch
 from lightning.fabric.accelerators.cuda import CUDAAccelerator
 from lightning.fabric.accelerators.mps import MPSAccelerator
-from locations import ROOT
 
 from fl_lightning.distributed import launch
 from fl_lightning.distributed.launch import LaunchOptions, launch_fabric
@@ -23,7 +22,6 @@ WORLD = {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3"}
 TORCHRUN = {"LOCAL_RANK": "1", **WORLD, "TORCHELASTIC_RUN_ID": "x"}
 SBATCH = {"SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "mine"}
 SLURM = {**SBATCH, "SLURM_STEP_ID": "0", "SLURM_NTASKS_PER_NODE": "4"}
-LIGHTNING = "LOCAL_RANK", "WORLD_SIZE"
 
 
 @pytest.fixture
@@ -187,18 +185,13 @@ if __name__ == "__main__":
 """
 
 
-def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path):
+def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path, monkeypatch):
     """Lightning's launcher sees it, also while the first rank is busy."""
-    (tmp_path / "recipe.py").write_text(RECIPE)
-    others = {*LIGHTNING, "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"}
-    variables = {k: v for k, v in os.environ.items() if k not in others}
-    variables |= {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/helpers", "OMP_NUM_THREADS": "1"}
-    with (tmp_path / "out").open("w+") as out:
-        done = subprocess.Popen(
-            [sys.executable, "recipe.py"], cwd=tmp_path, env=variables, stdout=out, stderr=out
-        )
-        assert done.wait(180) == -9
-    said = (tmp_path / "out").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.py").write_text(RECIPE)
+    jobs.digits()  # imported here, the forked processes have it already
+    assert jobs.end([jobs.start(Path("run"), {}, jobs.program, "recipe.py")]) == [-9]
+    said = jobs.said(Path("run"))
     assert "2 ranks of " in said
     assert "[rank: 1] " in said
     assert "Traceback" not in said

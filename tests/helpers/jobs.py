@@ -4,20 +4,24 @@ import atexit
 import csv
 import logging
 import os
+import runpy
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning_utilities.core.rank_zero as utilities_rank_zero
 import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from lightning.fabric.strategies.launchers import subprocess_script
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 from fl_lightning import DeviceDataset
 from fl_lightning.cli import error_messages
@@ -75,6 +79,65 @@ def start(
     return process
 
 
+class Fork:
+    """In place of `subprocess.Popen`, for launchers: a process that has the package already.
+
+    It runs a program from its top, as an interpreter would after seconds of imports.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        start_new_session: bool = False,
+        **_: Any,
+    ) -> None:
+        argv = [word for word in args[1:] if word != "-u"]
+        self._process = FORK.Process(target=_launched, args=(argv, env, start_new_session))
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self._process.join(timeout)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None and self.pid:
+            os.kill(self.pid, number)
+
+
+def _launched(argv: list[str], variables: Mapping[str, str], new_session: bool) -> None:
+    atexit._clear()
+    if new_session:
+        os.setsid()
+    os.environ.clear()
+    _set(variables)
+    program(*argv)
+
+
+def program(*argv: str) -> None:
+    """Run a program as `python` does, but for ranks that it launches, which are forks."""
+    subprocess_script.subprocess = SimpleNamespace(Popen=Fork)
+    subprocess_handler.Popen = Fork
+    sys.argv = [*argv]
+    sys.path.insert(0, str(Path(argv[0]).parent))
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+def _set(variables: Mapping[str, object]) -> None:
+    """Set environment variables, and the rank that Lightning has read from them."""
+    os.environ |= {name: str(value) for name, value in variables.items()}
+    rank = int(variables.get("RANK", variables.get("SLURM_PROCID", variables.get("LOCAL_RANK", 0))))
+    rank_zero_only.rank = utilities_rank_zero.rank_zero_only.rank = rank
+
+
 def _in_process(
     folder: Path, variables: dict[str, object], run: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
@@ -82,9 +145,10 @@ def _in_process(
     log = os.open(f"{folder}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1), os.dup2(log, 2)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
-    os.environ |= {name: str(value) for name, value in variables.items()}
-    rank = int(variables.get("RANK", variables.get("SLURM_PROCID", variables.get("LOCAL_RANK", 0))))
-    rank_zero_only.rank = utilities_rank_zero.rank_zero_only.rank = rank
+    for handler in logging.getLogger("lightning.fabric").handlers:
+        if type(handler) is logging.StreamHandler:  # none of pytest's
+            handler.setStream(sys.stderr)
+    _set(variables)
     torch.set_num_threads(1)
     error_messages.LAUNCHER_S = 0  # nobody would name a rank
     run(*args)

@@ -1,8 +1,5 @@
 """A program whose trainer launches several ranks, each of which runs it from the top."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +19,9 @@ def alone(folder: Path) -> dict[str, Any]:
 def launched(ranks: int, folder: Path) -> list[dict[str, Any]]:
     """What every rank finds."""
     folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, fit_program.__file__, str(ranks), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    argv = fit_program.__file__, str(ranks), str(folder)
+    process = jobs.start(folder, {}, jobs.program, *argv)
+    assert jobs.end([process], 300) == [0], jobs.said(folder)
     return [read(folder, k) for k in range(ranks)]
 
 
