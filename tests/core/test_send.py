@@ -81,7 +81,7 @@ def test_the_mean_is_by_the_weights_that_terms_assign() -> None:
 
 
 @pytest.mark.parametrize("executor", [STACKED, partial(TRACED, compiled=5)])
-def test_executors_agree_on_what_is_sent_and_drawn(executor: Any) -> None:
+def test_executors_agree_on_what_is_sent_and_drawn(executor: Any, traces: list[Any]) -> None:
     algorithm = hard(Algorithm(DynamicRegularizer(0.1), ROUNDED, Personal("norm")))
     assert_agree(trained(algorithm), trained(algorithm, executor=executor))
 
