@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jobs
+import lightning.fabric.fabric
 import pictures
 import problems
 import pytest
@@ -19,6 +20,11 @@ import fl_lightning.callbacks.checkpoint
 
 fl_lightning.callbacks.checkpoint.SPACING = 0  # every n-th round is saved, however short
 pictures.leave_out()
+registry = lightning.fabric.fabric
+registry._load_external_callbacks = cache(registry._load_external_callbacks)  # of all packages
+torch.cuda.is_available = cache(torch.cuda.is_available)  # which a trace asks at each operation
+if not torch.cuda.is_available():  # or each seed is kept, with a stack, until there is a GPU
+    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
 torch.set_num_threads(1)  # tests run in parallel processes that share the cores
 os.fsync = lambda file: None  # no test cuts the power, and a disk takes its time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # programs begun with `&` ignore it
