@@ -84,8 +84,10 @@ class TensorBoard(TensorBoardLogger):
 
     @rank_zero_only
     def log_histogram(self, tag: str, values: Tensor, step: int) -> None:
-        """Show the distribution of one number for each client."""
-        self.experiment.add_histogram(tag, values, step)
+        """Show the distribution of one number for each client, of those that are finite."""
+        finite = values[values.isfinite()]
+        if len(finite):
+            self.experiment.add_histogram(tag, finite, step)
 
     @rank_zero_only
     def log_partition(self, partition: Partition, y: Tensor, classes: tuple[str, ...]) -> None:

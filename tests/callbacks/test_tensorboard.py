@@ -1,6 +1,7 @@
 """TensorBoard: its scalars, hyper-parameters and pictures."""
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from refusals import experiment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from fl_lightning.callbacks import partition_heat_map
+from fl_lightning.callbacks import TensorBoard, partition_heat_map
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -72,3 +73,13 @@ def test_the_partition_is_a_picture_of_samples_by_client_and_class(of, title):
     assert title in axes.get_title()
     assert torch.from_numpy(axes.images[0].get_array().data).equal(histogram.T)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("values", "shown"), [([math.inf, 2.0, math.nan], 1), ([math.inf], 0)])
+def test_the_finite_scores_of_clients_are_shown(values, shown, tmp_path):
+    logger = TensorBoard(tmp_path)
+    logger.log_histogram("clients/perplexity", torch.tensor(values), 1)
+    logger.finalize("success")
+    events = read(tmp_path)
+    found = events.Histograms("clients/perplexity") if shown else events.Tags()["histograms"]
+    assert [event.histogram_value.num for event in found] == [1] * shown
