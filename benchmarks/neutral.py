@@ -186,7 +186,8 @@ def results(setup: str) -> list[str]:
     text.insert(1, "setting, of", [f"{settings[m]}, of {tried[m]}" for m in text.index])
     text["method"] = [f"[{paper_name(m)}](methods/{m}.md)" for m in text.index]
     head = [*map(str, text)]
-    lines = [head, ["---"] * len(head), *text.to_numpy().tolist()]
+    unbroken = text.map(lambda cell: cell.replace(" ± ", "\u00a0±\u00a0"))
+    lines = [head, ["---"] * len(head), *unbroken.to_numpy().tolist()]
     return [
         f"## {SETUPS[setup]}",
         (FOLDER / f"{setup}.md").read_text().strip(),
