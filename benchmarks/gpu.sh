@@ -6,14 +6,15 @@
 #     bash benchmarks/gpu.sh long [OUT]    # 200 rounds of FedTOGA with evaluations; rounds of others' benchmarks
 #     DEVICE=cpu bash benchmarks/gpu.sh right [OUT]    # all pieces, tiny, where there is no GPU
 #
-# Results go to OUT/<command>.txt, traces for chrome://tracing to OUT. Predictions (predictions.py) stand beside measurements.
+# Results go to OUT/<command>.txt, traces for chrome://tracing to OUT: at most four files, below 16 MB each. Predictions (predictions.py)
+# stand beside measurements. Compiled code is kept in OUT.inductor for the next command on the same machine.
 #
-# The machine needs Python >= 3.11 with torch >= 2.8 and torchvision for its CUDA, lightning >= 2.6, torchmetrics, click,
-# tensorboard, rich, matplotlib, scikit-learn, scipy, pillow and ruamel.yaml. Carry in .whl/ what else there must be, and pfl
-# (0.7 MB for an image that has the former; Python's version as there):
+# The machine needs Python >= 3.11 with torch >= 2.8 and torchvision for its CUDA, lightning >= 2.6, torchmetrics, click, tensorboard, rich,
+# matplotlib, pandas, jinja2, numpy, scikit-learn, scipy, pillow, typing-extensions, pytest and pytest-xdist. Carry in .whl/ what else there must
+# be (without ruamel.yaml no test starts), and pfl (0.8 MB for an image that has the former; Python's version as there):
 #
 #     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 -d .whl \
-#       lazy-loader pfl==0.6.0 dill==0.4.1 dp-accounting==0.5.1 multiprocess==0.70.19 prv-accountant==0.2.0
+#       ruamel.yaml lazy-loader pfl==0.6.0 dill==0.4.1 dp-accounting==0.5.1 multiprocess==0.70.19 prv-accountant==0.2.0
 #
 # and in .gpu/ the others' programs (0.2 MB): time_pfl.py and common_cifar.py in .gpu/peers, and in .gpu/FL-Simulator a
 # checkout of github.com/woodenchild95/FL-Simulator. Let .git/info/exclude name both folders. PEERS, PEERS_PYTHON and
@@ -35,8 +36,10 @@ if [ "$DEVICE" = cpu ]; then # enough to see that every piece runs
   CEILINGS=(--clients 2 --batch 2 --times 1 --megabytes 1 --layers "resnet 4") COMPILED=branches-compile ENGINES=pfl-1,ours-1-bf16-branches
 fi
 mkdir -p "$OUT"
-export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} PYTHONUNBUFFERED=1
-export TORCHINDUCTOR_CACHE_DIR=$OUT/inductor
+# the package as it is installed
+rm -rf "$OUT.copy" && mkdir -p "$OUT.copy" && cp -r fl_lightning "$OUT.copy" && cp -r callbacks recipes "$OUT.copy/fl_lightning"
+export PYTHONPATH=$OUT.copy${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} PYTHONUNBUFFERED=1
+export TORCHINDUCTOR_CACHE_DIR=$OUT.inductor
 if compgen -G ".whl/*.whl" >/dev/null; then
   "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$OUT.site" .whl/*.whl
   export PYTHONPATH=$PYTHONPATH:$OUT.site
@@ -71,9 +74,8 @@ TOGA=(--algorithm fedtoga --epochs "$EPOCHS" --rounds "$REPEATS" --like-fl-simul
 if [ -d "$FL_SIMULATOR" ]; then TOGA+=(--fl-simulator "$FL_SIMULATOR"); fi
 
 right() { # correctness first: no timing counts before
-  piece 20 "$PYTHON" -c "import fl_lightning.algorithms.registry"
-  rm -rf "$OUT.copy" && mkdir -p "$OUT.copy" && cp -r fl_lightning "$OUT.copy" && cp -r callbacks "$OUT.copy/fl_lightning"
-  piece 200 env PYTHONPATH="$OUT.copy:$PYTHONPATH" "$PYTHON" -P -m pytest -q -n 4 -p no:cacheprovider \
+  piece 20 "$PYTHON" -P -c "import fl_lightning.experiment"
+  piece 200 "$PYTHON" -P -m pytest -q -n 4 -p no:cacheprovider \
     -o filterwarnings=default tests/test_cuda.py tests/federation/test_row_transfers.py
   ways 70 50 lenet 32-true "$EXACT" --algorithm fedtoga --rounds 2 # each says how far its weights are from the first's
   piece 60 "$PYTHON" benchmarks/ceilings.py --accelerator "$DEVICE" "${CEILINGS[@]}"

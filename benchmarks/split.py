@@ -5,8 +5,8 @@
     trace.json
 
 Each part is what its functions take by themselves, without the other parts that they call.
-`--profile` writes one more round as a trace of `torch.profiler`, for chrome://tracing or
-ui.perfetto.dev.
+`--profile` writes a round of two steps a client as a trace of `torch.profiler`, for chrome://tracing
+or ui.perfetto.dev.
 """
 
 import argparse
@@ -116,8 +116,11 @@ def main() -> None:
     print(where())
     round()
     if options.profile:
+        few = {**sizes, "samples": 2 * sizes.get("batch", 50)}
+        traced = federation(fabric, options.model, options.algorithm, way=options.way, **few)
+        traced.train_round()
         with profile() as trace:
-            round()
+            traced.train_round()
         trace.export_chrome_trace(str(options.profile))
         print(f"trace of one round: {options.profile}")
     clock = Clock(fabric.device)

@@ -1,7 +1,10 @@
 """The benchmarks that a GPU is to run: each way and each script, tiny, on a CPU."""
 
+import os
 import re
+import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +42,37 @@ def run(
         return capsys.readouterr().out
 
     return printed
+
+
+@pytest.mark.parametrize("command", ["right", "fast", "long"])
+def test_the_script_lays_the_package_out_as_it_is_installed(command: str, tmp_path: Path) -> None:
+    """The machine has no installed package."""
+    out = tmp_path / "out"
+    environment = {**os.environ, "DEVICE": "cpu", "PYTHON": "true", "FL_SIMULATOR": str(tmp_path)}
+    script = ["bash", str(FOLDER / "gpu.sh"), command, str(out)]
+    said = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert "FAILED" not in said.stdout
+    assert not said.stderr
+    assert (out / f"{command}.txt").read_text().count("== true") >= 4
+    assert (Path(f"{out}.copy") / "fl_lightning" / "callbacks" / "__init__.py").is_file()
+
+
+def test_the_package_that_the_script_lays_out_is_imported(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code = "import fl_lightning.cli.recipes as r; print(r.FOLDER)"
+    lines = re.findall(r"^rm -rf .*$", SCRIPT, re.MULTILINE)
+    given = {**os.environ, "OUT": str(out), "PYTHONPATH": f"{out}.copy"}
+    commands = f"cd {FOLDER.parent} && {lines[0]} && {sys.executable} -P -c '{code}'"
+    found = subprocess.run(
+        ["bash", "-c", commands], env=given, capture_output=True, text=True, check=True
+    )
+    assert Path(found.stdout.strip()) == Path(f"{out}.copy/fl_lightning/recipes")
+
+
+def test_the_script_names_all_packages_that_the_machine_needs() -> None:
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
+    needed = {re.split("[<>=]", each)[0] for each in project["dependencies"]}
+    assert needed <= {*re.findall(r"[a-z][\w.-]*\w", SCRIPT.partition("set -u")[0])}
 
 
 @pytest.mark.parametrize("way", WAYS)
