@@ -38,15 +38,15 @@ class Leads:
         lead, bound = self.mean.get(method, 0.0), self.bound.get(method, 0.0)
         return int(lead > bound) - int(lead < -bound)
 
-    def level(self) -> set[str]:
-        """The methods that do not differ significantly from the one."""
-        return {str(m) for m in self.mean.index if not self.sign(str(m))}
-
-    def text(self, method: str, digits: int) -> str:
-        """Mean and deviation of a method's lead; empty if a run of it has diverged."""
+    def text(self, method: str, digits: int, deviation: bool = True) -> str:
+        """A method's lead: bold if significant, slanted if it is behind; empty if unknown."""
         if method not in self.mean:
             return ""
-        return f"{self.mean[method]:+.{digits}f} ± {self.deviation[method]:.{digits}f}"
+        text = f"{self.mean[method]:+.{digits}f}"
+        if deviation:
+            text += f" ± {self.deviation[method]:.{digits}f}"
+        mark = {1: "**", 0: "", -1: "*"}[self.sign(method)]
+        return f"{mark}{text}{mark}"
 
     def sentence(self) -> str:
         """Which methods differ significantly from the one."""

@@ -22,7 +22,7 @@ from leads import Leads
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from pandas import DataFrame, concat, isna, read_csv
+from pandas import DataFrame, concat, read_csv
 
 from fl_lightning.algorithms.registry import paper_name
 from fl_lightning.cli.recipes import recipes
@@ -91,16 +91,11 @@ def _trial(setup: str, job: Job) -> dict[str, Any]:
 
 
 def _final(setup: str, job: Job) -> dict[str, Any]:
-    """The scores of a run; what it spent until a target is empty if it never came there.
-
-    The fastest round stands for all, because a machine that does other work slows some down.
-    """
+    """The scores of a run, and whether it came to the target; what it spent in all if not."""
     run = Run.read(job.folder)
-    row = _place(setup, job)
-    for name in table(setup).scores[1:]:
-        result = score(name).of(run)
-        row[name] = result.value if result.reached else None
-    return {**row, "seconds": run.metrics["time/train_s"].min() * run.rounds, "rounds": run.rounds}
+    found = {name: score(name).of(run) for name in table(setup).scores[1:]}
+    row = _place(setup, job) | {name: result.value for name, result in found.items()}
+    return {**row, "reached": all(result.reached for result in found.values())}
 
 
 def _curve(setup: str, job: Job) -> DataFrame:
@@ -134,13 +129,11 @@ def columns(setup: str) -> Iterator[Score]:
         elif known.to_target:
             known = replace(known, digits=0)
 
-        def of(row: Any, name: str = name, scale: float = scale) -> Result:
-            value = row.values[name]
-            never = isna(value)
-            return Result(row.values["rounds"] if never else scale * value, reached=not never)
+        def of(row: Any, name: str = name, scale: float = scale, known: Score = known) -> Result:
+            reached = bool(row.values["reached"]) or not known.to_target
+            return Result(scale * row.values[name], reached=reached)
 
         yield replace(known, of=of, spread="")
-    yield Score("s", lambda row: Result(row.values["seconds"]), 0, None)
 
 
 def has_run(setup: str) -> bool:
@@ -173,13 +166,8 @@ def results(setup: str) -> list[str]:
     rows.sort(key=lambda row: order.index(row.path.name))
     shown = grid(rows, [row.path.name for row in rows], None, scores)  # type: ignore[arg-type]
     text = shown.text.copy()
-    whole = main.dropna(axis=1)
-    best = str(whole.mean().idxmax() if larger else whole.mean().idxmin())
-    near, beside = (Leads.over(main, m, larger) for m in (best, BASE))
-    first = text.columns[1]
-    text[first] = [f"**{t}**" if m in near.level() else t for m, t in text[first].items()]
+    beside = Leads.over(main, BASE, larger)
     leads = ["" if m == BASE else beside.text(str(m), scores[0].digits) for m in text.index]
-    text["s"] = text["s"].str.partition(" ±")[0]  # one program has trained all seeds
     text.insert(2, f"over {paper_name(BASE)}", leads)
     settings = part.groupby("method")["setting"].first()
     tried = kept("trials").query("setup == @setup").groupby("method").size()
@@ -204,7 +192,10 @@ def summary() -> str:
     head = ["method", *(SETUPS[s] for s in setups), "above, below", "worst 10 %: above, below"]
     lines = [head, ["---"] * len(head)]
     for method in chain(*FAMILIES.values()):
-        cells = [_cell(method, *found[setup][0]) for setup in setups]
+        cells = [
+            leads.text(method, digits, deviation=False) or "-"
+            for leads, digits in (found[setup][0] for setup in setups)
+        ]
         counts = [
             ", ".join(str(sum(leads.sign(method) == sign for leads, _ in kind)) for sign in (1, -1))
             for kind in zip(*found.values(), strict=True)
@@ -220,13 +211,6 @@ def _beside_base(setup: str) -> Iterator[tuple[Leads, int]]:
     for k in (0, worst):
         larger = bool(shown[k].higher_is_better)
         yield Leads.over(by_method(setup, names[k]), BASE, larger), shown[k].digits
-
-
-def _cell(method: str, leads: Leads, digits: int) -> str:
-    if method not in leads.mean:
-        return "-"
-    sign, text = leads.sign(method), f"{leads.mean[method]:+.{digits}f}"
-    return {1: f"**{text}**", -1: f"*{text}*"}.get(sign, text)
 
 
 def draw() -> None:
