@@ -135,8 +135,8 @@ def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
     """The function of that name, or the one that `file.py:function` names."""
     if name in choice.functions:
         return choice.functions[name]
-    path, colon, function = name.partition(":")
-    if not colon:
+    path, _, function = name.partition(":")
+    if not function and Path(path).suffix != ".py":
         near = nearest(name.lower().replace("-", "_"), choice.functions)
         exit_with_error(f"there is no {kind} {name!r}{near} (or name your own as file.py:function)")
     if not Path(path).is_file():
@@ -145,7 +145,8 @@ def find_function(kind: str, choice: Choice, name: str) -> Callable[..., Any]:
     content = {n: f for n, f in runpy.run_path(path, run_name="own").items() if callable(f)}
     if not hasattr(content.get(function), "__name__"):  # a partial has no name or type hints
         defined = [n for n, f in content.items() if getattr(f, "__module__", "") == "own"]
-        exit_with_error(f"{path} defines no function {function!r}{nearest(function, defined)}")
+        wrong = f"defines no function {function!r}" if function else "is a file: name its function"
+        exit_with_error(f"{path} {wrong}{nearest(function, defined)}")
     return cast(Callable[..., Any], content[function])
 
 

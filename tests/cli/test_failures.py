@@ -97,6 +97,7 @@ def parts(labels): ...
         ("--partition=own.py:parts", r"'labels' .* seed, y, annotate"),
         ("--algorithm=own.py:parts", r"'labels' that nothing fills in: annotate"),
         ("--model=own.py:nomber", r"no function 'nomber'; did you mean number\?$"),
+        ("--model=own.py", r"name its function; there are: .*number"),
     ],
 )
 def test_a_function_that_does_not_fit_is_named(flag, said, tmp_path, monkeypatch, capsys):
