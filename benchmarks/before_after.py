@@ -17,6 +17,7 @@ from statistics import median
 HERE = Path(__file__).resolve().parents[1]
 
 SMALL, LARGE = "--rounds 9", "--clients 2 --samples 200 --rounds 3"
+BF16 = "--clients 1 --samples 100 --rounds 3 --precision bf16-mixed"
 ROWS = {  # model, algorithm, way of ways.py, sizes
     "mlp, FedAvg": ("mlp", "fedavg", "sequential", SMALL),
     "mlp, FedTOGA": ("mlp", "fedtoga", "sequential", SMALL),
@@ -28,6 +29,7 @@ ROWS = {  # model, algorithm, way of ways.py, sizes
     "pfl's CNN, FedAvg": ("pfl", "fedavg", "sequential", LARGE),
     "ResNet-18-GN, FedAvg": ("resnet18_gn", "fedavg", "sequential", LARGE),
     "ResNet-18-GN, FedTOGA": ("resnet18_gn", "fedtoga", "sequential", LARGE),
+    "ResNet-18-GN, FedTOGA, bf16": ("resnet18_gn", "fedtoga", "sequential", BF16),
 }
 
 

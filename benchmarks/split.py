@@ -116,7 +116,8 @@ def main() -> None:
     print(where())
     round()
     if options.profile:
-        few = {**sizes, "samples": 2 * sizes.get("batch", 50)}
+        shown = min(sizes.get("samples", 500), 2 * sizes.get("batch", 50))
+        few = {**sizes, "samples": shown}
         traced = federation(fabric, options.model, options.algorithm, way=options.way, **few)
         traced.train_round()
         with profile() as trace:
