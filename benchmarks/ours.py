@@ -100,11 +100,10 @@ def main() -> None:
         f"all {len(seconds)} rounds {sum(seconds):.1f} s, "
         f"CPU of this rank {median(busy[1:]):.4f} s/round, digest {digest:.6f}"
     )
-    if options.evaluate_every:
-        then = mean(seconds[1:])
-        pace = f"{options.way}, first round {seconds[0]:.1f} s, then {then:.4f} s with evaluations"
-        total = f"800 such rounds take {seconds[0] + 799 * then:.0f} s"
-        fabric.print(f"=> {options.model} {options.algorithm} {options.precision}: {pace}; {total}")
+    then, scored = mean(seconds[1:]), " with evaluations" if options.evaluate_every else ""
+    pace = f"{options.way}, first round {seconds[0]:.1f} s, then {then:.4f} s{scored}"
+    total = f"800 such rounds take {seconds[0] + 799 * then:.0f} s"
+    fabric.print(f"=> {options.model} {options.algorithm} {options.precision}: {pace}; {total}")
 
 
 if __name__ == "__main__":
