@@ -103,6 +103,8 @@ def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
             words[words.index("--points") + 1] = "3"
         if words[1] == "analyze" and words[2] != "clients":
             words += ["--samples", "100"]  # one batch
+        if words[1:3] == ["analyze", "hessian"]:  # products with it
+            words += ["--vectors", "2", "--steps", "3"]
         main(words[1:])
         return
     at = next(i for i, word in enumerate(words) if word.startswith("recipes/"))

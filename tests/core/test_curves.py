@@ -131,10 +131,10 @@ WITH_CURVES = {
 @pytest.mark.parametrize("name", WITH_CURVES)
 def test_executors_agree_without_a_second_compilation(name: str, traces: list[Any]) -> None:
     algorithm = WITH_CURVES[name]
-    everyone: dict[str, Any] = {"sampler": lambda *_: [*range(6)]}
-    one_by_one = trained(algorithm, **everyone)
+    cohort: dict[str, Any] = {"sampler": lambda *_: [0, 2, 5]}
+    one_by_one = trained(algorithm, **cohort)
     for executor in (STACKED, partial(TRACED, width=3)):
-        assert_agree(one_by_one, trained(algorithm, executor=executor, **everyone), 1e-12)
+        assert_agree(one_by_one, trained(algorithm, executor=executor, **cohort), 1e-12)
     assert len(traces) == 1
 
 

@@ -25,7 +25,7 @@ from fl_lightning.core.oracle import Oracle
 
 
 class OfSequences(nn.Module):
-    """Scores of sequences of five pairs, through a layer of width 8."""
+    """Scores of sequences of pairs, through a layer of width 8."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def of_sequences(name: str, p: float = 0.3, dtype: torch.dtype = torch.float64) 
 
 
 def sequences(dtype: torch.dtype = torch.float64) -> Any:
-    return classification(shape=(5, 2), dtype=dtype)
+    return classification(shape=(3, 2), dtype=dtype)
 
 
 @pytest.mark.parametrize("name", layers(0.0))
@@ -81,7 +81,7 @@ def test_stacked_clients_agree_with_sequential_ones_on(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["encoder", "lstm", "depth"])
 def test_compiled_clients_agree_with_sequential_ones_on(name: str, traces: list[Any]) -> None:
-    clients, cohort = classification((5, 5), shape=(5, 2), epochs=2), lambda *_: [0, 1]
+    clients, cohort = classification((5, 5), shape=(3, 2), epochs=2), lambda *_: [0, 1]
     given = {"clients": clients, "sampler": cohort, "rounds": 1}
     compiled = COMPILED["stacked, traced"]
     expected = trained(Algorithm(), module=of_sequences(name), **given)

@@ -27,7 +27,7 @@ def dense(loss, w) -> Tensor:
 
 @pytest.fixture(scope="module")
 def computed(loss) -> Hessian:
-    return hessian(loss, top=5, vectors=20, steps=20)
+    return hessian(loss, top=5, vectors=10, steps=15)
 
 
 def test_eigenpairs_are_those_of_the_dense_hessian(computed, dense):
