@@ -2,6 +2,8 @@ from typing import Any
 
 import pytest
 import torch
+from executors import STACKED
+from problems import EVERY_ALGORITHM, classification, convolutional, federation, hard
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn import functional as F
@@ -59,3 +61,18 @@ def test_other_pooling_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
         out, places = vmap(lambda x: F.max_pool2d(x[None], 2, return_indices=True))(x)
     assert out[:, 0].equal(expected)
     assert places.shape == out.shape
+
+
+@pytest.mark.parametrize("name", ["fedtoga", "fedsol", "moon"])
+def test_stacked_clients_train_alike_with_a_gpus_rules(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = []
+    for on_gpu in (False, True):
+        monkeypatch.setattr(device, "on_gpu", lambda x, on_gpu=on_gpu: on_gpu)
+        clients = classification((10, 20, 10, 20, 10, 10), shape=(3, 4, 6))
+        given = {"executor": STACKED, "module": convolutional(3), "clients": clients}
+        run = federation(hard(EVERY_ALGORITHM[name]), **given)
+        run.train_round()
+        models.append(run.w.detach().clone())
+    torch.testing.assert_close(*models, rtol=0, atol=1e-10)
