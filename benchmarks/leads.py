@@ -17,12 +17,14 @@ class Leads:
         mean: The mean lead by method.
         deviation: Its standard deviation over the seeds.
         bound: What the mean must exceed to differ significantly from zero, at 95 %.
+        each: 1 or -1 if a method is above or below with each seed, else 0.
     """
 
     base: str
     mean: "Series[float]"
     deviation: "Series[float]"
     bound: "Series[float]"
+    each: "Series[int]"
 
     @staticmethod
     def over(scores: DataFrame, method: str, larger: bool) -> "Leads":
@@ -31,7 +33,8 @@ class Leads:
         leads = whole.sub(whole[method], axis=0) * (1 if larger else -1)
         seeds = len(scores)
         bound = leads.std() / seeds**0.5 * t.ppf(0.975, seeds - 1)
-        return Leads(method, leads.mean(), leads.std(), bound)
+        each = (leads > 0).all().astype(int) - (leads < 0).all().astype(int)
+        return Leads(method, leads.mean(), leads.std(), bound, each)
 
     def sign(self, method: str) -> int:
         """1 or -1 if a method is significantly above or below the one; 0 if not, or unknown."""

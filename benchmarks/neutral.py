@@ -189,17 +189,21 @@ def summary() -> str:
     """Each method's lead over FedAvg on each problem, and where it is significant."""
     setups = [setup for setup in SETUPS if has_run(setup)]
     found = {setup: [*_beside_base(setup)] for setup in setups}
-    head = ["method", *(SETUPS[s] for s in setups), "above, below", "worst 10 %: above, below"]
+    kinds = "above, below", "with each seed", "worst 10 %, with each seed"
+    head = ["method", *(SETUPS[s] for s in setups), *kinds]
     lines = [head, ["---"] * len(head)]
     for method in chain(*FAMILIES.values()):
+        ours, worst = ([leads for leads, _ in kind] for kind in zip(*found.values(), strict=True))
         cells = [
             leads.text(method, digits, deviation=False) or "-"
             for leads, digits in (found[setup][0] for setup in setups)
         ]
-        counts = [
-            ", ".join(str(sum(leads.sign(method) == sign for leads, _ in kind)) for sign in (1, -1))
-            for kind in zip(*found.values(), strict=True)
-        ]
+        signs = (
+            [leads.sign(method) for leads in ours],
+            [leads.each.get(method, 0) for leads in ours],
+            [leads.each.get(method, 0) for leads in worst],
+        )
+        counts = [f"{of.count(1)}, {of.count(-1)}" for of in signs]
         lines.append([f"[{paper_name(method)}](methods/{method}.md)", *cells, *counts])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
