@@ -30,7 +30,7 @@ from fl_lightning.algorithms.registry import ALGORITHMS
 from fl_lightning.errors import DivergenceError
 
 STEPS: dict[str, Any] = {"rounds": 400, "local_steps": 5, "batch_size": 100, "lr": 0.05}
-SCHOOLS = STEPS | {"parallel_clients": 160, "compile": True}
+SCHOOLS = STEPS | {"parallel_clients": 160}
 
 
 def schools() -> Regression:
