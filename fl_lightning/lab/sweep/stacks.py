@@ -45,10 +45,8 @@ def sentence(stacks: Sequence[Stack]) -> str:
     """How many runs train together, and how many alone."""
     sizes = [len(unfinished(stack)) for stack in stacks]
     together = [size for size in sizes if size > 1]
-    return (
-        f"{sum(together)} runs train in {len(together)} stacks, {sizes.count(1)} alone: runs of a "
-        "stack differ in numbers alone"
-    )
+    stacked = f"{sum(together)} runs train in {len(together)} stacks" if together else "no stacks"
+    return f"{stacked}, {sizes.count(1)} train alone: runs of a stack differ in numbers alone"
 
 
 def run_stack(jobs: Stack, logs: Sequence[TextIO]) -> int:

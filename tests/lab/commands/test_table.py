@@ -171,7 +171,7 @@ def test_stacked_runs_are_stopped_resumed_and_equal_to_single_ones():
     wait_for(lambda: rounds("skewed-fedsam-s0") > 2)
     os.kill(parent.pid, signal.SIGINT)
     assert jobs.end([parent], 120) == [130], jobs.said(Path("stopped"))
-    assert "4 runs train in 2 stacks, 0 alone" in jobs.said(Path("stopped"))
+    assert "4 runs train in 2 stacks, 0 train alone" in jobs.said(Path("stopped"))
     for run in ("skewed-fedsam-s0", "skewed-fedsam-s1"):
         assert 2 < saved_rounds(Path("runs/table", run))[-1] == rounds(run) < 12
     assert jobs.end([begin("again", *further, "--format", "csv")], 120) == [0]
