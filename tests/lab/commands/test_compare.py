@@ -14,7 +14,7 @@ from fl_lightning.__main__ import main
 def test_the_command_prints_and_draws(tmp_path, capsys):
     for seed, accuracy in enumerate((0.5, 0.6)):
         run(tmp_path / f"runs/{seed}", [accuracy], seed, "a_{$}~^\\", rounds=2)
-    run(tmp_path / "runs/3", [0.1], algorithm="b", rounds=1)
+        run(tmp_path / f"runs/b{seed}", [0.1], seed, "b", rounds=1)
     figure = tmp_path / "curves.png"
     main(["compare", str(tmp_path / "runs"), "--format", "latex", "--figure", str(figure)])
     printed = capsys.readouterr()

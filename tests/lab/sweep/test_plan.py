@@ -71,15 +71,33 @@ def test_runs_that_differ_in_numbers_alone_are_stacked(planned):
     assert found == [*alike, ["e-s0", "e-s1"], ["f-s0"], ["f-s1"]]
 
 
+DECIDING = """
+from dataclasses import dataclass
+from fl_lightning import Algorithm, Term
+
+@dataclass(frozen=True)
+class Deciding(Term):
+    beta: float
+
+    def gradient(self, oracle, w, v):
+        return oracle(w) if self.beta > 0.5 else w
+
+def deciding(beta: float = 1.0) -> Algorithm:
+    return Algorithm(Deciding(beta))
+"""
+
+
 def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
-    """FedSOL checks its tau, which a tensor has no value for."""
-    rows = "rows: {a: {algorithm.tau: 1.0}, b: {algorithm.tau: 2.0}}\n"
-    jobs = planned(f"{SMALL}algorithm: fedsol\nlocal_steps: 1\naccelerator: cpu\n{rows}")
+    """A term that decides by a number cannot have those of several runs."""
+    (tmp_path / "mine.py").write_text(DECIDING)
+    rows = "rows: {a: {algorithm.beta: 1.0}, b: {algorithm.beta: 2.0}}\n"
+    method = f"algorithm: {tmp_path}/mine.py:deciding\n"
+    jobs = planned(f"{SMALL}{method}local_steps: 1\naccelerator: cpu\n{rows}")
     with (tmp_path / "a").open("w") as a, (tmp_path / "b").open("w") as b:
         assert run_stack(jobs, [a, b]) == 0
     assert [job.state for job in jobs] == ["finished"] * 2
     for name in "ab":
-        assert "algorithm.tau 1.0 and 2.0" in (tmp_path / name).read_text()
+        assert "algorithm.beta 1.0 and 2.0" in (tmp_path / name).read_text()
 
 
 def test_a_row_may_have_several_callbacks(planned):
