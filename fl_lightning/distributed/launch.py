@@ -62,6 +62,11 @@ class LaunchOptions(PrecisionOption):
                 "devices is a number of processes of at least 1, or GPU ids such as 0,2, or auto, "
                 f"not {self.devices!r}"
             )
+        if str(self.strategy).endswith(("_spawn", "_fork", "_notebook")):  # it may be an object
+            raise UserError(
+                f"strategy {self.strategy} starts a function in every rank, and a run starts the "
+                "program: give strategy ddp, or devices 1 in a notebook"
+            )
 
 
 def launch_fabric(launch: LaunchOptions, **fabric_options: Any) -> Fabric:

@@ -174,6 +174,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "without effect": (lambda: trainer(parallel_clients=3), ("executor 'stacked'",)),
     "epochs and steps": (lambda: trainer(local_epochs=2, local_steps=3), ("local_steps",)),
     "devices": (lambda: trainer(devices=0), ("devices",)),
+    "strategy": (lambda: trainer(strategy="ddp_notebook"), ("ddp_notebook", "strategy ddp")),
     "precision": (lambda: trainer(precision="64-true"), ("32-true",)),
     "algorithm": (lambda: trainer("fedag"), ("fedavg",)),
     "a number": (lambda: trainer(3), ("3", "name")),
