@@ -70,7 +70,7 @@ class Session:
         notes: Gives sentences for the summary, from whether clients send anything.
         words: Changes the sentences that are printed, which name flags.
         lockstep: Lets its clients train together with those of other runs of this process.
-        tell: Prints notes, in the place of the run, whose folder it is given.
+        print_note: Prints notes, in the place of the run, whose folder it is given.
 
     Attributes:
         run: The run, once its folder is open.
@@ -89,7 +89,7 @@ class Session:
     notes: Callable[[bool], Iterable[str]] = lambda _: ()
     words: Callable[[str], str] = str
     lockstep: Lockstep | None = None
-    tell: Callable[[Path, str], None] | None = None
+    print_note: Callable[[Path, str], None] | None = None
 
     run: Run = field(init=False)
     federation: Federation = field(init=False)
@@ -239,8 +239,8 @@ class Session:
 
     def _note(self, text: str) -> None:
         """Print a sentence about this run, which holds for others too."""
-        if self.tell:
-            self.tell(self.run.path, self.words(text))
+        if self.print_note:
+            self.print_note(self.run.path, self.words(text))
         else:
             self._say(text)
 

@@ -81,11 +81,11 @@ def _in_options(error: UserError, configs: Sequence[Config]) -> ProgramError:
     return ProgramError(f"runs cannot train as one program: {error}")
 
 
-def _tell(out: TextIO, told: set[str], named: bool, folder: Path, note: str) -> None:
+def _print_once(out: TextIO, printed: set[str], named: bool, folder: Path, note: str) -> None:
     """Print a note that no other run has printed, with the folder of the run if it is `named`."""
-    if note not in told:
+    if note not in printed:
         print(f"{folder}: {note}" if named else note, file=out)
-    told.add(note)
+    printed.add(note)
 
 
 def fit_together(
@@ -119,9 +119,9 @@ def fit_together(
         session.lockstep = lockstep
     contexts = within or [nullcontext, *[partial(redirect_stdout, StringIO())] * (len(runs) - 1)]
     if not within:
-        told = set[str]()
+        printed = set[str]()
         for i, session in enumerate(sessions):
-            session.tell = partial(_tell, sys.stdout, told, i > 0)
+            session.print_note = partial(_print_once, sys.stdout, printed, i > 0)
     turns = [
         Turn(partial(session.fit, make), context)
         for (session, make), context in zip(runs, contexts, strict=True)

@@ -1,4 +1,4 @@
-"""Fixtures shared by the tests, and what torch and other packages are told before them."""
+"""Fixtures shared by the tests, and what is set in torch and other packages before them."""
 
 import gc
 import os

@@ -88,7 +88,7 @@ def deciding(beta: float = 1.0) -> Algorithm:
 
 
 def test_runs_that_cannot_be_stacked_train_alone(planned, tmp_path):
-    """A term that decides by a number cannot have those of several runs."""
+    """A term that branches on a number refuses the numbers of several runs."""
     (tmp_path / "mine.py").write_text(DECIDING)
     rows = "rows: {a: {algorithm.beta: 1.0}, b: {algorithm.beta: 2.0}}\n"
     method = f"algorithm: {tmp_path}/mine.py:deciding\n"
